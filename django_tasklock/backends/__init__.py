@@ -1,0 +1,77 @@
+"""Finding the store: by dotted path, or Redis where ``LOCATION`` is Redis, else the database."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from django_tasklock.backends.base import Backend
+from django_tasklock.conf import Settings, get_settings
+
+__all__ = ["Backend", "get_backend", "resolve", "reset"]
+
+REDIS = "django_tasklock.backends.redis.RedisBackend"
+DATABASE = "django_tasklock.backends.database.DatabaseBackend"
+URL_SCHEMES = ("redis://", "rediss://", "unix://")
+
+_backend: Backend | None = None
+
+
+def get_backend() -> Backend:
+    """The process's backend, made on first use. ``ImproperlyConfigured`` says which setting is wrong."""
+    global _backend
+    if _backend is None:
+        settings = get_settings()
+        path = resolve(settings)
+        try:
+            kind: Any = import_string(path)
+        except ImportError as error:
+            raise ImproperlyConfigured(f"TASKLOCK['BACKEND'] {path!r} cannot be imported: {error}") from error
+        if not (isinstance(kind, type) and issubclass(kind, Backend)):
+            raise ImproperlyConfigured(f"TASKLOCK['BACKEND'] {path!r} is not a Backend class")
+        _backend = kind(settings)  # type: ignore[call-arg]
+    return _backend
+
+
+def resolve(settings: Settings) -> str:
+    """The dotted path in force: never, by accident, a lock that only one process sees."""
+    if settings.BACKEND is not None:
+        return settings.BACKEND
+    if settings.LOCATION.startswith(URL_SCHEMES):
+        return REDIS
+    caches = getattr(django_settings, "CACHES", {})
+    if settings.LOCATION not in caches:
+        known = ", ".join(sorted(map(repr, caches))) or "none"
+        raise ImproperlyConfigured(
+            f"TASKLOCK['LOCATION'] {settings.LOCATION!r} is neither a CACHES alias (known: {known}) nor a redis:// URL"
+        )
+    engine = str(caches[settings.LOCATION].get("BACKEND", ""))
+    return REDIS if "redis" in engine.lower() else DATABASE
+
+
+def reset() -> None:
+    """Forget the backend: the next use makes a new one."""
+    global _backend
+    if _backend is not None:
+        _backend.close()
+    _backend = None
+
+
+def _forget(*, setting: str, **kwargs: object) -> None:
+    if setting in ("TASKLOCK", "CACHES", "DATABASES"):
+        reset()
+
+
+def _after_fork() -> None:
+    global _backend
+    _backend = None  # not closed: the connections belong to the parent
+
+
+setting_changed.connect(_forget, dispatch_uid="tasklock.backends")
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

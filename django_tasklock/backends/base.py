@@ -1,0 +1,138 @@
+"""What a store must promise. A backend owns atomicity and nothing else.
+
+It knows names, tokens and milliseconds; it does not know what a task, a guard or a
+policy is. Names come in without the key prefix. Every verb
+
+* is one round trip where the store can do it in one,
+* judges time by the store's clock, never by the caller's,
+* raises ``BackendUnavailable`` when the store could not be asked, and nothing else,
+* is safe to repeat with the same token, because a reply can be lost.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from asgiref.sync import sync_to_async
+
+from django_tasklock.types import Ask, Busy, Grant, Record, Released, Renewal
+
+__all__ = ["Backend", "Waiter"]
+
+POLL = 0.25  # seconds between two looks of a waiter that no release can wake
+
+
+class Backend(ABC):
+    """A store of locks. One object per process, shared by its threads, made anew after a fork."""
+
+    across_processes: bool = True
+    """False: only this process sees the locks."""
+    wakes: bool = False
+    """True: a release wakes the longest waiter and hands it the lock, in order of arrival."""
+
+    @abstractmethod
+    def acquire(self, ask: Ask) -> Grant | Busy:
+        """Take the lock if it is free, or already held by ``ask.token``. Never waits."""
+
+    @abstractmethod
+    def release(self, name: str, token: str) -> Released:
+        """Give the lock back if ``token`` holds it; never touches another holder's lock."""
+
+    @abstractmethod
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        """Let ``token`` keep the lock: key for ``ttl``, holder for ``hold`` ms from now. False: not its lock."""
+
+    @abstractmethod
+    def renew(self, batch: Sequence[Renewal]) -> list[bool]:
+        """Renew many leases at once, in the order given. False: that one is lost. Never re-creates a lock."""
+
+    @abstractmethod
+    def get(self, name: str) -> Record | None:
+        """Who holds ``name`` now; ``None`` if nobody does."""
+
+    @abstractmethod
+    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
+        """Held locks in order of expiry, from an index. ``expired``: those whose holder let them lapse."""
+
+    @abstractmethod
+    def remove(self, name: str, token: str | None = None) -> Record | None:
+        """Take the lock away from its holder (only if that is ``token``, where given); what was removed."""
+
+    def waiter(self, ask: Ask) -> Waiter:
+        """A place to wait for ``ask.name``; use it as a context manager."""
+        return Waiter(self, ask)
+
+    def rest(self) -> None:
+        """This thread will not ask again soon: let go of a connection that is only its own."""
+
+    def close(self) -> None:
+        """Let go of connections. The backend can be used again afterwards."""
+
+    async def aacquire(self, ask: Ask) -> Grant | Busy:
+        """``acquire`` for coroutines."""
+        return await sync_to_async(self.acquire)(ask)
+
+    async def arelease(self, name: str, token: str) -> Released:
+        """``release`` for coroutines."""
+        return await sync_to_async(self.release)(name, token)
+
+    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        """``extend`` for coroutines."""
+        return await sync_to_async(self.extend)(name, token, ttl, hold)
+
+    async def aget(self, name: str) -> Record | None:
+        """``get`` for coroutines."""
+        return await sync_to_async(self.get)(name)
+
+
+class Waiter:
+    """Waits by asking again a few times a second: for stores that cannot wake anybody.
+
+    Not in order of arrival. Leaving the ``with`` block gives up the place.
+    """
+
+    def __init__(self, backend: Backend, ask: Ask) -> None:
+        self.backend = backend
+        self.ask = ask
+
+    def acquire(self) -> Grant | Busy:
+        """Try to take the lock, and join the queue for it if it is busy."""
+        return self.backend.acquire(self.ask)
+
+    def wait(self, seconds: float) -> Grant | None:
+        """Sleep for at most ``seconds``; a ``Grant`` if the lock was handed over meanwhile."""
+        time.sleep(self.pause(seconds))
+        return None
+
+    def leave(self) -> None:
+        """Give up the place; a lock that was handed over but not taken goes to the next."""
+
+    async def aacquire(self) -> Grant | Busy:
+        """``acquire`` for coroutines."""
+        return await self.backend.aacquire(self.ask)
+
+    async def await_(self, seconds: float) -> Grant | None:
+        """``wait`` for coroutines."""
+        import asyncio
+
+        await asyncio.sleep(self.pause(seconds))
+        return None
+
+    async def aleave(self) -> None:
+        """``leave`` for coroutines."""
+
+    @staticmethod
+    def pause(seconds: float) -> float:
+        """A jittered nap, so that many waiters do not ask in step."""
+        return max(0.0, min(seconds, POLL * random.uniform(0.9, 1.1)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.leave()

@@ -1,0 +1,58 @@
+-- Shared by the scripts that grant: put before them when they are loaded. Not a verb.
+--
+-- Value of a lock: {"token":"<32 hex>","holder":{...},"at":<ms>,"fence":<n>,"until":<ms>}
+-- Entry of a queue: "<token> <channel> <claim ms> <hold ms> <holder json>", scored by arrival.
+
+local function owned(value, token)
+  return string.sub(value, 11, 11 + #token) == token .. '"'
+end
+
+local function clock()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000), t
+end
+
+-- Grows by one; after a loss of data it starts again from the clock in microseconds,
+-- which is ahead of it unless more than a million were handed out every second.
+local function tick(counter, t)
+  local n = redis.call('INCR', counter)
+  if n < 1e15 then
+    n = tonumber(t[1]) * 1e6 + tonumber(t[2])
+    redis.call('SET', counter, string.format('%.0f', n))
+  end
+  return n
+end
+
+local function grant(key, index, fence, now, token, ttl, hold, holder)
+  redis.call('SET', key, string.format('{"token":"%s","holder":%s,"at":%.0f,"fence":%.0f,"until":%.0f}',
+    token, holder, now, fence, now + tonumber(hold)), 'PX', ttl)
+  redis.call('ZADD', index, now + tonumber(ttl), key)
+  if fence % 64 == 0 then -- forget what lapsed more than a day ago, a little at a time
+    local old = redis.call('ZRANGEBYSCORE', index, '-inf', now - 86400000, 'LIMIT', 0, 128)
+    if old[1] then redis.call('ZREM', index, unpack(old)) end
+  end
+  return fence
+end
+
+-- Hand a free lock to the longest waiter that is still connected: a short claim, which its
+-- first renewal makes a whole lease. A waiter whose channel nobody hears is dead: next.
+-- Reply: the token that has the lock now (`self` if that is the caller's turn), or nil.
+local function pass_on(key, index, counter, queue, self)
+  while true do
+    local head = redis.call('ZPOPMIN', queue)
+    if not head[1] then return nil end
+    local token, channel, claim, hold, holder = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*)$')
+    if token == self then return token end
+    local now, t = clock()
+    local fence = tick(counter, t)
+    local heard = redis.pcall('PUBLISH', channel, string.format('%s %.0f', token, fence))
+    if type(heard) ~= 'number' then -- may not publish: leave the lock free, the waiters look by themselves
+      redis.call('ZADD', queue, head[2], head[1])
+      return nil
+    end
+    if heard > 0 then
+      grant(key, index, fence, now, token, claim, hold, holder)
+      return token
+    end
+  end
+end

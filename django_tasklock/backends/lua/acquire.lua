@@ -1,0 +1,41 @@
+-- Take the lock, if it is free or already held by this token; join the queue if asked to.
+-- KEYS: 1 lock, 2 index, 3 fence counter, 4 queue
+-- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 queue entry ('' or absent: do not wait)
+-- Reply: granted: fence; busy: {ms left (-1: no expiry), value, now ms}
+local key, token, entry = KEYS[1], ARGV[1], ARGV[5] or ''
+local value = redis.call('GET', key)
+if not value then
+  if entry == '' then
+    if redis.call('EXISTS', KEYS[4]) == 1 then -- the holder died; who waits comes first
+      pass_on(key, KEYS[2], KEYS[3], KEYS[4])
+      value = redis.call('GET', key)
+    end
+  else
+    if redis.call('EXISTS', KEYS[4]) == 1 then
+      local now, t = clock()
+      redis.call('ZADD', KEYS[4], 'NX', string.format('%.0f', tick(KEYS[3], t)), entry)
+      if pass_on(key, KEYS[2], KEYS[3], KEYS[4], token) ~= token then
+        value = redis.call('GET', key)
+      end
+    end
+  end
+  if not value then
+    local now, t = clock()
+    return grant(key, KEYS[2], tick(KEYS[3], t), now, token, ARGV[2], ARGV[3], ARGV[4])
+  end
+end
+if owned(value, token) then
+  local now = clock()
+  redis.call('PEXPIRE', key, ARGV[2])
+  redis.call('ZADD', KEYS[2], now + tonumber(ARGV[2]), key)
+  if entry ~= '' then redis.call('ZREM', KEYS[4], entry) end
+  return tonumber(string.match(value, ',"fence":(%d+),"until":%d+}$'))
+end
+local now, t = clock()
+if entry ~= '' then
+  if not redis.call('ZSCORE', KEYS[4], entry) then
+    redis.call('ZADD', KEYS[4], string.format('%.0f', tick(KEYS[3], t)), entry)
+  end
+  redis.call('PEXPIRE', KEYS[4], 30000) -- every live waiter looks in each second
+end
+return {redis.call('PTTL', key), value, now}

@@ -1,0 +1,18 @@
+-- Renew many leases; never brings a lock back that is gone.
+-- KEYS: 1 index, 2... locks
+-- ARGV: token and ttl ms of each lock in turn
+-- Reply: for each lock 1 renewed, 0 lost
+local now = clock()
+local reply = {}
+for i = 2, #KEYS do
+  local token, ttl = ARGV[2 * i - 3], ARGV[2 * i - 2]
+  local value = redis.call('GET', KEYS[i])
+  if value and owned(value, token) then
+    redis.call('PEXPIRE', KEYS[i], ttl)
+    redis.call('ZADD', KEYS[1], now + tonumber(ttl), KEYS[i])
+    reply[i - 1] = 1
+  else
+    reply[i - 1] = 0
+  end
+end
+return reply

@@ -1,0 +1,148 @@
+"""Locks in Redis or Valkey: one script per verb, one round trip."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from django_tasklock.backends.base import Backend
+from django_tasklock.backends.redis.aio import AsyncWires
+from django_tasklock.backends.redis.layout import Layout, record
+from django_tasklock.backends.redis.location import sync_pool
+from django_tasklock.backends.redis.waiter import RedisWaiter, Subscribers
+from django_tasklock.backends.redis.wire import Wire, bulk, load
+from django_tasklock.conf import Settings
+from django_tasklock.types import Ask, Busy, Grant, Record, Released, Renewal
+
+if TYPE_CHECKING:
+    from django_tasklock.backends.base import Waiter
+
+__all__ = ["RedisBackend"]
+
+ACQUIRE = load("acquire", 4, 4)
+RELEASE = load("release", 4, 1)
+EXTEND = load("extend", 2, 3)
+RENEW = load("renew", 1, 0)
+GET = load("get", 2, 0)
+LIST = load("list", 1, 5)
+REMOVE = load("remove", 4, 1)
+
+CHUNK = 100  # locks a renewing script handles at once: Redis serves nobody else meanwhile
+
+
+class RedisBackend(Backend):
+    """The production store.
+
+    What it cannot promise: a failover to a replica, a flush or an eviction loses locks
+    while their holders run. The guarded row is the judge then.
+    """
+
+    wakes = True
+
+    def __init__(self, settings: Settings) -> None:
+        self.location = settings.LOCATION
+        self.layout = Layout(settings.KEY_PREFIX)
+        self._lock = threading.Lock()
+        self._wire: Wire | None = None
+        self._subscribers: Subscribers | None = None
+        self.aio = AsyncWires(settings.LOCATION)
+
+    @property
+    def wire(self) -> Wire:
+        """The connections of this process's threads, made on first use."""
+        if self._wire is None:
+            with self._lock:
+                if self._wire is None:
+                    pool = sync_pool(self.location)
+                    self._subscribers = Subscribers(pool, self.layout)
+                    self._wire = Wire(pool)
+        return self._wire
+
+    @property
+    def subscribers(self) -> Subscribers:
+        """The connections on which this process's threads wait."""
+        _ = self.wire
+        assert self._subscribers is not None
+        return self._subscribers
+
+    def acquire(self, ask: Ask) -> Grant | Busy:
+        return self.answer(ask, self.wire.call(ACQUIRE, self.layout.ask(ask))[0])
+
+    def answer(self, ask: Ask, reply: Any) -> Grant | Busy:
+        """What ``acquire.lua`` said."""
+        return Grant(reply, ask.ttl) if isinstance(reply, int) else self.layout.busy(ask.name, reply)
+
+    def release(self, name: str, token: str) -> Released:
+        return verdict(*self.wire.call(RELEASE, self.layout.keys(name) + bulk(token)))
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return self.wire.call(EXTEND, self._extend(name, token, ttl, hold))[0] == 1
+
+    def _extend(self, name: str, token: str, ttl: int, hold: int) -> bytes:
+        return self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl) + bulk(hold)
+
+    def renew(self, batch: Sequence[Renewal]) -> list[bool]:
+        renewed: list[bool] = []
+        for start in range(0, len(batch), CHUNK):
+            part = batch[start : start + CHUNK]
+            keys = (self.layout.lock(item.name) for item in part)
+            arguments = chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in part)
+            tail = self.layout.index + b"".join(keys) + b"".join(arguments)
+            script = RENEW.sized(1 + 3 * len(part), 1 + len(part))
+            renewed += [code == 1 for code in self.wire.call(script, tail)[0]]
+        return renewed
+
+    def get(self, name: str) -> Record | None:
+        return self.found(name, self.wire.call(GET, self._get(name))[0])
+
+    def _get(self, name: str) -> bytes:
+        return self.layout.lock(name) + bulk(self.layout.queue + name)
+
+    def found(self, name: str, reply: Any) -> Record | None:
+        """What ``get.lua`` or ``remove.lua`` said."""
+        return None if reply is None else self.layout.record(name.encode(), reply)
+
+    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
+        which = "lapsed" if expired else "live"
+        arguments = (which, offset, limit, self.layout.prefix, self.layout.queue)
+        now, *rows = self.wire.call(LIST, self.layout.index + b"".join(map(bulk, arguments)))[0]
+        found = []
+        for key, score, value, waiting in zip(*[iter(rows)] * 4, strict=True):
+            name = key.decode().removeprefix(self.layout.prefix)
+            found.append(record(name, value or b"", now, int(float(score)) - now, waiting))
+        return found
+
+    def remove(self, name: str, token: str | None = None) -> Record | None:
+        return self.found(name, self.wire.call(REMOVE, self.layout.keys(name) + bulk(token or ""))[0])
+
+    def waiter(self, ask: Ask) -> Waiter:
+        return RedisWaiter(self, ask)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._subscribers is not None:
+                self._subscribers.close()
+            if self._wire is not None:
+                self._wire.close()
+            self._wire = self._subscribers = None
+
+    async def aacquire(self, ask: Ask) -> Grant | Busy:
+        return self.answer(ask, (await self.aio.call(ACQUIRE, self.layout.ask(ask)))[0])
+
+    async def arelease(self, name: str, token: str) -> Released:
+        return verdict(*await self.aio.call(RELEASE, self.layout.keys(name) + bulk(token)))
+
+    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return (await self.aio.call(EXTEND, self._extend(name, token, ttl, hold)))[0] == 1
+
+    async def aget(self, name: str) -> Record | None:
+        return self.found(name, (await self.aio.call(GET, self._get(name)))[0])
+
+
+def verdict(code: int, sent_twice: bool) -> Released:
+    """What a release found. Sent twice, "gone" is what the first sending left behind."""
+    if code == 1 or (code == 0 and sent_twice):
+        return Released.RELEASED
+    return Released.GONE if code == 0 else Released.NOT_YOURS

@@ -1,0 +1,142 @@
+"""The same wire for coroutines: one set of connections per event loop.
+
+They are closed when their loop shuts down its async generators, which ``asyncio.run``,
+``async_to_sync`` and the ASGI servers do; a loop that does not leaves that to the
+garbage collector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import redis.asyncio
+from redis.exceptions import NoScriptError, RedisError
+
+from django_tasklock.backends.redis.location import async_pool
+from django_tasklock.backends.redis.wire import Script, bulk, final, unavailable
+
+__all__ = ["AsyncWire", "AsyncWires"]
+
+
+class AsyncWire:
+    """Connections of one event loop."""
+
+    def __init__(self, pool: redis.asyncio.ConnectionPool) -> None:
+        self._pool = pool
+        self._idle: deque[Any] = deque()
+        self._closer: AsyncGenerator[None, None] | None = None
+
+    async def call(self, script: Script, tail: bytes) -> tuple[Any, bool]:
+        """Like ``Wire.call``."""
+        if self._closer is None:
+            self._closer = self._close_with_loop()
+            await anext(self._closer)
+        try:
+            return await self.exchange(script, tail), False
+        except (RedisError, OSError) as error:
+            if final(error):
+                raise unavailable(error) from error
+        await self.drop()
+        try:
+            return await self.exchange(script, tail), True
+        except (RedisError, OSError) as error:
+            raise unavailable(error) from error
+
+    async def exchange(self, script: Script, tail: bytes) -> Any:
+        """One command and its reply; a cancelled one takes its connection with it."""
+        connection = await self.take()
+        try:
+            await connection.send_packed_command([script.by_digest + tail])
+            try:
+                reply = await connection.read_response()
+            except NoScriptError:
+                await connection.send_packed_command([script.by_body + tail])
+                reply = await connection.read_response()
+        except BaseException as error:
+            if isinstance(error, Exception) and final(error):
+                self._idle.append(connection)
+            else:
+                await self.discard(connection)
+            raise
+        self._idle.append(connection)
+        return reply
+
+    async def take(self) -> Any:
+        """A connected connection that no other coroutine uses."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return await self._pool.get_connection()
+
+    async def discard(self, connection: Any) -> None:
+        """Close a connection, without waiting for the other side."""
+        await connection.disconnect(nowait=True)
+        await self._pool.release(connection)
+
+    async def drop(self) -> None:
+        """Close what is idle."""
+        while self._idle:
+            await self.discard(self._idle.pop())
+
+    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            self._closer = None
+            await self.drop()
+            await self._pool.disconnect()
+
+
+class AsyncWires:
+    """One ``AsyncWire`` per running event loop."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._lock = threading.Lock()
+        self._wires: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWire] = weakref.WeakKeyDictionary()
+
+    @property
+    def wire(self) -> AsyncWire:
+        """The running loop's."""
+        loop = asyncio.get_running_loop()
+        found = self._wires.get(loop)
+        if found is None:
+            with self._lock:
+                found = self._wires[loop] = AsyncWire(async_pool(self._location))
+        return found
+
+    async def call(self, script: Script, tail: bytes) -> tuple[Any, bool]:
+        """Like ``Wire.call``."""
+        return await self.wire.call(script, tail)
+
+    async def subscribe(self, channel: str) -> Any:
+        """A connection that listens on ``channel``, confirmed by the server."""
+        wire = self.wire
+        connection: Any = None
+        try:
+            connection = await wire.take()
+            await connection.send_packed_command([b"*2\r\n$9\r\nSUBSCRIBE\r\n" + bulk(channel)])
+            await connection.read_response()
+        except BaseException as error:
+            if connection is not None:
+                await wire.discard(connection)
+            if isinstance(error, RedisError | OSError):
+                raise unavailable(error) from error
+            raise
+        return connection
+
+    async def listen(self, connection: Any, seconds: float) -> Any:
+        """The next push, or ``None`` if there is none within ``seconds``."""
+        if seconds <= 0 or math.isinf(seconds):
+            seconds = 0.0005
+        return await connection.read_response(timeout=seconds)
+
+    async def discard(self, connection: Any) -> None:
+        """Close a connection made by ``subscribe``."""
+        await self.wire.discard(connection)

@@ -1,0 +1,92 @@
+"""How locks lie in Redis, and how replies become records. Pure functions.
+
+With the prefix ``task_lock:`` the lock ``video:42`` is the plain string key
+``task_lock:video:42``, so ``GET``, ``TTL`` and ``DEL`` of redis-cli work on it. Beside
+the locks: ``task_lock#index`` (a sorted set of keys, scored by expiry),
+``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (who waits, by arrival).
+A prefix with a hash tag, ``{task_lock}:``, keeps them all in one cluster slot.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from django_tasklock.backends.redis.wire import bulk
+from django_tasklock.types import Ask, Busy, Holder, Record
+
+__all__ = ["CLAIM", "Layout", "holder_of"]
+
+CLAIM = 3000
+"""Milliseconds a lock passed on to a waiter is its own before its first renewal: the most
+that a waiter which is frozen, but still connected, can hold the others back."""
+
+
+class Layout:
+    """Keys and packed arguments for one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        root = prefix.removesuffix(":") + "#"
+        self.queue = f"{root}queue:"
+        self.channel = f"{root}wake:"
+        self.index = bulk(f"{root}index")
+        self.fence = bulk(f"{root}fence")
+
+    def lock(self, name: str) -> bytes:
+        """The key of a lock."""
+        return bulk(self.prefix + name)
+
+    def keys(self, name: str) -> bytes:
+        """Lock, index, fence counter and queue."""
+        return self.lock(name) + self.index + self.fence + bulk(self.queue + name)
+
+    def ask(self, ask: Ask) -> bytes:
+        """Keys and arguments of ``acquire.lua`` for somebody who does not wait."""
+        return self.keys(ask.name) + bulk(ask.token) + bulk(ask.ttl) + bulk(ask.hold) + bulk(ask.holder)
+
+    def new_channel(self) -> str:
+        """Where one waiter listens."""
+        return self.channel + os.urandom(12).hex()
+
+    def entry(self, ask: Ask, channel: str) -> bytes:
+        """What ``pass_on`` must know of a waiter."""
+        return bulk(f"{ask.token} {channel} {min(ask.ttl, CLAIM)} {ask.hold} {ask.holder}")
+
+    def record(self, key: bytes, reply: list[Any]) -> Record:
+        """A record from ``{ms left, value, now, waiting}``; the last may be missing."""
+        left, value, now, *more = reply
+        return record(key.decode().removeprefix(self.prefix), value, now, left, more[0] if more else 0)
+
+    def busy(self, name: str, reply: list[Any]) -> Busy:
+        """What a refused ``acquire.lua`` said."""
+        found = self.record(name.encode(), reply)
+        return Busy(found, found.ttl)
+
+
+def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record:
+    """A value as a record; a value that is not ours still is somebody's lock."""
+    try:
+        data = json.loads(value)
+        known = dict(
+            token=str(data["token"]),
+            holder=holder_of(data["holder"]),
+            at=int(data["at"]),
+            until=int(data["until"]),
+            fence=int(data["fence"]),
+        )
+    except (ValueError, TypeError, KeyError):
+        known = dict(token="", holder=Holder(), at=now, until=now + max(left, 0), fence=0)
+    return Record(name=name, now=now, ttl=None if left == -1 else left, waiting=waiting, **known)  # type: ignore[arg-type]
+
+
+def holder_of(data: object) -> Holder:
+    """A holder from decoded JSON, whatever is missing or of a wrong type there."""
+    if not isinstance(data, dict):
+        return Holder()
+    try:
+        pid = int(data.get("pid", 0))
+    except (TypeError, ValueError):
+        pid = 0
+    return Holder(pid=pid, **{key: str(data.get(key, "")) for key in ("host", "boot", "task", "task_id")})

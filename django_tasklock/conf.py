@@ -1,0 +1,147 @@
+"""The ``TASKLOCK`` setting: one dict, read when first needed, read again when it changes.
+
+Never written back to Django's settings; values are handed down as arguments, so
+nothing below the core asks for them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import cache
+from typing import Any, Final, Literal
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+from django_tasklock.exceptions import TaskLockError
+
+__all__ = ["DEFAULT", "Duration", "Lease", "Settings", "get_settings", "milliseconds", "problems", "spans"]
+
+Duration = int | float | timedelta
+"""Seconds, or a timedelta."""
+
+
+class _Default(enum.Enum):
+    DEFAULT = "the setting"
+
+
+DEFAULT: Final = _Default.DEFAULT
+"""For a lease: what ``TASKLOCK["LEASE"]`` says. ``None`` there means no heartbeat."""
+
+Lease = Duration | None | _Default
+OnConflict = Literal["skip", "raise", "wait"]
+OnUnavailable = Literal["run", "raise", "skip"]
+
+
+def milliseconds(value: object, what: str, *, name: str | None = None) -> int:
+    """A duration as whole milliseconds; ``TaskLockError`` if it is not a positive, finite one."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TaskLockError(f"{what} must be seconds (int, float) or a timedelta, not {value!r}", name=name)
+    if not seconds >= 0.001:  # so put, it also refuses NaN
+        raise TaskLockError(f"{what} must be a positive number of seconds, at least 0.001, not {value!r}", name=name)
+    if seconds > _LONGEST:
+        raise TaskLockError(f"{what} may be ten years at most, not {value!r}", name=name)
+    return round(seconds * 1000)
+
+
+_LONGEST = 10 * 366 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``TASKLOCK`` with its defaults filled in. Seconds."""
+
+    BACKEND: str | None = None
+    LOCATION: str = "default"
+    KEY_PREFIX: str = "task_lock:"
+    TIMEOUT: Duration = 3600
+    LEASE: Duration = 60
+    ON_CONFLICT: OnConflict = "skip"
+    ON_UNAVAILABLE: OnUnavailable = "run"
+
+
+_CHOICES = {"ON_CONFLICT": ("skip", "raise", "wait"), "ON_UNAVAILABLE": ("run", "raise", "skip")}
+_KEYS = tuple(field.name for field in fields(Settings))
+
+
+def problems(given: object) -> list[tuple[str, str]]:
+    """What is wrong with a ``TASKLOCK`` dict: (what, what to do) for each finding."""
+    if not isinstance(given, Mapping):
+        return [(f"TASKLOCK must be a dict, not {type(given).__name__}.", "Write TASKLOCK = {...} in the settings.")]
+    found = []
+    for key, value in given.items():
+        if key not in _KEYS:
+            near = difflib.get_close_matches(str(key).upper(), _KEYS, n=1, cutoff=0.4)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(_KEYS)}."
+            found.append((f"TASKLOCK has no setting {key!r}.", hint))
+            continue
+        wrong = _wrong(key, value)
+        if wrong:
+            found.append((f"TASKLOCK[{key!r}] {wrong}, not {value!r}.", f"Its default is {getattr(_DEFAULTS, key)!r}."))
+    if not found:
+        lease, timeout = (given.get(key, getattr(_DEFAULTS, key)) for key in ("LEASE", "TIMEOUT"))
+        if milliseconds(lease, "LEASE") > milliseconds(timeout, "TIMEOUT"):
+            found.append((f"TASKLOCK['LEASE'] ({lease}) is longer than TASKLOCK['TIMEOUT'] ({timeout}).", "A lease is renewed until the timeout: make it shorter."))
+    return found
+
+
+def _wrong(key: str, value: object) -> str:
+    if key in _CHOICES:
+        return "" if value in _CHOICES[key] else f"must be one of {', '.join(map(repr, _CHOICES[key]))}"
+    if key in ("TIMEOUT", "LEASE"):
+        try:
+            milliseconds(value, key)
+        except TaskLockError:
+            return "must be a positive number of seconds or a timedelta"
+        return ""
+    if key == "BACKEND" and value is None:
+        return ""
+    if not isinstance(value, str) or not value:
+        return "must be a non-empty text"
+    if key == "KEY_PREFIX" and (not value.endswith(":") or not value.isprintable() or len(value) > 50):
+        return "must be printable, at most 50 characters and end with a colon"
+    return ""
+
+
+_DEFAULTS = Settings()
+
+
+@cache
+def get_settings() -> Settings:
+    """The settings in force. ``ImproperlyConfigured`` names every finding, before anything is stored."""
+    given: Any = getattr(django_settings, "TASKLOCK", {})
+    if found := problems(given):
+        raise ImproperlyConfigured(" ".join(f"{what} {hint}" for what, hint in found))
+    return Settings(**given)
+
+
+def spans(timeout: Duration | None, lease: Lease, name: str) -> tuple[int, int | None]:
+    """Timeout and lease in milliseconds, defaults filled in; ``TaskLockError`` for a pair that cannot work."""
+    settings = get_settings()
+    hold = milliseconds(settings.TIMEOUT if timeout is None else timeout, "timeout", name=name)
+    if lease is None:
+        return hold, None
+    if lease is DEFAULT:
+        return hold, min(hold, milliseconds(settings.LEASE, "LEASE"))
+    wanted = milliseconds(lease, "lease", name=name)
+    if wanted > hold:
+        raise TaskLockError(
+            f"lease ({lease}) of lock {name!r} is longer than its timeout ({hold / 1000:g} s): the lease is renewed until"
+            " the timeout, so make it shorter, or pass lease=None for a lock that is not renewed",
+            name=name,
+        )
+    return hold, wanted
+
+
+def _forget(*, setting: str, **kwargs: object) -> None:
+    if setting == "TASKLOCK":
+        get_settings.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="tasklock.conf")

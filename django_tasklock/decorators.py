@@ -1,0 +1,173 @@
+"""``task_lock`` and ``model_lock``: run a function under a lock, and a lock with a guarded row.
+
+For functions and coroutine functions, tasks or not; put them *below* ``@shared_task``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.db.models import Model
+
+from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, get_settings, milliseconds, spans
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.guards import StateGuard
+from django_tasklock.locks import TaskLock
+from django_tasklock.names import NameTemplate
+from django_tasklock.running import Running
+from django_tasklock.types import LockInfo
+
+__all__ = ["Locked", "model_lock", "task_lock"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Locked:
+    """What ``function.lock`` answers: the lock of one call, before that call is made."""
+
+    def __init__(self, template: NameTemplate, options: dict[str, Any]) -> None:
+        self.template = template
+        self.options = options
+
+    def name(self, **arguments: Any) -> str:
+        """The lock's name for these arguments; those that the name uses are enough."""
+        if callable(self.template.template):
+            return self.template.name((), arguments)
+        return self.template.name_for(arguments)
+
+    def is_locked(self, **arguments: Any) -> bool:
+        """Whether such a call runs now: ask before publishing one. Raises ``BackendUnavailable``."""
+        return TaskLock(self.name(**arguments)).locked()
+
+    def info(self, **arguments: Any) -> LockInfo | None:
+        """Who runs such a call now. Raises ``BackendUnavailable``."""
+        return TaskLock(self.name(**arguments)).info()
+
+
+def task_lock(
+    name: str | Callable[..., str],
+    *,
+    timeout: Duration | None = None,
+    lease: Lease = DEFAULT,
+    on_conflict: OnConflict | None = None,
+    blocking_timeout: Duration | None = None,
+    reentrant: bool = False,
+    on_unavailable: OnUnavailable | None = None,
+) -> Callable[[F], F]:
+    """Run the decorated function once at a time per name.
+
+    ``name``: a template over its arguments, ``"report:{day}"``, or a callable that takes
+    them. Busy, by ``on_conflict``: ``"skip"`` returns ``{"status": "skipped", "reason":
+    "already_processing", ...}``, ``"raise"`` raises ``TaskLockAcquireError``, ``"wait"``
+    waits ``blocking_timeout`` seconds (by default the timeout), then raises.
+
+    Raises ``TaskLockError`` at decoration for what cannot work.
+    """
+    options = dict(timeout=timeout, lease=lease, reentrant=reentrant, on_unavailable=on_unavailable)
+    return _decorator(name, options, on_conflict, blocking_timeout, None, None, "")
+
+
+def model_lock(
+    model: type[Model] | str,
+    name: str | Callable[..., str],
+    *,
+    guard: StateGuard,
+    pk: str = "pk",
+    timeout: Duration | None = None,
+    lease: Lease = DEFAULT,
+    on_conflict: OnConflict | None = None,
+    blocking_timeout: Duration | None = None,
+    on_unavailable: OnUnavailable | None = None,
+) -> Callable[[F], F]:
+    """Run the decorated function under a lock *and* a claim on the row it works on.
+
+    ``pk`` names the argument with the row's primary key; ``model`` may be a label such as
+    ``"videos.Video"``. The row is claimed before the body, closed as ``done`` or ``failed``
+    after it, or given back if Celery will retry. A row that is not claimable gives
+    ``{"status": "skipped", "reason": "invalid_state", ...}`` or, with ``on_conflict`` other
+    than ``"skip"``, raises ``GuardRejected``. Inside, ``current_claim()`` writes to the row.
+
+    Without the lock, when the store is down and the policy is ``"run"``, the claim still judges.
+    """
+    guard.register(model)
+    options = dict(timeout=timeout, lease=lease, on_unavailable=on_unavailable)
+    return _decorator(name, options, on_conflict, blocking_timeout, model, guard, pk)
+
+
+def _decorator(
+    name: str | Callable[..., str],
+    options: dict[str, Any],
+    on_conflict: OnConflict | None,
+    blocking_timeout: Duration | None,
+    model: type[Model] | str | None,
+    guard: StateGuard | None,
+    pk: str,
+) -> Callable[[F], F]:
+    if on_conflict not in (None, "skip", "raise", "wait"):
+        raise TaskLockError(f"on_conflict must be 'skip', 'raise' or 'wait', not {on_conflict!r}")
+    if blocking_timeout is not None:
+        milliseconds(blocking_timeout, "blocking_timeout")
+        if on_conflict != "wait":
+            raise TaskLockError(f"blocking_timeout goes with on_conflict='wait', not {on_conflict!r}")
+
+    def decorate(function: F) -> F:
+        refuse(function)
+        template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
+        if guard is not None and pk not in template.signature.parameters:
+            known = ", ".join(template.signature.parameters)
+            raise TaskLockError(f"pk={pk!r} is no argument of {function.__qualname__!r}; known: {known or 'none'}")
+        label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+        hold, _ = spans(options["timeout"], options["lease"], label)
+
+        def running(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Running:
+            conflict = on_conflict or get_settings().ON_CONFLICT
+            patience = {"blocking_timeout": blocking_timeout or hold / 1000} if conflict == "wait" else {}
+            lock = TaskLock(template.name(args, kwargs), **options, **patience)
+            if guard is None:
+                return Running(lock, conflict)
+            key = template.bind(args, kwargs)[pk]
+            return Running(lock, conflict, apps.get_model(model) if isinstance(model, str) else model, key, guard)
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                run = running(args, kwargs)
+                async with AsyncExitStack() as stack:
+                    if await run.aenter(stack):
+                        return await function(*args, **kwargs)
+                return run.skipped
+
+        else:
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                run = running(args, kwargs)
+                with ExitStack() as stack:
+                    if run.enter(stack):
+                        return function(*args, **kwargs)
+                return run.skipped
+
+        wrapper.__signature__ = template.signature  # type: ignore[attr-defined]  # Celery checks arguments against it
+        wrapper.lock = Locked(template, options)  # type: ignore[attr-defined]
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def refuse(function: Any) -> None:
+    """Raise ``TaskLockError`` for what a lock cannot be put around."""
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TaskLockError(f"{name} is a generator: it would run after its lock was released; lock inside of it instead")
+    if isinstance(function, staticmethod | classmethod):
+        raise TaskLockError(f"{name}: put @{type(function).__name__} above the lock decorator, not below it")
+    if not callable(function):
+        raise TaskLockError(f"{function!r} cannot be decorated: it is not callable")
+    if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
+        raise TaskLockError(f"{name} already is a task: put the lock decorator below the task decorator")

@@ -1,0 +1,121 @@
+"""The state guard: the row that is worked on decides who may write to it.
+
+A claim is one conditional UPDATE that moves the state and writes the lock's token and
+``epoch + 1`` into the row; every later write through the claim is conditional on both.
+So whoever claims last owns the row, and a worker that was thought dead changes nothing,
+whatever happened to the lock. The epoch is raised by the database, not by the lock
+store, which a flush can set back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from django.db.models import F, Model, Q
+
+from django_tasklock import signals
+from django_tasklock.exceptions import GuardRejected, TaskLockError
+
+if TYPE_CHECKING:
+    from django_tasklock.claims import Claim
+
+__all__ = ["StateGuard", "current_claim", "fenced", "registered"]
+
+logger = logging.getLogger("django_tasklock")
+
+TOKEN, EPOCH = "lock_token", "lock_epoch"
+"""The columns of ``models.GuardedModel``."""
+
+_registered: list[tuple[type[Model] | str, StateGuard]] = []
+_current: ContextVar[Claim | None] = ContextVar("tasklock_claim", default=None)
+
+
+def current_claim() -> Claim:
+    """The claim whose body runs here. Raises ``TaskLockError`` outside of one."""
+    claim = _current.get()
+    if claim is None:
+        raise TaskLockError("no claim is current here: call this inside a function decorated with model_lock")
+    return claim
+
+
+def registered() -> Iterable[tuple[type[Model] | str, StateGuard]]:
+    """Every guard that a decorator was given, with its model (or the model's label)."""
+    return tuple(_registered)
+
+
+def fenced(model: type[Model]) -> bool:
+    """Whether the model has the columns that make its rows their own fencing authority."""
+    names = {field.name for field in model._meta.get_fields()}
+    return {TOKEN, EPOCH} <= names
+
+
+class StateGuard:
+    """Which rows may be claimed, and what the claim, its success and its failure write.
+
+    ``field``: the state column. ``claim_from``: states a row may be claimed in.
+    ``exclude``: rows that may not be, whatever their state. ``claim_as``: the state while
+    the body runs. ``done``, ``failed``: the closing states; ``None`` leaves the state.
+    ``retry``: the state when the body will be run again, by default ``claim_as`` if a row
+    may be claimed in it, else the first of ``claim_from``.
+    """
+
+    def __init__(
+        self,
+        *,
+        field: str = "status",
+        claim_from: Iterable[Any],
+        claim_as: Any,
+        done: Any = None,
+        failed: Any = None,
+        retry: Any = None,
+        exclude: Q | Mapping[str, Any] | None = None,
+    ) -> None:
+        if isinstance(claim_from, str):
+            raise TaskLockError(f"claim_from must be a list of states, not the text {claim_from!r}; write [{claim_from!r}]")
+        self.field = field
+        self.claim_from = tuple(claim_from)
+        if not self.claim_from:
+            raise TaskLockError("claim_from must name at least one state: no row could ever be claimed")
+        self.claim_as = claim_as
+        self.done = done
+        self.failed = failed
+        self.exclude = Q(**exclude) if isinstance(exclude, Mapping) else exclude
+        if retry is not None and retry not in self.claim_from:
+            raise TaskLockError(f"retry={retry!r} is not in claim_from: a row left in it could not be claimed again")
+        if retry is None:
+            retry = claim_as if claim_as in self.claim_from else self.claim_from[0]
+        self.retry = retry
+
+    def claimable(self, pk: Any) -> Q:
+        """The row ``pk``, if it may be claimed."""
+        where = Q(pk=pk) & Q(**{f"{self.field}__in": self.claim_from})
+        return where & ~self.exclude if self.exclude is not None else where
+
+    def claiming(self, model: type[Model], token: str) -> dict[str, Any]:
+        """What the claiming UPDATE writes. With the epoch it always changes the row, so counting
+        changed rows, as MySQL can be told to, counts the same as counting matched ones."""
+        values = {self.field: self.claim_as}
+        if fenced(model):
+            values |= {TOKEN: token, EPOCH: F(EPOCH) + 1}
+        return values
+
+    def register(self, model: type[Model] | str) -> None:
+        """Let system checks and the sweep know of this guard."""
+        _registered.append((model, self))
+
+
+def rejected(model: type[Model], pk: Any, state: Any, guard: StateGuard) -> GuardRejected:
+    """The error, log line and signal for a row that cannot be claimed."""
+    label = model._meta.label
+    if state is None:
+        text = f"there is no {label} {pk!r} to claim"
+    elif state in guard.claim_from:
+        text = f"{label} {pk!r} is excluded from being claimed (its {guard.field} is {state!r})"
+    else:
+        text = f"{label} {pk!r} cannot be claimed: its {guard.field} is {state!r}, not one of {', '.join(map(repr, guard.claim_from))}"
+    logger.info("skipped: %s", text)
+    signals.send(signals.claim_rejected, f"{label}:{pk}", model=model, pk=pk, state=state)
+    return GuardRejected(text, name=f"{label}:{pk}", state=state)

@@ -1,0 +1,205 @@
+"""One thread per process that renews every lease of it, in batches, a third of a lease apart.
+
+It starts with the first lock that has a lease, ends a little after the last, and knows
+three outcomes of a renewal: renewed, lost (the store said so), unknown (no answer).
+Unknown is tried again until the local deadline, where it turns into lost. It also
+frees what a failed acquire or release may have left in the store.
+
+The weakness of a thread: code that keeps the interpreter to itself for longer than the
+lease starves it. The lock is lost then, and is seen to be lost: deadlines are compared
+whenever somebody asks, not only when this thread runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+from django_tasklock.backends.base import Backend
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.holds import Hold
+from django_tasklock.types import Renewal, monotonic
+
+__all__ = ["Heartbeat", "heartbeat"]
+
+logger = logging.getLogger("django_tasklock")
+
+LINGER = 5.0  # seconds the thread stays when there is nothing left to renew
+GONE = "the store no longer knows it: it expired, was released by force, or the store was flushed"
+AGAIN = 0.5  # seconds between two tries while the store does not answer
+
+
+class Leftover(NamedTuple):
+    """A token that may hold a lock although nobody counts on it."""
+
+    backend: Backend
+    name: str
+    token: str
+    until: float
+
+
+class Heartbeat:
+    """The renewals of one process. Methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, weakref.ref[Hold]] = {}
+        self._leftovers: dict[str, Leftover] = {}
+        self._wake = threading.Condition(threading.Lock())
+        self._planned = math.inf  # when the thread wakes by itself; infinite while it does not sleep
+        self._roused = False
+        self._thread: threading.Thread | None = None
+
+    def follow(self, hold: Hold) -> None:
+        """Renew ``hold`` until it is released, lost, or at its timeout."""
+        self._held[hold.token] = weakref.ref(hold)
+        if self._thread is None or hold.due < self._planned:
+            self._rouse()
+
+    def forget(self, hold: Hold) -> None:
+        """Stop; a renewal that is under way cannot bring a released lock back."""
+        hold.released = True
+        self._held.pop(hold.token, None)
+
+    def abandon(self, hold: Hold, longest: int) -> None:
+        """Release ``hold`` as soon as the store answers; after ``longest`` ms it has ended by itself."""
+        self.forget(hold)
+        self._leftovers[hold.token] = Leftover(hold.backend, hold.name, hold.token, monotonic() + longest / 1000)
+        self._rouse()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs: it need not while nothing has a lease."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def _rouse(self) -> None:
+        with self._wake:
+            if not self.alive:
+                self._thread = threading.Thread(target=self._run, name="tasklock-heartbeat", daemon=True)
+                self._thread.start()
+            self._roused = True
+            self._wake.notify()
+
+    def _run(self) -> None:
+        ends = monotonic() + LINGER
+        while True:
+            with self._wake:
+                self._planned, self._roused = math.inf, False
+            try:
+                until = self._beat()
+            except Exception:  # the thread must outlive any surprise: without it every lease ends
+                logger.exception("heartbeat: unexpected error, trying again")
+                until = monotonic() + AGAIN
+            if until < math.inf:
+                ends = monotonic() + LINGER
+            with self._wake:
+                if self._roused:
+                    continue
+                if until == math.inf and monotonic() >= ends and not self._held:
+                    self._thread = None
+                    return
+                self._planned = min(until, max(ends, monotonic() + 0.01))
+                self._wake.wait(max(0.0, self._planned - monotonic()))
+
+    def _beat(self) -> float:
+        """Do what is due; when to do so again, infinite if there is nothing to look after."""
+        now = monotonic()
+        batches: dict[Backend, list[Hold]] = {}
+        lost: list[tuple[Hold, str]] = []
+        for hold in self._holds():
+            lease = (hold.lease or 0) / 1000
+            if reason := hold.lost:
+                lost.append((hold, reason))
+            elif hold.due <= now + lease / 10:  # what is due soon goes along
+                if now - hold.due > lease / 3:
+                    logger.warning(
+                        "heartbeat: %.1f s late for lock %r; something keeps the interpreter busy", now - hold.due, hold.name
+                    )
+                batches.setdefault(hold.backend, []).append(hold)
+        for backend, batch in batches.items():
+            lost += self._renew(backend, batch)
+        self._announce(lost)
+        self._clear()
+        times = [min(hold.due, hold.deadline) for hold in self._holds()]
+        if self._leftovers:
+            times.append(monotonic() + AGAIN)
+        return min(times, default=math.inf)
+
+    def _holds(self) -> list[Hold]:
+        found = []
+        for token, reference in list(self._held.items()):
+            hold = reference()
+            if hold is None:  # dropped without a release: its lease ends by itself
+                self._held.pop(token, None)
+            else:
+                found.append(hold)
+        return found
+
+    def _renew(self, backend: Backend, batch: list[Hold]) -> list[tuple[Hold, str]]:
+        asked = monotonic()
+        left = [max(1, min(hold.lease or 1, round((hold.until - asked) * 1000))) for hold in batch]
+        try:
+            answers = backend.renew([Renewal(hold.name, hold.token, ttl) for hold, ttl in zip(batch, left, strict=True)])
+        except BackendUnavailable as error:
+            logger.warning("heartbeat: %d leases not renewed, trying again: %s", len(batch), error)
+            for hold in batch:
+                hold.due = monotonic() + min(AGAIN, (hold.lease or 1) / 10_000)
+            return []
+        finally:
+            backend.rest()
+        for hold, ttl, renewed in zip(batch, left, answers, strict=True):
+            if renewed:
+                hold.renewed(asked, ttl)
+                if ttl < (hold.lease or 1):
+                    hold.due = hold.until  # that was the last one: its timeout ends it
+        return [(hold, GONE) for hold, renewed in zip(batch, answers, strict=True) if not renewed and not hold.released]
+
+    def _announce(self, lost: list[tuple[Hold, str]]) -> None:
+        told = []
+        for hold, reason in lost:
+            self._held.pop(hold.token, None)
+            if hold.lose(reason) and hold.on_lost is not None:
+                told.append((hold.on_lost, reason))
+        if told:  # from a thread of its own: who listens may block, and the other leases must not wait for that
+            threading.Thread(target=_tell, args=(told,), name="tasklock-lost", daemon=True).start()
+
+    def _clear(self) -> None:
+        silent: set[Backend] = set()
+        for token, left in list(self._leftovers.items()):
+            try:
+                if left.backend not in silent:
+                    left.backend.release(left.name, token)
+                    self._leftovers.pop(token, None)
+            except BackendUnavailable as error:
+                silent.add(left.backend)
+                logger.warning("lock %r: not released yet: %s", left.name, error)
+            if monotonic() >= left.until:
+                self._leftovers.pop(token, None)  # its lease has ended by itself
+            left.backend.rest()
+
+
+def _tell(told: list[tuple[Callable[[str], None], str]]) -> None:
+    for listener, reason in told:
+        try:
+            listener(reason)
+        except Exception:
+            logger.exception("a listener to a lost lock failed")
+
+
+heartbeat = Heartbeat()
+"""The one of this process."""
+
+
+def _after_fork() -> None:
+    heartbeat.__init__()  # type: ignore[misc]  # in place: others have imported it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,107 @@
+"""One acquisition, and which of them belong to the thread or asyncio task that asks.
+
+After a fork the child has none: it neither renews nor releases what its parent holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from django_tasklock.types import Grant, monotonic
+
+if TYPE_CHECKING:
+    from django_tasklock.backends.base import Backend
+
+__all__ = ["Hold", "holds_here"]
+
+
+class Hold:
+    """A lock in somebody's hands. Times are seconds on the monotonic clock of this process.
+
+    ``deadline``: until then the lease is certain, counted from before the request that
+    was answered. ``until``: the end of the timeout. ``due``: the next renewal.
+    """
+
+    __slots__ = (
+        "__weakref__", "_lost", "backend", "count", "deadline", "due", "entered", "fence", "generation",
+        "lease", "name", "on_lost", "released", "token", "unlocked", "until",
+    )  # fmt: skip
+
+    def __init__(self, backend: Backend, name: str, lease: int | None, on_lost: Callable[[str], None] | None) -> None:
+        self.backend = backend
+        self.name = name
+        self.token = os.urandom(16).hex()
+        self.lease = lease
+        self.on_lost = on_lost
+        self.fence = 0
+        self.count = 1
+        self.entered: list[object] = []
+        self.deadline = self.until = self.due = 0.0
+        self.released = False
+        self.unlocked = False
+        self._lost = ""
+        self.generation = _generation
+
+    def granted(self, grant: Grant, asked: float, hold: int) -> None:
+        """Take over what the store said to a request sent at ``asked``."""
+        self.fence = grant.fence
+        self.until = asked + hold / 1000
+        self.renewed(asked, grant.ttl)
+
+    def renewed(self, asked: float, ttl: int) -> None:
+        """The key lives ``ttl`` milliseconds from ``asked``, at least."""
+        self.deadline = asked + ttl / 1000
+        self.due = asked + ttl / 3000
+
+    @property
+    def lost(self) -> str:
+        """Why the lease is certainly gone; empty while it is not."""
+        if not self._lost and not self.unlocked and monotonic() >= self.deadline:
+            return "its timeout is over" if self.deadline >= self.until else "it could not be renewed in time"
+        return self._lost
+
+    def lose(self, reason: str) -> bool:
+        """Note the loss; True for the first to do so."""
+        if self._lost or self.released:
+            return False
+        self._lost = reason
+        return True
+
+    @property
+    def foreign(self) -> bool:
+        """True in a process forked from the one that has the lock."""
+        return self.generation != _generation
+
+
+_generation = 0
+_threads = threading.local()
+_tasks: weakref.WeakKeyDictionary[asyncio.Task[object], dict[str, Hold]] = weakref.WeakKeyDictionary()
+
+
+def holds_here() -> dict[str, Hold]:
+    """By name, what the running asyncio task holds, or this thread where there is none."""
+    if asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            return _tasks.setdefault(task, {})
+    try:
+        return _threads.holds  # type: ignore[no-any-return]
+    except AttributeError:
+        _threads.holds = {}
+        return _threads.holds  # type: ignore[no-any-return]
+
+
+def _after_fork() -> None:
+    global _generation, _threads, _tasks
+    _generation += 1
+    _threads = threading.local()
+    _tasks = weakref.WeakKeyDictionary()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,47 @@
+"""The columns that make a row its own fencing authority, and the database backend's table."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+__all__ = ["GuardedModel", "LockRow"]
+
+
+class GuardedModel(models.Model):
+    """Mix this into a model whose rows are claimed with a ``StateGuard``.
+
+    ``lock_token`` is the token of the last claim, ``lock_epoch`` how often the row was
+    claimed. A write of an overtaken claim is refused because the two no longer match.
+    """
+
+    lock_token = models.CharField(_("lock token"), max_length=64, default="", blank=True, editable=False)
+    lock_epoch = models.BigIntegerField(_("lock epoch"), default=0, editable=False)
+
+    class Meta:
+        abstract = True
+
+
+class LockRow(models.Model):
+    """One lock of the database backend. Only ``backends.database`` reads or writes it.
+
+    A released lock keeps its row for a while, so that its fence goes on growing.
+    Times are the database's clock, in milliseconds since 1970.
+    """
+
+    key = models.CharField(max_length=64, primary_key=True, help_text="SHA-256 of the name: alike under every collation")
+    name = models.CharField(max_length=255)
+    token = models.CharField(max_length=64, default="")
+    holder = models.TextField(default="{}")
+    acquired_at = models.BigIntegerField(default=0)
+    hold_until = models.BigIntegerField(default=0)
+    expires_at = models.BigIntegerField(default=0, db_index=True)
+    fence = models.BigIntegerField(default=0)
+
+    class Meta:
+        db_table = "tasklock_lock"
+        verbose_name = _("lock")
+        verbose_name_plural = _("locks")
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,143 @@
+"""Lock names: what is allowed, and how a template over a function's arguments makes one.
+
+Pure functions; nothing here talks to a store.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from string import Formatter
+from typing import Any
+
+from django_tasklock.exceptions import TaskLockError
+
+__all__ = ["MAX_LENGTH", "NameTemplate", "clean", "strip_prefix"]
+
+MAX_LENGTH = 200
+"""Characters a name may have: enough for people, few enough for every store."""
+
+
+def clean(name: object, prefix: str = "") -> str:
+    """``name`` without ``prefix``, if it can be a lock's name; ``TaskLockError`` saying why not."""
+    if not isinstance(name, str):
+        hint = "; decode it first" if isinstance(name, bytes) else "; use e.g. f'video:{pk}'"
+        raise TaskLockError(f"a lock name must be str, not {type(name).__name__} ({name!r:.60}){hint}")
+    bare = strip_prefix(name, prefix)
+    if not bare:
+        raise TaskLockError("a lock name must not be empty", name=name)
+    if len(bare) > MAX_LENGTH:
+        raise TaskLockError(
+            f"a lock name may have {MAX_LENGTH} characters, this one has {len(bare)}: {bare[:60]!r}...; hash the long part",
+            name=bare[:MAX_LENGTH],
+        )
+    if not bare.isprintable():
+        raise TaskLockError(f"a lock name must be printable, this one is not: {bare!r:.120}", name=bare)
+    return bare
+
+
+def strip_prefix(name: str, prefix: str) -> str:
+    """``task_lock:6`` and ``6`` are one lock when the prefix is ``task_lock:``."""
+    while prefix and name.startswith(prefix):  # all of them: a name cleaned twice is the name cleaned once
+        name = name[len(prefix) :]
+    return name
+
+
+class NameTemplate:
+    """``"video:{video_id}"`` over the arguments of ``function``; a callable or a plain text also does.
+
+    Different arguments never make one name, as long as their texts differ: a character that
+    also separates the fields is escaped inside them. A field that is no argument is refused
+    here, at decoration.
+
+    Raises ``TaskLockError`` for a template that cannot work.
+    """
+
+    def __init__(self, template: str | Callable[..., str], function: Callable[..., Any], *, prefix: str = "") -> None:
+        self.template = template
+        self.signature = inspect.signature(function)
+        self.fields: frozenset[str] = frozenset()
+        self._escapes: dict[int, str] = {}
+        if callable(template):
+            return
+        clean(template, prefix)
+        where = f"lock name {template!r} of {getattr(function, '__qualname__', function)!r}"
+        reader = _Reader()
+        try:
+            literal = reader.vformat(template, (), {})
+        except ValueError as error:
+            raise TaskLockError(f"{where} cannot be read: {error}", name=template) from error
+        known = [p.name for p in self.signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        for root in reader.roots:
+            if root not in known:
+                raise TaskLockError(
+                    f"{where} names {root!r}, which is no argument of it; known: {', '.join(known) or 'none'}",
+                    name=template,
+                )
+        between = literal.split(_FIELD)[1:-1]
+        if not all(between):
+            raise TaskLockError(f"{where} has two fields side by side: put a separator between them", name=template)
+        if any("%" in text for text in between):
+            raise TaskLockError(f"{where} has '%' between fields: use another separator, '%' escapes it", name=template)
+        if between:
+            self._escapes = {ord(char): _escape(char) for char in "".join(between) + "%"}
+        self.fields = frozenset(reader.roots)
+
+    def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The name for one call; ``TypeError`` if the arguments do not fit the function."""
+        if callable(self.template):
+            return self.template(*args, **kwargs)
+        if not self.fields:
+            return self._fill({})
+        return self._fill(self.bind(args, kwargs))
+
+    def name_for(self, known: Mapping[str, Any]) -> str:
+        """The name from the template's own fields alone, as ``lock.is_locked(video_id=42)`` gives them."""
+        if callable(self.template):
+            return self.template(**known)
+        missing = sorted(self.fields - known.keys())
+        if missing:
+            raise TaskLockError(f"lock name {self.template!r} also needs {', '.join(missing)}", name=self.template)
+        return self._fill(known)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The call's arguments by name, defaults filled in."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    def _fill(self, values: Mapping[str, Any]) -> str:
+        assert isinstance(self.template, str)
+        if not self._escapes:
+            return self.template.format_map(values)
+        return _Escaping(self._escapes).vformat(self.template, (), values)
+
+
+class _Escaping(Formatter):
+    def __init__(self, escapes: dict[int, str]) -> None:
+        self.escapes = escapes
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return str(super().format_field(value, format_spec)).translate(self.escapes)
+
+
+_FIELD = "\0"  # no name may have it
+
+
+class _Reader(Formatter):
+    """Finds a template's fields, also those inside format specs, and leaves its literal text."""
+
+    def __init__(self) -> None:
+        self.roots: list[str] = []
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        self.roots.append(field_name.split(".")[0].split("[")[0])
+        return "", field_name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return _FIELD
+
+
+def _escape(char: str) -> str:
+    # Byte by byte, as in a URL: no escape is the beginning of another one.
+    return "".join(f"%{byte:02X}" for byte in char.encode())

@@ -1,0 +1,59 @@
+"""Nothing is swallowed: what happened to a lock becomes a log line and a signal, in one place."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from django_tasklock import signals
+from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.types import LockInfo, Released
+
+if TYPE_CHECKING:
+    from django_tasklock.holds import Hold
+    from django_tasklock.locks import TaskLock
+
+__all__ = ["told_acquired", "told_conflict", "told_forced", "told_lost", "told_released", "told_unavailable"]
+
+logger = logging.getLogger("django_tasklock")
+
+
+def told_acquired(lock: TaskLock, hold: Hold) -> None:
+    """Somebody of this process has the lock. No log line: this is the rule, not the exception."""
+    if signals.lock_acquired.receivers:
+        signals.send(signals.lock_acquired, lock.name, lock=lock, fence=hold.fence)
+
+
+def told_released(lock: TaskLock, hold: Hold, outcome: Released, lost: bool) -> Released:
+    """The outcome to report: one never claims to have held to the end what was lost before."""
+    if lost and outcome is Released.RELEASED:
+        outcome = Released.GONE
+    if outcome in (Released.GONE, Released.NOT_YOURS) and not hold.unlocked:
+        logger.warning("lock %r was no longer ours when it was released (%s): %s", lock.name, outcome.value, hold.lost or "unknown why")
+    if signals.lock_released.receivers:
+        signals.send(signals.lock_released, lock.name, lock=lock, outcome=outcome)
+    return outcome
+
+
+def told_lost(lock: TaskLock, reason: str) -> None:
+    """The lease is gone while the body runs."""
+    logger.error("lock %r is lost while its holder runs: %s", lock.name, reason)
+    signals.send(signals.lock_lost, lock.name, lock=lock, reason=reason)
+
+
+def told_conflict(error: TaskLockAcquireError, action: str) -> None:
+    """A call met a busy lock and did ``action``."""
+    logger.info("%s: %s", {"skip": "skipped", "raise": "refused"}.get(action, action), error)
+    signals.send(signals.lock_conflict, error.name or "", error=error, action=action)
+
+
+def told_unavailable(name: str, error: BackendUnavailable, action: str) -> None:
+    """The store could not be asked, and what is done about that."""
+    logger.warning("lock %r: %s; policy: %s", name, error, action)
+    signals.send(signals.store_unavailable, name, error=error, action=action)
+
+
+def told_forced(name: str, removed: LockInfo) -> None:
+    """A lock was taken away from its holder, who goes on running."""
+    logger.warning("lock %r was released by force; it was held by %s for %.1f s", name, removed.holder, removed.held_for)
+    signals.send(signals.lock_forced, name, info=removed)

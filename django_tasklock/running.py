@@ -1,0 +1,165 @@
+"""One decorated call: the lock around it, the claim around it, and what a skip looks like."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db.models import Model
+
+from django_tasklock import guards
+from django_tasklock.claims import Claim
+from django_tasklock.exceptions import BackendUnavailable, GuardRejected, StaleClaim, TaskLockAcquireError
+from django_tasklock.guards import StateGuard
+from django_tasklock.locks import TaskLock
+from django_tasklock.reports import told_conflict
+
+__all__ = ["Running", "retries"]
+
+logger = logging.getLogger("django_tasklock")
+
+_will_retry: Callable[[BaseException], bool] = lambda error: False
+
+
+def retries(judge: Callable[[BaseException], bool]) -> None:
+    """Let ``judge`` say whether a body that ended with this exception will be run again."""
+    global _will_retry
+    _will_retry = judge
+
+
+class Running:
+    """One call of a decorated function. ``skipped`` is its result if the body was not run."""
+
+    def __init__(
+        self,
+        lock: TaskLock,
+        on_conflict: str,
+        model: type[Model] | None = None,
+        pk: Any = None,
+        guard: StateGuard | None = None,
+    ) -> None:
+        self.lock = lock
+        self.on_conflict = on_conflict
+        self.model = model
+        self.pk = pk
+        self.guard = guard
+        self.skipped: dict[str, Any] | None = None
+
+    def enter(self, stack: ExitStack) -> bool:
+        """Take lock and row, to be given back by ``stack``; False: skipped."""
+        stack.push(self._exit)  # first: a time limit may strike between taking the lock and saying so
+        if not self.lock.acquire():
+            return self._conflict()
+        self.lock.enter()
+        if self.model is None or self.guard is None:
+            return True
+        try:
+            claim = Claim.take(self.model, self.pk, self.guard, self.lock.token)
+        except GuardRejected as error:
+            return self._rejected(error)
+        stack.enter_context(closing(claim))
+        return True
+
+    async def aenter(self, stack: AsyncExitStack) -> bool:
+        """``enter`` for coroutines."""
+        stack.push_async_exit(self._aexit)
+        if not await self.lock.aacquire():
+            return self._conflict()
+        self.lock.enter()
+        if self.model is None or self.guard is None:
+            return True
+        try:
+            claim = await sync_to_async(Claim.take)(self.model, self.pk, self.guard, self.lock.token)
+        except GuardRejected as error:
+            return self._rejected(error)
+        stack.push_async_exit(AsyncClosing(claim))
+        return True
+
+    def _exit(self, *how: Any) -> None:
+        if self.lock.taken:
+            self.lock.__exit__(*how)
+
+    async def _aexit(self, *how: Any) -> None:
+        if self.lock.taken:
+            await self.lock.__aexit__(*how)
+
+    def _conflict(self) -> bool:
+        error = self.lock.conflict or TaskLockAcquireError(f"lock {self.lock.name!r} is busy", name=self.lock.name)
+        action = "skip" if self.on_conflict == "skip" else "raise"
+        told_conflict(error, action)
+        if action == "raise":
+            raise error
+        down = isinstance(error.__cause__, BackendUnavailable)
+        self.skipped = {
+            "status": "skipped",
+            "reason": "lock_unavailable" if down else "already_processing",
+            "name": self.lock.name,
+            "holder": error.holder,
+            "held_for": error.held_for,
+            "time_left": error.time_left,
+        }
+        return False
+
+    def _rejected(self, error: GuardRejected) -> bool:
+        if self.on_conflict != "skip":
+            raise error
+        state = error.state
+        self.skipped = {
+            "status": "skipped",
+            "reason": "invalid_state",
+            "name": self.lock.name,
+            "state": state if state is None or isinstance(state, str | int | float | bool) else str(state),
+        }
+        return False
+
+
+@contextmanager
+def closing(claim: Claim) -> Iterator[None]:
+    """Make ``claim`` current while the body runs, then write how it ended."""
+    token = guards._current.set(claim)
+    try:
+        yield
+    except BaseException as error:
+        guards._current.reset(token)
+        close_failed(claim, error)
+        raise
+    guards._current.reset(token)
+    claim.finish()
+
+
+class AsyncClosing:
+    """``closing`` for coroutines: the writes go to a thread, the claim stays in this context."""
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self._before = guards._current.get()
+        guards._current.set(claim)
+
+    async def __call__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        guards._current.set(self._before)
+        if error is None:
+            await sync_to_async(self.claim.finish)()
+        else:
+            await sync_to_async(close_failed)(self.claim, error)
+
+
+def close_failed(claim: Claim, error: BaseException) -> None:
+    """Write how a failed body leaves the row; the body's own error is what the caller sees.
+
+    To be run again, or stopped from outside (``SystemExit``, a cancelled coroutine): claimable.
+    """
+    try:
+        if isinstance(error, StaleClaim):
+            return  # the row is somebody else's: already logged, signalled and counted
+        if not isinstance(error, Exception) or _will_retry(error):
+            claim.give_back()
+        else:
+            claim.fail()
+    except StaleClaim as stale:
+        error.add_note(f"its row was not marked: {stale}")
+    except Exception as trouble:
+        logger.exception("%s %r: could not be marked as failed", claim.model._meta.label, claim.pk)
+        error.add_note(f"its row was not marked: {trouble}")

@@ -1,0 +1,52 @@
+"""What a project can listen to. A receiver that fails never affects a lock: it is logged.
+
+Every signal's sender is the lock's name (text); ``lock_*`` also carry ``lock``, the
+``TaskLock``, where there is one. Lost locks are announced from a thread of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.dispatch import Signal
+
+__all__ = [
+    "claim_rejected",
+    "claim_stale",
+    "lock_acquired",
+    "lock_conflict",
+    "lock_forced",
+    "lock_lost",
+    "lock_released",
+    "send",
+    "store_unavailable",
+]
+
+logger = logging.getLogger("django_tasklock")
+
+lock_acquired = Signal()
+"""``lock``, ``fence``. Somebody of this process has the lock now."""
+lock_released = Signal()
+"""``lock``, ``outcome`` (a ``Released``)."""
+lock_conflict = Signal()
+"""``error`` (a ``TaskLockAcquireError``), ``action``: ``"skip"``, ``"raise"``... The lock was busy."""
+lock_forced = Signal()
+"""``info`` (a ``LockInfo``). A lock was taken away from its holder."""
+lock_lost = Signal()
+"""``lock``, ``reason`` (text). The lease is certainly gone while the body still runs."""
+store_unavailable = Signal()
+"""``error``, ``action``: ``"run"``, ``"raise"``, ``"skip"``. The store could not be asked."""
+claim_rejected = Signal()
+"""``model``, ``pk``, ``state``. The row was not in a claimable state."""
+claim_stale = Signal()
+"""``model``, ``pk``, ``attempted``: the fields. A write of an overtaken claim was refused."""
+
+
+def send(signal: Signal, name: str, **details: Any) -> None:
+    """Send to every receiver; what one raises is logged and goes no further."""
+    if not signal.receivers:
+        return
+    for receiver, outcome in signal.send_robust(sender=name, **details):
+        if isinstance(outcome, Exception):
+            logger.error("receiver %r of a signal about %r failed", receiver, name, exc_info=outcome)

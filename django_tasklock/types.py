@@ -1,0 +1,152 @@
+"""The values that travel between the layers. Frozen; the standard library only.
+
+Inside the storage layer durations are whole milliseconds; people are shown seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+__all__ = ["Ask", "Busy", "Grant", "Holder", "LockInfo", "Record", "Released", "Renewal", "fingerprint", "monotonic"]
+
+if hasattr(time, "CLOCK_BOOTTIME"):
+
+    def monotonic() -> float:
+        """Seconds on a clock that never jumps and, unlike ``time.monotonic``, counts suspended time."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:  # pragma: no cover - not Linux
+    monotonic = time.monotonic
+
+
+def fingerprint(token: str) -> str:
+    """What people are shown in place of ``token``: enough to compare, too little to release with."""
+    return hashlib.sha256(token.encode()).hexdigest()[:12] if token else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lock, for people: never a proof of anything."""
+
+    host: str = ""
+    pid: int = 0
+    boot: str = ""
+    task: str = ""
+    task_id: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.host}:{self.pid}" if self.host else "unknown"
+        return f"{where} ({self.task}[{self.task_id}])" if self.task else where
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request for a lock: what a backend must know to grant it.
+
+    ``ttl`` is how long the key lives unless renewed, ``hold`` the most the holder
+    may have it, both in milliseconds. ``holder`` is a JSON object.
+    """
+
+    name: str
+    token: str
+    ttl: int
+    hold: int
+    holder: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The lock is yours for ``ttl`` milliseconds. A ``ttl`` below the one asked for is a
+    *short claim*, made by whoever passed the lock on; the first renewal makes it whole."""
+
+    fence: int
+    ttl: int
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else has the lock. ``record`` is ``None`` if that could not be read."""
+
+    record: Record | None
+    remaining: int | None = None
+    """Milliseconds until the key expires; ``None``: it never does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """One lock of a batch to renew: ``ttl`` milliseconds from now, if ``token`` still holds it."""
+
+    name: str
+    token: str
+    ttl: int
+
+
+class Released(enum.Enum):
+    """What a release found. True only for ``RELEASED``."""
+
+    RELEASED = "released"
+    NOT_YOURS = "not_yours"
+    """Somebody else has the lock: the lease had ended."""
+    GONE = "gone"
+    """Nobody has the lock: the lease had ended, or it was released by force."""
+    UNKNOWN = "unknown"
+    """The store could not be asked. Backends raise instead; only ``TaskLock`` answers this."""
+
+    def __bool__(self) -> bool:
+        return self is Released.RELEASED
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A held lock as the store knows it. Times are the store's, in milliseconds since 1970."""
+
+    name: str
+    token: str
+    holder: Holder
+    at: int
+    until: int
+    now: int
+    fence: int
+    ttl: int | None
+    """Milliseconds the key has left; ``None``: no expiry; not positive: expired, not yet removed."""
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo:
+    """A held lock, for people. Seconds; times are the store's clock. The token is never shown.
+
+    Also reads like a mapping, ``info["ttl"]``, so that it can be logged and serialised as it is.
+    """
+
+    name: str
+    holder: str
+    fingerprint: str
+    acquired_at: datetime
+    held_for: float
+    ttl: float | None
+    """Seconds until the key expires unless its holder renews it; ``None``: never."""
+    time_left: float
+    """Seconds until the holder has had it for its whole timeout."""
+    fence: int
+    waiting: int
+    task: str
+    task_id: str
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.keys():
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def keys(self) -> tuple[str, ...]:
+        """The field names, which makes ``dict(info)`` work."""
+        return tuple(field.name for field in fields(self))
