@@ -17,8 +17,9 @@ class TaskLockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register checks and teach the core about Celery. No query, no connection."""
-        from django_tasklock import celery, checks
+        """Register checks, teach the core about Celery, begin to count. No query, no connection."""
+        from django_tasklock import celery, checks, metrics
 
         checks.register()
         celery.install()
+        metrics.install()

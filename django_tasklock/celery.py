@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery import current_task
+from celery._state import get_current_worker_task
 from celery.app.task import Task
-from celery.exceptions import Retry
+from celery.exceptions import Ignore, Reject, Retry
 
 from django_tasklock import holders, running
 
@@ -18,36 +18,57 @@ def install() -> None:
     holders.describe_task(task_here)
     running.retries(will_retry)
     if "lock" not in vars(Task):
-        Task.lock = LockAttribute()
+        Task.lock = LockAttribute()  # type: ignore[attr-defined]
 
 
 class LockAttribute:
     """``task.lock`` for tasks whose function is decorated: Celery keeps no attribute of the function itself."""
 
     def __get__(self, task: Any, kind: Any = None) -> Any:
+        if task is None:
+            return self
         try:
             return task.run.lock
         except AttributeError:
-            raise AttributeError(f"task {getattr(task, 'name', task)!r} has no lock: decorate its function with task_lock or model_lock") from None
+            raise AttributeError(
+                f"task {getattr(task, 'name', task)!r} has no lock: decorate its function with task_lock or model_lock"
+            ) from None
 
 
 def task_here() -> tuple[str, str] | None:
-    """Name and id of the task that runs in this thread."""
-    task = current_task
-    if not task or not task.request.id:
+    """Name and id of the task that runs in this thread: the published one, whatever it calls directly."""
+    task: Any = get_current_worker_task()
+    if task is None or not task.request.id:
         return None
     return task.name, task.request.id
 
 
 def will_retry(error: BaseException) -> bool:
-    """Whether Celery runs the task again after ``error``: a ``retry()``, or ``autoretry_for`` with tries left."""
+    """Whether Celery runs the task again after ``error``: ``retry()``, ``autoretry_for`` with tries left, requeued.
+
+    If the error gets as far as Celery: a body that was called by another task's cannot know that.
+    """
     if isinstance(error, Retry):
         return True
-    task: Any = current_task
-    if not task or task.request.called_directly:
+    if isinstance(error, Ignore):
         return False
-    matching = tuple(getattr(task, "autoretry_for", ()) or ())
-    spared = tuple(getattr(task, "dont_autoretry_for", ()) or ())
-    if not matching or not isinstance(error, matching) or (spared and isinstance(error, spared)):
+    task: Any = get_current_worker_task()
+    if task is None:
         return False
-    return task.max_retries is None or task.request.retries < task.max_retries
+    wanted, spared = matching(task, "autoretry_for"), matching(task, "dont_autoretry_for")
+    if isinstance(error, wanted) and not isinstance(error, spared):
+        limit = most_retries(task)
+        return limit is None or task.request.retries < limit
+    return isinstance(error, Reject) and bool(getattr(error, "requeue", False))
+
+
+def matching(task: Any, option: str) -> tuple[type[BaseException], ...]:
+    """The exception classes of an option of the task."""
+    return tuple(getattr(task, option, None) or ())
+
+
+def most_retries(task: Any) -> int | None:
+    """How often ``autoretry_for`` retries, which has two ways to be told otherwise; ``None``: without end."""
+    limit = (getattr(task, "retry_kwargs", None) or {}).get("max_retries")
+    limit = getattr(task, "override_max_retries", limit)
+    return task.max_retries if limit is None else limit  # type: ignore[no-any-return]

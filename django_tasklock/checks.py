@@ -8,12 +8,12 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings as django_settings
 from django.core import checks
-from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured
+from django.core.exceptions import FieldDoesNotExist, FieldError, ImproperlyConfigured, ValidationError
 from django.db.models import Model
 
 from django_tasklock.backends import get_backend, resolve
 from django_tasklock.conf import get_settings, problems
-from django_tasklock.guards import StateGuard, fenced, registered
+from django_tasklock.guards import EPOCH, TOKEN, StateGuard, fenced, registered
 
 __all__ = ["check_backend", "check_guards", "check_settings", "register"]
 
@@ -67,20 +67,20 @@ def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     """E004: a guard that cannot work. W003: a guarded model whose rows cannot refuse a stale worker."""
     found: list[checks.CheckMessage] = []
     unfenced: set[str] = set()
-    for model, guard in registered():
-        if isinstance(model, str):
-            try:
-                model = apps.get_model(model)
-            except (LookupError, ValueError) as error:
-                found.append(checks.Error(f"model_lock names {model!r}: {error}", hint="Use 'app_label.Model'.", id="tasklock.E004"))
-                continue
+    for named, guard in registered():
+        try:
+            model = apps.get_model(named) if isinstance(named, str) else named
+        except (LookupError, ValueError) as error:
+            text = f"model_lock names {named!r}: {error}"
+            found.append(checks.Error(text, hint="Use 'app_label.Model'.", id="tasklock.E004"))
+            continue
         found += _guard(model, guard)
         if not fenced(model) and model._meta.label not in unfenced:
             unfenced.add(model._meta.label)
             found.append(
                 checks.Warning(
-                    f"{model._meta.label} is guarded by its state alone: a worker that lost its lock is refused only after"
-                    " its successor has finished.",
+                    f"{model._meta.label} is guarded by its state alone: a worker that lost its lock is refused"
+                    " only after its successor has finished.",
                     hint="Add django_tasklock.models.GuardedModel to its bases and migrate.",
                     obj=model,
                     id="tasklock.W003",
@@ -90,17 +90,36 @@ def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
 
 
 def _guard(model: type[Model], guard: StateGuard) -> Iterable[checks.CheckMessage]:
-    names = [guard.field, *(["lock_token", "lock_epoch"] if fenced(model) else [])]
-    for name in names:
+    label = model._meta.label
+    found = []
+    for name in (guard.field, *((TOKEN, EPOCH) if fenced(model) else ())):
         try:
             field = model._meta.get_field(name)
         except FieldDoesNotExist:
-            yield checks.Error(f"The guard of {model._meta.label} names {name!r}, which is no field of it.", obj=model, id="tasklock.E004")
+            found.append(_unfit(model, f"The guard of {label} names {name!r}, which is no field of it.", None))
             continue
-        if field not in model._meta.local_concrete_fields:
-            yield checks.Error(
-                f"{model._meta.label}.{name} is no column of its own table, so one UPDATE cannot judge it.",
-                hint="Guard the model whose table has the column.",
-                obj=model,
-                id="tasklock.E004",
-            )
+        if field not in _table(model).local_concrete_fields:
+            text = f"{label}.{name} is no column of its own table, so one UPDATE cannot judge it."
+            found.append(_unfit(model, text, "Guard the model whose table has the column."))
+    return found or _where(model, guard)
+
+
+def _where(model: type[Model], guard: StateGuard) -> Iterable[checks.CheckMessage]:
+    label = model._meta.label
+    try:
+        query = model._base_manager.filter(guard.claimable(None)).query
+    except (FieldError, TypeError, ValueError, ValidationError) as error:
+        yield _unfit(model, f"The guard of {label} cannot be asked of the database: {error}", None)
+        return
+    if query.count_active_tables() > 1:
+        text = f"The guard of {label} excludes by a joined table, so one UPDATE cannot judge it."
+        yield _unfit(model, text, "Write it as exclude=Exists(...), or exclude by a column of the row.")
+
+
+def _table(model: type[Model]) -> Any:
+    concrete = model._meta.concrete_model  # a proxy has no columns of its own
+    return (concrete or model)._meta
+
+
+def _unfit(model: type[Model], text: str, hint: str | None) -> checks.CheckMessage:
+    return checks.Error(text, hint=hint, obj=model, id="tasklock.E004")

@@ -1,6 +1,9 @@
 """``Claim``: the right to write to one row, and its writes.
 
 Works on its own too: ``claim = Claim.take(Video, 42, guard, token)``.
+
+Every step is one short transaction of its own, sent once more if the database dropped the
+connection. In a transaction of the caller's it joins that instead, which fails or commits as a whole.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from django.db.models import F, Model, QuerySet
 from django_tasklock import signals
 from django_tasklock.exceptions import StaleClaim, TransactionOpen
 from django_tasklock.guards import EPOCH, TOKEN, StateGuard, fenced, rejected
+from django_tasklock.transactions import HINT, counts_changes, durable, joined, reconnect
 
 __all__ = ["Claim"]
 
@@ -25,38 +29,56 @@ T = TypeVar("T")
 
 
 class Claim:
-    """One worker's right to one row. Made by ``take``; ``token`` and ``epoch`` are in the row.
+    """One worker's right to one row, once ``claim()`` has got it; ``token`` and ``epoch`` are in the row.
 
     On a model without the two columns only the state is compared: a stale worker is
     refused once its successor has finished, not before.
     """
 
-    def __init__(self, model: type[Model], pk: Any, guard: StateGuard, token: str, epoch: int, using: str) -> None:
+    def __init__(self, model: type[Model], pk: Any, guard: StateGuard, token: str) -> None:
         self.model = model
         self.pk = pk
         self.guard = guard
         self.token = token
-        self.epoch = epoch
-        self.using = using
+        self.epoch = 0
+        self.taken = False
+        self.using = router.db_for_write(model)
         self.fenced = fenced(model)
         self._state = guard.claim_as
+        self._sent = False  # a commit of the claim was under way
+        self._again = False  # this step's answer was lost once
 
     @classmethod
     def take(cls, model: type[Model], pk: Any, guard: StateGuard, token: str) -> Claim:
-        """Claim the row, committed when this returns; the database connection is let go.
+        """A new claim that has the row. Raises what ``claim()`` does."""
+        claim = cls(model, pk, guard, token)
+        claim.claim()
+        return claim
+
+    def claim(self) -> None:
+        """Claim the row, committed when this returns; this thread's database connection is closed then.
 
         Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``.
         """
-        using = router.db_for_write(model)
-        claim = cls(model, pk, guard, token, 0, using)
+        connection = connections[self.using]
+        if joined(connection) and not connection.in_atomic_block:
+            raise TransactionOpen(f"cannot {self._verb} with autocommit off: {HINT}")
         try:
-            claim._resilient(claim._claim)
+            self._resilient(self._claim)
+            self.taken = True
+        except BaseException:
+            if self._sent:  # committed or not: a time limit may strike anywhere, and nobody would close the row
+                self._withdraw()
+            raise
         finally:
-            let_go(using)
-        return claim
+            if not joined(connection):  # a body of two hours must not hold a connection that it does not use
+                connection.close()
 
     def update(self, **values: Any) -> None:
-        """Write to the row, if it is still this claim's. Raises ``StaleClaim``, which no retry mends."""
+        """Write to the row, if it is still this claim's. Raises ``StaleClaim``, which no retry mends.
+
+        Sent once more when the database dropped the connection, so ``F("n") + 1`` may count twice.
+        """
         self._write(values)
 
     def finish(self) -> None:
@@ -84,18 +106,24 @@ class Claim:
         too. Keep it short. Raises ``StaleClaim``; an outer ``atomic()`` is allowed.
         """
         connection = connections[self.using]
-        if not connection.in_atomic_block:
-            connection.close_if_unusable_or_obsolete()
-        with transaction.atomic(using=self.using):
-            rows = self.rows()
-            if connection.features.has_select_for_update:
-                row = rows.select_for_update().first()
-            else:  # SQLite: a write takes the lock that counts there
-                key = {EPOCH: F(EPOCH)} if self.fenced else {self.guard.field: self._state}
-                row = rows.first() if rows.update(**key) else None
-            if row is None:
-                raise self._stale(("transaction",))
-            yield row
+        if not joined(connection):
+            reconnect(connection)
+        state = self._state
+        try:
+            with transaction.atomic(using=self.using):
+                rows = self.rows()
+                if connection.features.has_select_for_update:
+                    row = rows.select_for_update().first()
+                else:  # SQLite: a write takes the lock that counts there
+                    key = {EPOCH: F(EPOCH)} if self.fenced else {self.guard.field: self._state}
+                    row = rows.first() if rows.update(**key) else None
+                if row is not None:
+                    yield row
+        except BaseException:
+            self._state = state  # rolled back
+            raise
+        if row is None:  # said outside: what a receiver of the signal writes must not be rolled back
+            raise self._stale(("transaction",))
 
     def rows(self) -> QuerySet[Any]:
         """The row, if it is still this claim's; else nothing."""
@@ -109,22 +137,32 @@ class Claim:
         await sync_to_async(self.update)(**values)
 
     def _claim(self) -> None:
-        with durable(self.using, f"claim {self.model._meta.label} {self.pk!r}"):
-            self._claim_row()
+        with durable(self.using, self._verb):
+            claimed, row = self._claim_row()
+            self._sent = claimed
+        # Judged outside: what a receiver of the signal writes must not be rolled back.
+        if not claimed:
+            raise rejected(self.model, self.pk, row, self.guard)
 
-    def _claim_row(self) -> None:
+    def _claim_row(self) -> tuple[bool, tuple[Any, ...] | None]:
         everything = self.model._base_manager.using(self.using)
-        mine = {TOKEN: self.token} if self.fenced else {}
-        claimed = everything.filter(self.guard.claimable(self.pk)).update(**self.guard.claiming(self.model, self.token))
-        found = everything.filter(pk=self.pk).values_list(self.guard.field, *([TOKEN, EPOCH] if self.fenced else []))
-        row = found.first()
-        # A claim whose commit was answered by a broken connection is found to be ours on the second try.
-        if row is None or (not claimed and not (mine and row[1] == self.token)):
-            raise rejected(self.model, self.pk, row and row[0], self.guard)
-        if self.fenced:
-            if row[1] != self.token:
-                raise self._stale((self.guard.field,))
-            self.epoch = row[2]
+        rows = everything.filter(self.guard.claimable(self.pk))
+        claimed = bool(rows.update(**self.guard.claiming(self.model, self.token)))
+        if not claimed and not self.fenced:
+            claimed = self._unchanged(rows.filter(**{self.guard.field: self._state}))
+        row = everything.filter(pk=self.pk).values_list(self.guard.field, *([TOKEN, EPOCH] if self.fenced else []))
+        found = row.first()
+        if found is not None and not claimed and self._again and self._sent:  # the answer to our commit was lost
+            claimed = found[1] == self.token if self.fenced else found[0] == self._state
+        if found is not None and claimed and self.fenced:
+            self.epoch = found[2]
+        return claimed, found
+
+    def _withdraw(self) -> None:
+        try:
+            self._resilient(lambda: self.rows().update(**{self.guard.field: self.guard.retry}))
+        except Exception:
+            logger.exception("%s: could not be given back", self.name)
 
     def _close(self, state: Any) -> None:
         if state is not None:
@@ -139,76 +177,57 @@ class Claim:
             raise TypeError(f"{TOKEN} and {EPOCH} belong to the claim; update() may not write them")
 
         def write() -> bool:
-            # Zero rows may also mean that nothing changed (MySQL without FOUND_ROWS): then the row is there.
-            return bool(self.rows().update(**values)) or self.rows().exists() or self._wrote(values)
+            return bool(self.rows().update(**values)) or self._unchanged(self.rows()) or self._wrote(values)
 
-        connection = connections[self.using]
-        if not (write() if connection.in_atomic_block else self._resilient(write)):
+        if not self._resilient(write):
             raise self._stale(tuple(values))
         if self.guard.field in values:
             self._state = values[self.guard.field]
 
+    def _unchanged(self, rows: QuerySet[Any]) -> bool:
+        # Zero may mean that the row already is as it should be. What an open transaction sees of it may be older than
+        # the UPDATE; a locking read is not.
+        connection = connections[self.using]
+        if not counts_changes(connection):
+            return False
+        if joined(connection):
+            rows = rows.select_for_update()
+        return rows.values_list("pk").first() is not None
+
     def _wrote(self, values: dict[str, Any]) -> bool:
         # State only: after a lost answer the row no longer is in the old state, but in the new one.
-        if self.fenced or self.guard.field not in values or not self._resent:
+        if self.fenced or self.guard.field not in values or not self._again:
             return False
         rows = self.model._base_manager.using(self.using).filter(pk=self.pk)
         return rows.filter(**{self.guard.field: values[self.guard.field]}).exists()
 
-    _resent = False
-
     def _resilient(self, step: Callable[[], T]) -> T:
-        """Run ``step`` in autocommit, once more on a new connection if the server dropped the old one."""
         connection = connections[self.using]
-        if connection.in_atomic_block:  # a TestCase's own
+        if joined(connection):
             return step()
-        connection.close_if_unusable_or_obsolete()
         try:
             return step()
         except (OperationalError, InterfaceError) as error:
-            logger.warning("claim on %s %r: the database dropped us (%s), trying once more", self.model._meta.label, self.pk, error)
-            connection.close()
-            self._resent = True
+            logger.warning("%s: the database dropped us, trying once more: %s", self.name, error)
+            reconnect(connection)
+            self._again = True
             return step()
         finally:
-            self._resent = False
+            self._again = False
+
+    @property
+    def name(self) -> str:
+        """The row, for people and signals: ``videos.Video:42``."""
+        return f"{self.model._meta.label}:{self.pk}"
+
+    @property
+    def _verb(self) -> str:
+        return f"claim {self.model._meta.label} {self.pk!r}"
 
     def _stale(self, attempted: tuple[str, ...]) -> StaleClaim:
         label = self.model._meta.label
-        text = f"{label} {self.pk!r} belongs to a newer claim; refused to write {', '.join(attempted)} (epoch {self.epoch})"
+        fields = ", ".join(attempted)
+        text = f"{label} {self.pk!r} belongs to a newer claim than epoch {self.epoch}; refused to write {fields}"
         logger.error("%s", text)
-        signals.send(signals.claim_stale, f"{label}:{self.pk}", model=self.model, pk=self.pk, attempted=attempted)
-        return StaleClaim(text, name=f"{label}:{self.pk}")
-
-
-@contextmanager
-def durable(using: str, what: str) -> Iterator[None]:
-    """``atomic(durable=True)``, with ``TransactionOpen`` saying why ``what`` cannot be done in an open transaction.
-
-    ``TestCase``, which wraps each test in a transaction of its own, is let through.
-    """
-    hint = (
-        "others would not see it until commit. Do it outside atomic(): publish the task with delay_on_commit, "
-        "exempt the view from ATOMIC_REQUESTS, or do not run tasks eagerly inside a transaction"
-    )
-    connection = connections[using]
-    if not connection.in_atomic_block and not connection.get_autocommit():
-        raise TransactionOpen(f"cannot {what} with autocommit off: {hint}")
-    block = transaction.atomic(using=using, durable=True)
-    try:
-        block.__enter__()
-    except RuntimeError as error:
-        raise TransactionOpen(f"cannot {what} inside an open transaction: {hint}") from error
-    try:
-        yield
-    except BaseException as error:
-        block.__exit__(type(error), error, error.__traceback__)
-        raise
-    block.__exit__(None, None, None)
-
-
-def let_go(using: str) -> None:
-    """Give the connection back, so that a body of two hours does not hold one it does not use."""
-    connection = connections[using]
-    if not connection.in_atomic_block:
-        connection.close()
+        signals.send(signals.claim_stale, self.name, model=self.model, pk=self.pk, attempted=attempted)
+        return StaleClaim(text, name=self.name)

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final, Literal
 
 from django.conf import settings as django_settings
@@ -53,7 +53,7 @@ def milliseconds(value: object, what: str, *, name: str | None = None) -> int:
 _LONGEST = 10 * 366 * 86400
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """``TASKLOCK`` with its defaults filled in. Seconds."""
 
@@ -64,6 +64,12 @@ class Settings:
     LEASE: Duration = 60
     ON_CONFLICT: OnConflict = "skip"
     ON_UNAVAILABLE: OnUnavailable = "run"
+
+    @cached_property
+    def default_spans(self) -> tuple[int, int | None]:
+        """Timeout and lease in milliseconds: what most locks use."""
+        hold = milliseconds(self.TIMEOUT, "TIMEOUT")
+        return hold, min(hold, milliseconds(self.LEASE, "LEASE"))
 
 
 _CHOICES = {"ON_CONFLICT": ("skip", "raise", "wait"), "ON_UNAVAILABLE": ("run", "raise", "skip")}
@@ -87,7 +93,8 @@ def problems(given: object) -> list[tuple[str, str]]:
     if not found:
         lease, timeout = (given.get(key, getattr(_DEFAULTS, key)) for key in ("LEASE", "TIMEOUT"))
         if milliseconds(lease, "LEASE") > milliseconds(timeout, "TIMEOUT"):
-            found.append((f"TASKLOCK['LEASE'] ({lease}) is longer than TASKLOCK['TIMEOUT'] ({timeout}).", "A lease is renewed until the timeout: make it shorter."))
+            what = f"TASKLOCK['LEASE'] ({lease}) is longer than TASKLOCK['TIMEOUT'] ({timeout})."
+            found.append((what, "A lease is renewed until the timeout: make it shorter."))
     return found
 
 
@@ -124,6 +131,8 @@ def get_settings() -> Settings:
 def spans(timeout: Duration | None, lease: Lease, name: str) -> tuple[int, int | None]:
     """Timeout and lease in milliseconds, defaults filled in; ``TaskLockError`` for a pair that cannot work."""
     settings = get_settings()
+    if timeout is None and lease is DEFAULT:
+        return settings.default_spans
     hold = milliseconds(settings.TIMEOUT if timeout is None else timeout, "timeout", name=name)
     if lease is None:
         return hold, None
@@ -132,8 +141,8 @@ def spans(timeout: Duration | None, lease: Lease, name: str) -> tuple[int, int |
     wanted = milliseconds(lease, "lease", name=name)
     if wanted > hold:
         raise TaskLockError(
-            f"lease ({lease}) of lock {name!r} is longer than its timeout ({hold / 1000:g} s): the lease is renewed until"
-            " the timeout, so make it shorter, or pass lease=None for a lock that is not renewed",
+            f"lease ({lease}) of lock {name!r} is longer than its timeout ({hold / 1000:g} s): the lease is renewed"
+            " until the timeout, so make it shorter, or pass lease=None for a lock that is not renewed",
             name=name,
         )
     return hold, wanted

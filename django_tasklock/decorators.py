@@ -30,15 +30,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Locked:
     """What ``function.lock`` answers: the lock of one call, before that call is made."""
 
-    def __init__(self, template: NameTemplate, options: dict[str, Any]) -> None:
+    def __init__(self, template: NameTemplate) -> None:
         self.template = template
-        self.options = options
 
     def name(self, **arguments: Any) -> str:
-        """The lock's name for these arguments; those that the name uses are enough."""
+        """The lock's name for these arguments; those that the name uses and that have no default are enough."""
         if callable(self.template.template):
             return self.template.name((), arguments)
-        return self.template.name_for(arguments)
+        parameters = self.template.signature.parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        return self.template.name_for(defaults | arguments)
 
     def is_locked(self, **arguments: Any) -> bool:
         """Whether such a call runs now: ask before publishing one. Raises ``BackendUnavailable``."""
@@ -93,6 +94,8 @@ def model_lock(
     than ``"skip"``, raises ``GuardRejected``. Inside, ``current_claim()`` writes to the row.
 
     Without the lock, when the store is down and the policy is ``"run"``, the claim still judges.
+    This thread's database connection is closed before the body, so whoever calls it in a loop
+    must not be reading from that connection, as ``iterator()`` does.
     """
     guard.register(model)
     options = dict(timeout=timeout, lease=lease, on_unavailable=on_unavailable)
@@ -120,20 +123,23 @@ def _decorator(
         template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
         if guard is not None and pk not in template.signature.parameters:
             known = ", ".join(template.signature.parameters)
-            raise TaskLockError(f"pk={pk!r} is no argument of {function.__qualname__!r}; known: {known or 'none'}")
+            where = getattr(function, "__qualname__", repr(function))
+            raise TaskLockError(f"pk={pk!r} is no argument of {where!r}; known: {known or 'none'}")
         label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
         hold, _ = spans(options["timeout"], options["lease"], label)
 
         def running(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Running:
             conflict = on_conflict or get_settings().ON_CONFLICT
-            patience = {"blocking_timeout": blocking_timeout or hold / 1000} if conflict == "wait" else {}
+            patience: dict[str, Any] = (
+                {"blocking_timeout": blocking_timeout or hold / 1000} if conflict == "wait" else {}
+            )
             lock = TaskLock(template.name(args, kwargs), **options, **patience)
             if guard is None:
                 return Running(lock, conflict)
             key = template.bind(args, kwargs)[pk]
             return Running(lock, conflict, apps.get_model(model) if isinstance(model, str) else model, key, guard)
 
-        if inspect.iscoroutinefunction(function):
+        if is_async(function):
 
             @functools.wraps(function)
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -154,17 +160,29 @@ def _decorator(
                 return run.skipped
 
         wrapper.__signature__ = template.signature  # type: ignore[attr-defined]  # Celery checks arguments against it
-        wrapper.lock = Locked(template, options)  # type: ignore[attr-defined]
+        wrapper.lock = Locked(template)  # type: ignore[attr-defined]
         return wrapper  # type: ignore[return-value]
 
     return decorate
 
 
+def call_of(function: Any) -> Any:
+    """The ``__call__`` of an object that is called like a function."""
+    return type(function).__call__
+
+
+def is_async(function: Any) -> bool:
+    """Whether calling it makes a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_of(function))
+
+
 def refuse(function: Any) -> None:
     """Raise ``TaskLockError`` for what a lock cannot be put around."""
     name = getattr(function, "__qualname__", repr(function))
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TaskLockError(f"{name} is a generator: it would run after its lock was released; lock inside of it instead")
+    if any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in (function, call_of(function))):
+        raise TaskLockError(
+            f"{name} is a generator: it would run after its lock was released; lock inside of it instead"
+        )
     if isinstance(function, staticmethod | classmethod):
         raise TaskLockError(f"{name}: put @{type(function).__name__} above the lock decorator, not below it")
     if not callable(function):

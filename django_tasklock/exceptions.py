@@ -88,8 +88,6 @@ class TransactionOpen(TaskLockError):
 class RateLimitExceeded(TaskLockError):
     """The rate limit leaves no place in time. ``retry_after`` is in seconds."""
 
-    def __init__(
-        self, message: str, *, name: str | None = None, retry_after: float | None = None
-    ) -> None:
+    def __init__(self, message: str, *, name: str | None = None, retry_after: float | None = None) -> None:
         super().__init__(message, name=name)
         self.retry_after = retry_after

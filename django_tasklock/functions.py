@@ -6,19 +6,18 @@ timeout. They are for code that cannot use ``with``; prefer ``task_lock_context`
 
 from __future__ import annotations
 
-import os
-import threading
 from types import TracebackType
 
 from django_tasklock.backends import get_backend
-from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, get_settings
-from django_tasklock.exceptions import TaskLockAcquireError
-from django_tasklock.holds import Hold
+from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, get_settings, milliseconds
+from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
+from django_tasklock.holds import Hold, holds_here
 from django_tasklock.info import lock_info
 from django_tasklock.locks import TaskLock
 from django_tasklock.names import clean
+from django_tasklock.remembered import ProcessLock, taken
 from django_tasklock.reports import told_conflict, told_forced
-from django_tasklock.types import LockInfo
+from django_tasklock.types import LockInfo, Record
 
 __all__ = [
     "acquire_task_lock",
@@ -33,19 +32,7 @@ __all__ = [
     "task_lock_context",
 ]
 
-_taken: dict[str, dict[int, _ProcessLock]] = {}
-_prune_at = 64
-
-
-class _ProcessLock(TaskLock):
-    """Belongs to the process, not to the thread or asyncio task that took it."""
-
-    def __init__(self, name: str, timeout: Duration | None, lease: Lease) -> None:
-        super().__init__(name, timeout=timeout, lease=lease)
-        self._own: dict[str, Hold] = {}
-
-    def _here(self) -> dict[str, Hold]:
-        return self._own
+PAGE = 1000  # locks listed by one request
 
 
 def acquire_task_lock(name: str, timeout: Duration | None = None, lease: Lease = None) -> bool:
@@ -54,10 +41,9 @@ def acquire_task_lock(name: str, timeout: Duration | None = None, lease: Lease =
     The process remembers the token, so any of its threads may release or extend it. With the
     store down ``TASKLOCK["ON_UNAVAILABLE"]`` decides: ``"run"`` answers True, without a lock.
     """
-    lock = _ProcessLock(name, timeout, lease)
+    lock = ProcessLock(name, timeout, lease)
     if lock.acquire():
-        _prune()
-        _taken.setdefault(lock.name, {})[threading.get_ident()] = lock
+        taken.add(lock)
         return True
     if lock.conflict is not None:
         told_conflict(lock.conflict, "skip")
@@ -65,40 +51,29 @@ def acquire_task_lock(name: str, timeout: Duration | None = None, lease: Lease =
 
 
 def release_task_lock(name: str) -> bool:
-    """Release what ``acquire_task_lock`` took in this process; False if it was not, or no longer, ours."""
-    lock = _remembered(name, forget=True)
+    """Release what ``acquire_task_lock`` took in this process; False if it was not, or no longer, ours.
+
+    With the store down: False, and it is released as soon as that answers.
+    """
+    lock = taken.find(_clean(name), forget=True)
     return lock is not None and bool(lock.release())
 
 
 def extend_task_lock(name: str, timeout: Duration | None = None) -> bool:
-    """Start the timeout again from now; False if it was not, or no longer, ours."""
-    lock = _remembered(name, forget=False)
-    return lock is not None and lock.extend(timeout)
+    """Start the timeout again from now, with ``timeout`` seconds or its own; False if it was not, or no longer, ours.
 
-
-def _remembered(name: str, *, forget: bool) -> _ProcessLock | None:
-    # This thread's own first: one that took it, and lost it, must not release its successor's.
+    True for a lock that policy ``"run"`` went on without. Raises ``BackendUnavailable``.
+    """
     bare = _clean(name)
-    locks = _taken.get(bare)
-    if not locks:
-        return None
-    thread = threading.get_ident()
-    key = thread if thread in locks else next(reversed(locks))
-    lock = locks.pop(key) if forget else locks[key]
-    if not locks:
-        _taken.pop(bare, None)
-    return lock
-
-
-def _prune() -> None:
-    """Forget what lapsed and was never released, now and then."""
-    global _prune_at
-    if len(_taken) < _prune_at:
-        return
-    for name, locks in list(_taken.items()):
-        if not any(lock.held for lock in locks.values()):
-            _taken.pop(name, None)
-    _prune_at = 64 + 2 * len(_taken)
+    if timeout is not None:
+        milliseconds(timeout, "timeout", name=bare)
+    lock = taken.find(bare, forget=False)
+    try:
+        return lock is not None and lock.extend(timeout)
+    except TaskLockError:
+        if lock is not None and lock.taken:
+            raise
+        return False  # another thread released it just now
 
 
 def is_task_locked(name: str) -> bool:
@@ -107,19 +82,25 @@ def is_task_locked(name: str) -> bool:
 
 
 def get_lock_holder(name: str) -> str | None:
-    """Who has the lock, for people: ``host:pid (task[id])``. ``None`` if nobody has."""
+    """Who has the lock, for people: ``host:pid (task[id])``. ``None`` if nobody has.
+
+    Raises ``BackendUnavailable``.
+    """
     info = get_lock_info(name)
     return None if info is None else info.holder
 
 
 def get_lock_ttl(name: str) -> float | None:
-    """Seconds until the lock expires unless its holder renews it. ``None``: free, or no expiry."""
+    """Seconds until the lock expires unless its holder renews it. ``None``: free, or no expiry.
+
+    Raises ``BackendUnavailable``.
+    """
     info = get_lock_info(name)
     return None if info is None else info.ttl
 
 
 def get_lock_info(name: str) -> LockInfo | None:
-    """All that is known of who has the lock; ``None`` if nobody has."""
+    """All that is known of who has the lock; ``None`` if nobody has. Raises ``BackendUnavailable``."""
     record = get_backend().get(_clean(name))
     return None if record is None else lock_info(record)
 
@@ -127,7 +108,7 @@ def get_lock_info(name: str) -> LockInfo | None:
 def force_release_task_lock(name: str) -> bool:
     """Take the lock away from whoever has it; False if nobody had.
 
-    Its holder goes on running: only a ``StateGuard`` keeps it from writing.
+    Its holder goes on running: only a ``StateGuard`` keeps it from writing. Raises ``BackendUnavailable``.
     """
     bare = _clean(name)
     removed = get_backend().remove(bare)
@@ -137,16 +118,35 @@ def force_release_task_lock(name: str) -> bool:
 
 
 def list_all_task_locks() -> list[LockInfo]:
-    """Every held lock, the next to expire first; read from an index, never by a scan."""
-    found: list[LockInfo] = []
+    """Every held lock, the next to expire first; read from an index, never by a scan.
+
+    Complete also while locks are renewed and released meanwhile. Raises ``BackendUnavailable``.
+    """
+    found: dict[str, Record] = {}
+    offset = 0
     while True:
-        page = get_backend().records(limit=1000, offset=len(found))
-        found += map(lock_info, page)
-        if len(page) < 1000:
-            return found
+        page = get_backend().records(limit=PAGE, offset=offset)
+        # A renewal puts a lock behind all others and so moves those up that were not read yet.
+        # Pages overlap by one: if that one has gone, read again from further up.
+        if offset and not (page and _same(page[0], found)):
+            offset = max(0, offset - PAGE // 2)
+            continue
+        found |= {record.name: record for record in page}
+        if len(page) < PAGE:
+            return [lock_info(record) for record in sorted(found.values(), key=_expiry)]
+        offset += PAGE - 1
 
 
-class task_lock_context:
+def _same(record: Record, found: dict[str, Record]) -> bool:
+    known = found.get(record.name)
+    return known is not None and _expiry(known) == _expiry(record)
+
+
+def _expiry(record: Record) -> int:
+    return record.now + (record.ttl or 0)
+
+
+class task_lock_context:  # noqa: N801  # reads like the function it is used as
     """``with task_lock_context("task_lock:42"):`` or ``async with``; yields whether it was acquired.
 
     Busy: raises ``TaskLockAcquireError``, or with ``raise_on_fail=False`` runs the body with
@@ -176,13 +176,15 @@ class task_lock_context:
             reentrant=reentrant,
             on_unavailable=on_unavailable,
         )
-        self._acquired = False
+        self._skipped: list[dict[str, Hold]] = []
 
     def __enter__(self) -> bool:
         return self._entered(self.lock.acquire())
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._acquired:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._was_skipped() and self.lock.taken:
             self.lock.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> bool:
@@ -191,11 +193,10 @@ class task_lock_context:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._acquired:
+        if not self._was_skipped() and self.lock.taken:
             await self.lock.__aexit__(kind, error, trace)
 
     def _entered(self, acquired: bool) -> bool:
-        self._acquired = acquired
         if acquired:
             self.lock.enter()
             return True
@@ -203,12 +204,18 @@ class task_lock_context:
         told_conflict(error, "raise" if self.raise_on_fail else "skip")
         if self.raise_on_fail:
             raise error
+        self._skipped.append(holds_here())
+        return False
+
+    def _was_skipped(self) -> bool:
+        # Threads and asyncio tasks may share one object: what one of them met is not what another did.
+        here = holds_here()
+        for number, skipped in enumerate(self._skipped):
+            if skipped is here:
+                del self._skipped[number]
+                return True
         return False
 
 
 def _clean(name: str) -> str:
     return clean(name, get_settings().KEY_PREFIX)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_taken.clear)

@@ -10,7 +10,7 @@ store, which a flush can set back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,8 @@ class StateGuard:
     the body runs. ``done``, ``failed``: the closing states; ``None`` leaves the state.
     ``retry``: the state when the body will be run again, by default ``claim_as`` if a row
     may be claimed in it, else the first of ``claim_from``.
+
+    Raises ``TaskLockError`` for what cannot work; what only the model can tell is tasklock.E004.
     """
 
     def __init__(
@@ -74,18 +76,29 @@ class StateGuard:
         exclude: Q | Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(claim_from, str):
-            raise TaskLockError(f"claim_from must be a list of states, not the text {claim_from!r}; write [{claim_from!r}]")
+            raise TaskLockError(
+                f"claim_from must be a list of states, not the text {claim_from!r}; write [{claim_from!r}]"
+            )
+        ordered = not isinstance(claim_from, Set)
         self.field = field
         self.claim_from = tuple(claim_from)
         if not self.claim_from:
             raise TaskLockError("claim_from must name at least one state: no row could ever be claimed")
+        if claim_as is None or None in self.claim_from:
+            raise TaskLockError("a row without a state (NULL) cannot be guarded: give the column a default")
         self.claim_as = claim_as
         self.done = done
         self.failed = failed
         self.exclude = Q(**exclude) if isinstance(exclude, Mapping) else exclude
+        if exclude is not None and not getattr(self.exclude, "conditional", False):
+            raise TaskLockError(f"exclude must be a Q object or a dict of lookups, not {exclude!r}")
         if retry is not None and retry not in self.claim_from:
             raise TaskLockError(f"retry={retry!r} is not in claim_from: a row left in it could not be claimed again")
         if retry is None:
+            if not ordered and claim_as not in self.claim_from:
+                raise TaskLockError(
+                    "claim_from is a set, which has no first state: name the one for a retry, retry=..."
+                )
             retry = claim_as if claim_as in self.claim_from else self.claim_from[0]
         self.retry = retry
 
@@ -95,8 +108,7 @@ class StateGuard:
         return where & ~self.exclude if self.exclude is not None else where
 
     def claiming(self, model: type[Model], token: str) -> dict[str, Any]:
-        """What the claiming UPDATE writes. With the epoch it always changes the row, so counting
-        changed rows, as MySQL can be told to, counts the same as counting matched ones."""
+        """What the claiming UPDATE writes."""
         values = {self.field: self.claim_as}
         if fenced(model):
             values |= {TOKEN: token, EPOCH: F(EPOCH) + 1}
@@ -107,15 +119,17 @@ class StateGuard:
         _registered.append((model, self))
 
 
-def rejected(model: type[Model], pk: Any, state: Any, guard: StateGuard) -> GuardRejected:
-    """The error, log line and signal for a row that cannot be claimed."""
+def rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: StateGuard) -> GuardRejected:
+    """The error, log line and signal for a row that cannot be claimed; ``row`` begins with its state."""
     label = model._meta.label
-    if state is None:
+    state = None if row is None else row[0]
+    if row is None:
         text = f"there is no {label} {pk!r} to claim"
     elif state in guard.claim_from:
         text = f"{label} {pk!r} is excluded from being claimed (its {guard.field} is {state!r})"
     else:
-        text = f"{label} {pk!r} cannot be claimed: its {guard.field} is {state!r}, not one of {', '.join(map(repr, guard.claim_from))}"
-    logger.info("skipped: %s", text)
+        wanted = ", ".join(map(repr, guard.claim_from))
+        text = f"{label} {pk!r} cannot be claimed: its {guard.field} is {state!r}, not one of {wanted}"
+    logger.info("not claimed: %s", text)
     signals.send(signals.claim_rejected, f"{label}:{pk}", model=model, pk=pk, state=state)
     return GuardRejected(text, name=f"{label}:{pk}", state=state)

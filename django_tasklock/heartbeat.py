@@ -12,9 +12,11 @@ whenever somebody asks, not only when this thread runs.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
+import queue
 import threading
 import weakref
 from collections.abc import Callable
@@ -49,9 +51,11 @@ class Heartbeat:
     def __init__(self) -> None:
         self._held: dict[str, weakref.ref[Hold]] = {}
         self._leftovers: dict[str, Leftover] = {}
-        self._wake = threading.Condition(threading.Lock())
+        # Both in C, and the lock re-entrant: an exception out of a signal handler (a soft time limit) can
+        # leave neither half taken, as it can a Condition, and a collected lock may call abandon() anywhere.
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._starting = threading.RLock()
         self._planned = math.inf  # when the thread wakes by itself; infinite while it does not sleep
-        self._roused = False
         self._thread: threading.Thread | None = None
 
     def follow(self, hold: Hold) -> None:
@@ -74,24 +78,30 @@ class Heartbeat:
     @property
     def alive(self) -> bool:
         """Whether the thread runs: it need not while nothing has a lease."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None
 
     def __len__(self) -> int:
         return len(self._held)
 
     def _rouse(self) -> None:
-        with self._wake:
-            if not self.alive:
+        self._wake.put(None)
+        with self._starting:
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tasklock-heartbeat", daemon=True)
-                self._thread.start()
-            self._roused = True
-            self._wake.notify()
+                try:
+                    self._thread.start()
+                except BaseException:
+                    self._thread = None  # if it was started all the same, it sees that it is not wanted
+                    raise
 
     def _run(self) -> None:
+        me = threading.current_thread()
         ends = monotonic() + LINGER
-        while True:
-            with self._wake:
-                self._planned, self._roused = math.inf, False
+        while self._thread is me:
+            self._planned = math.inf
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._wake.get_nowait()
             try:
                 until = self._beat()
             except Exception:  # the thread must outlive any surprise: without it every lease ends
@@ -99,30 +109,41 @@ class Heartbeat:
                 until = monotonic() + AGAIN
             if until < math.inf:
                 ends = monotonic() + LINGER
-            with self._wake:
-                if self._roused:
-                    continue
-                if until == math.inf and monotonic() >= ends and not self._held:
-                    self._thread = None
-                    return
-                self._planned = min(until, max(ends, monotonic() + 0.01))
-                self._wake.wait(max(0.0, self._planned - monotonic()))
+            elif monotonic() >= ends and self._end(me):
+                return
+            self._planned = min(until, max(ends, monotonic() + 0.01))
+            with contextlib.suppress(queue.Empty):
+                self._wake.get(timeout=max(0.0, self._planned - monotonic()))
+
+    def _end(self, me: threading.Thread) -> bool:
+        with self._starting:
+            self._thread = None  # first: whoever comes from here on starts another
+            if self._held or self._leftovers or not self._wake.empty():
+                self._thread = me
+            return self._thread is not me
 
     def _beat(self) -> float:
         """Do what is due; when to do so again, infinite if there is nothing to look after."""
         now = monotonic()
         batches: dict[Backend, list[Hold]] = {}
         lost: list[tuple[Hold, str]] = []
+        late: list[Hold] = []
         for hold in self._holds():
             lease = (hold.lease or 0) / 1000
+            if now - hold.due > lease / 3:
+                late.append(hold)
             if reason := hold.lost:
                 lost.append((hold, reason))
             elif hold.due <= now + lease / 10:  # what is due soon goes along
-                if now - hold.due > lease / 3:
-                    logger.warning(
-                        "heartbeat: %.1f s late for lock %r; something keeps the interpreter busy", now - hold.due, hold.name
-                    )
                 batches.setdefault(hold.backend, []).append(hold)
+        if late:
+            logger.warning(
+                "heartbeat: %.1f s late for %d leases, that of %r among them: the interpreter was kept busy,"
+                " the process was stopped, or the store was silent",
+                max(now - hold.due for hold in late),
+                len(late),
+                late[0].name,
+            )
         for backend, batch in batches.items():
             lost += self._renew(backend, batch)
         self._announce(lost)
@@ -146,7 +167,9 @@ class Heartbeat:
         asked = monotonic()
         left = [max(1, min(hold.lease or 1, round((hold.until - asked) * 1000))) for hold in batch]
         try:
-            answers = backend.renew([Renewal(hold.name, hold.token, ttl) for hold, ttl in zip(batch, left, strict=True)])
+            answers = backend.renew(
+                [Renewal(hold.name, hold.token, ttl) for hold, ttl in zip(batch, left, strict=True)]
+            )
         except BackendUnavailable as error:
             logger.warning("heartbeat: %d leases not renewed, trying again: %s", len(batch), error)
             for hold in batch:
@@ -157,8 +180,8 @@ class Heartbeat:
         for hold, ttl, renewed in zip(batch, left, answers, strict=True):
             if renewed:
                 hold.renewed(asked, ttl)
-                if ttl < (hold.lease or 1):
-                    hold.due = hold.until  # that was the last one: its timeout ends it
+                if ttl < (hold.lease or 1) and hold.deadline >= hold.until - 0.001:
+                    hold.due = hold.until  # that was the last one, unless extended meanwhile: its timeout ends it
         return [(hold, GONE) for hold, renewed in zip(batch, answers, strict=True) if not renewed and not hold.released]
 
     def _announce(self, lost: list[tuple[Hold, str]]) -> None:

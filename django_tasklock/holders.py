@@ -14,7 +14,13 @@ BOOT = os.urandom(6).hex()
 """Tells this process from an earlier one with the same host name and pid; new after a fork."""
 
 Task = tuple[str, str]
-_current_task: Callable[[], Task | None] = lambda: None
+
+
+def _no_task() -> Task | None:
+    return None
+
+
+_current_task: Callable[[], Task | None] = _no_task
 
 
 def describe_task(provider: Callable[[], Task | None]) -> None:

@@ -62,7 +62,7 @@ class Hold:
     def lost(self) -> str:
         """Why the lease is certainly gone; empty while it is not."""
         if not self._lost and not self.unlocked and monotonic() >= self.deadline:
-            return "its timeout is over" if self.deadline >= self.until else "it could not be renewed in time"
+            return "its timeout is over" if self.deadline >= self.until - 0.001 else "it could not be renewed in time"
         return self._lost
 
     def lose(self, reason: str) -> bool:

@@ -32,5 +32,7 @@ def busy_error(name: str, busy: Busy) -> TaskLockAcquireError:
     if busy.record is None:
         return TaskLockAcquireError(f"lock {name!r} is held by somebody", name=name)
     info = lock_info(busy.record)
-    text = f"lock {name!r} is held by {info.holder} for {info.held_for:.1f} s, {info.time_left:.0f} s of its timeout left"
+    text = (
+        f"lock {name!r} is held by {info.holder} for {info.held_for:.1f} s, {info.time_left:.0f} s of its timeout left"
+    )
     return TaskLockAcquireError(text, name=name, holder=info.holder, held_for=info.held_for, time_left=info.time_left)

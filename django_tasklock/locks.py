@@ -66,7 +66,9 @@ class TaskLock:
         self._reentrant = reentrant
         self._on_unavailable = on_unavailable or settings.ON_UNAVAILABLE
         if self._on_unavailable not in ("run", "raise", "skip"):
-            raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=self.name)
+            raise TaskLockError(
+                f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=self.name
+            )
         self._listener = on_lost
         self._last: Hold | None = None
         self.conflict: TaskLockAcquireError | None = None
@@ -145,16 +147,25 @@ class TaskLock:
         return told_released(self, hold, outcome, lost)
 
     def extend(self, timeout: Duration | None = None) -> bool:
-        """Start the timeout again from now, with ``timeout`` seconds or its own. False: no longer yours."""
+        """Start the timeout again from now, with ``timeout`` seconds or its own. False: no longer yours.
+
+        True, as ``acquire()`` said, when run without the lock. Raises ``BackendUnavailable``.
+        """
         hold, ttl, hold_ms = self._extending(timeout)
+        if hold.unlocked:
+            return True
         asked = monotonic()
         return self._extended(hold, asked, ttl, hold_ms, hold.backend.extend(self.name, hold.token, ttl, hold_ms))
 
     async def aextend(self, timeout: Duration | None = None) -> bool:
         """``extend`` for coroutines."""
         hold, ttl, hold_ms = self._extending(timeout)
+        if hold.unlocked:
+            return True
         asked = monotonic()
-        return self._extended(hold, asked, ttl, hold_ms, await hold.backend.aextend(self.name, hold.token, ttl, hold_ms))
+        return self._extended(
+            hold, asked, ttl, hold_ms, await hold.backend.aextend(self.name, hold.token, ttl, hold_ms)
+        )
 
     @property
     def taken(self) -> bool:
@@ -212,7 +223,9 @@ class TaskLock:
             raise self.conflict or TaskLockAcquireError(f"lock {self.name!r} is busy", name=self.name)
         return self.enter()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._last is not None and self._last.foreign:
             return  # a forked child leaves the block of its parent, which still holds the lock
         self.leave()
@@ -350,7 +363,9 @@ class TaskLock:
     def _mine(self) -> Hold:
         hold = self._find()
         if hold is None:
-            raise TaskLockError(f"lock {self.name!r} is not held through this object: acquire() it first", name=self.name)
+            raise TaskLockError(
+                f"lock {self.name!r} is not held through this object: acquire() it first", name=self.name
+            )
         return hold
 
     def _lost(self, reason: str) -> None:

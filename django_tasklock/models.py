@@ -29,7 +29,9 @@ class LockRow(models.Model):
     Times are the database's clock, in milliseconds since 1970.
     """
 
-    key = models.CharField(max_length=64, primary_key=True, help_text="SHA-256 of the name: alike under every collation")
+    key = models.CharField(
+        max_length=64, primary_key=True, help_text="SHA-256 of the name: alike under every collation"
+    )
     name = models.CharField(max_length=255)
     token = models.CharField(max_length=64, default="")
     holder = models.TextField(default="{}")

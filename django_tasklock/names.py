@@ -28,7 +28,7 @@ def clean(name: object, prefix: str = "") -> str:
         raise TaskLockError("a lock name must not be empty", name=name)
     if len(bare) > MAX_LENGTH:
         raise TaskLockError(
-            f"a lock name may have {MAX_LENGTH} characters, this one has {len(bare)}: {bare[:60]!r}...; hash the long part",
+            f"a lock name may have {MAX_LENGTH} characters, not {len(bare)}: {bare[:60]!r}...; hash the long part",
             name=bare[:MAX_LENGTH],
         )
     if not bare.isprintable():
@@ -131,7 +131,7 @@ class _Reader(Formatter):
         self.roots: list[str] = []
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
-        self.roots.append(field_name.split(".")[0].split("[")[0])
+        self.roots.append(field_name.split(".", maxsplit=1)[0].split("[", maxsplit=1)[0])
         return "", field_name
 
     def format_field(self, value: Any, format_spec: str) -> str:

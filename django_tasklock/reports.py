@@ -29,7 +29,12 @@ def told_released(lock: TaskLock, hold: Hold, outcome: Released, lost: bool) -> 
     if lost and outcome is Released.RELEASED:
         outcome = Released.GONE
     if outcome in (Released.GONE, Released.NOT_YOURS) and not hold.unlocked:
-        logger.warning("lock %r was no longer ours when it was released (%s): %s", lock.name, outcome.value, hold.lost or "unknown why")
+        logger.warning(
+            "lock %r was no longer ours when it was released (%s): %s",
+            lock.name,
+            outcome.value,
+            hold.lost or "unknown why",
+        )
     if signals.lock_released.receivers:
         signals.send(signals.lock_released, lock.name, lock=lock, outcome=outcome)
     return outcome
@@ -55,5 +60,7 @@ def told_unavailable(name: str, error: BackendUnavailable, action: str) -> None:
 
 def told_forced(name: str, removed: LockInfo) -> None:
     """A lock was taken away from its holder, who goes on running."""
-    logger.warning("lock %r was released by force; it was held by %s for %.1f s", name, removed.holder, removed.held_for)
+    logger.warning(
+        "lock %r was released by force; it was held by %s for %.1f s", name, removed.holder, removed.held_for
+    )
     signals.send(signals.lock_forced, name, info=removed)

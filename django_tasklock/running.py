@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+import os
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -21,7 +23,12 @@ __all__ = ["Running", "retries"]
 
 logger = logging.getLogger("django_tasklock")
 
-_will_retry: Callable[[BaseException], bool] = lambda error: False
+
+def _never(error: BaseException) -> bool:
+    return False
+
+
+_will_retry: Callable[[BaseException], bool] = _never
 
 
 def retries(judge: Callable[[BaseException], bool]) -> None:
@@ -56,11 +63,12 @@ class Running:
         self.lock.enter()
         if self.model is None or self.guard is None:
             return True
+        claim = Claim(self.model, self.pk, self.guard, self.lock.token)
+        stack.push(Closing(claim))
         try:
-            claim = Claim.take(self.model, self.pk, self.guard, self.lock.token)
+            claim.claim()
         except GuardRejected as error:
             return self._rejected(error)
-        stack.enter_context(closing(claim))
         return True
 
     async def aenter(self, stack: AsyncExitStack) -> bool:
@@ -71,20 +79,26 @@ class Running:
         self.lock.enter()
         if self.model is None or self.guard is None:
             return True
+        claim = Claim(self.model, self.pk, self.guard, self.lock.token)
+        stack.push_async_exit(Closing(claim).later)
         try:
-            claim = await sync_to_async(Claim.take)(self.model, self.pk, self.guard, self.lock.token)
+            await to_the_end(claim.claim)
         except GuardRejected as error:
             return self._rejected(error)
-        stack.push_async_exit(AsyncClosing(claim))
         return True
 
     def _exit(self, *how: Any) -> None:
-        if self.lock.taken:
+        if self._ours:
             self.lock.__exit__(*how)
 
     async def _aexit(self, *how: Any) -> None:
-        if self.lock.taken:
+        if self._ours:
             await self.lock.__aexit__(*how)
+
+    @property
+    def _ours(self) -> bool:
+        # Not merely ``taken``: a nested call of the same name was refused, and its caller has the lock.
+        return self.lock._last is not None and self.lock.taken
 
     def _conflict(self) -> bool:
         error = self.lock.conflict or TaskLockAcquireError(f"lock {self.lock.name!r} is busy", name=self.lock.name)
@@ -116,34 +130,49 @@ class Running:
         return False
 
 
-@contextmanager
-def closing(claim: Claim) -> Iterator[None]:
-    """Make ``claim`` current while the body runs, then write how it ended."""
-    token = guards._current.set(claim)
-    try:
-        yield
-    except BaseException as error:
-        guards._current.reset(token)
-        close_failed(claim, error)
-        raise
-    guards._current.reset(token)
-    claim.finish()
-
-
-class AsyncClosing:
-    """``closing`` for coroutines: the writes go to a thread, the claim stays in this context."""
+class Closing:
+    """Makes ``claim`` current while the body runs, then writes how it ended."""
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
+        self._process = os.getpid()
         self._before = guards._current.get()
         guards._current.set(claim)
 
-    async def __call__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __call__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         guards._current.set(self._before)
-        if error is None:
-            await sync_to_async(self.claim.finish)()
-        else:
-            await sync_to_async(close_failed)(self.claim, error)
+        if self._due:
+            close(self.claim, error)
+
+    async def later(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """The same for coroutines: the writes go to a thread, the claim stays in this context."""
+        guards._current.set(self._before)
+        if self._due:
+            await to_the_end(close, self.claim, error)
+
+    @property
+    def _due(self) -> bool:
+        return self.claim.taken and self._process == os.getpid()  # a forked child leaves the body of its parent
+
+
+async def to_the_end(function: Callable[..., Any], *args: Any) -> None:
+    """Run ``function`` in a thread and wait for its end even if cancelled: a write cannot be called back."""
+    work = asyncio.ensure_future(sync_to_async(function)(*args))
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        if not work.cancelled() and work.exception() is not None:
+            logger.warning("while being cancelled: %r", work.exception())
+        raise
+
+
+def close(claim: Claim, error: BaseException | None) -> None:
+    """Write how the body left the row."""
+    if error is None:
+        claim.finish()
+    else:
+        close_failed(claim, error)
 
 
 def close_failed(claim: Claim, error: BaseException) -> None:
@@ -152,7 +181,7 @@ def close_failed(claim: Claim, error: BaseException) -> None:
     To be run again, or stopped from outside (``SystemExit``, a cancelled coroutine): claimable.
     """
     try:
-        if isinstance(error, StaleClaim):
+        if isinstance(error, StaleClaim) and error.name == claim.name:
             return  # the row is somebody else's: already logged, signalled and counted
         if not isinstance(error, Exception) or _will_retry(error):
             claim.give_back()

@@ -6,7 +6,6 @@ Every signal's sender is the lock's name (text); ``lock_*`` also carry ``lock``,
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from django.dispatch import Signal
@@ -23,8 +22,6 @@ __all__ = [
     "store_unavailable",
 ]
 
-logger = logging.getLogger("django_tasklock")
-
 lock_acquired = Signal()
 """``lock``, ``fence``. Somebody of this process has the lock now."""
 lock_released = Signal()
@@ -36,7 +33,7 @@ lock_forced = Signal()
 lock_lost = Signal()
 """``lock``, ``reason`` (text). The lease is certainly gone while the body still runs."""
 store_unavailable = Signal()
-"""``error``, ``action``: ``"run"``, ``"raise"``, ``"skip"``. The store could not be asked."""
+"""``error``, ``action``: ``"run"``, ``"raise"``, ``"skip"``, ``"release later"``. The store could not be asked."""
 claim_rejected = Signal()
 """``model``, ``pk``, ``state``. The row was not in a claimable state."""
 claim_stale = Signal()
@@ -44,9 +41,6 @@ claim_stale = Signal()
 
 
 def send(signal: Signal, name: str, **details: Any) -> None:
-    """Send to every receiver; what one raises is logged and goes no further."""
-    if not signal.receivers:
-        return
-    for receiver, outcome in signal.send_robust(sender=name, **details):
-        if isinstance(outcome, Exception):
-            logger.error("receiver %r of a signal about %r failed", receiver, name, exc_info=outcome)
+    """Send to every receiver; what one raises is logged, by Django, and goes no further."""
+    if signal.receivers:
+        signal.send_robust(sender=name, **details)

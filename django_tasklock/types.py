@@ -8,10 +8,10 @@ from __future__ import annotations
 import enum
 import hashlib
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Ask", "Busy", "Grant", "Holder", "LockInfo", "Record", "Released", "Renewal", "fingerprint", "monotonic"]
 
@@ -45,8 +45,7 @@ class Holder:
         return f"{where} ({self.task}[{self.task_id}])" if self.task else where
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """One request for a lock: what a backend must know to grant it.
 
     ``ttl`` is how long the key lives unless renewed, ``hold`` the most the holder
@@ -60,8 +59,7 @@ class Ask:
     holder: str = "{}"
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """The lock is yours for ``ttl`` milliseconds. A ``ttl`` below the one asked for is a
     *short claim*, made by whoever passed the lock on; the first renewal makes it whole."""
 
@@ -69,8 +67,7 @@ class Grant:
     ttl: int
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(NamedTuple):
     """Somebody else has the lock. ``record`` is ``None`` if that could not be read."""
 
     record: Record | None
@@ -78,8 +75,7 @@ class Busy:
     """Milliseconds until the key expires; ``None``: it never does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(NamedTuple):
     """One lock of a batch to renew: ``ttl`` milliseconds from now, if ``token`` still holds it."""
 
     name: str
@@ -119,10 +115,11 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class LockInfo:
+class LockInfo(Mapping[str, Any]):
     """A held lock, for people. Seconds; times are the store's clock. The token is never shown.
 
-    Also reads like a mapping, ``info["ttl"]``, so that it can be logged and serialised as it is.
+    Also a mapping, ``info["ttl"]``, of plain values: ``json.dumps(dict(info))`` works, and gives
+    ``acquired_at`` as ISO 8601 text.
     """
 
     name: str
@@ -140,13 +137,13 @@ class LockInfo:
     task_id: str
 
     def __getitem__(self, key: str) -> Any:
-        if key not in self.keys():
+        if key not in self.__dataclass_fields__:
             raise KeyError(key)
-        return getattr(self, key)
+        value = getattr(self, key)
+        return value.isoformat() if isinstance(value, datetime) else value
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
+        return iter(self.__dataclass_fields__)
 
-    def keys(self) -> tuple[str, ...]:
-        """The field names, which makes ``dict(info)`` work."""
-        return tuple(field.name for field in fields(self))
+    def __len__(self) -> int:
+        return len(self.__dataclass_fields__)

@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 from django_tasklock.backends.base import Backend
 from django_tasklock.conf import Settings, get_settings
 
-__all__ = ["Backend", "get_backend", "resolve", "reset"]
+__all__ = ["Backend", "get_backend", "reset", "resolve"]
 
 REDIS = "django_tasklock.backends.redis.RedisBackend"
 DATABASE = "django_tasklock.backends.database.DatabaseBackend"

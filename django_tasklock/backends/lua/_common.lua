@@ -9,7 +9,7 @@ end
 
 local function clock()
   local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000), t
+  return t[1] * 1000 + (t[2] - t[2] % 1000) / 1000, t
 end
 
 -- Grows by one; after a loss of data it starts again from the clock in microseconds,
@@ -17,16 +17,17 @@ end
 local function tick(counter, t)
   local n = redis.call('INCR', counter)
   if n < 1e15 then
-    n = tonumber(t[1]) * 1e6 + tonumber(t[2])
+    n = t[1] * 1e6 + t[2]
     redis.call('SET', counter, string.format('%.0f', n))
   end
   return n
 end
 
 local function grant(key, index, fence, now, token, ttl, hold, holder)
-  redis.call('SET', key, string.format('{"token":"%s","holder":%s,"at":%.0f,"fence":%.0f,"until":%.0f}',
-    token, holder, now, fence, now + tonumber(hold)), 'PX', ttl)
-  redis.call('ZADD', index, now + tonumber(ttl), key)
+  -- Lua writes numbers with 14 digits: enough for milliseconds, not for the fence.
+  redis.call('SET', key, '{"token":"' .. token .. '","holder":' .. holder .. ',"at":' .. now ..
+    ',"fence":' .. string.format('%.0f', fence) .. ',"until":' .. (now + hold) .. '}', 'PX', ttl)
+  redis.call('ZADD', index, now + ttl, key)
   if fence % 64 == 0 then -- forget what lapsed more than a day ago, a little at a time
     local old = redis.call('ZRANGEBYSCORE', index, '-inf', now - 86400000, 'LIMIT', 0, 128)
     if old[1] then redis.call('ZREM', index, unpack(old)) end

@@ -16,6 +16,7 @@ if not value then
       redis.call('ZADD', KEYS[4], 'NX', string.format('%.0f', tick(KEYS[3], t)), entry)
       if pass_on(key, KEYS[2], KEYS[3], KEYS[4], token) ~= token then
         value = redis.call('GET', key)
+        if not value then redis.call('ZREM', KEYS[4], entry) end -- nobody may be told: who looks first has it
       end
     end
   end

@@ -11,7 +11,8 @@ from django_tasklock.backends.base import Backend
 from django_tasklock.backends.redis.aio import AsyncWires
 from django_tasklock.backends.redis.layout import Layout, record
 from django_tasklock.backends.redis.location import sync_pool
-from django_tasklock.backends.redis.waiter import RedisWaiter, Subscribers
+from django_tasklock.backends.redis.subscribers import Subscribers
+from django_tasklock.backends.redis.waiter import RedisWaiter
 from django_tasklock.backends.redis.wire import Wire, bulk, load
 from django_tasklock.conf import Settings
 from django_tasklock.types import Ask, Busy, Grant, Record, Released, Renewal
@@ -78,7 +79,7 @@ class RedisBackend(Backend):
         return verdict(*self.wire.call(RELEASE, self.layout.keys(name) + bulk(token)))
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        return self.wire.call(EXTEND, self._extend(name, token, ttl, hold))[0] == 1
+        return bool(self.wire.call(EXTEND, self._extend(name, token, ttl, hold))[0])
 
     def _extend(self, name: str, token: str, ttl: int, hold: int) -> bytes:
         return self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl) + bulk(hold)
@@ -106,7 +107,7 @@ class RedisBackend(Backend):
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         which = "lapsed" if expired else "live"
-        arguments = (which, offset, limit, self.layout.prefix, self.layout.queue)
+        arguments: tuple[str | int, ...] = (which, offset, limit, self.layout.prefix, self.layout.queue)
         now, *rows = self.wire.call(LIST, self.layout.index + b"".join(map(bulk, arguments)))[0]
         found = []
         for key, score, value, waiting in zip(*[iter(rows)] * 4, strict=True):
@@ -115,7 +116,9 @@ class RedisBackend(Backend):
         return found
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
-        return self.found(name, self.wire.call(REMOVE, self.layout.keys(name) + bulk(token or ""))[0])
+        # Never sent again: the second sending could take the lock from the next holder.
+        tail = self.layout.keys(name) + bulk(token or "")
+        return self.found(name, self.wire.call(REMOVE, tail, again=False)[0])
 
     def waiter(self, ask: Ask) -> Waiter:
         return RedisWaiter(self, ask)
@@ -135,14 +138,18 @@ class RedisBackend(Backend):
         return verdict(*await self.aio.call(RELEASE, self.layout.keys(name) + bulk(token)))
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        return (await self.aio.call(EXTEND, self._extend(name, token, ttl, hold)))[0] == 1
+        return bool((await self.aio.call(EXTEND, self._extend(name, token, ttl, hold)))[0])
 
     async def aget(self, name: str) -> Record | None:
         return self.found(name, (await self.aio.call(GET, self._get(name)))[0])
 
 
-def verdict(code: int, sent_twice: bool) -> Released:
-    """What a release found. Sent twice, "gone" is what the first sending left behind."""
-    if code == 1 or (code == 0 and sent_twice):
+def verdict(code: int, doubt: bool) -> Released:
+    """What a release found. ``doubt``: the reply to an earlier sending of it was lost.
+
+    A lock that is gone then, or the next holder's, is what that sending left behind; a
+    caller whose lease was over before knows that it was not.
+    """
+    if code == 1 or doubt:
         return Released.RELEASED
     return Released.GONE if code == 0 else Released.NOT_YOURS

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import redis.asyncio
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
-from django_tasklock.backends.redis.location import async_pool
-from django_tasklock.backends.redis.wire import Script, bulk, final, unavailable
+from django_tasklock.backends.redis.location import async_pool, connect
+from django_tasklock.backends.redis.wire import RESTED, Script, answered, bulk, final, unavailable
 
 __all__ = ["AsyncWire", "AsyncWires"]
 
@@ -29,7 +30,7 @@ class AsyncWire:
 
     def __init__(self, pool: redis.asyncio.ConnectionPool) -> None:
         self._pool = pool
-        self._idle: deque[Any] = deque()
+        self._idle: deque[tuple[Any, float]] = deque()
         self._closer: AsyncGenerator[None, None] | None = None
 
     async def call(self, script: Script, tail: bytes) -> tuple[Any, bool]:
@@ -37,20 +38,23 @@ class AsyncWire:
         if self._closer is None:
             self._closer = self._close_with_loop()
             await anext(self._closer)
+        doubt = False
         try:
-            return await self.exchange(script, tail), False
+            connection = await self.take()
+            doubt = True
+            return await self.exchange(connection, script, tail), False
         except (RedisError, OSError) as error:
+            doubt = doubt and not answered(error)
             if final(error):
                 raise unavailable(error) from error
         await self.drop()
         try:
-            return await self.exchange(script, tail), True
+            return await self.exchange(await self.take(), script, tail), doubt
         except (RedisError, OSError) as error:
             raise unavailable(error) from error
 
-    async def exchange(self, script: Script, tail: bytes) -> Any:
+    async def exchange(self, connection: Any, script: Script, tail: bytes) -> Any:
         """One command and its reply; a cancelled one takes its connection with it."""
-        connection = await self.take()
         try:
             await connection.send_packed_command([script.by_digest + tail])
             try:
@@ -60,19 +64,25 @@ class AsyncWire:
                 reply = await connection.read_response()
         except BaseException as error:
             if isinstance(error, Exception) and final(error):
-                self._idle.append(connection)
+                self.keep(connection)
             else:
                 await self.discard(connection)
             raise
-        self._idle.append(connection)
+        self.keep(connection)
         return reply
 
     async def take(self) -> Any:
         """A connected connection that no other coroutine uses."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return await self._pool.get_connection()
+        while self._idle:
+            connection, since = self._idle.pop()
+            if time.monotonic() - since < RESTED or open_still(connection):
+                return connection
+            await self.discard(connection)
+        return await connect(self._pool)
+
+    def keep(self, connection: Any) -> None:
+        """Put a connection back that has no reply on its way."""
+        self._idle.append((connection, time.monotonic()))
 
     async def discard(self, connection: Any) -> None:
         """Close a connection, without waiting for the other side."""
@@ -82,7 +92,7 @@ class AsyncWire:
     async def drop(self) -> None:
         """Close what is idle."""
         while self._idle:
-            await self.discard(self._idle.pop())
+            await self.discard(self._idle.pop()[0])
 
     async def _close_with_loop(self) -> AsyncGenerator[None, None]:
         try:
@@ -91,6 +101,12 @@ class AsyncWire:
             self._closer = None
             await self.drop()
             await self._pool.disconnect()
+
+
+def open_still(connection: Any) -> bool:
+    """Whether an idle connection was not closed by the server, as far as the loop has noticed."""
+    reader = getattr(connection, "_reader", None)  # redis-py's own question differs by version, and reads
+    return reader is not None and reader.exception() is None and not reader.at_eof()
 
 
 class AsyncWires:
@@ -116,7 +132,7 @@ class AsyncWires:
         return await self.wire.call(script, tail)
 
     async def subscribe(self, channel: str) -> Any:
-        """A connection that listens on ``channel``, confirmed by the server."""
+        """A connection that listens on ``channel``, confirmed by the server. ``NoPermissionError`` if it may not."""
         wire = self.wire
         connection: Any = None
         try:
@@ -126,7 +142,7 @@ class AsyncWires:
         except BaseException as error:
             if connection is not None:
                 await wire.discard(connection)
-            if isinstance(error, RedisError | OSError):
+            if isinstance(error, RedisError | OSError) and not isinstance(error, NoPermissionError):
                 raise unavailable(error) from error
             raise
         return connection

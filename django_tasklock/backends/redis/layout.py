@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import lru_cache
 from typing import Any
 
 from django_tasklock.backends.redis.wire import bulk
@@ -33,6 +34,10 @@ class Layout:
         self.channel = f"{root}wake:"
         self.index = bulk(f"{root}index")
         self.fence = bulk(f"{root}fence")
+        self._prefix, self._queue = len(prefix.encode()), len(self.queue.encode())
+        self._keys = b"$%%d\r\n%b%%b\r\n%b%b$%%d\r\n%b%%b\r\n" % tuple(
+            part.replace(b"%", b"%%") for part in (prefix.encode(), self.index, self.fence, self.queue.encode())
+        )
 
     def lock(self, name: str) -> bytes:
         """The key of a lock."""
@@ -40,11 +45,13 @@ class Layout:
 
     def keys(self, name: str) -> bytes:
         """Lock, index, fence counter and queue."""
-        return self.lock(name) + self.index + self.fence + bulk(self.queue + name)
+        bare = name.encode()
+        size = len(bare)
+        return self._keys % (size + self._prefix, bare, size + self._queue, bare)
 
     def ask(self, ask: Ask) -> bytes:
         """Keys and arguments of ``acquire.lua`` for somebody who does not wait."""
-        return self.keys(ask.name) + bulk(ask.token) + bulk(ask.ttl) + bulk(ask.hold) + bulk(ask.holder)
+        return self.keys(ask.name) + bulk(ask.token) + _terms(ask.ttl, ask.hold, ask.holder)
 
     def new_channel(self) -> str:
         """Where one waiter listens."""
@@ -63,6 +70,11 @@ class Layout:
         """What a refused ``acquire.lua`` said."""
         found = self.record(name.encode(), reply)
         return Busy(found, found.ttl)
+
+
+@lru_cache(maxsize=256)  # few in number, alike from call to call
+def _terms(ttl: int, hold: int, holder: str) -> bytes:
+    return bulk(ttl) + bulk(hold) + bulk(holder)
 
 
 def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record:

@@ -8,6 +8,7 @@ our own, because two aliases with one URL share one in django-redis.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-__all__ = ["TIMEOUT", "async_pool", "sync_pool"]
+__all__ = ["TIMEOUT", "async_pool", "connect", "sync_pool"]
 
 TIMEOUT = 0.9
 """Seconds one attempt may take, to connect or to answer; a verb makes two at the most."""
@@ -35,33 +36,41 @@ _NOT_OURS = (
     "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "max_connections", "timeout",
     "connection_class", "protocol", "redis_connect_func", "health_check_interval", "socket_keepalive",
 )  # fmt: skip
+_Kwargs = dict[str, Any]
+_signature = inspect.signature(redis.ConnectionPool.get_connection)
+# Before redis-py 5.3 it had to be told what for, since then it warns of being told.
+_FOR = ("_",) if _signature.parameters["command_name"].default is inspect.Parameter.empty else ()
+
+
+def connect(pool: Any) -> Any:
+    """A connected connection of ``pool``; to be awaited if that is a pool for coroutines."""
+    return pool.get_connection(*_FOR)
 
 
 def sync_pool(location: str) -> redis.ConnectionPool:
     """A pool for threads. ``ImproperlyConfigured`` if ``location`` is no Redis."""
     source = _source(location)
-    kwargs = _kwargs(source.connection_kwargs, Retry(NoBackoff(), 0))
+    retry = Retry(NoBackoff(), 0)
+    kwargs = _kwargs(source, retry)
     if isinstance(source, redis.sentinel.SentinelConnectionPool):
-        return redis.sentinel.SentinelConnectionPool(
-            source.service_name, source.sentinel_manager, is_master=True, check_connection=False, **kwargs
-        )
+        sentinel = redis.sentinel.Sentinel(**_sentinel(source.sentinel_manager, retry))
+        return redis.sentinel.SentinelConnectionPool(source.service_name, sentinel, **kwargs)
     return redis.ConnectionPool(connection_class=source.connection_class, **kwargs)
 
 
 def async_pool(location: str) -> redis.asyncio.ConnectionPool:
     """A pool for one event loop."""
     source = _source(location)
-    kwargs = _kwargs(source.connection_kwargs, AsyncRetry(NoBackoff(), 0))
+    retry = AsyncRetry(NoBackoff(), 0)
+    kwargs = _kwargs(source, retry)
+    tls = issubclass(source.connection_class, redis.SSLConnection)
+    if tls:
+        _drop_unknown(kwargs, location)
     if isinstance(source, redis.sentinel.SentinelConnectionPool):
-        manager = source.sentinel_manager
-        nodes = [
-            (sentinel.connection_pool.connection_kwargs["host"], sentinel.connection_pool.connection_kwargs["port"])
-            for sentinel in manager.sentinels
-        ]
-        twin = redis.asyncio.sentinel.Sentinel(nodes, sentinel_kwargs=dict(manager.sentinel_kwargs))
-        return redis.asyncio.sentinel.SentinelConnectionPool(source.service_name, twin, is_master=True, **kwargs)
+        sentinel = redis.asyncio.sentinel.Sentinel(**_sentinel(source.sentinel_manager, retry))
+        return redis.asyncio.sentinel.SentinelConnectionPool(source.service_name, sentinel, **kwargs)
     kind: type[redis.asyncio.Connection] = redis.asyncio.Connection
-    if issubclass(source.connection_class, redis.SSLConnection):
+    if tls:
         kind = redis.asyncio.SSLConnection
     elif issubclass(source.connection_class, redis.UnixDomainSocketConnection):
         kind = redis.asyncio.UnixDomainSocketConnection  # type: ignore[assignment]
@@ -86,16 +95,47 @@ def _source(location: str) -> redis.ConnectionPool:
             " that locks could live on; name a redis:// URL instead"
         ) from error
     if not isinstance(pool, redis.ConnectionPool):
-        raise ImproperlyConfigured(f"TASKLOCK['LOCATION'] {location!r} uses {type(pool).__name__}, which is not supported")
+        raise ImproperlyConfigured(
+            f"TASKLOCK['LOCATION'] {location!r} uses {type(pool).__name__}, which is not supported"
+        )
     return pool
 
 
-def _kwargs(given: Mapping[str, Any], retry: object) -> dict[str, Any]:
+def _kwargs(source: redis.ConnectionPool, retry: object) -> _Kwargs:
+    kwargs = _common(source.connection_kwargs, retry, TIMEOUT)
+    kwargs["max_connections"] = 10_000  # as many as run at once; kept idle: as many as ever ran at once
+    if issubclass(source.connection_class, redis.UnixDomainSocketConnection):
+        del kwargs["socket_keepalive"]
+    if isinstance(source, redis.sentinel.SentinelConnectionPool):
+        kwargs["ssl"] = issubclass(source.connection_class, redis.SSLConnection)
+    return kwargs
+
+
+def _common(given: Mapping[str, Any], retry: object, timeout: float) -> _Kwargs:
     kwargs = {key: value for key, value in given.items() if key not in _NOT_OURS}
     for key in ("socket_timeout", "socket_connect_timeout"):
-        kwargs[key] = min(kwargs.get(key) or TIMEOUT, TIMEOUT)
-    kwargs["socket_keepalive"] = True
-    kwargs["protocol"] = 2
-    kwargs["max_connections"] = 10_000  # as many as run at once; kept idle: as many as ever ran at once
-    kwargs["retry"] = retry
+        kwargs[key] = min(kwargs.get(key) or timeout, timeout)
+    return {**kwargs, "socket_keepalive": True, "protocol": 2, "retry": retry}
+
+
+def _sentinel(manager: redis.sentinel.Sentinel, retry: object) -> _Kwargs:
+    """A Sentinel like ``manager``, which all its nodes together cannot keep waiting for longer than ``TIMEOUT``."""
+    clients = [client.connection_pool.connection_kwargs for client in manager.sentinels]
+    kwargs: _Kwargs = {
+        "sentinels": [(given["host"], given["port"]) for given in clients],
+        "sentinel_kwargs": _common(manager.sentinel_kwargs, retry, TIMEOUT / len(clients)),
+        "min_other_sentinels": manager.min_other_sentinels,
+    }
+    if address := getattr(manager, "_force_master_ip", None):  # redis-py 5.1 and later
+        kwargs["force_master_ip"] = address
     return kwargs
+
+
+def _drop_unknown(kwargs: _Kwargs, location: str) -> None:
+    """Take out what the asyncio client has no option for, if that is not asked for."""
+    known = inspect.signature(redis.asyncio.SSLConnection).parameters
+    for key in [key for key in kwargs if key.startswith("ssl_") and key not in known]:
+        if kwargs.pop(key):
+            raise ImproperlyConfigured(
+                f"TASKLOCK['LOCATION'] {location!r} has {key}, which the asyncio client of this redis-py does not know"
+            )

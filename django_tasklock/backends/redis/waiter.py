@@ -7,89 +7,35 @@ listeners that a publish reaches tells a dead waiter from a live one.
 
 A push can be lost with its connection, so a waiter also asks again now and then: its
 token is its place, and a lock it was given meanwhile is its own.
+
+A user who may not subscribe waits by asking a few times a second, in no order.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from django_tasklock.backends.base import Waiter
 from django_tasklock.backends.redis.layout import CLAIM, Layout
-from django_tasklock.backends.redis.wire import bulk, load, unavailable
+from django_tasklock.backends.redis.subscribers import Subscriber, tell_deaf
+from django_tasklock.backends.redis.wire import bulk, load
+from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import Ask, Busy, Grant
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend
 
-__all__ = ["RedisWaiter", "Subscriber", "Subscribers"]
+__all__ = ["RedisWaiter"]
+
+logger = logging.getLogger("django_tasklock")
 
 ACQUIRE = load("acquire", 4, 5)
 LEAVE = load("release", 4, 2)
-
-
-class Subscriber:
-    """A connection that listens on a channel of its own."""
-
-    def __init__(self, connection: Any, channel: str) -> None:
-        self.connection = connection
-        self.channel = channel
-
-
-class Subscribers:
-    """Idle subscribers: as many as ever waited at once in this process."""
-
-    def __init__(self, pool: redis.ConnectionPool, layout: Layout) -> None:
-        self._pool = pool
-        self._layout = layout
-        self._idle: deque[Subscriber] = deque()
-
-    def idle(self) -> Subscriber | None:
-        """One that is at hand and still connected."""
-        while self._idle:
-            subscriber = self._idle.pop()
-            try:
-                while subscriber.connection.can_read(0):
-                    subscriber.connection.read_response()  # a push that its waiter no longer waited for
-                return subscriber
-            except (RedisError, OSError):
-                self.discard(subscriber)
-        return None
-
-    def new(self) -> Subscriber:
-        """One that the server has confirmed: a publish from now on reaches it."""
-        connection = None
-        try:
-            connection = self._pool.get_connection()
-            subscriber = Subscriber(connection, self._layout.new_channel())
-            connection.send_packed_command((b"*2\r\n$9\r\nSUBSCRIBE\r\n" + bulk(subscriber.channel),))
-            connection.read_response()
-        except BaseException as error:
-            if connection is not None:
-                connection.disconnect()
-                self._pool.release(connection)
-            if isinstance(error, RedisError | OSError):
-                raise unavailable(error) from error
-            raise
-        return subscriber
-
-    def keep(self, subscriber: Subscriber) -> None:
-        """Put one back for the next who waits."""
-        self._idle.append(subscriber)
-
-    def discard(self, subscriber: Subscriber) -> None:
-        """Close one."""
-        subscriber.connection.disconnect()
-        self._pool.release(subscriber.connection)
-
-    def close(self) -> None:
-        """Close those that are idle."""
-        while self._idle:
-            self.discard(self._idle.pop())
 
 
 class RedisWaiter(Waiter):
@@ -101,17 +47,28 @@ class RedisWaiter(Waiter):
         super().__init__(backend, ask)
         self._subscriber: Subscriber | None = None
         self._queued = False
+        self._deaf = False
 
     def acquire(self) -> Grant | Busy:
         if self._subscriber is None:
             self._subscriber = self.backend.subscribers.idle()
             if self._subscriber is None:
                 reply = self.backend.acquire(self.ask)  # most locks are free: do not connect twice for those
-                if isinstance(reply, Grant):
+                if isinstance(reply, Grant) or self._deaf:
                     return reply
-                self._subscriber = self.backend.subscribers.new()
+                try:
+                    self._subscriber = self.backend.subscribers.new()
+                except NoPermissionError as error:
+                    self._deaf = True
+                    tell_deaf(str(error))
+                    return reply
         self._queued = True
-        answer = self.backend.answer(self.ask, self.backend.wire.call(ACQUIRE, self._tail(self._subscriber.channel))[0])
+        try:
+            reply = self.backend.wire.call(ACQUIRE, self._tail(self._subscriber.channel))[0]
+        except BackendUnavailable:  # the place goes with its channel, the token is the caller's to give up
+            self._close()
+            raise
+        answer = self.backend.answer(self.ask, reply)
         if isinstance(answer, Grant):
             self._queued = False
         return answer
@@ -120,7 +77,8 @@ class RedisWaiter(Waiter):
         return self.backend.layout.ask(self.ask) + self.backend.layout.entry(self.ask, channel)
 
     def wait(self, seconds: float) -> Grant | None:
-        assert self._subscriber is not None, "wait() comes after acquire()"
+        if self._subscriber is None:
+            return super().wait(seconds)
         connection = self._subscriber.connection
         try:
             while connection.can_read(max(seconds, 0.0005)):
@@ -139,12 +97,26 @@ class RedisWaiter(Waiter):
         return None
 
     def leave(self) -> None:
-        subscriber, self._subscriber = self._subscriber, None
-        if subscriber is not None:
-            self.backend.subscribers.keep(subscriber)
-        if self._queued:
-            self._queued = False
-            self.backend.wire.call(LEAVE, leaving(self.backend.layout, self.ask, subscriber and subscriber.channel))
+        channel = self._subscriber.channel if self._subscriber else None
+        try:
+            if self._queued:
+                self.backend.wire.call(LEAVE, leaving(self.backend.layout, self.ask, channel))
+                self._queued = False
+        except BackendUnavailable as error:
+            tell_left(self.ask.name, error)
+        finally:
+            if self._queued:
+                self._close()
+            elif self._subscriber is not None:
+                self.backend.subscribers.keep(self._subscriber)
+                self._subscriber = None
+
+    def _close(self) -> None:
+        """Leave without a word: a place whose channel nobody hears is skipped, a claim made for it is short."""
+        self._queued = False
+        if self._subscriber is not None:
+            self.backend.subscribers.discard(self._subscriber)
+            self._subscriber = None
 
     async def aacquire(self) -> Grant | Busy:
         return await self._twin.acquire()
@@ -169,25 +141,39 @@ class AsyncWaiter:
         self._channel = ""
         self._connection: Any = None
         self._queued = False
+        self._deaf = False
 
     async def acquire(self) -> Grant | Busy:
         """Try; join the queue if the lock is busy."""
         wires, layout = self.backend.aio, self.backend.layout
         if self._connection is None:
             reply = await self.backend.aacquire(self.ask)
-            if isinstance(reply, Grant):
+            if isinstance(reply, Grant) or self._deaf:
                 return reply
             self._channel = layout.new_channel()
-            self._connection = await wires.subscribe(self._channel)
+            try:
+                self._connection = await wires.subscribe(self._channel)
+            except NoPermissionError as error:
+                self._deaf = True
+                tell_deaf(str(error))
+                return reply
         self._queued = True
         tail = layout.ask(self.ask) + layout.entry(self.ask, self._channel)
-        answer = self.backend.answer(self.ask, (await wires.call(ACQUIRE, tail))[0])
+        try:
+            reply = (await wires.call(ACQUIRE, tail))[0]
+        except BackendUnavailable:
+            self._queued = False
+            raise
+        answer = self.backend.answer(self.ask, reply)
         if isinstance(answer, Grant):
             self._queued = False
         return answer
 
     async def wait(self, seconds: float) -> Grant | None:
         """Sleep until the lock is handed over, ``seconds`` at the most."""
+        if self._connection is None:
+            await asyncio.sleep(Waiter.pause(seconds))
+            return None
         try:
             message = await self.backend.aio.listen(self._connection, seconds)
         except BaseException as error:
@@ -209,7 +195,15 @@ class AsyncWaiter:
             await self.backend.aio.discard(connection)
         if self._queued:
             self._queued = False
-            await self.backend.aio.call(LEAVE, leaving(self.backend.layout, self.ask, self._channel))
+            try:
+                await self.backend.aio.call(LEAVE, leaving(self.backend.layout, self.ask, self._channel))
+            except BackendUnavailable as error:
+                tell_left(self.ask.name, error)
+
+
+def tell_left(name: str, error: BackendUnavailable) -> None:
+    """Say that a place was given up without the store's knowing."""
+    logger.warning("lock %r: a waiter left the queue and could not say so: %s", name, error)
 
 
 def handed_over(message: Any, token: str) -> int | None:

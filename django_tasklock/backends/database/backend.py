@@ -1,0 +1,169 @@
+"""The verbs, over rows of ``LockRow``.
+
+A row is changed only by an UPDATE that names what was read there (token, fence, expiry),
+so of any number of processes that saw a lock free one gets it, at every isolation level.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from itertools import groupby
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db.models import Q
+
+from django_tasklock.backends.base import Backend
+from django_tasklock.backends.database.clock import Now
+from django_tasklock.backends.database.rows import FIELDS, Row, insert, key_of, look, rows_of, terms, unchanged
+from django_tasklock.backends.database.session import Session
+from django_tasklock.conf import Settings
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.types import Ask, Busy, Grant, Record, Released, Renewal, monotonic
+
+__all__ = ["DatabaseBackend"]
+
+logger = logging.getLogger("django_tasklock")
+
+RACES = 10  # lost in a row by one acquire: the lock is in others' hands
+CHUNK = 200  # locks renewed by one statement
+PURGE_EVERY = 600.0  # seconds between two purges by one process
+PURGE_AT_MOST = 200  # rows
+RELEASED_FOR = 86_400_000  # milliseconds a released row is kept
+LAPSED_FOR = 30 * 86_400_000  # milliseconds a row is kept whose holder died and nobody swept
+
+
+class DatabaseBackend(Backend):
+    """Correct on SQLite, PostgreSQL and MySQL/MariaDB, by the database's clock.
+
+    Two queries for a lock that is free, one for a busy one. Verbs that write refuse to work
+    inside ``atomic()``. Waiters poll. How soon an unreachable server is noticed is up to
+    ``connect_timeout`` in the database's ``OPTIONS``.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._session = Session()
+        self._next_purge = monotonic() + PURGE_EVERY * random.random()
+
+    def acquire(self, ask: Ask) -> Grant | Busy:
+        def verb(alias: str, again: bool) -> Grant | Busy:
+            key = key_of(ask.name)
+            for _ in range(RACES):
+                row, now = look(alias, key)
+                if row is None:
+                    fence = now * 1000
+                    taken: int = insert(alias, key, ask, fence)
+                elif not row.live:
+                    fence = max(row.fence + 1, now * 1000)
+                    taken = unchanged(alias, key, row).update(fence=fence, acquired_at=Now(), **terms(ask))
+                elif row.token == ask.token:
+                    fence = row.fence
+                    taken = unchanged(alias, key, row).update(expires_at=Now() + ask.ttl)
+                else:
+                    return Busy(row.record(), row.expires_at - now)
+                if taken:
+                    return Grant(fence, ask.ttl)
+            return Busy(None, 0)
+
+        return self._session.run(verb, name=ask.name)
+
+    def release(self, name: str, token: str) -> Released:
+        def verb(alias: str, again: bool) -> Released:
+            key = key_of(name)
+            if rows_of(alias).filter(key=key, token=token, expires_at__gt=Now()).update(expires_at=Now() * -1):
+                return Released.RELEASED
+            row, _ = look(alias, key)
+            if row is not None and row.live:
+                return Released.NOT_YOURS
+            ours = row is not None and row.token == token and row.expires_at < 0
+            return Released.RELEASED if again and ours else Released.GONE
+
+        outcome = self._session.run(verb, name=name)
+        self._purge_sometimes()
+        return outcome
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        def verb(alias: str, again: bool) -> bool:
+            held = rows_of(alias).filter(key=key_of(name), token=token, expires_at__gt=Now())
+            return held.update(expires_at=Now() + ttl, hold_until=Now() + hold) > 0 or held.exists()
+
+        return self._session.run(verb, name=name)
+
+    def renew(self, batch: Sequence[Renewal]) -> list[bool]:
+        renewed: set[tuple[str, str]] = set()
+        for ttl, group in groupby(sorted(batch, key=_ttl), key=_ttl):
+            pairs = sorted({(key_of(item.name), item.token) for item in group})  # in one order: no deadlocks
+            for start in range(0, len(pairs), CHUNK):
+                renewed |= self._renew(pairs[start : start + CHUNK], ttl)
+        return [(key_of(item.name), item.token) in renewed for item in batch]
+
+    def _renew(self, pairs: list[tuple[str, str]], ttl: int) -> set[tuple[str, str]]:
+        def verb(alias: str, again: bool) -> set[tuple[str, str]]:
+            keys, tokens = zip(*pairs, strict=True)
+            held = rows_of(alias).filter(key__in=keys, token__in=tokens, expires_at__gt=Now())
+            if held.update(expires_at=Now() + ttl) == len(pairs):
+                return set(pairs)
+            return set(pairs).intersection(held.values_list("key", "token"))
+
+        return self._session.run(verb)
+
+    def get(self, name: str) -> Record | None:
+        row, _ = self._session.run(lambda alias, again: look(alias, key_of(name)), name=name, write=False)
+        return row.record() if row is not None and row.live else None
+
+    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
+        def verb(alias: str, again: bool) -> list[Record]:
+            when = Q(expires_at__gt=0, expires_at__lte=Now()) if expired else Q(expires_at__gt=Now())
+            page = rows_of(alias).filter(when).order_by("expires_at", "key")[offset : offset + limit]
+            return [Row(*values).record() for values in page.annotate(now=Now()).values_list(*FIELDS, "now")]
+
+        return self._session.run(verb, write=False)
+
+    def remove(self, name: str, token: str | None = None) -> Record | None:
+        def verb(alias: str, again: bool) -> Record | None:
+            row, _ = look(alias, key_of(name))
+            while row is not None and row.expires_at > 0 and token in (None, row.token):
+                same = rows_of(alias).filter(key=key_of(name), token=row.token, fence=row.fence, expires_at__gt=0)
+                if same.update(token="", expires_at=Now() * -1):  # renewed or not meanwhile
+                    return row.record() if row.live else None
+                row, _ = look(alias, key_of(name))
+            return None
+
+        return self._session.run(verb, name=name)
+
+    def rest(self) -> None:
+        """Close this thread's connection to the lock database, unless a transaction is open on it."""
+        self._session.rest()
+
+    def close(self) -> None:
+        self._session.rest()
+
+    def _purge_sometimes(self) -> None:
+        if monotonic() < self._next_purge:
+            return
+        self._next_purge = monotonic() + PURGE_EVERY * random.uniform(0.5, 1.5)
+        try:
+            self.purge()
+        except (TaskLockError, ImproperlyConfigured):  # the release has succeeded; another time will do
+            logger.debug("old rows of the lock table were not purged", exc_info=True)
+
+    def purge(self) -> int:
+        """Delete a few rows nobody needs any more, found by the index; how many. Runs now and then by itself."""
+
+        def verb(alias: str, again: bool) -> int:
+            released = Q(expires_at__lte=0, expires_at__gt=Now() * -1 + RELEASED_FOR)
+            lapsed = Q(expires_at__gt=0, expires_at__lt=Now() - LAPSED_FOR)
+            deleted = 0
+            for old in (released, lapsed):
+                rows = rows_of(alias).filter(old)
+                keys = list(rows.order_by("expires_at").values_list("key", flat=True)[:PURGE_AT_MOST])
+                if keys:
+                    deleted += rows.filter(key__in=keys).delete()[0]
+            return deleted
+
+        return self._session.run(verb)
+
+
+def _ttl(item: Renewal) -> int:
+    return item.ttl

@@ -1,0 +1,105 @@
+"""One row per lock: what its columns mean, and the queries about one.
+
+``expires_at`` is positive while somebody has the lock, or let it lapse; a released row has
+the time of the release there, negative, so that one index serves listing and purging. It
+stays for a day, so that the fence goes on from it.
+
+``holder`` is JSON in ASCII and has the name in it, too: the column ``name`` may have a
+character set that cannot hold it, and is for people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, NamedTuple
+
+from django.db import IntegrityError, transaction
+from django.db.models import Max, QuerySet
+
+from django_tasklock.backends.database.clock import AggregateNow, Now
+from django_tasklock.backends.values import holder_of, json_object
+from django_tasklock.models import LockRow
+from django_tasklock.types import Ask, Record
+
+__all__ = ["FIELDS", "Row", "insert", "key_of", "look", "rows_of", "terms", "unchanged"]
+
+
+class Row(NamedTuple):
+    """A lock's row as one query saw it, with the database's time."""
+
+    token: str
+    holder: str
+    acquired_at: int
+    hold_until: int
+    expires_at: int
+    fence: int
+    now: int
+
+    @property
+    def live(self) -> bool:
+        """Whether its holder still has the lock."""
+        return self.expires_at > self.now
+
+    def record(self) -> Record:
+        """What the contract shows of it."""
+        holder = json_object(self.holder)
+        return Record(
+            name=str(holder.get("name", "")),
+            token=self.token,
+            holder=holder_of(holder),
+            at=self.acquired_at,
+            until=self.hold_until,
+            now=self.now,
+            fence=self.fence,
+            ttl=self.expires_at - self.now,
+        )
+
+
+FIELDS = ("token", "holder", "acquired_at", "hold_until", "expires_at", "fence")
+
+
+def key_of(name: str) -> str:
+    """The primary key of a name: no collation takes two of them for one."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def rows_of(alias: str) -> QuerySet[LockRow]:
+    """All rows, in the database ``alias``."""
+    return LockRow._base_manager.using(alias)
+
+
+def look(alias: str, key: str) -> tuple[Row | None, int]:
+    """The row if there is one, and the database's time: an aggregate over no row has a time as well."""
+    found: dict[str, Any] = rows_of(alias).filter(key=key).aggregate(now=AggregateNow(), **_MAXIMA)
+    return (None if found["fence"] is None else Row(**found)), found["now"]
+
+
+_MAXIMA = {field: Max(field) for field in FIELDS}
+
+
+def unchanged(alias: str, key: str, row: Row) -> QuerySet[LockRow]:
+    """The row, if nobody has written to it since it was read."""
+    return rows_of(alias).filter(key=key, token=row.token, fence=row.fence, expires_at=row.expires_at)
+
+
+def terms(ask: Ask) -> dict[str, Any]:
+    """What a grant writes, beside its fence and time."""
+    return {
+        "name": ask.name.encode("ascii", "backslashreplace").decode()[:255],
+        "token": ask.token,
+        "holder": json.dumps({**json_object(ask.holder), "name": ask.name}),
+        "hold_until": Now() + ask.hold,
+        "expires_at": Now() + ask.ttl,
+    }
+
+
+def insert(alias: str, key: str, ask: Ask, fence: int) -> bool:
+    """Grant a lock that has no row yet; ``False`` if another process was first."""
+    row = LockRow(key=key, fence=fence, acquired_at=Now(), **terms(ask))
+    try:
+        with transaction.atomic(using=alias):
+            rows_of(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
+    except IntegrityError:
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""Running one verb against the database: where, how often, and what an error means."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import copy_context
+from typing import TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
+from django_tasklock.models import LockRow
+
+__all__ = ["PATIENCE", "Session"]
+
+T = TypeVar("T")
+
+PATIENCE = 2.0
+"""Seconds during which a deadlock, a serialization failure or a locked SQLite file is tried again."""
+
+_SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
+_MYSQL_CODES = frozenset({1020, 1205, 1213})  # record changed, lock wait timeout, deadlock
+_SQLITE_CODES = frozenset({5, 6})  # busy, locked
+
+
+class Session:
+    """Takes a verb to the database that the routers name for ``LockRow``."""
+
+    @property
+    def alias(self) -> str:
+        """The database the locks are in."""
+        return router.db_for_write(LockRow)
+
+    def run(self, verb: Callable[[str, bool], T], *, name: str | None = None, write: bool = True) -> T:
+        """``verb(alias, again)``; ``again``: an earlier try may have been executed, its reply was lost.
+
+        Verbs are safe to repeat. One that writes is refused with ``TransactionOpen`` where
+        others would not see the result until commit. ``BackendUnavailable`` when the
+        database could not be asked, ``ImproperlyConfigured`` when the table is missing.
+        """
+        alias = self.alias
+        if not _in_event_loop():
+            return self._try(alias, verb, name, write)
+        with ThreadPoolExecutor(1) as helper:  # Django refuses the ORM in the thread of an event loop
+            return helper.submit(copy_context().run, self._try_and_close, alias, verb, name, write).result()
+
+    def rest(self) -> None:
+        """Close this thread's connection, unless a transaction is open on it."""
+        connection = connections[self.alias]
+        if not connection.in_atomic_block:
+            connection.close()
+
+    def _try_and_close(self, alias: str, verb: Callable[[str, bool], T], name: str | None, write: bool) -> T:
+        try:
+            return self._try(alias, verb, name, write)
+        finally:
+            connections[alias].close()
+
+    def _try(self, alias: str, verb: Callable[[str, bool], T], name: str | None, write: bool) -> T:
+        connection = connections[alias]
+        patience = time.monotonic() + PATIENCE
+        dropped = False
+        while True:
+            was_open = connection.connection is not None
+            try:
+                with _committing(connection, name) if write else nullcontext():
+                    return verb(alias, dropped)
+            except Error as error:
+                if was_open and not dropped and _unusable(connection):
+                    dropped = True
+                    connection.close()
+                elif _passing(error) and time.monotonic() < patience:
+                    time.sleep(random.uniform(0.001, 0.05))
+                else:
+                    raise _explained(error, connection, name) from error
+
+
+@contextmanager
+def _committing(connection: BaseDatabaseWrapper, name: str | None) -> Iterator[None]:
+    """A place where a statement is committed when it returns. The block of a ``TestCase`` counts as one."""
+    if not connection.in_atomic_block:
+        if not connection.get_autocommit():
+            raise _refused("autocommit is off", name)
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(transaction.atomic(using=connection.alias, durable=True))
+        except RuntimeError as error:
+            raise _refused("a transaction is open", name) from error
+        yield
+
+
+def _refused(why: str, name: str | None) -> TransactionOpen:
+    return TransactionOpen(
+        f"{why}: others would not see the lock change before the commit, and a rollback would undo it."
+        " Take and release the lock outside of atomic() (with ATOMIC_REQUESTS: transaction.non_atomic_requests),"
+        " or publish the task with transaction.on_commit()",
+        name=name,
+    )
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
+
+
+def _unusable(connection: BaseDatabaseWrapper) -> bool:
+    return not connection.in_atomic_block and not connection.is_usable()
+
+
+def _passing(error: Error) -> bool:
+    """Whether another try may simply succeed."""
+    cause = error.__cause__
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    if state is not None:
+        return state in _SQLSTATES
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is not None:
+        return code & 0xFF in _SQLITE_CODES
+    return cause is not None and bool(cause.args) and cause.args[0] in _MYSQL_CODES
+
+
+def _explained(error: Error, connection: BaseDatabaseWrapper, name: str | None) -> Exception:
+    table = LockRow._meta.db_table
+    try:
+        missing = connection.connection is not None and table not in connection.introspection.table_names()
+    except Error:
+        missing = False
+    if missing:
+        return ImproperlyConfigured(
+            f"the lock table {table!r} is missing in database {connection.alias!r}: run manage.py migrate tasklock"
+        )
+    return BackendUnavailable(f"the lock database {connection.alias!r} could not be asked: {error}", name=name)

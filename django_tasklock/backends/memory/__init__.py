@@ -1,0 +1,12 @@
+"""Locks of one process, for tests of code that uses locks. Other processes do not see them.
+
+    TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+
+The whole contract holds: leases lapse, releases hand over in order of arrival. ``reset()``
+forgets every lock between two tests; ``advance(60)`` lets a minute pass without waiting.
+"""
+
+from django_tasklock.backends.memory.backend import MemoryBackend
+from django_tasklock.backends.memory.store import advance, reset
+
+__all__ = ["MemoryBackend", "advance", "reset"]

@@ -1,0 +1,184 @@
+"""The verbs, and waiting, over the process's store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from django_tasklock.backends.base import Backend, Waiter
+from django_tasklock.backends.memory.store import CLAIM, store
+from django_tasklock.conf import Settings
+from django_tasklock.types import Ask, Busy, Grant, Record, Released, Renewal, monotonic
+
+__all__ = ["MemoryBackend"]
+
+
+class MemoryBackend(Backend):
+    """The contract within one process. Every object of this class has the same locks."""
+
+    across_processes = False
+    wakes = True
+
+    def __init__(self, settings: Settings) -> None:
+        pass
+
+    def acquire(self, ask: Ask) -> Grant | Busy:
+        with store.mutex:
+            held = store.current(ask.name)
+            if held is None:
+                held = store.grant(ask, ask.ttl)
+            elif held.token == ask.token:
+                held.expires = store.now() + ask.ttl
+            else:
+                record = store.record(ask.name, held)
+                return Busy(record, record.ttl)
+            return Grant(held.fence, ask.ttl)
+
+    def release(self, name: str, token: str) -> Released:
+        with store.mutex:
+            held = store.current(name)
+            if held is None:
+                return Released.GONE
+            if held.token != token:
+                return Released.NOT_YOURS
+            store.free(name)
+            return Released.RELEASED
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        with store.mutex:
+            held = store.owned(name, token)
+            if held is not None:
+                now = store.now()
+                held.expires, held.until = now + ttl, now + hold
+            return held is not None
+
+    def renew(self, batch: Sequence[Renewal]) -> list[bool]:
+        with store.mutex:
+            found = [store.owned(item.name, item.token) for item in batch]
+            for held, item in zip(found, batch, strict=True):
+                if held is not None:
+                    held.expires = store.now() + item.ttl
+            return [held is not None for held in found]
+
+    def get(self, name: str) -> Record | None:
+        with store.mutex:
+            held = store.current(name)
+            return None if held is None else store.record(name, held)
+
+    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
+        with store.mutex:
+            now = store.now()
+            names = [name for name, held in store.held.items() if (held.expires <= now) is expired]
+            names.sort(key=lambda name: (store.held[name].expires, name))
+            return [store.record(name, store.held[name]) for name in names[offset : offset + limit]]
+
+    def remove(self, name: str, token: str | None = None) -> Record | None:
+        with store.mutex:
+            live = store.current(name)
+            held = live or store.held.get(name)
+            if held is None or token not in (None, held.token):
+                return None
+            record = store.record(name, held)
+            store.free(name)
+            return record if live else None
+
+    def waiter(self, ask: Ask) -> Waiter:
+        return MemoryWaiter(self, ask)
+
+    async def aacquire(self, ask: Ask) -> Grant | Busy:
+        return self.acquire(ask)
+
+    async def arelease(self, name: str, token: str) -> Released:
+        return self.release(name, token)
+
+    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return self.extend(name, token, ttl, hold)
+
+    async def aget(self, name: str) -> Record | None:
+        return self.get(name)
+
+
+class MemoryWaiter(Waiter):
+    """A place in the queue of one lock. Whoever neither waits nor asks for a second is passed over."""
+
+    def __init__(self, backend: Backend, ask: Ask) -> None:
+        super().__init__(backend, ask)
+        self._taken = False
+        self._seen = monotonic()
+        self._bell: Callable[[], object] | None = None  # only while asleep
+
+    @property
+    def present(self) -> bool:
+        """Whether somebody is there to take the lock."""
+        return self._bell is not None or monotonic() < self._seen + CLAIM / 1000
+
+    def ring(self) -> None:
+        """Wake whoever sleeps here."""
+        if self._bell is not None:
+            with contextlib.suppress(RuntimeError):  # the event loop has ended: the claim will lapse
+                self._bell()
+
+    def acquire(self) -> Grant | Busy:
+        with store.mutex:
+            self._seen = monotonic()
+            answer = self.backend.acquire(self.ask)
+            self._taken = isinstance(answer, Grant)
+            if not self._taken:
+                queue = store.queues.setdefault(self.ask.name, deque())
+                if self not in queue:
+                    queue.append(self)
+                assert isinstance(answer, Busy)
+            return answer
+
+    def wait(self, seconds: float) -> Grant | None:
+        ends = monotonic() + seconds
+        event = threading.Event()
+        self._bell = event.set
+        try:
+            while isinstance(step := self._step(ends), float):
+                event.wait(step)
+                event.clear()
+            return step
+        finally:
+            self._seen, self._bell = monotonic(), None
+
+    def _step(self, ends: float) -> Grant | float | None:
+        """The lock, or for how long to sleep, or ``None`` when it is time to give up."""
+        with store.mutex:
+            answer = self.acquire()
+            if isinstance(answer, Grant):
+                return answer
+            left = ends - monotonic()
+            return min(left, (answer.remaining or 0) / 1000 + 0.001) if left > 0 else None
+
+    def leave(self) -> None:
+        with store.mutex:
+            with contextlib.suppress(KeyError, ValueError):
+                queue = store.queues[self.ask.name]
+                queue.remove(self)
+                if not queue:
+                    del store.queues[self.ask.name]
+            if not self._taken:
+                self.backend.release(self.ask.name, self.ask.token)
+
+    async def aacquire(self) -> Grant | Busy:
+        return self.acquire()
+
+    async def await_(self, seconds: float) -> Grant | None:
+        ends = monotonic() + seconds
+        event, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._bell = lambda: loop.call_soon_threadsafe(event.set)
+        try:
+            while isinstance(step := self._step(ends), float):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(event.wait(), step)
+                event.clear()
+            return step
+        finally:
+            self._seen, self._bell = monotonic(), None
+
+    async def aleave(self) -> None:
+        self.leave()

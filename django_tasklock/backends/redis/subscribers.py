@@ -1,0 +1,93 @@
+"""Connections that listen, each on a channel of its own, kept for the next who waits."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import cache
+from typing import Any
+
+import redis
+from redis.exceptions import NoPermissionError, RedisError
+
+from django_tasklock.backends.redis.layout import Layout
+from django_tasklock.backends.redis.location import connect
+from django_tasklock.backends.redis.wire import bulk, unavailable
+
+__all__ = ["Subscriber", "Subscribers", "tell_deaf"]
+
+logger = logging.getLogger("django_tasklock")
+
+
+class Subscriber:
+    """A connection that listens on a channel of its own."""
+
+    def __init__(self, connection: Any, channel: str) -> None:
+        self.connection = connection
+        self.channel = channel
+
+
+class Subscribers:
+    """Idle subscribers: as many as ever waited at once in this process."""
+
+    def __init__(self, pool: redis.ConnectionPool, layout: Layout) -> None:
+        self._pool = pool
+        self._layout = layout
+        self._idle: deque[Subscriber] = deque()
+
+    def idle(self) -> Subscriber | None:
+        """One that is at hand and still connected."""
+        while (subscriber := self._pop()) is not None:
+            try:
+                while subscriber.connection.can_read(0):
+                    subscriber.connection.read_response()  # a push that its waiter no longer waited for
+                return subscriber
+            except (RedisError, OSError):
+                self.discard(subscriber)
+        return None
+
+    def new(self) -> Subscriber:
+        """One that the server has confirmed: a publish from now on reaches it.
+
+        ``NoPermissionError`` if the server does not let this user listen.
+        """
+        connection = None
+        try:
+            connection = connect(self._pool)
+            subscriber = Subscriber(connection, self._layout.new_channel())
+            connection.send_packed_command((b"*2\r\n$9\r\nSUBSCRIBE\r\n" + bulk(subscriber.channel),))
+            connection.read_response()
+        except BaseException as error:
+            if connection is not None:
+                connection.disconnect()
+                self._pool.release(connection)
+            if isinstance(error, RedisError | OSError) and not isinstance(error, NoPermissionError):
+                raise unavailable(error) from error
+            raise
+        return subscriber
+
+    def keep(self, subscriber: Subscriber) -> None:
+        """Put one back for the next who waits."""
+        self._idle.append(subscriber)
+
+    def discard(self, subscriber: Subscriber) -> None:
+        """Close one."""
+        subscriber.connection.disconnect()
+        self._pool.release(subscriber.connection)
+
+    def close(self) -> None:
+        """Close those that are idle."""
+        while (subscriber := self._pop()) is not None:
+            self.discard(subscriber)
+
+    def _pop(self) -> Subscriber | None:
+        try:
+            return self._idle.pop()
+        except IndexError:  # also when another thread was faster
+            return None
+
+
+@cache  # once per process is enough
+def tell_deaf(why: str) -> None:
+    """Say that waiters are not woken."""
+    logger.warning("waiters poll, in no order: Redis does not let its user SUBSCRIBE to their channels (%s)", why)

@@ -1,0 +1,30 @@
+"""What stores keep as text, read back without trusting it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django_tasklock.types import Holder
+
+__all__ = ["holder_of", "json_object"]
+
+
+def json_object(text: object) -> dict[str, Any]:
+    """The JSON object in ``text``; an empty one if there is none."""
+    try:
+        value = json.loads(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def holder_of(data: object) -> Holder:
+    """A holder from decoded JSON, whatever is unknown, missing or of a wrong type there."""
+    if not isinstance(data, dict):
+        return Holder()
+    try:
+        pid = int(data.get("pid", 0))
+    except (TypeError, ValueError):
+        pid = 0
+    return Holder(pid=pid, **{key: str(data.get(key, "")) for key in ("host", "boot", "task", "task_id")})

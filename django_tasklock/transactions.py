@@ -1,0 +1,61 @@
+"""Whose transaction is open, and connections that the server has dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_tasklock.exceptions import TransactionOpen
+
+__all__ = ["HINT", "counts_changes", "durable", "joined", "reconnect"]
+
+HINT = (
+    "others would not see it until commit. Do it outside atomic(): publish the task with delay_on_commit, "
+    "exempt the view from ATOMIC_REQUESTS, or do not run tasks eagerly inside a transaction"
+)
+"""Why a claim cannot be made there, and what to do."""
+
+
+@contextmanager
+def durable(using: str, what: str) -> Iterator[None]:
+    """``atomic(durable=True)``, with ``TransactionOpen`` saying why ``what`` cannot be done in an open transaction.
+
+    ``TestCase``, which wraps each test in a transaction of its own, is let through.
+    """
+    block = transaction.atomic(using=using, durable=True)
+    try:
+        block.__enter__()
+    except RuntimeError as error:
+        raise TransactionOpen(f"cannot {what} inside an open transaction: {HINT}") from error
+    try:
+        yield
+    except BaseException as error:
+        block.__exit__(type(error), error, error.__traceback__)
+        raise
+    block.__exit__(None, None, None)
+
+
+def joined(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a transaction of the caller's is open: not ours to commit, nor its connection ours to close."""
+    if connection.in_atomic_block:
+        return True
+    if connection.connection is None:
+        return not connection.settings_dict["AUTOCOMMIT"]
+    return not connection.autocommit
+
+
+def reconnect(connection: BaseDatabaseWrapper) -> None:
+    """Close it if the server has dropped it: the next query opens a new one.
+
+    Never because of its age: the body may be reading from it.
+    """
+    if connection.connection is not None and not connection.is_usable():
+        connection.close()
+
+
+def counts_changes(connection: BaseDatabaseWrapper) -> bool:
+    """Whether an UPDATE may answer with the rows it changed, not those it matched: MySQL without ``FOUND_ROWS``."""
+    return connection.vendor == "mysql"

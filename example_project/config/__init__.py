@@ -1,0 +1,5 @@
+"""The project. Importing it makes the Celery app, so that ``@shared_task`` finds it."""
+
+from config.celery import app as celery_app
+
+__all__ = ["celery_app"]

@@ -1,0 +1,119 @@
+"""Settings of the video site. What differs between machines comes from the environment.
+
+=================  =============================================================================
+``REDIS_URL``      the Redis server, without a database number; default ``redis://127.0.0.1:6379``
+``DATA_DIR``       where the SQLite file and the media live; default ``.data`` beside ``manage.py``
+``TASKLOCK_LEASE`` seconds until a dead worker's lock is free again; default 60
+``SECRET_KEY``     set it wherever others can reach the site
+``DEBUG``          ``0`` to switch off; on by default, because ``runserver`` serves media only then
+=================  =============================================================================
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import os
+from pathlib import Path
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+DATA_DIR = Path(os.environ.get("DATA_DIR") or BASE_DIR / ".data").resolve()
+DATA_DIR.mkdir(parents=True, exist_ok=True)
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379").rstrip("/")
+
+DEBUG = os.environ.get("DEBUG", "1") != "0"
+SECRET_KEY = os.environ.get("SECRET_KEY", "only for an example on your own machine")
+ALLOWED_HOSTS = os.environ.get("ALLOWED_HOSTS", "127.0.0.1,localhost").split(",")
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_tasklock",
+    "videos",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+ROOT_URLCONF = "config.urls"
+WSGI_APPLICATION = "config.wsgi.application"
+ASGI_APPLICATION = "config.asgi.application"
+
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": DATA_DIR / "db.sqlite3",
+        # Several workers write at once: take the write lock at BEGIN, and wait for it.
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
+        },
+    },
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": f"{REDIS_URL}/1",
+        "KEY_PREFIX": "video_web",
+        "TIMEOUT": 3600,
+    },
+}
+
+TASKLOCK = {"LEASE": float(os.environ.get("TASKLOCK_LEASE", "60"))}
+
+CELERY_BROKER_URL = f"{REDIS_URL}/0"
+CELERY_TASK_IGNORE_RESULT = True
+# A slot that is busy for an hour must not sit on the next messages as well.
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# The web page answers within seconds when the broker is away.
+CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 1, "interval_start": 0.2}
+
+STATIC_URL = "static/"
+MEDIA_URL = "media/"
+MEDIA_ROOT = DATA_DIR / "media"
+# Python's own table does not know MPEG segments, and a machine's may take .ts for something else.
+mimetypes.add_type("video/mp2t", ".ts")
+mimetypes.add_type("application/vnd.apple.mpegurl", ".m3u8")
+
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "loggers": {
+        "django_tasklock": {"handlers": ["console"], "level": "INFO"},
+        "videos": {"handlers": ["console"], "level": "INFO"},
+    },
+}

@@ -1,0 +1,45 @@
+"""What the demo knows besides the database: how often it published, and what it killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from celery import current_app
+
+from videos.models import Attempt
+
+__all__ = ["Facts"]
+
+
+@dataclass
+class Facts:
+    """Collected while the demo runs, read by the verdict."""
+
+    lengths: dict[int, float] = field(default_factory=dict)
+    """Seconds of each upload, by video."""
+    published: Counter[int] = field(default_factory=Counter)
+    """Messages, by video."""
+    killed_at: datetime | None = None
+    lost: list[Attempt] = field(default_factory=list)
+    """What the killed worker was in the middle of."""
+
+    def lost_of(self, video_id: int) -> Attempt | None:
+        """The attempt of this video that died with the worker, if one did."""
+        return next((attempt for attempt in self.lost if attempt.video_id == video_id), None)
+
+    def recovered_after(self, video_id: int) -> float | None:
+        """Seconds from the kill to the next claim of a video that the killed worker had."""
+        before = self.lost_of(video_id)
+        if before is None or self.killed_at is None:
+            return None
+        after = Attempt.objects.filter(video_id=video_id, epoch__gt=before.epoch).first()
+        return (after.started_at - self.killed_at).total_seconds() if after else None
+
+    @staticmethod
+    def unread() -> tuple[int, int]:
+        """Messages in the queue, and messages given to a worker that has not acknowledged them."""
+        with current_app.connection_for_read() as connection:
+            client = connection.default_channel.client
+            return client.llen(current_app.conf.task_default_queue), client.hlen("unacked")

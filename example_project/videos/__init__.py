@@ -1,0 +1,1 @@
+"""Uploaded videos, and what becomes of them."""

@@ -1,0 +1,133 @@
+"""What the site stores. ``Video`` is the guarded row; the other tables are written beside it."""
+
+from __future__ import annotations
+
+import posixpath
+
+from django.conf import settings
+from django.core.validators import FileExtensionValidator
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_tasklock.models import GuardedModel
+
+__all__ = ["Attempt", "Rendition", "Skip", "Video"]
+
+
+class Video(GuardedModel):
+    """One upload. ``GuardedModel`` brings the two columns that let the row refuse an overtaken worker.
+
+    While a task runs, ``status`` and everything below it belong to the claim: change them with
+    a conditional ``filter(...).update(...)``, never with ``save()``, which writes every column.
+    """
+
+    class Status(models.TextChoices):
+        """From the upload to the stream."""
+
+        UPLOADING = "uploading", _("waiting")
+        PROCESSING = "processing", _("starting")
+        TRANSCODING = "transcoding", _("transcoding")
+        READY = "ready", _("ready")
+        FAILED = "failed", _("failed")
+
+    title = models.CharField(_("title"), max_length=200)
+    upload = models.FileField(
+        _("file"),
+        upload_to="uploads/",
+        validators=[FileExtensionValidator(["mp4", "m4v", "mov", "mkv", "webm", "avi"])],
+    )
+    created_at = models.DateTimeField(_("uploaded"), auto_now_add=True)
+    status = models.CharField(_("status"), max_length=20, choices=Status, default=Status.UPLOADING)
+    progress = models.PositiveSmallIntegerField(_("progress"), default=0, help_text=_("Percent."))
+    duration = models.FloatField(_("duration"), null=True, blank=True, editable=False, help_text=_("Seconds."))
+    # Text, not a FileField: a FileField stores "" when it is empty, and the guard asks for NULL.
+    hls_file = models.CharField(_("playlist"), max_length=200, null=True, blank=True, editable=False)  # noqa: DJ001
+    thumbnail = models.CharField(_("thumbnail"), max_length=200, default="", blank=True, editable=False)
+
+    class Meta:
+        ordering = ("pk",)
+        verbose_name = _("video")
+        verbose_name_plural = _("videos")
+
+    def __str__(self) -> str:
+        return self.title
+
+    @property
+    def hls_url(self) -> str:
+        """Address of the master playlist; empty until there is one."""
+        return _media_url(self.hls_file)
+
+    @property
+    def thumbnail_url(self) -> str:
+        """Address of the thumbnail; empty until there is one."""
+        return _media_url(self.thumbnail)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is progress to be seen."""
+        return self.status in (self.Status.PROCESSING, self.Status.TRANSCODING)
+
+
+class Rendition(models.Model):
+    """One picture size of a video's stream."""
+
+    video = models.ForeignKey(Video, on_delete=models.CASCADE, related_name="renditions")
+    width = models.PositiveIntegerField()
+    height = models.PositiveIntegerField()
+    bandwidth = models.PositiveIntegerField(help_text=_("Bits per second, at most."))
+    playlist = models.CharField(max_length=200)
+
+    class Meta:
+        ordering = ("video", "height")
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}"
+
+
+class Attempt(models.Model):
+    """One run of the transcoder, noted by the worker that ran it, won or lost.
+
+    Deliberately not guarded: it is the evidence that each video was transcoded once.
+    A row that stays ``running`` although its video was claimed again belongs to a worker that was killed.
+    """
+
+    class Outcome(models.TextChoices):
+        """How it ended."""
+
+        RUNNING = "running", _("running")
+        PUBLISHED = "published", _("published")
+        FAILED = "failed", _("failed")
+        OVERTAKEN = "overtaken", _("overtaken")
+
+    video = models.ForeignKey(Video, on_delete=models.CASCADE, related_name="attempts")
+    epoch = models.BigIntegerField(help_text=_("Which claim of the row this was."))
+    worker = models.CharField(max_length=200)
+    pid = models.PositiveIntegerField()
+    task_id = models.CharField(max_length=64)
+    started_at = models.DateTimeField(auto_now_add=True)
+    transcoded_at = models.DateTimeField(null=True, help_text=_("When ffmpeg was done."))
+    outcome = models.CharField(max_length=20, choices=Outcome, default=Outcome.RUNNING)
+
+    class Meta:
+        ordering = ("pk",)
+
+    def __str__(self) -> str:
+        return f"{self.video_id}/{self.epoch} on {self.worker}: {self.outcome}"
+
+
+class Skip(models.Model):
+    """One message that was thrown away because the video was busy or done."""
+
+    video = models.ForeignKey(Video, on_delete=models.CASCADE, related_name="skips")
+    reason = models.CharField(max_length=40)
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("pk",)
+
+    def __str__(self) -> str:
+        return f"{self.video_id}: {self.reason}"
+
+
+def _media_url(path: str | None) -> str:
+    return posixpath.join(settings.MEDIA_URL, path) if path else ""

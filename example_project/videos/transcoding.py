@@ -1,0 +1,110 @@
+"""From an upload to an HLS stream with two renditions and a thumbnail."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from videos import ffmpeg
+
+__all__ = ["MASTER", "THUMBNAIL", "Stream", "Variant", "remove_older", "transcode", "workspace"]
+
+MASTER = "master.m3u8"
+THUMBNAIL = "thumbnail.jpg"
+SEGMENT = 4  # seconds
+SIZES = ((240, "400k"), (480, "1200k"))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One rendition, as the master playlist describes it. ``playlist`` is relative to the master."""
+
+    width: int
+    height: int
+    bandwidth: int
+    playlist: str
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What ``transcode`` made."""
+
+    duration: float
+    variants: tuple[Variant, ...]
+
+
+@contextmanager
+def workspace(home: Path, epoch: int) -> Iterator[Path]:
+    """A fresh directory inside ``home`` for one claim; gone afterwards unless it was renamed into place.
+
+    Fresh for every claim: a worker that was overtaken must not write into its successor's files.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f"{epoch}-", suffix=".part", dir=home))
+    try:
+        part.chmod(0o755)
+        yield part
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_older(home: Path, epoch: int) -> None:
+    """Delete what claims before ``epoch`` left in ``home``: none of them can be published any more."""
+    for entry in home.iterdir():
+        found = re.match(r"\d+", entry.name)
+        if found and int(found[0]) < epoch:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def transcode(source: Path, target: Path, on_progress: Callable[[int], None]) -> Stream:
+    """Make the stream and the thumbnail of ``source`` inside ``target``, telling whole percents.
+
+    ``TranscodeError`` if the file is not a video. Whatever ``on_progress`` raises stops the work.
+    """
+    found = ffmpeg.probe(source)
+    told = -1
+
+    def on_time(seconds: float) -> None:
+        nonlocal told
+        percent = min(99, int(100 * seconds / found.duration)) if found.duration else 0
+        if percent > told:
+            told = percent
+            on_progress(percent)
+
+    middle = str(found.duration / 2)
+    picture = ["-frames:v", "1", "-vf", "scale=320:-2", "-update", "1", str(target / THUMBNAIL)]
+    ffmpeg.run(["-ss", middle, *ffmpeg.input_options(source), *picture])
+    ffmpeg.run([*ffmpeg.input_options(source), *_hls_options(target, found.has_audio)], on_time)
+    return Stream(found.duration, _variants((target / MASTER).read_text()))
+
+
+def _hls_options(target: Path, has_audio: bool) -> list[str]:
+    # One thread each: the worker's --concurrency says how many cores are used.
+    heights = [height for height, _ in SIZES]
+    scaled = ";".join(f"[s{n}]scale=-2:'min({height},trunc(ih/2)*2)'[v{n}]" for n, height in enumerate(heights))
+    splits = "".join(f"[s{n}]" for n in range(len(SIZES)))
+    options = ["-filter_complex", f"[0:v:0]split={len(SIZES)}{splits};{scaled}", "-filter_complex_threads", "1"]
+    streams = []
+    for n, (height, rate) in enumerate(SIZES):
+        options += ["-map", f"[v{n}]", f"-b:v:{n}", rate, *(["-map", "0:a:0"] if has_audio else [])]
+        streams.append(f"v:{n},{f'a:{n},' if has_audio else ''}name:{height}p")
+    return [
+        *options,
+        *("-c:v", "libx264", "-preset", "veryfast", "-pix_fmt", "yuv420p", "-threads", "1"),
+        *("-force_key_frames", f"expr:gte(t,n_forced*{SEGMENT})"),
+        *("-c:a", "aac", "-b:a", "96k", "-ac", "2"),
+        *("-f", "hls", "-hls_time", str(SEGMENT), "-hls_playlist_type", "vod"),
+        *("-hls_segment_filename", str(target / "%v" / "%04d.ts")),
+        *("-master_pl_name", MASTER, "-var_stream_map", " ".join(streams)),
+        str(target / "%v" / "index.m3u8"),
+    ]
+
+
+def _variants(master: str) -> tuple[Variant, ...]:
+    found = re.findall(r"#EXT-X-STREAM-INF:BANDWIDTH=(\d+).*?RESOLUTION=(\d+)x(\d+).*\n(.+)", master)
+    return tuple(Variant(int(width), int(height), int(rate), name.strip()) for rate, width, height, name in found)

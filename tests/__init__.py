@@ -1,0 +1,1 @@
+"""The tests of django_tasklock."""

@@ -1,0 +1,1 @@
+"""What tests share: the servers they talk to and the things they do to them."""

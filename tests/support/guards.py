@@ -1,0 +1,224 @@
+"""Guards, second connections, databases that hang up, and processes that claim one row."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Q
+from django.dispatch import Signal
+
+from django_tasklock import Claim, StaleClaim, StateGuard
+
+__all__ = [
+    "AGAIN",
+    "GUARD",
+    "MEMORY",
+    "ONCE",
+    "PROCESSES",
+    "Tried",
+    "database_hangs_up",
+    "elsewhere",
+    "heard",
+    "new_token",
+    "race",
+    "raw_connection",
+    "reply_is_lost",
+    "states",
+]
+
+T = TypeVar("T")
+
+MEMORY = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+"""For tests to which it is all the same where the lock is."""
+
+_OPEN = ["uploading", "processing", "transcoding"]
+GUARD = StateGuard(
+    claim_from=_OPEN, exclude=Q(hls_file__isnull=False), claim_as="processing", done="ready", failed="failed"
+)
+"""As in the design: a row that was being worked on may be claimed again."""
+ONCE = StateGuard(claim_from=["uploading"], claim_as="processing", done="ready", failed="failed")
+"""A row that is being worked on may not be claimed: a claim cannot be repeated by accident."""
+AGAIN = StateGuard(claim_from=[*_OPEN, "ready"], claim_as="processing", done="ready")
+"""There is always something to claim: for races."""
+
+
+def new_token() -> str:
+    """A token as locks make them."""
+    return os.urandom(16).hex()
+
+
+def states(row: Any) -> tuple[Any, ...]:
+    """What the database says now: status, progress and, where there is one, epoch."""
+    row.refresh_from_db()
+    return (row.status, row.progress, *([row.lock_epoch] if hasattr(row, "lock_epoch") else []))
+
+
+@contextmanager
+def heard(signal: Signal) -> Iterator[list[dict[str, Any]]]:
+    """What a signal's receivers were told meanwhile."""
+    told: list[dict[str, Any]] = []
+
+    def receiver(**details: Any) -> None:
+        told.append({key: value for key, value in details.items() if key != "signal"})
+
+    signal.connect(receiver, weak=False)
+    try:
+        yield told
+    finally:
+        signal.disconnect(receiver)
+
+
+def elsewhere(work: Callable[[], T], seconds: float = 60) -> T:
+    """``work()`` in a thread, and so on a database connection, of its own; its result or its error."""
+    ended: dict[str, Any] = {}
+
+    def run() -> None:
+        try:
+            ended["value"] = work()
+        except BaseException as error:
+            ended["error"] = error
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run, name="elsewhere")
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), f"not done within {seconds} s"
+    if "error" in ended:
+        raise ended["error"]
+    return ended["value"]  # type: ignore[no-any-return]
+
+
+def raw_connection(using: str = "default") -> Any:
+    """The driver's connection of this thread; ``None`` if it has none."""
+    return connections[using].connection
+
+
+@contextmanager
+def database_hangs_up(using: str = "default") -> Iterator[None]:
+    """The server has dropped this thread's connection. SQLite has no server: what Django sees of one is acted."""
+    connection = connections[using]
+    connection.ensure_connection()
+    dead = connection.connection
+    if connection.vendor == "sqlite":
+        with _acted(connection, dead):
+            yield
+        return
+    elsewhere(lambda: _kill(connections[using], dead))
+    yield
+
+
+def _kill(other: BaseDatabaseWrapper, dead: Any) -> None:
+    with other.cursor() as cursor:
+        if other.vendor == "postgresql":
+            cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [dead.info.backend_pid])
+            assert cursor.fetchone() == (True,)
+        else:
+            cursor.execute(f"KILL {dead.thread_id()}")
+
+
+@contextmanager
+def _acted(connection: BaseDatabaseWrapper, dead: Any) -> Iterator[None]:
+    def execute(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        if connection.connection is dead:
+            raise OperationalError("server closed the connection unexpectedly")
+        return execute(sql, params, many, context)
+
+    connection.is_usable = lambda: connection.connection is not dead  # type: ignore[method-assign]
+    try:
+        with connection.execute_wrapper(execute):
+            yield
+    finally:
+        del connection.is_usable
+
+
+@contextmanager
+def reply_is_lost(to: str, using: str = "default") -> Iterator[list[str]]:
+    """The first statement that begins with ``to``, or the first ``COMMIT``, is done, and its answer lost."""
+    connection = connections[using]
+    lost: list[str] = []
+
+    def answer_lost(what: str) -> None:
+        lost.append(what)
+        raise OperationalError("server closed the connection unexpectedly")
+
+    def execute(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        result = execute(sql, params, many, context)
+        if not lost and sql.startswith(to):
+            answer_lost(sql)
+        return result
+
+    def commit() -> None:
+        type(connection)._commit(connection)  # type: ignore[attr-defined]
+        if not lost and to == "COMMIT":
+            answer_lost("COMMIT")
+
+    connection._commit = commit  # type: ignore[attr-defined]
+    try:
+        with connection.execute_wrapper(execute):
+            yield lost
+    finally:
+        del connection._commit  # type: ignore[attr-defined]
+
+
+PROCESSES = 8
+
+
+class Tried(NamedTuple):
+    """One claim of a process: its epoch, and whether its completion was accepted."""
+
+    process: int
+    epoch: int
+    accepted: bool
+
+
+def race(pk: int, rounds: int) -> list[Tried]:
+    """Eight processes claim one row ``rounds`` times each, under no lock at all."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(PROCESSES, timeout=120)
+    with ProcessPoolExecutor(PROCESSES, context, initializer=_start, initargs=(barrier,)) as pool:
+        parts = [pool.submit(_race, process, pk, rounds) for process in range(PROCESSES)]
+        return [tried for part in parts for tried in part.result(240)]
+
+
+_together: Any
+
+
+def _start(barrier: Any) -> None:
+    global _together
+    _together = barrier
+    import django
+
+    django.setup()
+
+
+def _race(process: int, pk: int, rounds: int) -> list[Tried]:
+    from tests.testapp.models import Note, Video
+
+    tried = []
+    try:
+        _together.wait()
+        for _ in range(rounds):
+            claim = Claim.take(Video, pk, AGAIN, new_token())
+            try:
+                claim.update(progress=claim.epoch)
+                with claim.transaction():  # the notes are in the order of the completions
+                    claim.finish()
+                    Note.objects.create(video_id=pk, text=str(claim.epoch))
+                tried.append(Tried(process, claim.epoch, True))
+            except StaleClaim:
+                tried.append(Tried(process, claim.epoch, False))
+    except BaseException:
+        _together.abort()  # the others would wait for this one
+        raise
+    finally:
+        connections.close_all()
+    return tried

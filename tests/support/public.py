@@ -1,0 +1,120 @@
+"""What the tests of the public names share: a setting for each store, forked children, scripts of their own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import redis
+from django.conf import settings as django_settings
+from django.db import connections
+from django.dispatch import Signal
+
+__all__ = ["Received", "forked", "raw_redis", "script", "setting", "stored"]
+
+PROJECT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+
+_URL = django_settings.TASKLOCK["LOCATION"]
+_BACKENDS = {
+    "redis": {"LOCATION": _URL},
+    "database": {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"},
+    "memory": {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"},
+}
+
+
+def setting(store: str, **more: Any) -> dict[str, Any]:
+    """``TASKLOCK`` for a store by its short name."""
+    return {**_BACKENDS[store], **more}
+
+
+@contextmanager
+def raw_redis(url: str = _URL) -> Iterator[redis.Redis]:
+    """A client as redis-cli is one: it knows nothing of locks."""
+    client = redis.Redis.from_url(url, decode_responses=True)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def stored(store: str) -> int:
+    """How many things of any kind a store holds: keys of Redis, rows of the lock table, locks in memory."""
+    if store == "redis":
+        with raw_redis() as client:
+            return int(client.dbsize())  # type: ignore[arg-type]
+    if store == "database":
+        from django_tasklock.models import LockRow
+
+        return LockRow.objects.count()
+    from django_tasklock.backends.memory.store import store as memory
+
+    return len(memory.held) + len(memory.queues)
+
+
+def forked(work: Callable[[], T]) -> T:
+    """What ``work`` returns in a forked child of this process, as a prefork worker is one."""
+    connections.close_all()  # the child must not talk on its parent's sockets
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # "this process is multi-threaded": that is the point
+        child = os.fork()
+    if not child:
+        os.close(reading)
+        try:
+            answer: tuple[bool, object] = (True, work())
+        except BaseException:
+            answer = (False, traceback.format_exc())
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(pickle.dumps(answer))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        data = pipe.read()
+    os.waitpid(child, 0)
+    good, value = pickle.loads(data)
+    assert good, value
+    return value
+
+
+def script(code: str, *options: str, cwd: Path = PROJECT, **environment: str) -> str:
+    """Run ``code`` in an interpreter of its own, warnings being errors; what it printed. It must say nothing else."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(cwd), str(PROJECT)]), **environment}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *options, "-c", code],
+        cwd=cwd,
+        env={key: value for key, value in environment.items() if value},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+class Received:
+    """What a signal said while the ``with`` block ran: one dict for each time."""
+
+    def __init__(self, signal: Signal) -> None:
+        self.signal = signal
+        self.all: list[dict[str, Any]] = []
+
+    def __enter__(self) -> list[dict[str, Any]]:
+        self.signal.connect(self._receive)
+        return self.all
+
+    def __exit__(self, *details: object) -> None:
+        assert self.signal.disconnect(self._receive)
+
+    def _receive(self, signal: Signal, **details: Any) -> None:
+        self.all.append(details)

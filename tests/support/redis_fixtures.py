@@ -1,0 +1,57 @@
+"""Fixtures for tests that do things to Redis: ``pytest_plugins = ["tests.support.redis_fixtures"]``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock.heartbeat import heartbeat
+from tests.support import environment
+from tests.support.proxy import Proxy
+
+Configure = Callable[..., None]
+
+
+@pytest.fixture
+def name() -> str:
+    """A lock's name that no other test uses."""
+    return f"test:{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def store() -> Iterator[redis.Redis[bytes]]:
+    """The Redis of the run, asked directly."""
+    with redis.Redis.from_url(os.environ[environment.REDIS]) as client:
+        yield client
+
+
+@pytest.fixture
+def configure(settings: Any) -> Iterator[Configure]:
+    """``configure(LOCATION=..., ...)`` sets ``TASKLOCK`` for this test. The store being down raises by default."""
+
+    def set_tasklock(**tasklock: Any) -> None:
+        settings.TASKLOCK = {"ON_UNAVAILABLE": "raise", **tasklock}
+
+    yield set_tasklock
+    heartbeat._leftovers.clear()  # of stores that are gone with this test
+
+
+@pytest.fixture
+def proxy(configure: Configure) -> Iterator[Proxy]:
+    """A proxy before the Redis of the run; locks are taken through it."""
+    with Proxy(os.environ[environment.REDIS]) as between:
+        configure(LOCATION=between.url)
+        yield between
+
+
+@pytest.fixture
+def warnings_logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What was logged as a warning or worse so far."""
+    caplog.set_level(logging.WARNING, "django_tasklock")
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

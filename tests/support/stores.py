@@ -1,0 +1,108 @@
+"""The backends under test by short names, and what tests ask of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import TypeVar
+
+import pytest
+from django.conf import settings as django_settings
+from django.core.cache import caches
+
+from django_tasklock.backends.base import Backend
+from django_tasklock.conf import Settings
+from django_tasklock.types import Ask, Busy, Grant
+
+__all__ = [
+    "ALL",
+    "LAPSING",
+    "LISTING",
+    "WAKING",
+    "an_ask",
+    "clear",
+    "eventually",
+    "granted",
+    "make",
+    "new_token",
+    "stores",
+]
+
+T = TypeVar("T")
+
+_STORES = {
+    "redis": ("redis.RedisBackend", None),
+    "database": ("database.DatabaseBackend", "default"),
+    "cache-django-redis": ("cache.CacheBackend", "default"),
+    "cache-core-redis": ("cache.CacheBackend", "core"),
+    "cache-filebased": ("cache.CacheBackend", "filebased"),  # no lock: for tests of the tests
+    "memory": ("memory.MemoryBackend", "default"),
+}
+ALL = ("redis", "database", "cache-django-redis", "cache-core-redis", "memory")
+LAPSING = ("redis", "database", "cache-django-redis", "memory")  # one cache will do where each test takes it a second
+LISTING = ("redis", "database", "memory")
+WAKING = ("redis", "memory")
+
+
+def stores(*names: str) -> list[object]:
+    """Parameters of a test that runs on each of these stores."""
+    return [pytest.param(name, marks=_MARKS.get(name.partition("-")[0], ()), id=name) for name in names]
+
+
+_MARKS = {
+    "redis": pytest.mark.redis,
+    "cache": pytest.mark.redis,
+    "database": [pytest.mark.database, pytest.mark.django_db(transaction=True)],
+}
+
+
+def make(name: str) -> Backend:
+    """A backend of its own, as another process would have it. It shares the store with all others of that name."""
+    path, alias = _STORES[name]
+    module, kind = path.split(".")
+    location = alias or django_settings.TASKLOCK["LOCATION"]
+    backend = getattr(import_module(f"django_tasklock.backends.{module}"), kind)(Settings(LOCATION=location))
+    assert isinstance(backend, Backend)
+    return backend
+
+
+def clear(name: str) -> None:
+    """Lose all data of a store, as a flush does."""
+    if name == "database":
+        from django_tasklock.models import LockRow
+
+        LockRow.objects.all().delete()
+    elif name == "memory":
+        from django_tasklock.backends.memory import reset
+
+        reset()
+    else:
+        alias = _STORES[name][1] or "default"
+        caches[alias].clear()  # FLUSHDB
+
+
+def new_token() -> str:
+    """A token as locks make them."""
+    return os.urandom(16).hex()
+
+
+def an_ask(name: str, token: str | None = None, *, ttl: int = 60_000, hold: int = 3_600_000, holder: str = "{}") -> Ask:
+    """A request for a lock, by a new holder unless a token is given."""
+    return Ask(name, token or new_token(), ttl, hold, holder)
+
+
+def granted(answer: Grant | Busy) -> Grant:
+    """The answer, which must be a grant."""
+    assert isinstance(answer, Grant), answer
+    return answer
+
+
+def eventually(condition: Callable[[], T], seconds: float = 10.0) -> T:
+    """What ``condition`` returns once that is true; it must be so within ``seconds``."""
+    ends = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < ends, f"not so within {seconds} s: {condition}"
+        time.sleep(0.003)
+    return value

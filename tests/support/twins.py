@@ -1,0 +1,38 @@
+"""One test for both halves of a lock: the verb, or its twin for coroutines."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+import redis
+from asgiref.sync import async_to_sync
+
+from django_tasklock import TaskLock
+from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.conf import Settings
+from tests.support import environment
+
+__all__ = ["TWINS", "another_process", "call", "token_in"]
+
+TWINS = pytest.mark.parametrize("way", ["sync", "async"])
+
+
+def call(way: str, subject: TaskLock | RedisBackend, verb: str, *arguments: Any, **options: Any) -> Any:
+    """``subject.verb(...)``, or what its twin says in an event loop of its own."""
+    if way == "sync":
+        return getattr(subject, verb)(*arguments, **options)
+    return async_to_sync(getattr(subject, f"a{verb}"))(*arguments, **options)
+
+
+def another_process(location: str = "") -> RedisBackend:
+    """A backend as another process has it: connections of its own, past any proxy."""
+    return RedisBackend(Settings(LOCATION=location or os.environ[environment.REDIS]))
+
+
+def token_in(store: redis.Redis[bytes], name: str) -> str | None:
+    """The token in the lock's key, as the store has it."""
+    value = store.get(f"task_lock:{name}")
+    return None if value is None else str(json.loads(value)["token"])

@@ -1,0 +1,626 @@
+"""Claims and the database beneath them: transactions, connections, lost answers, several connections at once."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import OperationalError, connection, connections, transaction
+from django.db.models.query import QuerySet
+from django.http import JsonResponse
+from django.test import Client
+from django.urls import path
+
+from django_tasklock import Claim, GuardRejected, StaleClaim, StateGuard, TaskLock, TaskLockError, current_claim
+from django_tasklock import claims as claims_module, model_lock
+from django_tasklock.exceptions import TransactionOpen
+from django_tasklock.signals import claim_rejected, claim_stale
+from tests.support.guards import (
+    AGAIN,
+    GUARD,
+    MEMORY,
+    ONCE,
+    database_hangs_up,
+    elsewhere,
+    heard,
+    new_token,
+    raw_connection,
+    reply_is_lost,
+    states,
+)
+from tests.testapp.models import Note, PlainVideo, Video
+
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
+
+both = pytest.mark.parametrize("model", [Video, PlainVideo])
+
+
+@pytest.fixture(autouse=True)
+def _locks_in_memory(settings):
+    settings.TASKLOCK = MEMORY
+
+
+def take(row, guard: StateGuard = GUARD) -> Claim:
+    return Claim.take(type(row), row.pk, guard, new_token())
+
+
+def locked_body(model, body, guard: StateGuard = GUARD):
+    """A decorated function of one argument that runs ``body(claim)``."""
+
+    @model_lock(model, "claim-databases:{pk}", pk="pk", guard=guard)
+    def work(pk):
+        return body(current_claim())
+
+    return work
+
+
+def seen(row):
+    """What another connection sees of the row: only what is committed."""
+    return elsewhere(lambda: type(row).objects.values_list("status", "progress").get(pk=row.pk))
+
+
+class TestTransactions:
+    @both
+    def test_the_claim_is_committed_before_the_body_runs(self, model):
+        row = model.objects.create()
+        assert locked_body(model, lambda claim: seen(row))(row.pk) == ("processing", 0)
+        assert seen(row) == ("ready", 0)
+
+    @both
+    def test_every_write_is_committed_at_once(self, model):
+        row = model.objects.create()
+
+        def body(claim):
+            claim.update(progress=40)
+            return seen(row)
+
+        assert locked_body(model, body)(row.pk) == ("processing", 40)
+
+    @both
+    def test_inside_atomic_it_is_refused_and_nothing_is_left_behind(self, model):
+        row = model.objects.create()
+        work = locked_body(model, lambda claim: pytest.fail("the body ran"))
+        with transaction.atomic():
+            other = model.objects.create(status="kept")
+            with pytest.raises(TransactionOpen) as caught:
+                work(row.pk)
+            assert connection.in_atomic_block
+            assert not TaskLock(f"claim-databases:{row.pk}").locked()
+        message = str(caught.value)
+        assert message.startswith(f"cannot claim testapp.{model.__name__} {row.pk} inside an open transaction")
+        assert all(word in message for word in ("until commit", "delay_on_commit", "ATOMIC_REQUESTS", "eagerly"))
+        assert isinstance(caught.value, TaskLockError)
+        assert seen(row) == ("uploading", 0)
+        assert seen(other) == ("kept", 0), "the caller's own work is its own"
+
+    def test_with_autocommit_off_it_is_refused_and_the_callers_work_is_not_lost(self):
+        video = Video.objects.create()
+        work = locked_body(Video, lambda claim: pytest.fail("the body ran"))
+        transaction.set_autocommit(False)
+        try:
+            other = Video.objects.create(status="kept")
+            with pytest.raises(TransactionOpen, match="with autocommit off.*delay_on_commit"):
+                work(video.pk)
+            assert not TaskLock(f"claim-databases:{video.pk}").locked()
+            transaction.commit()
+        finally:
+            transaction.set_autocommit(True)
+        assert states(video) == ("uploading", 0, 0)
+        assert seen(other) == ("kept", 0)
+
+    def test_a_setting_of_no_autocommit_is_refused_before_connecting(self, monkeypatch):
+        video = Video.objects.create()
+        connection.close()
+        monkeypatch.setitem(connection.settings_dict, "AUTOCOMMIT", False)
+        with pytest.raises(TransactionOpen, match="with autocommit off"):
+            take(video)
+        assert raw_connection() is None
+
+    def test_a_write_joins_a_transaction_that_the_body_has_opened(self):
+        video = Video.objects.create()
+        claim = take(video)
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            claim.update(progress=40)
+            raise ZeroDivisionError
+        assert seen(video) == ("processing", 0)
+        transaction.set_autocommit(False)
+        try:
+            Note.objects.create(video=video, text="kept")
+            claim.update(progress=50)
+            with claim.transaction():
+                claim.update(progress=60)
+            transaction.commit()
+        finally:
+            transaction.set_autocommit(True)
+        assert seen(video) == ("processing", 60)
+        assert Note.objects.count() == 1
+
+    def test_a_signals_receiver_may_write_although_the_claim_was_refused(self):
+        video, ready = Video.objects.create(), Video.objects.create(status="ready")
+        stale, _ = take(video), take(video)
+
+        def note(**details):
+            Note.objects.create(video=video, text="told")
+
+        for signal in (claim_stale, claim_rejected):
+            signal.connect(note)
+        try:
+            with pytest.raises(StaleClaim), stale.transaction():
+                pass
+            with pytest.raises(GuardRejected):
+                take(ready)
+        finally:
+            for signal in (claim_stale, claim_rejected):
+                signal.disconnect(note)
+        assert elsewhere(Note.objects.count) == 2
+
+
+@pytest.mark.django_db(transaction=False)
+class TestTestCase:
+    """In a ``TestCase``, which is one transaction, everything works but the commits."""
+
+    @both
+    @pytest.mark.parametrize("error", [None, ValueError])
+    def test_a_whole_call(self, model, error):
+        row = model.objects.create()
+
+        def body(claim):
+            assert connection.in_atomic_block
+            claim.update(progress=40)
+            with claim.transaction():
+                claim.update(progress=50)
+            if error:
+                raise error("no such codec")
+            return "done"
+
+        work = locked_body(model, body)
+        if error:
+            with pytest.raises(error):
+                work(row.pk)
+        else:
+            assert work(row.pk) == "done"
+            assert work(row.pk)["reason"] == "invalid_state"
+        assert states(row)[:2] == ("failed" if error else "ready", 50)
+
+    def test_overtaken(self):
+        video = Video.objects.create()
+        with pytest.raises(StaleClaim):
+            locked_body(Video, lambda claim: take(video) and None)(video.pk)
+        assert states(video) == ("processing", 0, 2)
+
+    def test_a_transaction_of_the_codes_own_is_still_refused(self):
+        video = Video.objects.create()
+        work = locked_body(Video, lambda claim: pytest.fail("the body ran"))
+        with transaction.atomic(), pytest.raises(TransactionOpen):
+            work(video.pk)
+        assert states(video) == ("uploading", 0, 0)
+
+
+def process(request, pk):
+    """A view that does the work itself."""
+    return JsonResponse(locked_body(Video, lambda claim: {"epoch": claim.epoch})(pk))
+
+
+urlpatterns = [path("<int:pk>/", process), path("free/<int:pk>/", transaction.non_atomic_requests(process))]
+
+
+class TestAtomicRequests:
+    @pytest.fixture(autouse=True)
+    def _atomic_requests(self, settings, monkeypatch):
+        settings.ROOT_URLCONF = __name__
+        monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+
+    def test_a_view_in_a_transaction_is_told_what_to_do(self):
+        video = Video.objects.create()
+        with pytest.raises(TransactionOpen, match="exempt the view from ATOMIC_REQUESTS"):
+            Client().get(f"/{video.pk}/")
+        assert states(video) == ("uploading", 0, 0)
+        assert not TaskLock(f"claim-databases:{video.pk}").locked()
+
+    def test_an_exempt_view_works(self):
+        video = Video.objects.create()
+        assert Client().get(f"/free/{video.pk}/").json() == {"epoch": 1}
+        assert states(video) == ("ready", 0, 1)
+
+
+class TestConnections:
+    @both
+    def test_the_body_holds_no_connection_until_it_uses_one(self, model):
+        row = model.objects.create()
+        assert raw_connection() is not None
+        held = []
+
+        def body(claim):
+            held.append(raw_connection())
+            assert model.objects.count() == 1
+            held.append(raw_connection())
+
+        locked_body(model, body)(row.pk)
+        assert held[0] is None
+        assert held[1] is not None
+
+    def test_nor_does_one_whose_row_was_refused(self):
+        video = Video.objects.create(status="ready")
+        assert locked_body(Video, lambda claim: None)(video.pk)["reason"] == "invalid_state"
+        assert raw_connection() is None
+
+    def test_writes_leave_alone_what_the_body_reads_from(self):
+        """With CONN_MAX_AGE = 0 a connection is obsolete as soon as it is made, and must be kept all the same."""
+        video = Video.objects.create()
+        Note.objects.bulk_create(Note(video=video, text=str(number)) for number in range(12))
+        assert connection.settings_dict["CONN_MAX_AGE"] == 0
+
+        def body(claim):
+            read = []
+            for note in Note.objects.order_by("pk").iterator(chunk_size=2):
+                before = raw_connection()
+                claim.update(progress=len(read))
+                with claim.transaction():
+                    pass
+                assert raw_connection() is before
+                read.append(note.text)
+            return read
+
+        assert locked_body(Video, body)(video.pk) == [str(number) for number in range(12)]
+
+    def test_another_thread_of_the_body_may_write_through_the_claim(self):
+        video = Video.objects.create()
+        locked_body(Video, lambda claim: elsewhere(lambda: claim.update(progress=40)))(video.pk)
+        assert states(video) == ("ready", 40, 1)
+
+
+class TestHangUps:
+    """The server drops the connection; nobody notices before the next query."""
+
+    @both
+    def test_before_the_claim(self, model, caplog):
+        row = model.objects.create()
+        with database_hangs_up():
+            claim = take(row, ONCE)
+        assert states(row)[0] == "processing"
+        claim.finish()
+        assert [(record.levelname, record.name) for record in caplog.records] == [("WARNING", "django_tasklock")]
+        assert "trying once more" in caplog.text
+
+    @both
+    @pytest.mark.parametrize(("error", "state"), [(None, "ready"), (ValueError("codec"), "failed"), (SystemExit(), "processing")])
+    def test_before_the_closing_write_on_a_connection_of_the_bodys(self, model, error, state):
+        row = model.objects.create()
+        hung_up = []
+
+        def body(claim):
+            assert model.objects.filter(pk=row.pk).exists()
+            hang_up = database_hangs_up()
+            hang_up.__enter__()
+            hung_up.append(hang_up)
+            if error is not None:
+                raise error
+
+        work = locked_body(model, body)
+        try:
+            if error is None:
+                work(row.pk)
+            else:
+                with pytest.raises(type(error)) as caught:
+                    work(row.pk)
+                assert caught.value is error
+                assert not hasattr(error, "__notes__")
+        finally:
+            hung_up[0].__exit__(None, None, None)
+        assert states(row)[0] == state
+
+    @both
+    def test_before_a_write_in_the_body(self, model):
+        row = model.objects.create()
+        claim = take(row)
+        claim.update(progress=1)
+        with database_hangs_up():
+            claim.update(progress=2)
+        assert states(row)[:2] == ("processing", 2)
+
+    @both
+    def test_before_a_fenced_transaction(self, model):
+        row = model.objects.create()
+        claim = take(row)
+        claim.update(progress=1)
+        with database_hangs_up(), claim.transaction():
+            claim.update(progress=2)
+        assert states(row)[:2] == ("processing", 2)
+
+    def test_before_a_stale_write_it_is_stale_all_the_same(self):
+        video = Video.objects.create()
+        stale = take(video)
+        take(video)
+        assert Video.objects.exists()
+        with heard(claim_stale) as told, database_hangs_up(), pytest.raises(StaleClaim):
+            stale.finish()
+        assert len(told) == 1
+        assert states(video) == ("processing", 0, 2)
+
+    @both
+    def test_before_a_claim_of_a_row_that_is_taken_it_is_rejected_all_the_same(self, model):
+        row = model.objects.create(status="processing")
+        with database_hangs_up(), pytest.raises(GuardRejected, match="its status is 'processing'"):
+            take(row, ONCE)
+
+    def test_in_a_transaction_of_the_bodys_it_fails_as_a_whole_and_is_not_stale(self):
+        video = Video.objects.create()
+        claim = take(video)
+        with pytest.raises(OperationalError), transaction.atomic(), database_hangs_up():
+            claim.update(progress=40)
+        claim.finish()
+        assert states(video) == ("ready", 0, 1)
+
+    def test_twice_running_is_an_error_and_the_lock_is_free_again(self):
+        video = Video.objects.create()
+        work = locked_body(Video, lambda claim: pytest.fail("the body ran"))
+
+        def down(execute, sql, params, many, context):
+            raise OperationalError("the database system is starting up")
+
+        with connection.execute_wrapper(down), pytest.raises(OperationalError):
+            work(video.pk)
+        assert not TaskLock(f"claim-databases:{video.pk}").locked()
+        assert states(video) == ("uploading", 0, 0)
+
+    @both
+    def test_a_closing_write_that_fails_never_hides_the_bodys_error(self, model, caplog):
+        row = model.objects.create()
+
+        def down(execute, sql, params, many, context):
+            raise OperationalError("the database system is shutting down")
+
+        def body(claim):
+            down_now.__enter__()
+            raise ValueError("no such codec")
+
+        down_now = connection.execute_wrapper(down)
+        with pytest.raises(ValueError, match="no such codec") as caught:
+            locked_body(model, body)(row.pk)
+        down_now.__exit__(None, None, None)
+        assert caught.value.__notes__ == ["its row was not marked: the database system is shutting down"]
+        assert "could not be marked" in caplog.text
+        assert states(row)[0] == "processing"
+        assert not TaskLock(f"claim-databases:{row.pk}").locked()
+
+    def test_a_closing_write_that_fails_after_a_success_is_the_error(self):
+        video = Video.objects.create()
+
+        def down(execute, sql, params, many, context):
+            raise OperationalError("the database system is shutting down")
+
+        down_now = connection.execute_wrapper(down)
+        with pytest.raises(OperationalError, match="shutting down"):
+            locked_body(Video, lambda claim: down_now.__enter__())(video.pk)
+        down_now.__exit__(None, None, None)
+        assert states(video) == ("processing", 0, 1)
+
+
+class TestLostAnswers:
+    """It was done, and the answer did not arrive. Gold standard 8.5, for the row."""
+
+    @both
+    @pytest.mark.parametrize("guard", [GUARD, ONCE])
+    def test_to_the_claims_commit(self, model, guard):
+        row = model.objects.create()
+        with reply_is_lost("COMMIT") as lost, heard(claim_rejected) as told:
+            claim = take(row, guard)
+        assert lost == ["COMMIT"]
+        assert told == []
+        claim.update(progress=40)
+        claim.finish()
+        assert states(row)[:2] == ("ready", 40)
+
+    def test_to_a_claims_update_that_was_rolled_back(self):
+        video = Video.objects.create()
+        with reply_is_lost("UPDATE") as lost:
+            claim = take(video, ONCE)
+        assert len(lost) == 1
+        assert states(video) == ("processing", 0, claim.epoch)
+        claim.finish()
+
+    @both
+    @pytest.mark.parametrize(("close", "state"), [("finish", "ready"), ("fail", "failed"), ("give_back", "uploading")])
+    def test_to_a_closing_write(self, model, close, state):
+        row = model.objects.create()
+        claim = take(row, ONCE)
+        with reply_is_lost("UPDATE") as lost, heard(claim_stale) as told:
+            getattr(claim, close)()
+        assert len(lost) == 1
+        assert told == []
+        assert states(row)[0] == state
+
+    @both
+    def test_to_a_write_that_moves_the_state(self, model):
+        row = model.objects.create()
+        claim = take(row)
+        with reply_is_lost("UPDATE"):
+            claim.update(status="transcoding", progress=40)
+        assert states(row)[:2] == ("transcoding", 40)
+        claim.finish()
+
+    def test_to_the_commit_of_one_who_was_overtaken_at_once(self):
+        video = Video.objects.create()
+        plain_commit = type(connections["default"])._commit
+        overtook = []
+
+        def commit():
+            plain_commit(connections["default"])
+            if not overtook:
+                overtook.append(elsewhere(lambda: take(video, AGAIN)))
+                raise OperationalError("server closed the connection unexpectedly")
+
+        connections["default"]._commit = commit
+        try:
+            with pytest.raises(GuardRejected):
+                take(video, ONCE)
+        finally:
+            del connections["default"]._commit
+        assert overtook[0].valid
+        assert states(video) == ("processing", 0, 2)
+
+    @both
+    @pytest.mark.parametrize("after", [True, False], ids=["after the commit", "instead of it"])
+    def test_a_time_limit_that_strikes_at_the_commit_leaves_a_claimable_row(self, model, after):
+        row = model.objects.create()
+        plain_commit = type(connections["default"])._commit
+        struck = []
+
+        def commit():
+            if after or struck:
+                plain_commit(connections["default"])
+            if not struck:
+                struck.append(True)
+                raise KeyboardInterrupt
+
+        work = locked_body(model, lambda claim: pytest.fail("the body ran"), ONCE)
+        connections["default"]._commit = commit
+        try:
+            with heard(claim_stale) as told, pytest.raises(KeyboardInterrupt):
+                work(row.pk)
+        finally:
+            del connections["default"]._commit
+        assert told == []
+        assert states(row)[0] == "uploading"
+        assert not TaskLock(f"claim-databases:{row.pk}").locked()
+
+
+class TestChangedRows:
+    """MySQL without FOUND_ROWS counts the rows an UPDATE changed. Elsewhere that is acted."""
+
+    @pytest.fixture(autouse=True)
+    def _count_changes(self, monkeypatch):
+        if connection.vendor == "mysql":
+            monkeypatch.setitem(connection.settings_dict["OPTIONS"], "client_flag", 0)
+            connection.close()
+        else:
+            monkeypatch.setattr(claims_module, "counts_changes", lambda connection: True)
+            monkeypatch.setattr(QuerySet, "update", changes)
+        yield
+        connection.close()
+
+    def test_the_count_is_what_this_is_about(self):
+        video = Video.objects.create()
+        rows = Video.objects.filter(pk=video.pk)
+        assert rows.update(progress=0) == 0
+        assert rows.update(progress=1) == 1
+
+    @both
+    def test_a_row_that_has_the_state_already_is_claimed(self, model):
+        row = model.objects.create(status="processing")
+        claim = take(row)
+        claim.finish()
+        assert states(row)[0] == "ready"
+
+    @both
+    def test_a_row_that_may_not_be_claimed_is_not(self, model):
+        for values in ({"status": "ready"}, {"hls_file": "x"}, {"status": "processing", "hls_file": "x"}):
+            row = model.objects.create(**values)
+            with pytest.raises(GuardRejected):
+                take(row)
+        with pytest.raises(GuardRejected, match="'processing'"):
+            take(model.objects.create(status="processing"), ONCE)
+
+    @both
+    def test_writing_what_is_there_already_is_no_stale_write(self, model):
+        row = model.objects.create()
+        claim = take(row)
+        with heard(claim_stale) as told:
+            claim.update(progress=0)
+            with transaction.atomic():
+                claim.update(progress=0)
+            with claim.transaction():
+                claim.update(progress=0)
+            claim.give_back()
+        assert told == []
+        assert states(row)[:2] == ("processing", 0)
+
+    def test_a_stale_write_of_what_is_there_already_is_stale(self):
+        video = Video.objects.create()
+        stale, fresh = take(video), take(video)
+        for write in (lambda: stale.update(progress=0), stale.give_back):
+            with pytest.raises(StaleClaim):
+                write()
+        fresh.update(progress=0)
+
+
+def changes(queryset, **values):
+    """``QuerySet.update`` that counts as MySQL does."""
+    before = {row["id"]: row for row in queryset.values()}
+    original_update(queryset, **values)
+    after = {row["id"]: row for row in queryset.model._base_manager.filter(pk__in=before).values()}
+    return sum(before[pk] != after[pk] for pk in after)
+
+
+original_update = QuerySet.update
+
+
+class TestSnapshots:
+    @pytest.mark.skipif(connection.vendor == "sqlite", reason="one writer at a time: nobody can take over meanwhile")
+    def test_an_old_view_of_the_row_does_not_hide_that_it_was_taken(self, monkeypatch):
+        """REPEATABLE READ goes on showing the row as it was when the transaction began."""
+        if connection.vendor == "mysql":
+            monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", "repeatable read")
+        else:
+            from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+            monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", IsolationLevel.REPEATABLE_READ)
+        connections["default"].__dict__.pop("isolation_level", None)
+        connection.close()
+        video = Video.objects.create()
+        claim = take(video)
+        try:
+            with pytest.raises((StaleClaim, OperationalError)), transaction.atomic():
+                assert claim.valid
+                elsewhere(lambda: take(video))
+                assert claim.valid, "this is no old view"
+                claim.update(progress=40)
+        finally:
+            connection.close()
+            monkeypatch.undo()
+            connections["default"].__dict__.pop("isolation_level", None)
+        assert states(video) == ("processing", 0, 2)
+
+
+class TestTwoConnections:
+    def test_a_take_over_before_the_block_keeps_everything_out(self):
+        video = Video.objects.create()
+        stale = take(video)
+        elsewhere(lambda: take(video))
+        with heard(claim_stale) as told, pytest.raises(StaleClaim), stale.transaction():
+            Note.objects.create(video=video, text="never")
+        assert Note.objects.count() == 0
+        assert len(told) == 1
+
+    @both
+    def test_a_take_over_during_the_block_waits_for_its_commit(self, model):
+        row, noted = model.objects.create(), Video.objects.create()
+        claim = take(row)
+        found = []
+
+        def take_over():
+            successor = take(row)
+            found.append(Note.objects.count())
+            successor.finish()
+
+        with claim.transaction():
+            other = threading.Thread(target=lambda: elsewhere(take_over))
+            other.start()
+            other.join(0.5)  # a take-over that does not wait is done by now
+            assert other.is_alive()
+            assert found == []
+            Note.objects.create(video=noted, text="fenced")
+            claim.update(progress=40)
+        other.join(60)
+        assert not other.is_alive()
+        assert found == [1], "the successor sees what was done before it"
+        assert states(row)[:2] == ("ready", 40)
+        with pytest.raises(StaleClaim):
+            claim.update(progress=50)
+
+    def test_the_row_that_is_yielded_is_as_it_is_now(self):
+        video = Video.objects.create()
+        claim = take(video)
+        elsewhere(lambda: Video.objects.filter(pk=video.pk).update(progress=30))
+        with claim.transaction() as row:
+            assert row.progress == 30

@@ -1,0 +1,169 @@
+"""The ``TASKLOCK`` setting, and durations."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+
+from django_tasklock.conf import Settings, get_settings, milliseconds, problems
+from django_tasklock.exceptions import TaskLockError
+
+
+class TestMilliseconds:
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            (1, 1000),
+            (0.25, 250),
+            (0.001, 1),
+            (1.0004, 1000),
+            (timedelta(minutes=2), 120_000),
+            (timedelta(milliseconds=1), 1),
+            (10 * 365 * 86400, 315_360_000_000),
+        ],
+    )
+    def test_seconds_and_timedeltas(self, value, expected):
+        assert milliseconds(value, "timeout") == expected
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            0,
+            0.0,
+            -1,
+            -0.5,
+            0.0001,
+            timedelta(0),
+            timedelta(seconds=-1),
+            float("nan"),
+            float("inf"),
+            float("-inf"),
+            10**12,
+            10**400,
+            timedelta.max,
+            True,
+            False,
+            "5",
+            b"5",
+            None,
+            Decimal(5),
+            [5],
+        ],
+        ids=lambda value: f"{value!s:.20}",
+    )
+    def test_anything_else_is_refused_by_name(self, value):
+        with pytest.raises(TaskLockError, match="^timeout ") as caught:
+            milliseconds(value, "timeout", name="video:42")
+        assert caught.value.name == "video:42"
+
+
+class TestProblems:
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {},
+            {"TIMEOUT": 7200, "LEASE": 30},
+            {"TIMEOUT": timedelta(hours=2), "LEASE": timedelta(hours=2)},
+            {"BACKEND": None, "LOCATION": "redis://localhost/0", "KEY_PREFIX": "site:locks:"},
+            {"ON_CONFLICT": "wait", "ON_UNAVAILABLE": "raise"},
+        ],
+    )
+    def test_none(self, given):
+        assert problems(given) == []
+
+    @pytest.mark.parametrize(
+        ("given", "what", "hint"),
+        [
+            ([("TIMEOUT", 1)], "must be a dict, not list", "TASKLOCK = {...}"),
+            (None, "must be a dict, not NoneType", "TASKLOCK = {...}"),
+            ({"TIMOUT": 5}, "no setting 'TIMOUT'", "'TIMEOUT'"),
+            ({"timeout": 5}, "no setting 'timeout'", "'TIMEOUT'"),
+            ({"PREFIX": "x:"}, "no setting 'PREFIX'", "'KEY_PREFIX'"),
+            ({"ON_CONFLIKT": "skip"}, "no setting 'ON_CONFLIKT'", "'ON_CONFLICT'"),
+            ({"zzz": 1}, "no setting 'zzz'", "Known: BACKEND, LOCATION"),
+            ({5: 1}, "no setting 5", "Known: "),
+            ({"TIMEOUT": 0}, "positive number of seconds or a timedelta, not 0", "3600"),
+            ({"TIMEOUT": "5"}, "positive number of seconds or a timedelta, not '5'", "3600"),
+            ({"TIMEOUT": None}, "positive number of seconds or a timedelta, not None", "3600"),
+            ({"LEASE": float("nan")}, "positive number of seconds or a timedelta, not nan", "60"),
+            ({"LEASE": -1}, "positive number of seconds or a timedelta, not -1", "60"),
+            ({"LEASE": True}, "positive number of seconds or a timedelta, not True", "60"),
+            ({"LEASE": 20, "TIMEOUT": 10}, "TASKLOCK['LEASE'] (20) is longer than TASKLOCK['TIMEOUT'] (10)", "shorter"),
+            ({"TIMEOUT": 10}, "TASKLOCK['LEASE'] (60) is longer than TASKLOCK['TIMEOUT'] (10)", "shorter"),
+            ({"ON_CONFLICT": "ignore"}, "one of 'skip', 'raise', 'wait', not 'ignore'", "'skip'"),
+            ({"ON_CONFLICT": ["skip"]}, "one of 'skip', 'raise', 'wait', not ['skip']", "'skip'"),
+            ({"ON_UNAVAILABLE": "wait"}, "one of 'run', 'raise', 'skip', not 'wait'", "'run'"),
+            ({"LOCATION": ""}, "non-empty text, not ''", "'default'"),
+            ({"LOCATION": None}, "non-empty text, not None", "'default'"),
+            ({"BACKEND": 5}, "non-empty text, not 5", "None"),
+            ({"KEY_PREFIX": "locks"}, "end with a colon, not 'locks'", "'task_lock:'"),
+            ({"KEY_PREFIX": "a\n:"}, "printable", "'task_lock:'"),
+            ({"KEY_PREFIX": "x" * 50 + ":"}, "at most 50", "'task_lock:'"),
+        ],
+    )
+    def test_each_says_what_is_wrong_and_what_to_do(self, given, what, hint):
+        [(found, advice)] = problems(given)
+        assert what in found
+        assert hint in advice
+
+    def test_all_are_found_at_once(self):
+        assert len(problems({"TIMEOUT": 0, "LEASE": "x", "TIMOUT": 1})) == 3
+
+
+class TestGetSettings:
+    def test_defaults(self, settings):
+        settings.TASKLOCK = {}
+        assert get_settings() == Settings()
+        del settings.TASKLOCK
+        assert get_settings() == Settings()
+
+    def test_defaults_are_those_of_the_documentation(self):
+        assert Settings() == Settings(
+            BACKEND=None,
+            LOCATION="default",
+            KEY_PREFIX="task_lock:",
+            TIMEOUT=3600,
+            LEASE=60,
+            ON_CONFLICT="skip",
+            ON_UNAVAILABLE="run",
+        )
+
+    def test_defaults_have_no_problem_themselves(self):
+        assert problems(asdict(Settings())) == []
+
+    def test_read_once_and_again_after_a_change(self):
+        with override_settings(TASKLOCK={"TIMEOUT": 100}):
+            first = get_settings()
+            assert first.TIMEOUT == 100
+            assert get_settings() is first
+        assert get_settings().TIMEOUT == 3600
+
+    def test_another_setting_changes_nothing(self):
+        before = get_settings()
+        with override_settings(DEBUG=True):
+            assert get_settings() is before
+
+    def test_never_written_back(self, settings):
+        given = {"TIMEOUT": 100}
+        settings.TASKLOCK = given
+        get_settings()
+        assert given == {"TIMEOUT": 100}
+
+    def test_names_every_finding(self, settings):
+        settings.TASKLOCK = {"TIMOUT": 5, "LEASE": 0}
+        with pytest.raises(ImproperlyConfigured) as caught:
+            get_settings()
+        assert "Did you mean 'TIMEOUT'?" in str(caught.value)
+        assert "TASKLOCK['LEASE']" in str(caught.value)
+
+    def test_a_wrong_setting_is_not_remembered(self, settings):
+        settings.TASKLOCK = {"TIMEOUT": 0}
+        with pytest.raises(ImproperlyConfigured):
+            get_settings()
+        settings.TASKLOCK = {"TIMEOUT": 120}
+        assert get_settings().TIMEOUT == 120

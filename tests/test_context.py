@@ -1,0 +1,346 @@
+"""``task_lock_context``: a lock for one block."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from django_tasklock import (
+    BackendUnavailable,
+    LockLost,
+    TaskLock,
+    TaskLockAcquireError,
+    TaskLockError,
+    current_lock,
+    force_release_task_lock,
+    get_lock_info,
+    is_task_locked,
+    signals,
+    task_lock_context,
+)
+from django_tasklock.backends import get_backend
+from django_tasklock.heartbeat import heartbeat
+from tests.support.public import Received, forked, setting
+from tests.support.stores import LISTING, an_ask, clear, eventually, granted, stores
+
+
+@pytest.fixture(params=stores(*LISTING))
+def store(request, settings) -> str:
+    """The name of the store in force, empty."""
+    settings.TASKLOCK = setting(request.param)
+    clear(request.param)
+    return request.param
+
+
+across = pytest.mark.parametrize("store", stores("redis", "database"), indirect=True)
+in_redis = pytest.mark.parametrize("store", stores("redis"), indirect=True)
+
+
+@pytest.fixture
+def busy(store) -> str:
+    """The token of somebody who has ``video:1``."""
+    ask = an_ask("video:1", hold=100_000)
+    granted(get_backend().acquire(ask))
+    return ask.token
+
+
+class TestFree:
+    def test_yields_true_and_gives_the_lock_back(self, store):
+        with task_lock_context("video:1") as acquired:
+            assert acquired is True
+            assert is_task_locked("video:1")
+        assert not is_task_locked("video:1")
+
+    @pytest.mark.parametrize("raise_on_fail", [True, False])
+    def test_an_exception_of_the_body_passes_through_and_the_lock_is_given_back(self, store, raise_on_fail):
+        with pytest.raises(ZeroDivisionError), task_lock_context("video:1", raise_on_fail):
+            assert is_task_locked("video:1")
+            raise ZeroDivisionError
+        assert not is_task_locked("video:1")
+
+    def test_it_is_the_current_lock(self, store):
+        assert current_lock() is None
+        with task_lock_context("task_lock:video:1"):
+            assert current_lock().name == "video:1"
+            with task_lock_context("video:2"):
+                assert current_lock().name == "video:2"
+            assert current_lock().name == "video:1"
+        assert current_lock() is None
+
+    def test_the_lock_lives_by_a_lease_that_a_heartbeat_renews(self, store):
+        with task_lock_context("video:1", timeout=100, lease=2):
+            first = get_lock_info("video:1")
+            assert first.ttl <= 2
+            assert 90 < first.time_left <= 100
+            assert current_lock().token in heartbeat._held
+            eventually(lambda: get_lock_info("video:1").ttl + get_lock_info("video:1").held_for > 2.3)
+            current_lock().ensure_held()
+        assert not is_task_locked("video:1")
+
+    def test_timeout_and_lease_are_by_default_those_of_the_settings(self, store, settings):
+        settings.TASKLOCK = setting(store, TIMEOUT=500, LEASE=50)
+        with task_lock_context("video:1"):
+            info = get_lock_info("video:1")
+        assert 40 < info.ttl <= 50
+        assert 490 < info.time_left <= 500
+
+    def test_a_short_timeout_shortens_the_default_lease(self, store):
+        with task_lock_context("video:1", timeout=10):
+            assert get_lock_info("video:1").ttl <= 10
+
+    def test_without_a_lease_nothing_renews_it(self, store):
+        with task_lock_context("video:1", timeout=100, lease=None):
+            assert get_lock_info("video:1").ttl > 60
+            assert current_lock().token not in heartbeat._held
+
+    def test_one_object_can_be_used_again(self, store):
+        context = task_lock_context("video:1", raise_on_fail=False)
+        for _ in range(3):
+            with context as acquired:
+                assert acquired
+                assert is_task_locked("video:1")
+            assert not is_task_locked("video:1")
+
+    def test_as_a_function_it_reads(self):
+        parameters = list(inspect.signature(task_lock_context).parameters)
+        assert parameters[:2] == ["name", "raise_on_fail"]
+
+
+class TestBusy:
+    def test_raises_who_has_it_and_for_how_long(self, busy):
+        with pytest.raises(TaskLockAcquireError) as caught, task_lock_context("video:1"):
+            raise AssertionError("the body must not run")
+        error = caught.value
+        assert error.name == "video:1"
+        assert error.holder == "unknown"
+        assert 0 <= error.held_for < 10
+        assert 90 < error.time_left <= 100
+        assert "'video:1' is held by unknown" in str(error)
+
+    def test_or_yields_false(self, busy):
+        with task_lock_context("video:1", raise_on_fail=False) as acquired:
+            assert acquired is False
+            assert current_lock() is None
+        assert get_backend().get("video:1").token == busy
+
+    def test_an_exception_of_the_body_then_passes_through_and_touches_no_lock(self, busy):
+        with pytest.raises(ZeroDivisionError), task_lock_context("video:1", raise_on_fail=False):
+            raise ZeroDivisionError
+        assert get_backend().get("video:1").token == busy
+
+    @pytest.mark.parametrize(("raise_on_fail", "action"), [(True, "raise"), (False, "skip")])
+    def test_is_told(self, busy, raise_on_fail, action, caplog):
+        with Received(signals.lock_conflict) as received, caplog.at_level(logging.INFO, "django_tasklock"):
+            try:
+                with task_lock_context("video:1", raise_on_fail):
+                    pass
+            except TaskLockAcquireError:
+                assert raise_on_fail
+        [told] = received
+        assert told["action"] == action
+        [record] = caplog.records
+        assert record.levelno == logging.INFO
+        assert "'video:1'" in record.getMessage()
+
+    def test_waits_if_asked_to(self, busy):
+        def release():
+            assert get_backend().release("video:1", busy)
+            get_backend().rest()
+
+        later = threading.Timer(0.2, release)
+        later.start()
+        with task_lock_context("video:1", blocking_timeout=20) as acquired:
+            assert acquired is True
+        later.join()
+
+    def test_but_not_for_ever(self, busy):
+        with task_lock_context("video:1", False, blocking_timeout=0.1) as acquired:
+            assert acquired is False
+        with pytest.raises(TaskLockAcquireError), task_lock_context("video:1", blocking_timeout=0.1):
+            pass
+        assert get_backend().get("video:1").token == busy
+
+
+class TestOnce:
+    def test_re_entry_is_refused_with_an_error_that_says_what_to_do(self, store):
+        with task_lock_context("video:1"):
+            with pytest.raises(TaskLockError, match="already held by this thread.*reentrant=True") as caught:
+                with task_lock_context("video:1", raise_on_fail=False):
+                    raise AssertionError("the body must not run")
+            assert not isinstance(caught.value, TaskLockAcquireError)
+            assert is_task_locked("video:1")
+        assert not is_task_locked("video:1")
+
+    def test_re_entry_is_counted_if_it_is_meant(self, store):
+        with task_lock_context("video:1", reentrant=True):
+            with task_lock_context("video:1", reentrant=True) as acquired:
+                assert acquired
+            assert is_task_locked("video:1")
+        assert not is_task_locked("video:1")
+
+    def test_one_object_entered_twice(self, store):
+        context = task_lock_context("video:1", reentrant=True)
+        with context:
+            with context:
+                assert is_task_locked("video:1")
+            assert is_task_locked("video:1")
+        assert not is_task_locked("video:1")
+
+    def test_threads_may_share_one_object(self, store):
+        """What one thread met is not what another did: the one that got the lock must give it back."""
+        context = task_lock_context("video:1", raise_on_fail=False)
+        inside, over = threading.Event(), threading.Event()
+
+        def hold():
+            try:
+                with context as acquired:
+                    inside.set()
+                    assert over.wait(20)
+                return acquired
+            finally:
+                get_backend().rest()
+
+        with ThreadPoolExecutor(1) as other:
+            holder = other.submit(hold)
+            assert inside.wait(20)
+            for _ in range(3):
+                with context as acquired:
+                    assert acquired is False
+                assert is_task_locked("video:1")
+            over.set()
+            assert holder.result() is True
+        assert not is_task_locked("video:1")
+        with context as acquired:
+            assert acquired is True
+
+    def test_so_may_asyncio_tasks(self, store):
+        context = task_lock_context("video:1", raise_on_fail=False)
+
+        async def one(number):
+            async with context as acquired:
+                await asyncio.sleep(0.1)
+            return acquired
+
+        async def main():
+            return await asyncio.gather(*map(one, range(5)))
+
+        assert sorted(asyncio.run(main())) == [False] * 4 + [True]
+        assert not is_task_locked("video:1")
+
+    def test_a_block_may_end_in_another_asyncio_task(self, store):
+        """As fixtures of some test frameworks do."""
+        context = task_lock_context("video:1")
+
+        async def main():
+            await asyncio.create_task(context.__aenter__())
+            assert is_task_locked("video:1")
+            await asyncio.create_task(context.__aexit__(None, None, None))
+            assert not is_task_locked("video:1")
+
+        asyncio.run(main())
+
+
+class TestTaken:
+    """What happens to the lock while the body runs."""
+
+    def test_released_by_force(self, store, caplog):
+        with task_lock_context("video:1"):
+            assert force_release_task_lock("video:1")
+            successor = an_ask("video:1")
+            granted(get_backend().acquire(successor))
+        assert get_backend().get("video:1").token == successor.token
+        assert "no longer ours" in caplog.text
+
+    def test_the_running_body_learns_of_it(self, store):
+        with Received(signals.lock_lost) as lost, task_lock_context("video:1", lease=1.5):
+            assert force_release_task_lock("video:1")
+            eventually(lambda: current_lock().lost)
+            with pytest.raises(LockLost, match="'video:1' is lost"):
+                current_lock().ensure_held()
+            eventually(lambda: lost)
+        assert len(lost) == 1
+
+    @across
+    def test_a_forked_child_that_leaves_the_block_leaves_the_lock(self, store):
+        with task_lock_context("video:1", raise_on_fail=False) as acquired:
+            assert acquired
+            context = task_lock_context("video:2")
+            context.__enter__()
+
+            def child():
+                context.__exit__(None, None, None)
+                return is_task_locked("video:2"), current_lock() is None
+
+            assert forked(child)[0] is True
+            assert is_task_locked("video:1")
+            assert is_task_locked("video:2")
+            context.__exit__(None, None, None)
+            assert not is_task_locked("video:2")
+
+    @across
+    def test_so_does_a_child_that_leaves_a_block_which_was_skipped(self, busy, store):
+        context = task_lock_context("video:1", raise_on_fail=False)
+        assert context.__enter__() is False
+        forked(lambda: context.__exit__(None, None, None))
+        context.__exit__(None, None, None)
+        assert get_backend().get("video:1").token == busy
+
+
+@pytest.mark.redis
+class TestStoreDown:
+    @pytest.fixture(autouse=True)
+    def _down(self, redis_server, settings):
+        settings.TASKLOCK = {"LOCATION": redis_server.url}
+        redis_server.kill()
+        yield
+        heartbeat._leftovers.clear()
+
+    def test_by_default_the_body_runs_without_the_lock(self, caplog):
+        with task_lock_context("video:1") as acquired:
+            assert acquired is True
+            assert not current_lock().held
+            current_lock().ensure_held()
+            assert current_lock().extend(50) is True
+            current_lock().ensure_held()
+            assert not current_lock().lost
+        assert "policy: run" in caplog.text
+        assert "no longer ours" not in caplog.text
+
+    def test_policy_raise(self):
+        with pytest.raises(BackendUnavailable), task_lock_context("video:1", on_unavailable="raise"):
+            raise AssertionError("the body must not run")
+
+    def test_policy_skip_is_a_conflict_that_says_why(self):
+        with task_lock_context("video:1", raise_on_fail=False, on_unavailable="skip") as acquired:
+            assert acquired is False
+        with (
+            pytest.raises(TaskLockAcquireError, match="was not taken") as caught,
+            task_lock_context("video:1", on_unavailable="skip"),
+        ):
+            raise AssertionError("the body must not run")
+        assert isinstance(caught.value.__cause__, BackendUnavailable)
+
+
+class TestWithTheObject:
+    def test_both_see_one_lock(self, store):
+        with TaskLock("video:1"):
+            with (
+                pytest.raises(TaskLockError, match="already held"),
+                task_lock_context("task_lock:video:1"),
+            ):
+                pass
+            with ThreadPoolExecutor(1) as other:
+
+                def enter():
+                    try:
+                        with task_lock_context("video:1", False) as acquired:
+                            return acquired
+                    finally:
+                        get_backend().rest()
+
+                assert other.submit(enter).result() is False

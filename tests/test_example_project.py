@@ -1,0 +1,222 @@
+"""The example project: it starts, its pages answer, and it transcodes a real video once.
+
+Each test runs a script in a process of its own, with the example's settings, a new
+SQLite file, and a Redis of its own. A script prints one JSON line with what it saw.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.redis_server import RedisServer
+
+ROOT = Path(__file__).resolve().parent.parent
+SITE = ROOT / "example_project"
+
+PRELUDE = """
+import json, sys
+from pathlib import Path
+import django
+django.setup()
+from celery import current_app
+from django.conf import settings
+from django.core.files import File
+from django.core.management import call_command
+from django.test import Client
+from django_tasklock import StaleClaim
+from videos import ffmpeg, locks, tasks
+from videos.models import Attempt, Skip, Video
+
+current_app.conf.task_always_eager = True  # the broker and the workers are the demo's
+call_command("migrate", verbosity=0)
+client = Client(headers={"host": "127.0.0.1"})
+sample = Path(settings.DATA_DIR) / "one-second.mp4"
+ffmpeg.run(["-f", "lavfi", "-i", "testsrc=size=640x480:rate=10", "-f", "lavfi", "-i", "sine", "-t", "1",
+            "-c:v", "libx264", "-c:a", "aac", str(sample)])
+
+def upload(path):
+    with path.open("rb") as stream:
+        return client.post("/", {"title": "One second", "upload": File(stream, path.name)})
+
+def answer(**found):
+    print(json.dumps(found, default=str))
+"""
+
+Run = Callable[[str], Any]
+
+
+@pytest.fixture
+def site(tmp_path: Path, redis_server: RedisServer) -> dict[str, str]:
+    """The environment of the example's processes."""
+    paths = os.pathsep.join([str(SITE), str(ROOT)])
+    url = f"redis://127.0.0.1:{redis_server.port}"
+    names = {
+        "DJANGO_SETTINGS_MODULE": "config.settings",
+        "DATA_DIR": str(tmp_path),
+        "REDIS_URL": url,
+        "PYTHONPATH": paths,
+    }
+    return {**os.environ, **names}
+
+
+@pytest.fixture
+def run(site: dict[str, str]) -> Run:
+    """Run a script inside the example and return what it answered."""
+
+    def run(script: str) -> Any:
+        return json.loads(python(site, "-c", PRELUDE + script).splitlines()[-1])
+
+    return run
+
+
+def python(environment: dict[str, str], *arguments: str) -> str:
+    command = [sys.executable, "-W", "error", *arguments]
+    done = subprocess.run(command, cwd=SITE, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_checks_pass_and_no_migration_is_missing(site: dict[str, str]) -> None:
+    assert "no issues" in python(site, "manage.py", "check", "--fail-level", "WARNING")
+    assert "No changes" in python(site, "manage.py", "makemigrations", "--check", "--dry-run")
+
+
+def test_an_upload_becomes_a_stream_once(run: Run) -> None:
+    found = run("""
+from demokit import playlist
+uploaded = upload(sample)
+video = Video.objects.get()
+first = (video.status, video.progress, video.hls_file, video.lock_epoch)
+again = tasks.process_video.apply(kwargs={"video_id": video.pk}).get()
+video.refresh_from_db()
+answer(
+    uploaded=uploaded.status_code, first=first, again=again,
+    after=(video.status, video.progress, video.hls_file, video.lock_epoch),
+    sizes=list(video.renditions.values_list("height", flat=True)),
+    outcomes=list(video.attempts.values_list("outcome", flat=True)),
+    skips=list(video.skips.values_list("reason", flat=True)),
+    wrong=playlist.problems(Path(settings.MEDIA_ROOT) / video.hls_file, 1.0, 2),
+    left=sorted(path.name for path in (Path(settings.MEDIA_ROOT) / "videos" / "1").iterdir()),
+    locked=locks.is_video_locked(video.pk),
+    pages=[client.get(page).status_code for page in ("/", "/cards/", "/videos/1/", video.hls_url, video.thumbnail_url)],
+    nowhere=client.get("/videos/2/").status_code,
+    segment=client.get(video.hls_url.replace("master.m3u8", "240p/0000.ts")).headers["Content-Type"],
+)
+""")
+    assert found["uploaded"] == 302
+    assert found["first"] == found["after"] == ["ready", 100, "videos/1/1/master.m3u8", 1]
+    assert found["again"]["status"] == "skipped"
+    assert found["again"]["reason"] == "invalid_state"
+    assert found["sizes"] == [240, 480]
+    assert found["outcomes"] == ["published"]
+    assert found["skips"] == ["invalid_state"]
+    assert found["wrong"] == []
+    assert found["left"] == ["1"]
+    assert found["locked"] is False
+    assert found["pages"] == [200] * 5
+    assert found["nowhere"] == 404
+    assert found["segment"] == "video/mp2t"
+
+
+def test_a_locked_video_is_skipped_and_the_helpers_agree(run: Run) -> None:
+    found = run("""
+video = Video.objects.create(title="Somebody else's", upload=str(sample))
+taken = locks.acquire_video_lock(video.pk), locks.acquire_video_lock(video.pk), locks.is_video_locked(video.pk)
+result = tasks.process_video.apply(kwargs={"video_id": video.pk}).get()
+page = client.post("/videos/1/process/", follow=True).content.decode()
+given = locks.release_video_lock(video.pk), locks.is_video_locked(video.pk), locks.release_video_lock(video.pk)
+video.refresh_from_db()
+answer(taken=taken, result=result, page="is being processed already" in page, given=given, status=video.status,
+       skips=list(video.skips.values_list("reason", flat=True)), key=locks.get_video_lock_key(1))
+""")
+    assert found["key"] == "video_processing_lock:1"
+    assert found["taken"] == [True, False, True]
+    assert found["result"]["reason"] == "already_processing"
+    assert found["page"] is True
+    assert found["given"] == [True, False, False]
+    assert found["status"] == "uploading"
+    assert found["skips"] == ["already_processing"]
+
+
+def test_a_worker_that_was_overtaken_publishes_nothing(run: Run) -> None:
+    found = run("""
+from django.db.models import F
+with sample.open("rb") as stream:
+    video = Video.objects.create(title="Overtaken", upload=File(stream, sample.name))
+real = tasks.transcode
+
+def overtaken(source, target, on_progress):
+    stream = real(source, target, on_progress)
+    Video.objects.update(lock_token="another", lock_epoch=F("lock_epoch") + 1, progress=7)
+    return stream
+
+tasks.transcode = overtaken
+error = tasks.process_video.apply(kwargs={"video_id": video.pk}).result
+video.refresh_from_db()
+answer(error=type(error).__name__, row=(video.status, video.progress, video.hls_file, video.lock_epoch),
+       renditions=video.renditions.count(), outcomes=list(video.attempts.values_list("outcome", flat=True)),
+       left=[path.name for path in (Path(settings.MEDIA_ROOT) / "videos" / "1").iterdir()])
+""")
+    assert found["error"] == "StaleClaim"
+    assert found["row"] == ["transcoding", 7, None, 2]
+    assert found["renditions"] == 0
+    assert found["outcomes"] == ["overtaken"]
+    assert found["left"] == []
+
+
+def test_what_is_not_a_video_fails_and_may_be_tried_again(run: Run) -> None:
+    found = run("""
+broken = Path(settings.DATA_DIR) / "broken.mp4"
+broken.write_text("#EXTM3U\\n#EXTINF:10.0,\\nfile:///etc/passwd\\n")  # a playlist in disguise is not opened either
+upload(broken)
+first = list(Video.objects.values_list("status", "hls_file"))
+client.post("/videos/1/process/")
+wrong_name = upload(Path(settings.BASE_DIR) / "manage.py")
+answer(first=first, outcomes=list(Attempt.objects.values_list("outcome", flat=True)), videos=Video.objects.count(),
+       refused="not allowed" in wrong_name.content.decode())
+""")
+    assert found["first"] == [["failed", None]]
+    assert found["outcomes"] == ["failed", "failed"]
+    assert found["refused"] is True
+    assert found["videos"] == 1
+
+
+def test_the_page_says_so_when_redis_is_away(run: Run, redis_server: RedisServer) -> None:
+    redis_server.kill()
+    found = run("""
+current_app.conf.task_always_eager = False
+Video.objects.create(title="Waiting", upload=str(sample))
+pressed = client.post("/videos/1/process/", follow=True)
+uploaded = upload(sample)
+said = "cannot be reached" in pressed.content.decode()
+answer(pressed=said, uploaded=uploaded.status_code, videos=Video.objects.count())
+""")
+    assert found == {"pressed": True, "uploaded": 302, "videos": 2}
+
+
+def test_the_playlist_check_sees_what_is_missing(run: Run) -> None:
+    found = run("""
+from demokit import playlist
+upload(sample)
+master = Path(settings.MEDIA_ROOT) / Video.objects.get().hls_file
+too_short = playlist.problems(master, 5.0, 2)
+segment = master.parent / "480p" / "0000.ts"
+whole = segment.read_bytes()
+segment.write_bytes(b"noise" * 1000)
+broken = playlist.problems(master, 1.0, 2)
+segment.unlink()
+missing = playlist.problems(master, 1.0, 2)
+answer(too_short=too_short, broken=broken, missing=missing, one_more=playlist.problems(master, 1.0, 3))
+""")
+    assert len(found["too_short"]) == 2
+    assert "cannot be played" in found["broken"][0]
+    assert "missing or empty" in found["missing"][0]
+    assert "not 3" in found["one_more"][0]

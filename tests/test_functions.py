@@ -1,0 +1,724 @@
+"""The plain functions: a lock by its name alone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from django.core.serializers.json import DjangoJSONEncoder
+
+from django_tasklock import (
+    BackendUnavailable,
+    LockInfo,
+    TaskLock,
+    TaskLockError,
+    acquire_task_lock,
+    extend_task_lock,
+    force_release_task_lock,
+    functions,
+    get_lock_holder,
+    get_lock_info,
+    get_lock_ttl,
+    is_task_locked,
+    list_all_task_locks,
+    release_task_lock,
+    remembered,
+    signals,
+)
+from django_tasklock.backends import get_backend
+from django_tasklock.heartbeat import heartbeat
+from django_tasklock.remembered import Taken, taken
+from django_tasklock.types import Renewal
+from tests.support.public import Received, forked, raw_redis, setting, stored
+from tests.support.stores import LISTING, an_ask, clear, eventually, granted, stores
+
+SHORT = 0.15  # seconds: a timeout that is to lapse
+
+
+@pytest.fixture(params=stores(*LISTING))
+def store(request, settings) -> str:
+    """The name of the store in force, empty."""
+    settings.TASKLOCK = setting(request.param)
+    clear(request.param)
+    return request.param
+
+
+across = pytest.mark.parametrize("store", stores("redis", "database"), indirect=True)
+"""A forked child sees these; it has a memory of its own."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered():
+    taken.__init__()
+
+
+@pytest.fixture
+def elsewhere():
+    """Runs something in another thread of this process."""
+    with ThreadPoolExecutor(1) as other:
+
+        def run(work, *args):
+            def and_rest():
+                try:
+                    return work(*args)
+                finally:
+                    get_backend().rest()
+
+            return other.submit(and_rest).result()
+
+        yield run
+
+
+def lapse(name: str) -> None:
+    eventually(lambda: not is_task_locked(name))
+
+
+def renewed(name: str) -> None:
+    """Wait until the lock has more time left than it had a moment ago."""
+    left = [math.inf]
+
+    def grew() -> bool:
+        left.append(get_lock_ttl(name) or 0)
+        return left[-1] > left[-2]
+
+    eventually(grew)
+
+
+class TestTakingAndReleasing:
+    def test_once_taken_it_is_busy_for_everybody_until_it_is_released(self, store, elsewhere):
+        assert acquire_task_lock("video:1") is True
+        assert acquire_task_lock("video:1") is False
+        assert elsewhere(acquire_task_lock, "video:1") is False
+        assert release_task_lock("video:1") is True
+        assert release_task_lock("video:1") is False
+        assert acquire_task_lock("video:1") is True
+
+    def test_names_do_not_disturb_each_other(self, store):
+        assert acquire_task_lock("video:1")
+        assert acquire_task_lock("video:2")
+        assert release_task_lock("video:1")
+        assert not is_task_locked("video:1")
+        assert is_task_locked("video:2")
+
+    def test_with_and_without_the_prefix_is_one_lock(self, store):
+        assert acquire_task_lock("task_lock:6")
+        assert not acquire_task_lock("6")
+        assert is_task_locked("6")
+        assert is_task_locked("task_lock:6")
+        assert [info.name for info in list_all_task_locks()] == ["6"]
+        assert get_lock_info("task_lock:6") is not None
+        assert extend_task_lock("6")
+        assert release_task_lock("6")
+        assert not is_task_locked("task_lock:6")
+
+    @pytest.mark.parametrize("store", stores("redis"), indirect=True)
+    def test_another_prefix_is_another_lock(self, store, settings):
+        assert acquire_task_lock("6")
+        settings.TASKLOCK = setting(store, KEY_PREFIX="other:")
+        assert not is_task_locked("6")
+        assert acquire_task_lock("other:6")
+        assert acquire_task_lock("task_lock:6")  # a name like any other now
+        with raw_redis() as client:
+            keys = {key for key in client.scan_iter() if "#" not in key}
+        assert keys == {"task_lock:6", "other:6", "other:task_lock:6"}
+
+    def test_any_thread_of_the_process_may_release_and_extend(self, store, elsewhere):
+        assert acquire_task_lock("video:1")
+        assert elsewhere(extend_task_lock, "video:1", 50) is True
+        assert elsewhere(release_task_lock, "video:1") is True
+        assert not is_task_locked("video:1")
+        assert release_task_lock("video:1") is False
+
+    @across
+    def test_another_process_can_do_neither(self, store):
+        assert acquire_task_lock("video:1")
+
+        def child():
+            return (
+                is_task_locked("video:1"),
+                extend_task_lock("video:1"),
+                release_task_lock("video:1"),
+                acquire_task_lock("video:1"),
+                is_task_locked("video:1"),
+            )
+
+        assert forked(child) == (True, False, False, False, True)
+        assert release_task_lock("video:1") is True
+
+    @across
+    def test_a_child_that_takes_it_owns_it(self, store):
+        assert forked(lambda: acquire_task_lock("video:1")) is True
+        assert is_task_locked("video:1")
+        assert release_task_lock("video:1") is False
+        assert is_task_locked("video:1")
+
+    def test_two_threads_that_release_at_once_release_once(self, store):
+        start = threading.Barrier(4)
+
+        def release(_):
+            start.wait(10)
+            try:
+                return release_task_lock("video:1")
+            finally:
+                get_backend().rest()
+
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(20):
+                assert acquire_task_lock("video:1")
+                assert sorted(threads.map(release, range(4))) == [False, False, False, True]
+
+    def test_who_takes_it_while_another_thread_releases_can_release_it(self, store, monkeypatch):
+        """The release of the old lock must not make the process forget the new one."""
+        assert acquire_task_lock("video:1")
+        free = get_backend().release
+
+        def slow_release(name, token):
+            outcome = free(name, token)
+            if threading.current_thread() is not threading.main_thread():
+                assert acquire_in_main_thread()
+            return outcome
+
+        wanted, done = threading.Event(), threading.Event()
+        answers = []
+
+        def acquire_in_main_thread():
+            wanted.set()
+            assert done.wait(10)
+            return answers == [True]
+
+        monkeypatch.setattr(get_backend(), "release", slow_release)
+        releasing = threading.Thread(target=lambda: (release_task_lock("video:1"), get_backend().rest()))
+        releasing.start()
+        assert wanted.wait(10)
+        answers.append(acquire_task_lock("video:1"))
+        done.set()
+        releasing.join()
+        assert release_task_lock("video:1") is True
+
+
+class TestLapsing:
+    def test_without_a_lease_the_ttl_is_the_timeout_and_nothing_renews_it(self, store):
+        before = len(heartbeat)
+        assert acquire_task_lock("video:1", 100)
+        assert len(heartbeat) == before
+        info = get_lock_info("video:1")
+        assert 90 < info.ttl <= 100
+        assert 90 < info.time_left <= 100
+        assert 90 < get_lock_ttl("video:1") <= 100
+
+    def test_the_timeout_is_by_default_that_of_the_settings(self, store, settings):
+        settings.TASKLOCK = setting(store, TIMEOUT=500)
+        assert acquire_task_lock("video:1")
+        assert 490 < get_lock_ttl("video:1") <= 500
+
+    @pytest.mark.parametrize("timeout", [100, 100.5, timedelta(seconds=100)], ids=str)
+    def test_seconds_or_a_timedelta(self, store, timeout):
+        assert acquire_task_lock("video:1", timeout)
+        assert 90 < get_lock_ttl("video:1") <= 100.5
+
+    def test_it_ends_by_itself(self, store, caplog):
+        assert acquire_task_lock("video:1", SHORT)
+        lapse("video:1")
+        assert list_all_task_locks() == []
+        assert extend_task_lock("video:1", 100) is False
+        assert not is_task_locked("video:1")
+        with caplog.at_level(logging.WARNING, "django_tasklock"):
+            assert release_task_lock("video:1") is False
+        assert "no longer ours" in caplog.text
+
+    def test_with_a_lease_a_heartbeat_keeps_it(self, store):
+        assert acquire_task_lock("video:1", 100, 2)
+        first = get_lock_info("video:1")
+        assert first.ttl <= 2
+        assert 90 < first.time_left <= 100
+        renewed("video:1")
+        assert get_lock_info("video:1").fingerprint == first.fingerprint
+        assert release_task_lock("video:1") is True
+
+    def test_a_lease_by_name(self, store):
+        assert acquire_task_lock("video:1", timeout=100, lease=30)
+        assert 20 < get_lock_ttl("video:1") <= 30
+        token = taken.find("video:1", forget=False).token
+        assert token in heartbeat._held
+        assert release_task_lock("video:1")
+        assert token not in heartbeat._held
+
+    def test_a_lock_that_is_only_remembered_here_is_renewed_all_the_same(self, store):
+        """Nobody but the process's memory refers to it; that must be enough for the heartbeat."""
+        assert acquire_task_lock("video:1", 100, 2)
+        gc.collect()
+        renewed("video:1")
+        assert release_task_lock("video:1")
+
+    def test_extending_starts_the_timeout_again(self, store):
+        assert acquire_task_lock("video:1", 50)
+        assert extend_task_lock("video:1") is True
+        assert 45 < get_lock_ttl("video:1") <= 50
+        assert extend_task_lock("video:1", 500) is True
+        assert 490 < get_lock_ttl("video:1") <= 500
+        assert extend_task_lock("video:1", timedelta(seconds=5)) is True
+        assert get_lock_ttl("video:1") <= 5
+
+    def test_extending_what_was_not_taken_says_so_and_takes_nothing(self, store):
+        assert extend_task_lock("video:1", 50) is False
+        assert not is_task_locked("video:1")
+
+    def test_extended_while_another_thread_releases(self, store, monkeypatch):
+        assert acquire_task_lock("video:1")
+        taken.find("video:1", forget=False).release()
+        assert extend_task_lock("video:1", 50) is False
+
+
+class TestSuccessors:
+    """Gold standard 8.1: who lost a lock must not release its successor's, nor extend it."""
+
+    def test_a_thread_that_lost_its_lock(self, store, elsewhere):
+        assert elsewhere(acquire_task_lock, "video:1", SHORT)
+        lapse("video:1")
+        assert acquire_task_lock("video:1")
+        assert elsewhere(extend_task_lock, "video:1", 5) is False
+        assert elsewhere(release_task_lock, "video:1") is False
+        assert get_lock_ttl("video:1") > 100
+        assert release_task_lock("video:1") is True
+
+    def test_one_that_lost_it_twice(self, store, elsewhere):
+        for _ in range(2):
+            assert elsewhere(acquire_task_lock, "video:1", SHORT)
+            lapse("video:1")
+        assert acquire_task_lock("video:1")
+        assert [elsewhere(release_task_lock, "video:1") for _ in range(2)] == [False, False]
+        assert release_task_lock("video:1") is True
+
+    def test_a_stranger_releases_the_one_that_is_held(self, store, elsewhere):
+        """This thread took it, lost it to another, and took it again: the latest is the one that counts."""
+        assert acquire_task_lock("video:1", SHORT)
+        lapse("video:1")
+        assert elsewhere(acquire_task_lock, "video:1", SHORT)
+        lapse("video:1")
+        assert acquire_task_lock("video:1")
+        stranger = threading.Thread(target=lambda: (outcome.append(release_task_lock("video:1")), get_backend().rest()))
+        outcome = []
+        stranger.start()
+        stranger.join()
+        assert outcome == [True]
+
+    def test_one_that_lost_it_long_ago(self, store, elsewhere):
+        """Many others lapsed since, as ``acquire_task_lock`` used for a cool-down makes them."""
+        assert elsewhere(acquire_task_lock, "video:1", SHORT)
+        for number in range(100):
+            assert acquire_task_lock(f"cooldown:{number}", 0.001)
+        lapse("video:1")
+        assert acquire_task_lock("video:1")
+        assert elsewhere(release_task_lock, "video:1") is False
+        assert release_task_lock("video:1") is True
+
+    def test_two_asyncio_tasks_of_one_thread(self, store):
+        async def loser(lost, told):
+            assert acquire_task_lock("video:1", SHORT)
+            lapse("video:1")
+            lost.set()
+            await told.wait()
+            return release_task_lock("video:1")
+
+        async def main():
+            lost, told = asyncio.Event(), asyncio.Event()
+            task = asyncio.create_task(loser(lost, told))
+            await lost.wait()
+            assert acquire_task_lock("video:1")
+            told.set()
+            return await task, release_task_lock("video:1")
+
+        assert asyncio.run(main()) == (False, True)
+
+    def test_after_a_forced_release(self, store):
+        assert acquire_task_lock("video:1")
+        assert force_release_task_lock("video:1")
+        token = granted(get_backend().acquire(an_ask("video:1")))
+        assert release_task_lock("video:1") is False
+        assert get_lock_info("video:1").fence == token.fence
+
+
+class TestMemory:
+    """What the process remembers is bounded, and never less than what it holds."""
+
+    @pytest.fixture(autouse=True)
+    def _small(self, settings, monkeypatch):
+        settings.TASKLOCK = setting("memory")
+        clear("memory")
+        monkeypatch.setattr(remembered, "LAPSED", 20)
+        taken.__init__()
+
+    def test_what_lapses_and_is_never_released_is_forgotten_in_the_end(self):
+        assert acquire_task_lock("kept")
+        for number in range(100):
+            assert acquire_task_lock(f"cooldown:{number}", 0.01)
+            time.sleep(0.011)
+            assert len(taken) <= 50
+        assert len(taken._locks) == len(taken)
+        assert release_task_lock("kept") is True
+
+    def test_nor_does_one_name_grow_without_bound(self):
+        for _ in range(100):
+            assert acquire_task_lock("cooldown", 0.01)
+            time.sleep(0.011)
+            lapse("cooldown")
+        assert len(taken._locks["cooldown"]) == len(taken) <= 50
+
+    def test_what_is_held_is_never_forgotten(self):
+        names = [f"held:{number}" for number in range(300)]
+        assert all(acquire_task_lock(name) for name in names)
+        assert len(taken) == 300
+        assert all(release_task_lock(name) for name in names)
+        assert list_all_task_locks() == []
+        assert len(taken) == len(taken._locks) == 0
+
+    def test_it_takes_no_more_time_the_more_is_held(self, monkeypatch):
+        """Looking for what lapsed once for every so many, not once for every lock."""
+        looks = []
+        prune = Taken._prune
+        monkeypatch.setattr(Taken, "_prune", lambda self: (looks.append(len(self)), prune(self)))
+        for number in range(1000):
+            assert acquire_task_lock(f"held:{number}")
+        assert sum(looks) <= 10_000
+
+
+class TestAsking:
+    def test_nobody_has_it(self, store):
+        assert is_task_locked("video:1") is False
+        assert get_lock_holder("video:1") is None
+        assert get_lock_ttl("video:1") is None
+        assert get_lock_info("video:1") is None
+        assert list_all_task_locks() == []
+        assert force_release_task_lock("video:1") is False
+        assert stored(store) == 0
+
+    def test_somebody_has_it(self, store):
+        assert acquire_task_lock("video:1", 100)
+        assert is_task_locked("video:1") is True
+        assert str(os.getpid()) in get_lock_holder("video:1")
+        assert 90 < get_lock_ttl("video:1") <= 100
+        info = get_lock_info("video:1")
+        assert info.name == "video:1"
+        assert info.holder == get_lock_holder("video:1")
+        assert info.acquired_at.tzinfo is UTC
+        assert 0 <= info.held_for < 10
+        assert 90 < info.time_left <= 100
+        assert info.fence > 0
+        assert (info.waiting, info.task, info.task_id) == (0, "", "")
+
+    def test_held_for_grows_and_time_left_shrinks_though_the_lease_is_renewed(self, store):
+        assert acquire_task_lock("video:1", 100, 30)
+        first = get_lock_info("video:1")
+        eventually(lambda: get_lock_info("video:1").held_for >= first.held_for + 0.05)
+        second = get_lock_info("video:1")
+        assert second.time_left < first.time_left
+        assert second.acquired_at == first.acquired_at
+        assert second.held_for + second.time_left == pytest.approx(100, abs=0.01)
+
+    def test_the_token_is_never_shown(self, store):
+        with TaskLock("video:1") as lock:
+            shown = repr(get_lock_info("video:1")) + json.dumps([dict(info) for info in list_all_task_locks()])
+            assert lock.token not in shown
+            assert get_lock_info("video:1").fingerprint in shown
+
+    def test_all_of_them_the_next_to_expire_first(self, store):
+        for name, timeout in (("b", 300), ("c", 100), ("a", 200)):
+            assert acquire_task_lock(name, timeout)
+        assert [info.name for info in list_all_task_locks()] == ["c", "a", "b"]
+        assert [info["name"] for info in list_all_task_locks()] == ["c", "a", "b"]
+
+    def test_lapsed_and_released_ones_are_not_among_them(self, store):
+        assert acquire_task_lock("released")
+        assert acquire_task_lock("lapsed", SHORT)
+        assert acquire_task_lock("held")
+        assert release_task_lock("released")
+        lapse("lapsed")
+        assert [info.name for info in list_all_task_locks()] == ["held"]
+
+    def test_list_is_complete_beyond_a_page(self, store, monkeypatch):
+        held = 2500
+        if store == "database":  # inserting so many takes seconds there
+            held = 250
+            monkeypatch.setattr(functions, "PAGE", 100)
+        backend = get_backend()
+        for number in range(held):
+            granted(backend.acquire(an_ask(f"video:{number}", ttl=3_600_000 + number)))
+        found = list_all_task_locks()
+        assert len(found) == held
+        assert {info.name for info in found} == {f"video:{number}" for number in range(held)}
+        assert all(first.ttl <= second.ttl + 1 for first, second in pairwise(found))
+
+    @pytest.mark.parametrize("moved", [1, 100, 900, 1100])
+    def test_list_is_complete_although_leases_are_renewed_between_its_pages(self, settings, monkeypatch, moved):
+        """A renewal moves a lock behind all others, and those that were not read yet up a place."""
+        settings.TASKLOCK = setting("memory")
+        clear("memory")
+        backend = get_backend()
+        asks = [an_ask(f"video:{number}", ttl=100_000 + number) for number in range(2500)]
+        for ask in asks:
+            granted(backend.acquire(ask))
+        records, renewed = backend.records, iter(range(3))
+
+        def then_renew(**page):
+            found = records(**page)
+            part = next(renewed, None)
+            if part is not None:
+                batch = asks[part * moved : (part + 1) * moved]
+                backend.renew([Renewal(ask.name, ask.token, 200_000 + part * 10_000) for ask in batch])
+            return found
+
+        monkeypatch.setattr(backend, "records", then_renew)
+        found = list_all_task_locks()
+        assert sorted(info.name for info in found) == sorted(ask.name for ask in asks)
+
+    def test_list_ends_although_all_are_released_meanwhile(self, settings, monkeypatch):
+        settings.TASKLOCK = setting("memory")
+        clear("memory")
+        backend = get_backend()
+        for number in range(1500):
+            granted(backend.acquire(an_ask(f"video:{number}")))
+        records = backend.records
+
+        def then_clear(**page):
+            found = records(**page)
+            clear("memory")
+            return found
+
+        monkeypatch.setattr(backend, "records", then_clear)
+        assert len(list_all_task_locks()) == 1000
+
+
+class TestLockInfo:
+    @pytest.fixture
+    def info(self, store) -> LockInfo:
+        assert acquire_task_lock("video:1", 100)
+        return get_lock_info("video:1")
+
+    def test_reads_like_a_mapping(self, info):
+        assert info["ttl"] == info.ttl
+        assert "ttl" in info
+        assert "token" not in info
+        assert info.get("nothing", 5) == 5
+        assert len(info) == len(list(info)) == len(dict(info))
+        assert {**info} == dict(info) == dict(info.items())
+        with pytest.raises(KeyError):
+            info["token"]
+        with pytest.raises(KeyError):
+            info["__class__"]
+
+    def test_is_json_as_it_is(self, info):
+        plain = json.loads(json.dumps(dict(info)))
+        assert plain == json.loads(json.dumps(dict(info), cls=DjangoJSONEncoder))
+        assert plain["name"] == "video:1"
+        assert datetime.fromisoformat(plain["acquired_at"]) == info.acquired_at
+
+    def test_cannot_be_changed(self, info):
+        with pytest.raises(AttributeError):
+            info.name = "other"
+        with pytest.raises(TypeError):
+            info["name"] = "other"
+        assert {info: 1}[info] == 1
+
+
+class TestForcedRelease:
+    def test_takes_it_from_whoever_has_it_and_says_so(self, store, caplog):
+        assert forked(lambda: acquire_task_lock("video:1")) if store != "memory" else acquire_task_lock("video:1")
+        held = get_lock_info("video:1")
+        with Received(signals.lock_forced) as received, caplog.at_level(logging.WARNING, "django_tasklock"):
+            assert force_release_task_lock("task_lock:video:1") is True
+        assert not is_task_locked("video:1")
+        [told] = received
+        assert told["sender"] == "video:1"
+        assert told["info"].fingerprint == held.fingerprint
+        [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
+        assert "'video:1' was released by force" in record.getMessage()
+        assert held.holder in record.getMessage()
+
+    def test_of_a_free_lock_says_nothing(self, store, caplog):
+        with Received(signals.lock_forced) as received, caplog.at_level(logging.WARNING, "django_tasklock"):
+            assert force_release_task_lock("video:1") is False
+        assert received == []
+        assert caplog.records == []
+
+    def test_the_next_one_gets_it(self, store):
+        assert acquire_task_lock("video:1")
+        assert force_release_task_lock("video:1")
+        assert acquire_task_lock("video:1")
+
+
+class TestConflicts:
+    def test_are_told_in_one_line_that_names_the_holder_its_age_and_the_time_left(self, store, caplog):
+        assert acquire_task_lock("video:1", 100)
+        with Received(signals.lock_conflict) as received, caplog.at_level(logging.INFO, "django_tasklock"):
+            assert not acquire_task_lock("video:1")
+        [told] = received
+        assert (told["sender"], told["action"]) == ("video:1", "skip")
+        assert told["error"].holder == get_lock_holder("video:1")
+        [record] = caplog.records
+        line = record.getMessage()
+        assert record.levelno == logging.INFO
+        for part in ("skipped", "'video:1'", get_lock_holder("video:1"), "100 s of its timeout left"):
+            assert part in line
+
+    def test_a_receiver_that_fails_affects_nothing(self, store, caplog):
+        def broken(**details):
+            raise ZeroDivisionError
+
+        signals.lock_acquired.connect(broken)
+        signals.lock_conflict.connect(broken)
+        try:
+            assert acquire_task_lock("video:1") is True
+            assert acquire_task_lock("video:1") is False
+        finally:
+            signals.lock_acquired.disconnect(broken)
+            signals.lock_conflict.disconnect(broken)
+        assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2
+
+
+@pytest.mark.redis
+class TestStoreDown:
+    @pytest.fixture
+    def server(self, redis_server, settings):
+        settings.TASKLOCK = {"LOCATION": redis_server.url}
+        yield redis_server
+        heartbeat._leftovers.clear()  # it would go on asking that server to release them
+
+    def test_by_default_the_work_goes_on_without_the_lock(self, server, caplog):
+        server.kill()
+        with Received(signals.store_unavailable) as received:
+            started = time.monotonic()
+            assert acquire_task_lock("video:1") is True
+            assert time.monotonic() - started < 2
+        assert [told["action"] for told in received] == ["run"]
+        assert "policy: run" in caplog.text
+        assert extend_task_lock("video:1") is True
+        assert release_task_lock("video:1") is False
+        assert acquire_task_lock("video:1") is True
+
+    def test_policy_raise(self, server, settings):
+        settings.TASKLOCK = {"LOCATION": server.url, "ON_UNAVAILABLE": "raise"}
+        server.kill()
+        with pytest.raises(BackendUnavailable) as caught:
+            acquire_task_lock("video:1")
+        assert caught.value.name == "video:1"
+        assert release_task_lock("video:1") is False
+
+    def test_policy_skip(self, server, settings, caplog):
+        settings.TASKLOCK = {"LOCATION": server.url, "ON_UNAVAILABLE": "skip"}
+        server.kill()
+        with Received(signals.lock_conflict) as conflicts:
+            assert acquire_task_lock("video:1") is False
+        [told] = conflicts
+        assert isinstance(told["error"].__cause__, BackendUnavailable)
+        assert release_task_lock("video:1") is False
+
+    @pytest.mark.parametrize(
+        "ask",
+        [is_task_locked, get_lock_holder, get_lock_ttl, get_lock_info, force_release_task_lock],
+        ids=lambda function: function.__name__,
+    )
+    def test_not_known_is_not_free(self, server, ask):
+        server.kill()
+        with pytest.raises(BackendUnavailable, match="LOCATION"):
+            ask("video:1")
+
+    def test_nor_is_the_list_empty(self, server):
+        server.kill()
+        with pytest.raises(BackendUnavailable):
+            list_all_task_locks()
+
+    def test_a_lock_that_is_held_cannot_be_extended_then(self, server):
+        assert acquire_task_lock("video:1")
+        server.kill()
+        with pytest.raises(BackendUnavailable):
+            extend_task_lock("video:1")
+
+    def test_a_release_is_made_up_for_when_it_answers_again(self, server, caplog):
+        assert acquire_task_lock("video:1")
+        os.kill(server.process.pid, signal.SIGSTOP)
+        try:
+            assert release_task_lock("video:1") is False
+        finally:
+            os.kill(server.process.pid, signal.SIGCONT)
+        eventually(lambda: not is_task_locked("video:1"))
+
+    def test_a_lock_held_before_the_store_went_down_is_not_forgotten_for_one_run_without(self, server):
+        """With the store down the same thread is let in again; the lock it really holds must still be released."""
+        assert acquire_task_lock("video:1")
+        with raw_redis(server.url) as client:
+            held = client.get("task_lock:video:1")
+            client.delete("task_lock:video:1")
+        server.kill()
+        assert acquire_task_lock("video:1") is True
+        server.start()
+        with raw_redis(server.url) as client:
+            client.set("task_lock:video:1", held, ex=100)
+        assert release_task_lock("video:1") is False
+        assert release_task_lock("video:1") is True
+
+
+@pytest.mark.redis
+class TestStrangeValues:
+    """What somebody else put there is somebody's lock."""
+
+    @pytest.fixture(autouse=True)
+    def _redis(self, settings):
+        settings.TASKLOCK = setting("redis")
+        clear("redis")
+
+    @pytest.mark.parametrize("value", ["locked", "", "{", "[1]", '{"token": 5}', "\u2603", "null"])
+    def test_a_key_that_is_not_ours(self, value):
+        with raw_redis() as client:
+            client.set("task_lock:6", value, ex=100)
+            assert is_task_locked("6")
+            assert not acquire_task_lock("6")
+            assert get_lock_holder("6") == "unknown"
+            assert 90 < get_lock_ttl("6") <= 100
+            assert release_task_lock("6") is False
+            assert client.get("task_lock:6") == value
+            assert force_release_task_lock("6")
+            assert acquire_task_lock("6")
+
+    def test_a_key_without_expiry(self):
+        with raw_redis() as client:
+            client.set("task_lock:6", "forever")
+            assert get_lock_ttl("6") is None
+            assert get_lock_info("6").ttl is None
+            assert not math.isinf(get_lock_info("6").time_left)
+            assert not acquire_task_lock("6")
+
+    def test_a_key_of_another_type_is_no_lock_but_an_error_that_says_so(self, settings):
+        settings.TASKLOCK = setting("redis", ON_UNAVAILABLE="raise")
+        with raw_redis() as client:
+            client.sadd("task_lock:6", "x")
+            with pytest.raises(BackendUnavailable, match="WRONGTYPE"):
+                acquire_task_lock("6")
+            assert client.type("task_lock:6") == "set"
+
+    def test_one_that_was_deleted_by_hand_is_not_listed(self):
+        """Gold standard 8.44."""
+        assert acquire_task_lock("6")
+        assert acquire_task_lock("7")
+        with raw_redis() as client:
+            client.delete("task_lock:6")
+        assert [info.name for info in list_all_task_locks()] == ["7"]
+        assert acquire_task_lock("6")
+        assert len(list_all_task_locks()) == 2
+
+
+def test_a_name_that_is_none_is_refused_by_all(settings):
+    settings.TASKLOCK = setting("memory")
+    for function in (acquire_task_lock, release_task_lock, extend_task_lock, is_task_locked, force_release_task_lock):
+        with pytest.raises(TaskLockError, match="empty"):
+            function("")

@@ -1,0 +1,426 @@
+"""``StateGuard`` and ``Claim``: which row may be claimed, and whose writes it takes."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from django.db import connection
+from django.db.models import Exists, F, OuterRef, Q
+from django.test.utils import CaptureQueriesContext
+
+from django_tasklock import Claim, GuardRejected, StaleClaim, StateGuard, TaskLockError, current_claim
+from django_tasklock.signals import claim_rejected, claim_stale
+from tests.support.guards import AGAIN, GUARD, ONCE, PROCESSES, heard, new_token, race, states
+from tests.testapp.models import Note, PlainVideo, Ticket, Video
+
+pytestmark = [pytest.mark.database, pytest.mark.django_db]
+
+both = pytest.mark.parametrize("model", [Video, PlainVideo])
+
+
+def take(row, guard: StateGuard = GUARD) -> Claim:
+    """A claim on the row, with a token of its own."""
+    return Claim.take(type(row), row.pk, guard, new_token())
+
+
+class TestClaiming:
+    def test_one_update_checks_and_writes_everything(self):
+        video = Video.objects.create()
+        with CaptureQueriesContext(connection) as captured:
+            claim = take(video)
+        updates = [query["sql"] for query in captured if query["sql"].startswith("UPDATE")]
+        assert len(updates) == 1
+        sets, _, where = updates[0].partition(" WHERE ")
+        assert all(column in sets for column in ("status", "lock_token", "lock_epoch"))
+        assert all(column in where for column in ("id", "status", "hls_file"))
+        touching = [query["sql"] for query in captured if "testapp_video" in query["sql"]]
+        assert len(touching) == 2, "the update, and one look at the new epoch"
+        video.refresh_from_db()
+        assert (video.status, video.lock_token, video.lock_epoch) == ("processing", claim.token, 1)
+        assert (claim.epoch, claim.taken) == (1, True)
+
+    @both
+    @pytest.mark.parametrize("state", ["uploading", "processing", "transcoding"])
+    def test_every_state_of_claim_from_may_be_claimed(self, model, state):
+        row = model.objects.create(status=state)
+        take(row)
+        row.refresh_from_db()
+        assert row.status == "processing"
+
+    @both
+    def test_other_rows_are_not_touched(self, model):
+        row, other = model.objects.create(), model.objects.create()
+        take(row).update(progress=5)
+        assert states(other)[:2] == ("uploading", 0)
+
+    def test_each_claim_raises_the_epoch_by_one(self):
+        video = Video.objects.create()
+        assert [take(video).epoch for _ in range(5)] == [1, 2, 3, 4, 5]
+
+    def test_the_epoch_is_the_rows_whatever_the_lock_store_forgot(self):
+        video = Video.objects.create(lock_epoch=7_000_000_000)
+        assert take(video).epoch == 7_000_000_001
+
+    @both
+    def test_a_wrong_state_is_rejected_with_the_states_that_would_do(self, model, caplog):
+        caplog.set_level(logging.INFO, "django_tasklock")
+        row = model.objects.create(status="ready")
+        with heard(claim_rejected) as told, pytest.raises(GuardRejected) as caught:
+            take(row)
+        label = f"testapp.{model.__name__}"
+        assert str(caught.value) == (
+            f"{label} {row.pk} cannot be claimed: its status is 'ready',"
+            " not one of 'uploading', 'processing', 'transcoding'"
+        )
+        assert caught.value.state == "ready"
+        assert caught.value.name == f"{label}:{row.pk}"
+        assert told == [{"sender": f"{label}:{row.pk}", "model": model, "pk": row.pk, "state": "ready"}]
+        assert [record.levelname for record in caplog.records] == ["INFO"]
+        assert str(caught.value) in caplog.text
+        assert states(row)[:2] == ("ready", 0)
+
+    @both
+    def test_an_excluded_row_is_rejected_in_any_state(self, model):
+        row = model.objects.create(hls_file="done.m3u8")
+        with heard(claim_rejected) as told, pytest.raises(GuardRejected, match="excluded.*'uploading'") as caught:
+            take(row)
+        assert caught.value.state == told[0]["state"] == "uploading"
+        assert states(row)[:2] == ("uploading", 0)
+
+    @both
+    def test_a_row_that_is_gone_is_rejected(self, model):
+        with heard(claim_rejected) as told, pytest.raises(GuardRejected, match="^there is no testapp") as caught:
+            Claim.take(model, 424242, GUARD, new_token())
+        assert caught.value.state is None
+        assert told[0]["pk"] == 424242
+
+    def test_a_row_without_a_state_is_not_taken_for_one_that_is_gone(self):
+        ticket = Ticket.objects.create()
+        guard = StateGuard(field="day", claim_from=["2026-01-01"], claim_as="2026-01-02")
+        with pytest.raises(GuardRejected, match="its day is None, not one of '2026-01-01'"):
+            take(ticket, guard)
+
+    def test_the_exclusion_may_ask_another_table(self):
+        barred, free = Video.objects.create(), Video.objects.create()
+        Note.objects.create(video=barred, text="taken down")
+        guards = [
+            StateGuard(claim_from=["uploading"], claim_as="processing", exclude=exclude)
+            for exclude in (
+                Q(note__text="taken down"),
+                {"note__text": "taken down"},
+                Exists(Note.objects.filter(video=OuterRef("pk"), text="taken down")),
+            )
+        ]
+        for guard in guards:
+            with pytest.raises(GuardRejected, match="excluded"):
+                take(barred, guard)
+            Video.objects.filter(pk=free.pk).update(status="uploading")
+            with CaptureQueriesContext(connection) as captured:
+                take(free, guard)
+            assert sum("testapp_video" in query["sql"] for query in captured) == 2, "no select before the update"
+
+    def test_a_second_claim_with_the_same_token_is_a_claim_like_any_other(self):
+        video = Video.objects.create()
+        token = new_token()
+        first = Claim.take(Video, video.pk, ONCE, token)
+        with pytest.raises(GuardRejected):
+            Claim.take(Video, video.pk, ONCE, token)
+        first.finish()
+        with pytest.raises(GuardRejected, match="'ready'"):
+            Claim.take(Video, video.pk, ONCE, token)
+
+    def test_a_claim_that_was_not_made_writes_nothing(self):
+        video = Video.objects.create(status="processing")
+        claim = Claim(Video, video.pk, GUARD, new_token())
+        assert not claim.taken
+        for write in (lambda: claim.update(progress=1), claim.finish, claim.fail, claim.give_back):
+            with pytest.raises(StaleClaim):
+                write()
+        assert states(video) == ("processing", 0, 0)
+
+
+class TestWriting:
+    @both
+    def test_an_update_writes_its_values_and_nothing_else(self, model):
+        row = model.objects.create()
+        claim = take(row)
+        claim.update(progress=40, hls_file="a.m3u8")
+        assert states(row)[:2] == ("processing", 40)
+        assert row.hls_file == "a.m3u8"
+
+    @both
+    @pytest.mark.parametrize(
+        ("close", "state"), [("finish", "ready"), ("fail", "failed"), ("give_back", "processing")]
+    )
+    def test_the_closing_writes(self, model, close, state):
+        row = model.objects.create()
+        getattr(take(row), close)()
+        assert states(row)[:2] == (state, 0)
+
+    @both
+    def test_a_closing_state_of_none_leaves_the_state(self, model):
+        guard = StateGuard(claim_from=["uploading"], claim_as="processing")
+        for close in ("finish", "fail"):
+            row = model.objects.create()
+            getattr(take(row, guard), close)()
+            assert states(row)[:2] == ("processing", 0)
+
+    @both
+    def test_values_may_be_expressions(self, model):
+        row = model.objects.create(progress=3)
+        take(row).update(progress=F("progress") + 4)
+        assert states(row)[:2] == ("processing", 7)
+
+    @both
+    def test_the_state_may_be_moved_on_before_the_end(self, model):
+        row = model.objects.create()
+        claim = take(row)
+        claim.update(status="transcoding")
+        claim.update(status="packaging", progress=9)
+        claim.update(progress=10)
+        assert states(row)[:2] == ("packaging", 10)
+        claim.finish()
+        assert states(row)[:2] == ("ready", 10)
+
+    @both
+    def test_writing_what_is_there_already_is_no_stale_write(self, model):
+        row = model.objects.create()
+        claim = take(row)
+        for _ in range(2):
+            claim.update(progress=0, status="processing")
+        claim.give_back()
+        assert states(row)[:2] == ("processing", 0)
+
+    def test_nothing_to_write_is_no_query(self, django_assert_num_queries):
+        claim = take(Video.objects.create())
+        with django_assert_num_queries(0):
+            claim.update()
+
+    def test_one_write_is_one_query(self, django_assert_num_queries):
+        claim = take(Video.objects.create())
+        for write in (lambda: claim.update(progress=1), claim.finish):
+            with django_assert_num_queries(1):
+                write()
+
+    def test_the_claims_own_columns_are_not_for_writing(self):
+        claim = take(Video.objects.create())
+        for column in ({"lock_token": "x"}, {"lock_epoch": 9}):
+            with pytest.raises(TypeError, match="belong to the claim"):
+                claim.update(**column)
+
+    def test_valid_says_whose_the_row_is(self):
+        video = Video.objects.create()
+        first = take(video)
+        assert first.valid
+        second = take(video)
+        assert (first.valid, second.valid) == (False, True)
+        Video.objects.all().delete()
+        assert not second.valid
+
+
+class TestOvertaken:
+    """A worker that was thought dead: its writes change nothing, and it is told so."""
+
+    WRITES = {
+        "update": lambda claim: claim.update(progress=99, hls_file="mine"),
+        "finish": Claim.finish,
+        "fail": Claim.fail,
+        "give_back": Claim.give_back,
+        "transaction": lambda claim: claim.transaction().__enter__(),
+    }
+
+    @pytest.mark.parametrize("write", WRITES)
+    @pytest.mark.parametrize("guard", [GUARD, StateGuard(claim_from=["uploading", "processing"], claim_as="processing")])
+    def test_every_write_is_refused_logged_and_signalled(self, write, guard, caplog):
+        video = Video.objects.create()
+        stale, fresh = take(video, guard), take(video, guard)
+        with heard(claim_stale) as told, pytest.raises(StaleClaim) as caught:
+            self.WRITES[write](stale)
+        assert states(video) == ("processing", 0, 2)
+        assert video.hls_file is None
+        name = f"testapp.Video:{video.pk}"
+        assert caught.value.name == name
+        assert "newer claim than epoch 1" in str(caught.value)
+        assert [(one["sender"], one["model"], one["pk"]) for one in told] == [(name, Video, video.pk)]
+        assert [(record.levelname, record.message) for record in caplog.records] == [("ERROR", str(caught.value))]
+        fresh.finish()
+
+    def test_the_signal_names_the_fields(self):
+        video = Video.objects.create()
+        stale, _ = take(video), take(video)
+        with heard(claim_stale) as told:
+            for write in (lambda: stale.update(progress=1, hls_file="x"), stale.finish):
+                with pytest.raises(StaleClaim):
+                    write()
+        assert [one["attempted"] for one in told] == [("progress", "hls_file"), ("status",)]
+
+    def test_also_when_the_successor_has_finished_and_when_the_row_is_gone(self):
+        video = Video.objects.create()
+        stale = take(video)
+        take(video).finish()
+        with pytest.raises(StaleClaim):
+            stale.finish()
+        assert states(video) == ("ready", 0, 2)
+        Video.objects.all().delete()
+        with pytest.raises(StaleClaim):
+            stale.update(progress=1)
+
+    def test_an_epoch_alone_or_a_token_alone_is_not_enough(self):
+        video = Video.objects.create()
+        claim = take(video)
+        Video.objects.update(lock_token="somebody else")
+        with pytest.raises(StaleClaim):
+            claim.update(progress=1)
+        Video.objects.update(lock_token=claim.token, lock_epoch=2)
+        with pytest.raises(StaleClaim):
+            claim.update(progress=1)
+
+    def test_a_receiver_that_fails_hides_nothing(self, caplog):
+        video = Video.objects.create()
+        stale, _ = take(video), take(video)
+
+        def receiver(**details):
+            raise RuntimeError("the receiver's own trouble")
+
+        claim_stale.connect(receiver)
+        try:
+            with pytest.raises(StaleClaim):
+                stale.finish()
+        finally:
+            claim_stale.disconnect(receiver)
+        assert "the receiver's own trouble" in caplog.text
+
+    def test_without_the_columns_it_is_refused_only_once_the_successor_has_finished(self):
+        """The weakness that W003 warns of."""
+        row = PlainVideo.objects.create()
+        stale, fresh = take(row), take(row)
+        stale.update(progress=1)
+        assert states(row) == ("processing", 1)
+        fresh.finish()
+        for write in (lambda: stale.update(progress=2), stale.finish, stale.fail, stale.give_back):
+            with heard(claim_stale) as told, pytest.raises(StaleClaim):
+                write()
+            assert len(told) == 1
+        assert states(row) == ("ready", 1)
+
+
+class TestTransaction:
+    def test_yields_the_row_and_commits_what_is_written_in_it(self):
+        video = Video.objects.create()
+        claim = take(video)
+        with claim.transaction() as row:
+            assert connection.in_atomic_block
+            assert (type(row), row.pk, row.status, row.lock_epoch) == (Video, video.pk, "processing", 1)
+            Note.objects.create(video=row, text="kept")
+            claim.update(progress=50)
+        assert states(video) == ("processing", 50, 1)
+        assert Note.objects.count() == 1
+
+    def test_an_overtaken_claim_does_not_even_enter(self):
+        video = Video.objects.create()
+        stale = take(video)
+        take(video)
+        with pytest.raises(StaleClaim), stale.transaction():
+            Note.objects.create(video=video, text="never")
+        assert Note.objects.count() == 0
+
+    @both
+    def test_an_error_inside_undoes_all_of_it_and_the_claim_goes_on(self, model):
+        row = model.objects.create()
+        claim = take(row)
+        with pytest.raises(ZeroDivisionError), claim.transaction():
+            claim.update(status="transcoding", progress=50)
+            raise ZeroDivisionError
+        assert states(row)[:2] == ("processing", 0)
+        claim.fail()
+        assert states(row)[:2] == ("failed", 0)
+
+    def test_a_model_without_the_columns_has_its_state_compared(self):
+        row = PlainVideo.objects.create()
+        claim = take(row)
+        with claim.transaction():
+            claim.update(status="transcoding")
+        PlainVideo.objects.update(status="ready")  # its successor has finished
+        with pytest.raises(StaleClaim), claim.transaction():
+            raise AssertionError("not to be entered")
+
+
+class TestGuards:
+    def test_a_guard_that_cannot_work_is_refused_where_it_is_written(self):
+        for arguments, match in [
+            (dict(claim_from="uploading", claim_as="x"), "must be a list of states, not the text 'uploading'"),
+            (dict(claim_from=[], claim_as="x"), "at least one state"),
+            (dict(claim_from=iter(()), claim_as="x"), "at least one state"),
+            (dict(claim_from=["a", None], claim_as="x"), "NULL"),
+            (dict(claim_from=["a"], claim_as=None), "NULL"),
+            (dict(claim_from=["a"], claim_as="x", retry="y"), "retry='y' is not in claim_from"),
+            (dict(claim_from={"a", "b"}, claim_as="x"), "is a set, which has no first state"),
+            (dict(claim_from=["a"], claim_as="x", exclude="hls_file"), "must be a Q object or a dict"),
+        ]:
+            with pytest.raises(TaskLockError, match=match):
+                StateGuard(**arguments)
+
+    def test_the_state_for_another_try(self):
+        assert StateGuard(claim_from=["a", "b"], claim_as="b").retry == "b"
+        assert StateGuard(claim_from=["a", "b"], claim_as="x").retry == "a"
+        assert StateGuard(claim_from=["a", "b"], claim_as="x", retry="b").retry == "b"
+        assert StateGuard(claim_from={"a", "b"}, claim_as="b").retry == "b"
+        assert StateGuard(claim_from={"a", "b"}, claim_as="x", retry="a").retry == "a"
+
+    def test_states_may_be_members_of_choices(self):
+        from django.db.models import TextChoices
+
+        class Status(TextChoices):
+            NEW = "uploading"
+            BUSY = "processing"
+            DONE = "ready"
+
+        guard = StateGuard(claim_from=[Status.NEW], claim_as=Status.BUSY, done=Status.DONE)
+        video = Video.objects.create()
+        claim = take(video, guard)
+        with pytest.raises(GuardRejected) as caught:
+            take(video, guard)
+        assert json.dumps(caught.value.state) == '"processing"'
+        claim.finish()
+        assert states(video) == ("ready", 0, 1)
+
+    def test_the_state_column_may_have_any_name_and_type(self):
+        video = Video.objects.create()
+        guard = StateGuard(field="progress", claim_from=[0], claim_as=1, done=2, failed=-1)
+        claim = take(video, guard)
+        with pytest.raises(GuardRejected, match="its progress is 1, not one of 0"):
+            take(video, guard)
+        claim.finish()
+        assert states(video) == ("uploading", 2, 1)
+
+
+def test_there_is_no_current_claim_outside_of_one():
+    with pytest.raises(TaskLockError, match="inside a function decorated with model_lock"):
+        current_claim()
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_eight_processes_without_any_lock_agree_on_whose_the_row_is():
+    """Gold standard 8.36: whatever became of the lock, the row's claim protects."""
+    rounds = 15
+    video = Video.objects.create()
+    tried = race(video.pk, rounds)
+
+    epochs = sorted(one.epoch for one in tried)
+    assert epochs == list(range(1, PROCESSES * rounds + 1)), "every claim got an epoch of its own, none was left out"
+    for process in range(PROCESSES):
+        own = [one.epoch for one in tried if one.process == process]
+        assert own == sorted(own)
+
+    completed = [int(text) for text in Note.objects.order_by("pk").values_list("text", flat=True)]
+    assert completed == sorted(set(completed)), "completions were accepted in the order of the claims"
+    assert set(completed) == {one.epoch for one in tried if one.accepted}
+    assert len(completed) < len(tried), "nobody was overtaken: that was no race"
+
+    last = max(epochs)
+    assert last in completed, "nobody overtook the last one"
+    assert states(video) == ("ready", last, last)
+    take(video, AGAIN).finish()

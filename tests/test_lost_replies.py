@@ -1,0 +1,450 @@
+"""A reply is lost after the server executed the request: no orphaned key, no false answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import (
+    BackendUnavailable,
+    TaskLock,
+    acquire_task_lock,
+    extend_task_lock,
+    force_release_task_lock,
+    release_task_lock,
+)
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.backends.redis.wire import RESTED
+from django_tasklock.heartbeat import heartbeat
+from django_tasklock.types import Released, Renewal, monotonic
+from tests.support.proxy import Proxy, Request, scripts
+from tests.support.stores import an_ask, eventually, granted, new_token
+from tests.support.twins import TWINS, another_process, call, token_in
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+ACQUIRE, RELEASE, EXTEND, RENEW, REMOVE = map(scripts, ("acquire", "release", "extend", "renew", "remove"))
+STRANGER = new_token()
+Store = redis.Redis  # bytes in and out
+
+
+@pytest.fixture
+def stranger() -> Iterator[RedisBackend]:
+    """Another process, which the faults do not touch."""
+    backend = another_process()
+    yield backend
+    backend.close()
+
+
+def enqueue(request: Request) -> bool:
+    """A waiter's acquire: it carries its place in the queue."""
+    return ACQUIRE(request) and len(request) == 3 + 4 + 5
+
+
+def leave(request: Request) -> bool:
+    """A waiter's good-bye: a release that also names its place."""
+    return RELEASE(request) and len(request) == 3 + 4 + 2
+
+
+# --- acquire
+
+
+@TWINS
+def test_acquire_succeeds_after_a_lost_reply(proxy: Proxy, store: Store, name: str, way: str) -> None:
+    """Gold standard 8.5: the resend recognises its own token, and what it says is what is held."""
+    lost = proxy.lose_reply(ACQUIRE)
+    lock = TaskLock(name)
+    assert call(way, lock, "acquire") is True
+    assert lost.met, "the reply was not lost: the test shows nothing"
+    assert lock.held
+    assert token_in(store, name) == lock.token
+    assert get_backend().get(name).fence == lock.fence  # type: ignore[union-attr]
+    assert call(way, lock, "release") is Released.RELEASED
+    assert not store.exists(f"task_lock:{name}")
+
+
+@TWINS
+@pytest.mark.parametrize("lease", [60, None])
+def test_an_acquire_that_failed_leaves_no_key(
+    proxy: Proxy, store: Store, name: str, way: str, lease: int | None
+) -> None:
+    """Gold standard 8.5: every reply is lost, the caller is told so, and the key goes long before its time."""
+    seen: list[str | None] = []
+    lost = proxy.lose_reply(ACQUIRE, times=2, then=lambda: seen.append(token_in(store, name)))
+    with pytest.raises(BackendUnavailable):
+        call(way, TaskLock(name, lease=lease), "acquire")
+    assert len(lost.met) == 2
+    assert seen[0] is not None, "there was no key: the test shows nothing"
+    assert seen[0] == seen[1]
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
+    assert store.zscore("task_lock#index", f"task_lock:{name}") is None
+    eventually(lambda: not heartbeat._leftovers)
+
+
+@TWINS
+def test_what_a_failed_acquire_left_is_released_once_the_store_answers(
+    proxy: Proxy, store: Store, name: str, way: str, warnings_logged: Callable[[], list[str]]
+) -> None:
+    proxy.lose_reply(ACQUIRE)
+    proxy.lose_reply(ACQUIRE, then=proxy.refuse)
+    with pytest.raises(BackendUnavailable):
+        call(way, TaskLock(name), "acquire")
+    eventually(lambda: any("not released yet" in line for line in warnings_logged()))
+    assert store.exists(f"task_lock:{name}")
+    proxy.heal()
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
+
+
+@TWINS
+def test_running_without_the_lock_leaves_no_key_either(proxy: Proxy, store: Store, name: str, way: str) -> None:
+    proxy.lose_reply(ACQUIRE, times=2)
+    lock = TaskLock(name, on_unavailable="run")
+    assert call(way, lock, "acquire") is True
+    assert not lock.held
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
+    assert call(way, lock, "release") is Released.GONE
+
+
+@TWINS
+def test_a_reply_later_than_the_lease_is_no_lock(proxy: Proxy, store: Store, name: str, way: str) -> None:
+    """Gold standard 8.12: what the store granted had ended before its answer came."""
+    proxy.fault(ACQUIRE, delay=0.5)
+    lock = TaskLock(name, lease=0.3)
+    with pytest.raises(BackendUnavailable, match="after the lease was over"):
+        call(way, lock, "acquire")
+    assert not lock.taken
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
+
+
+@TWINS
+def test_the_lease_counts_from_the_request(proxy: Proxy, name: str, way: str) -> None:
+    """Gold standard 8.12: the way of the reply is part of the lease."""
+    proxy.fault(ACQUIRE, delay=0.4)
+    lock = TaskLock(name, lease=None, timeout=30)
+    call(way, lock, "acquire")
+    assert lock.time_left <= 30 - 0.4
+    assert lock._find().deadline <= monotonic() + 30 - 0.4  # type: ignore[union-attr]
+    call(way, lock, "release")
+
+
+def test_a_cancelled_acquire_leaves_no_key(proxy: Proxy, store: Store, name: str) -> None:
+    executed = threading.Event()
+    proxy.fault(ACQUIRE, swallow=True, then=executed.set)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(TaskLock(name).aacquire())
+        assert await asyncio.to_thread(executed.wait, 10)
+        assert store.exists(f"task_lock:{name}")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
+
+
+class TimeLimit(BaseException):
+    """As a worker raises it in the middle of anything."""
+
+
+def test_a_time_limit_in_mid_exchange_mixes_no_replies_up(
+    proxy: Proxy, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupted reply is not taken for the next one, and the lock it granted is free again."""
+    get_backend().get(name)  # so that there is an idle connection to spoil
+    read = redis.Connection.read_response
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(redis.Connection, "read_response", read)
+        raise TimeLimit
+
+    monkeypatch.setattr(redis.Connection, "read_response", interrupted)
+    with pytest.raises(TimeLimit):
+        TaskLock(name).acquire()
+    assert get_backend().get(name) is None
+    with TaskLock(name) as lock:
+        assert token_in(store, name) == lock.token
+
+
+# --- extend
+
+
+@TWINS
+def test_extend_is_told_after_a_lost_reply(proxy: Proxy, store: Store, name: str, way: str) -> None:
+    lock = TaskLock(name, lease=None, timeout=30)
+    call(way, lock, "acquire")
+    lost = proxy.lose_reply(EXTEND)
+    assert call(way, lock, "extend", timeout=300) is True
+    assert lost.met
+    assert store.pttl(f"task_lock:{name}") > 200_000
+    assert lock.time_left > 200
+    assert call(way, lock, "release") is Released.RELEASED
+
+
+@TWINS
+def test_an_extend_that_failed_leaves_the_lock_held(proxy: Proxy, name: str, way: str) -> None:
+    lock = TaskLock(name, lease=None, timeout=30)
+    call(way, lock, "acquire")
+    proxy.lose_reply(EXTEND, times=2)
+    with pytest.raises(BackendUnavailable):
+        call(way, lock, "extend", timeout=300)
+    assert lock.held
+    assert call(way, lock, "extend", timeout=300) is True
+    assert call(way, lock, "release") is Released.RELEASED
+
+
+# --- release
+
+
+@TWINS
+def test_release_is_told_after_a_lost_reply(proxy: Proxy, store: Store, name: str, way: str) -> None:
+    """Gold standard 8.3: not "gone", which it is only because it was released."""
+    lock = TaskLock(name)
+    call(way, lock, "acquire")
+    lost = proxy.lose_reply(RELEASE)
+    assert call(way, lock, "release") is Released.RELEASED
+    assert lost.met
+    assert not store.exists(f"task_lock:{name}")
+
+
+@TWINS
+def test_release_after_a_lost_reply_spares_the_next_holder(
+    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
+) -> None:
+    """Gold standard 8.3: somebody else takes the lock between the two sendings."""
+    lock = TaskLock(name)
+    call(way, lock, "acquire")
+    lost = proxy.lose_reply(RELEASE, then=lambda: granted(stranger.acquire(an_ask(name, STRANGER))))
+    assert call(way, lock, "release") is Released.RELEASED
+    assert lost.met
+    assert token_in(store, name) == STRANGER
+    assert stranger.release(name, STRANGER) is Released.RELEASED
+
+
+@TWINS
+def test_a_lost_reply_does_not_turn_a_lapsed_lock_into_a_released_one(
+    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
+) -> None:
+    """Gold standard 8.1: A lapsed, B has it; A is told that it was no longer its own, whatever got lost."""
+    lock = TaskLock(name, lease=None, timeout=0.2)
+    call(way, lock, "acquire")
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
+    granted(stranger.acquire(an_ask(name, STRANGER)))
+    lost = proxy.lose_reply(RELEASE)
+    assert not call(way, lock, "release")
+    assert lost.met
+    assert token_in(store, name) == STRANGER
+
+
+@TWINS
+def test_a_connection_that_was_closed_meanwhile_is_no_lost_reply(
+    proxy: Proxy, stranger: RedisBackend, name: str, way: str
+) -> None:
+    """Nothing was sent into it, so "gone" means what it says: the lock was taken away."""
+
+    async def on_one_loop() -> Released:
+        lock = TaskLock(name)
+        await lock.aacquire()
+        stranger.remove(name)
+        proxy.cut()
+        await asyncio.sleep(2 * RESTED)
+        return await lock.arelease()
+
+    if way == "async":
+        assert asyncio.run(on_one_loop()) is Released.GONE
+        return
+    lock = TaskLock(name)
+    lock.acquire()
+    stranger.remove(name)
+    proxy.cut()
+    time.sleep(2 * RESTED)
+    assert lock.release() is Released.GONE
+
+
+@TWINS
+def test_a_release_that_failed_says_so_and_is_done_later(
+    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
+) -> None:
+    lock = TaskLock(name)
+    call(way, lock, "acquire")
+    proxy.fault(RELEASE, times=2, unsent=True)
+    assert call(way, lock, "release") is Released.UNKNOWN
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
+    granted(stranger.acquire(an_ask(name, STRANGER)))  # the heartbeat, which has no reply either, leaves it alone
+    eventually(lambda: not heartbeat._leftovers)
+    assert token_in(store, name) == STRANGER
+
+
+def test_the_plain_functions_after_lost_replies(proxy: Proxy, store: Store, name: str) -> None:
+    lost = [proxy.lose_reply(verb) for verb in (ACQUIRE, EXTEND, RELEASE)]
+    assert acquire_task_lock(name, 30) is True
+    assert extend_task_lock(name, 300) is True
+    assert release_task_lock(name) is True
+    assert all(fault.met for fault in lost)
+    assert not store.exists(f"task_lock:{name}")
+
+
+def test_force_release_is_not_sent_twice(
+    proxy: Proxy, store: Store, stranger: RedisBackend, name: str
+) -> None:
+    """Gold standard 8.43: the second sending would take the lock from whoever got it after the first."""
+    granted(stranger.acquire(an_ask(name)))
+    lost = proxy.lose_reply(REMOVE, then=lambda: granted(stranger.acquire(an_ask(name, STRANGER))))
+    with pytest.raises(BackendUnavailable):
+        force_release_task_lock(name)
+    assert lost.met
+    assert token_in(store, name) == STRANGER
+
+
+# --- renewal
+
+
+def test_renewal_is_told_after_a_lost_reply(proxy: Proxy, store: Store, name: str) -> None:
+    backend = get_backend()
+    mine, gone = an_ask(name, ttl=5_000), an_ask(f"{name}:gone")
+    granted(backend.acquire(mine))
+    lost = proxy.lose_reply(RENEW)
+    assert backend.renew([Renewal(ask.name, ask.token, 60_000) for ask in (mine, gone)]) == [True, False]
+    assert lost.met
+    assert store.pttl(f"task_lock:{name}") > 30_000
+    assert not store.exists(f"task_lock:{gone.name}")
+    assert backend.release(name, mine.token) is Released.RELEASED
+
+
+def test_a_renewal_that_failed_is_tried_again_before_the_lease_ends(proxy: Proxy, store: Store, name: str) -> None:
+    """Gold standard 8.8: an error, and an answer before the deadline: still held, and nobody was told otherwise."""
+    told: list[str] = []
+    lost = proxy.fault(RENEW, times=2, unsent=True)
+    lock = TaskLock(name, lease=3, on_lost=told.append)
+    lock.acquire()
+    first = lock._find().deadline  # type: ignore[union-attr]
+    eventually(lambda: lock._find().deadline > first)  # type: ignore[union-attr]
+    assert len(lost.met) == 2
+    assert lock.held
+    assert not told
+    assert lock.release() is Released.RELEASED
+
+
+def test_renewals_that_fail_for_the_whole_lease_lose_the_lock_once(proxy: Proxy, name: str) -> None:
+    """Gold standard 8.8: past the deadline it is lost, which is said once and seen by whoever asks."""
+    told: list[str] = []
+    lock = TaskLock(name, lease=0.6, on_lost=told.append)
+    lock.acquire()
+    proxy.fault(RENEW, times=-1, unsent=True)
+    eventually(lambda: told)
+    assert lock.lost
+    assert not lock.held
+    assert not lock.release()
+    assert len(told) == 1
+
+
+# --- waiters
+
+
+def waiting(store: Store, name: str) -> int:
+    """How many wait."""
+    return int(store.zcard(f"task_lock#queue:{name}"))
+
+
+@TWINS
+def test_a_waiter_keeps_one_place_after_a_lost_reply(
+    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
+) -> None:
+    granted(stranger.acquire(an_ask(name, STRANGER)))
+    lost = proxy.lose_reply(enqueue)
+    lock = TaskLock(name)
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
+        eventually(lambda: lost.met)
+        eventually(lambda: waiting(store, name) == 1)
+        assert stranger.release(name, STRANGER) is Released.RELEASED
+        assert taken.result(10) is True
+        assert token_in(store, name) == lock.token
+        assert waiting(store, name) == 0
+        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
+
+
+@TWINS
+def test_a_waiter_finds_out_although_the_push_was_lost(
+    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
+) -> None:
+    """Gold standard 8.27: the lock was handed over to it, and nobody could tell it so."""
+    granted(stranger.acquire(an_ask(name, STRANGER)))
+    lock = TaskLock(name)
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
+        eventually(lambda: waiting(store, name) == 1)
+        proxy.mute = True
+        stranger.release(name, STRANGER)
+        assert taken.result(10) is True
+        assert token_in(store, name) == lock.token
+        assert store.pttl(f"task_lock:{name}") > 30_000, "the short claim was not made a whole lease"
+        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
+
+
+@TWINS
+def test_a_waiter_outlives_its_connections(
+    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
+) -> None:
+    granted(stranger.acquire(an_ask(name, STRANGER)))
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(call, way, TaskLock(name), "acquire", blocking_timeout=30)
+        eventually(lambda: waiting(store, name) == 1)
+        proxy.cut()
+        stranger.release(name, STRANGER)
+        assert taken.result(10) is True
+
+
+@TWINS
+@pytest.mark.parametrize("times", [1, 2])
+def test_giving_up_is_told_after_lost_replies(
+    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str, times: int
+) -> None:
+    """Busy is busy: that good-bye was not heard does not make it "the store is down"."""
+    granted(stranger.acquire(an_ask(name, STRANGER)))
+    lost = proxy.lose_reply(leave, times=times)
+    lock = TaskLock(name)
+    assert call(way, lock, "acquire", blocking_timeout=0.2) is False
+    assert len(lost.met) == times
+    assert lock.conflict is not None
+    assert lock.conflict.time_left is not None
+    assert waiting(store, name) == 0
+    assert token_in(store, name) == STRANGER
+
+
+@TWINS
+def test_a_place_that_could_not_be_given_up_holds_nobody_back(
+    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
+) -> None:
+    """Gold standard 8.28: whoever is next in the queue and does not listen any more is passed over."""
+    granted(stranger.acquire(an_ask(name, STRANGER)))
+    proxy.fault(leave, times=2, unsent=True)
+    assert call(way, TaskLock(name), "acquire", blocking_timeout=0.2) is False
+    assert waiting(store, name) == 1, "the place is gone: the test shows nothing"
+    # The server hears of the closed channel in its own time; the next one may be that quick, or passed over to.
+    eventually(lambda: not store.pubsub_channels("task_lock#wake:*"))
+    assert stranger.release(name, STRANGER) is Released.RELEASED
+    granted(stranger.acquire(an_ask(name)))
+
+
+@TWINS
+def test_a_waiter_that_fails_leaves_no_key(
+    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
+) -> None:
+    """The holder lets go, the lock is the waiter's, and it never hears of that."""
+    granted(stranger.acquire(an_ask(name, STRANGER)))
+    proxy.lose_reply(enqueue)
+    lost = proxy.lose_reply(enqueue, then=lambda: stranger.release(name, STRANGER))
+    with pytest.raises(BackendUnavailable):
+        call(way, TaskLock(name), "acquire", blocking_timeout=30)
+    assert lost.met
+    eventually(lambda: not store.exists(f"task_lock:{name}"))

@@ -1,0 +1,173 @@
+"""What may be a lock's name, and how a template makes one."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.names import MAX_LENGTH, NameTemplate, clean, strip_prefix
+
+PREFIX = "task_lock:"
+
+# Values that contain separators, escapes of separators, and escapes of those.
+_SOME = ["", "1", "2", "20", ":", "::", "-", "%", "%3A", "%253A", "%2", "3A", "a:b", "a", "b"]
+TRICKY = [*_SOME, " ", " 13", "\N{EN DASH}", "é", "é:"]
+
+
+def process(video_id, user="nobody", *rest, quality="hd", **more):
+    """A function whose arguments name locks."""
+
+
+class TestClean:
+    @pytest.mark.parametrize("name", ["6", "video:42", "a b", "größe-漢字", "x" * MAX_LENGTH, "{no template}", "%3A"])
+    def test_good_names_stay_as_they_are(self, name):
+        assert clean(name, PREFIX) == name
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            pytest.param("", "empty", id="empty"),
+            pytest.param(PREFIX, "empty", id="only the prefix"),
+            pytest.param("x" * 10240, "200 characters, .*10240", id="10 kB"),
+            pytest.param(PREFIX + "x" * (MAX_LENGTH + 1), "200 characters, .*201", id="one too long"),
+            pytest.param(b"video:42", "must be str, not bytes .*decode", id="bytes"),
+            pytest.param(42, "must be str, not int", id="int"),
+            pytest.param(None, "must be str, not NoneType", id="None"),
+            pytest.param("a\nb", "printable", id="newline"),
+            pytest.param("a\0b", "printable", id="NUL"),
+            pytest.param("\udc80", "printable", id="lone surrogate"),
+        ],
+    )
+    def test_bad_names_are_refused_with_the_reason(self, name, said):
+        with pytest.raises(TaskLockError, match=said) as caught:
+            clean(name, PREFIX)
+        assert len(str(caught.value)) < 500
+
+    @pytest.mark.parametrize("name", ["6", "task_lock:6", "task_lock:task_lock:6"])
+    def test_with_and_without_the_prefix_is_one_lock(self, name):
+        assert clean(name, PREFIX) == "6"
+
+    def test_cleaning_twice_changes_nothing(self):
+        for parts in itertools.product([PREFIX, "task_lock", ":", "6"], repeat=3):
+            try:
+                once = clean("".join(parts), PREFIX)
+            except TaskLockError:
+                continue
+            assert clean(once, PREFIX) == once
+
+    def test_without_a_prefix_nothing_is_cut_off(self):
+        assert strip_prefix("task_lock:6", "") == "task_lock:6"
+
+
+class TestTemplate:
+    @pytest.mark.parametrize(
+        ("template", "args", "kwargs", "name"),
+        [
+            ("video:{video_id}", (42,), {}, "video:42"),
+            ("video:{video_id}", (), {"video_id": 42}, "video:42"),
+            ("{video_id}:{user}", (42,), {}, "42:nobody"),
+            ("{video_id}:{quality}", (42, "ann", 1, 2), {"quality": "sd", "other": 3}, "42:sd"),
+            ("{user.name}/{video_id[0]}", ([7],), {"user": SimpleNamespace(name="ann")}, "ann/7"),
+            ("{video_id:04d}", (42,), {}, "0042"),
+            ("{video_id!r}", ("x",), {}, "'x'"),
+            ("nightly", (42,), {}, "nightly"),
+            ("{{{video_id}}}", (42,), {}, "{42}"),
+            ("{{braces}}", (42,), {}, "{braces}"),
+            (lambda video_id, **_: f"v{video_id}", (42,), {"quality": "sd"}, "v42"),
+        ],
+    )
+    def test_a_call_makes_a_name(self, template, args, kwargs, name):
+        assert NameTemplate(template, process).name(args, kwargs) == name
+
+    @pytest.mark.parametrize(
+        ("template", "said"),
+        [
+            pytest.param("video:{vid}", "names 'vid', .*; known: video_id, user, quality", id="unknown"),
+            pytest.param("video:{}", "names '0'", id="unnamed"),
+            pytest.param("video:{0}", "names '0'", id="by position"),
+            pytest.param("{rest}", "names 'rest'", id="*args"),
+            pytest.param("{more}", "names 'more'", id="**kwargs"),
+            pytest.param("{video_id}{user}", "side by side", id="adjacent"),
+            pytest.param("a{video_id}b{user}{quality}", "side by side", id="the last two adjacent"),
+            pytest.param("video:{video_id", "video:{video_id", id="brace left open"),
+            pytest.param("video:}", "video:}", id="brace never opened"),
+            pytest.param("{video_id!x}", "video_id!x", id="unknown conversion"),
+            pytest.param("{video_id}%{user}", "another separator", id="the escape as separator"),
+            pytest.param("{video_id:{width}}", "names 'width'", id="unknown argument in a format"),
+            pytest.param("", "empty", id="empty"),
+            pytest.param("x" * 10240, "200 characters, .*10240", id="10 kB"),
+            pytest.param(b"video", "must be str", id="bytes"),
+            pytest.param(42, "must be str", id="int"),
+        ],
+    )
+    def test_a_template_that_cannot_work_is_refused_at_decoration(self, template, said):
+        with pytest.raises(TaskLockError, match=said):
+            NameTemplate(template, process)
+
+    def test_the_refusal_says_which_function(self):
+        with pytest.raises(TaskLockError, match="process"):
+            NameTemplate("{vid}", process)
+
+    def test_arguments_that_do_not_fit_are_a_type_error(self):
+        with pytest.raises(TypeError, match="video_id"):
+            NameTemplate("{video_id}", process).name((), {})
+
+    @pytest.mark.parametrize(
+        "template",
+        [
+            "{a}:{b}",
+            "x:{b}:{a}:y",
+            "{a}::{b}",
+            "{a}2{b}",
+            "{a}3A{b}",
+            "{a}{{{b}",
+            "{a} {b}",
+            "{a}\N{EN DASH}{b}",
+            "{a}-3{b}",
+        ],
+    )
+    def test_different_arguments_never_make_one_name(self, template):
+        def function(a, b):
+            pass
+
+        names = NameTemplate(template, function)
+        pairs = list(itertools.product(TRICKY, repeat=2))
+        assert len({names.name(pair, {}) for pair in pairs}) == len(pairs)
+
+    @pytest.mark.parametrize("template", ["{a}:{b}-{c}", "{a} {b}\N{EN DASH}{c}", "{a}2{b}5{c}", "{a}é{b}:{c}"])
+    def test_nor_do_three_with_different_separators(self, template):
+        def function(a, b, c):
+            pass
+
+        names = NameTemplate(template, function)
+        triples = list(itertools.product(TRICKY, repeat=3))
+        assert len({names.name(triple, {}) for triple in triples}) == len(triples)
+
+    def test_ordinary_values_are_not_disfigured(self):
+        assert NameTemplate("{video_id}:{user}", process).name(("a/b-c", "d e"), {}) == "a/b-c:d e"
+
+
+class TestNameFor:
+    """``process.lock.is_locked(video_id=42)``: the name without a whole call."""
+
+    def test_needs_the_fields_of_the_template_only(self):
+        assert NameTemplate("{quality}:{user}", process).name_for({"user": "ann", "quality": "sd"}) == "sd:ann"
+
+    def test_agrees_with_the_call(self):
+        names = NameTemplate("{video_id}:{user}", process)
+        for video_id, user in itertools.product(TRICKY, repeat=2):
+            assert names.name_for({"video_id": video_id, "user": user}) == names.name((video_id, user), {})
+
+    def test_says_what_is_missing(self):
+        with pytest.raises(TaskLockError, match="also needs quality, user"):
+            NameTemplate("{quality}:{user}", process).name_for({})
+
+    @pytest.mark.parametrize(("template", "name"), [("nightly", "nightly"), ("{{x}}", "{x}")])
+    def test_a_plain_text_needs_nothing(self, template, name):
+        assert NameTemplate(template, process).name_for({}) == name
+
+    def test_a_callable_is_called_with_what_is_known(self):
+        assert NameTemplate(lambda video_id: f"v{video_id}", process).name_for({"video_id": 42}) == "v42"

@@ -1,0 +1,1 @@
+"""A project's app, as small as it can be."""
