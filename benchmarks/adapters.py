@@ -33,8 +33,8 @@ class Adapter(ABC):
     def __init__(self, url: str, key: str) -> None: ...
 
     @abstractmethod
-    def run(self, seconds: float) -> float:
-        """Acquire and release for ``seconds``; pairs per second. ``Refused`` if one acquire fails."""
+    def run(self, seconds: float) -> tuple[int, float]:
+        """Acquire and release for ``seconds``; how often, and the seconds it took. ``Refused`` if one acquire fails."""
 
     @abstractmethod
     def repeat(self, pairs: int) -> None:
@@ -56,7 +56,7 @@ class Lock(Adapter):
     def release(self) -> None:
         """Give it back."""
 
-    def run(self, seconds: float) -> float:
+    def run(self, seconds: float) -> tuple[int, float]:
         clock = time.perf_counter
         pairs = 0
         start = now = clock()
@@ -64,7 +64,7 @@ class Lock(Adapter):
             self.pair()
             pairs += 1
             now = clock()
-        return pairs / (now - start)
+        return pairs, now - start
 
     def repeat(self, pairs: int) -> None:
         for _ in range(pairs):
@@ -100,13 +100,13 @@ class AsyncAdapter(Adapter):
     async def pair(self) -> None:
         """One acquire and release."""
 
-    def run(self, seconds: float) -> float:
+    def run(self, seconds: float) -> tuple[int, float]:
         return self.runner.run(self._run(seconds))
 
     def repeat(self, pairs: int) -> None:
         self.runner.run(self._repeat(pairs))
 
-    async def _run(self, seconds: float) -> float:
+    async def _run(self, seconds: float) -> tuple[int, float]:
         clock = time.perf_counter
         pairs = 0
         start = now = clock()
@@ -114,7 +114,7 @@ class AsyncAdapter(Adapter):
             await self.pair()
             pairs += 1
             now = clock()
-        return pairs / (now - start)
+        return pairs, now - start
 
     async def _repeat(self, pairs: int) -> None:
         for _ in range(pairs):

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 __all__ = ["Control", "Server", "find_server", "running_server"]
 
@@ -26,6 +27,11 @@ class Server:
     def pin(self, cpus: set[int]) -> None:
         """Let the server's command thread run on ``cpus`` only."""
         os.sched_setaffinity(self.pid, cpus)
+
+    def cpu_time(self) -> float:
+        """Seconds of CPU the command thread has used so far."""
+        nanoseconds = Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text(encoding="ascii").split()[0]
+        return int(nanoseconds) / 1e9
 
 
 def find_server() -> str:

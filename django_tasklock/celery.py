@@ -9,6 +9,7 @@ from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
 
 from django_tasklock import holders, running
+from django_tasklock.exceptions import StaleClaim
 
 __all__ = ["install"]
 
@@ -19,6 +20,8 @@ def install() -> None:
     running.retries(will_retry)
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
+    if not hasattr(Task, "dont_autoretry_for"):  # a task's own option replaces it
+        Task.dont_autoretry_for = (StaleClaim,)  # type: ignore[attr-defined]  # no retry mends it
 
 
 class LockAttribute:

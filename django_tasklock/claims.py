@@ -61,17 +61,20 @@ class Claim:
         Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``.
         """
         connection = connections[self.using]
-        if joined(connection) and not connection.in_atomic_block:
+        ours = not joined(connection)
+        if not ours and not connection.in_atomic_block:
             raise TransactionOpen(f"cannot {self._verb} with autocommit off: {HINT}")
         try:
             self._resilient(self._claim)
             self.taken = True
         except BaseException:
             if self._sent:  # committed or not: a time limit may strike anywhere, and nobody would close the row
+                if ours:
+                    connection.close()
                 self._withdraw()
             raise
         finally:
-            if not joined(connection):  # a body of two hours must not hold a connection that it does not use
+            if ours:  # a body of two hours must not hold a connection that it does not use
                 connection.close()
 
     def update(self, **values: Any) -> None:
@@ -116,7 +119,8 @@ class Claim:
                     row = rows.select_for_update().first()
                 else:  # SQLite: a write takes the lock that counts there
                     key = {EPOCH: F(EPOCH)} if self.fenced else {self.guard.field: self._state}
-                    row = rows.first() if rows.update(**key) else None
+                    rows.update(**key)
+                    row = rows.first()
                 if row is not None:
                     yield row
         except BaseException:

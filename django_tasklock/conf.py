@@ -34,6 +34,8 @@ DEFAULT: Final = _Default.DEFAULT
 """For a lease: what ``TASKLOCK["LEASE"]`` says. ``None`` there means no heartbeat."""
 
 Lease = Duration | None | _Default
+"""A duration, ``None`` for no heartbeat, or ``DEFAULT``."""
+
 OnConflict = Literal["skip", "raise", "wait"]
 OnUnavailable = Literal["run", "raise", "skip"]
 

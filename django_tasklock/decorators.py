@@ -33,7 +33,7 @@ class Locked:
     def __init__(self, template: NameTemplate) -> None:
         self.template = template
 
-    def name(self, **arguments: Any) -> str:
+    def name(self, /, **arguments: Any) -> str:
         """The lock's name for these arguments; those that the name uses and that have no default are enough."""
         if callable(self.template.template):
             return self.template.name((), arguments)
@@ -41,11 +41,11 @@ class Locked:
         defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         return self.template.name_for(defaults | arguments)
 
-    def is_locked(self, **arguments: Any) -> bool:
+    def is_locked(self, /, **arguments: Any) -> bool:
         """Whether such a call runs now: ask before publishing one. Raises ``BackendUnavailable``."""
         return TaskLock(self.name(**arguments)).locked()
 
-    def info(self, **arguments: Any) -> LockInfo | None:
+    def info(self, /, **arguments: Any) -> LockInfo | None:
         """Who runs such a call now. Raises ``BackendUnavailable``."""
         return TaskLock(self.name(**arguments)).info()
 
@@ -179,6 +179,8 @@ def is_async(function: Any) -> bool:
 def refuse(function: Any) -> None:
     """Raise ``TaskLockError`` for what a lock cannot be put around."""
     name = getattr(function, "__qualname__", repr(function))
+    if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
+        raise TaskLockError(f"{name} already is a task: put the lock decorator below the task decorator")
     if any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in (function, call_of(function))):
         raise TaskLockError(
             f"{name} is a generator: it would run after its lock was released; lock inside of it instead"
@@ -187,5 +189,3 @@ def refuse(function: Any) -> None:
         raise TaskLockError(f"{name}: put @{type(function).__name__} above the lock decorator, not below it")
     if not callable(function):
         raise TaskLockError(f"{function!r} cannot be decorated: it is not callable")
-    if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
-        raise TaskLockError(f"{name} already is a task: put the lock decorator below the task decorator")

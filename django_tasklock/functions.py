@@ -11,7 +11,7 @@ from types import TracebackType
 from django_tasklock.backends import get_backend
 from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, get_settings, milliseconds
 from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
-from django_tasklock.holds import Hold, holds_here
+from django_tasklock.holds import Holds, holds_here
 from django_tasklock.info import lock_info
 from django_tasklock.locks import TaskLock
 from django_tasklock.names import clean
@@ -176,7 +176,7 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
             reentrant=reentrant,
             on_unavailable=on_unavailable,
         )
-        self._skipped: list[dict[str, Hold]] = []
+        self._skipped: list[Holds] = []
 
     def __enter__(self) -> bool:
         return self._entered(self.lock.acquire())

@@ -134,7 +134,7 @@ class Heartbeat:
                 late.append(hold)
             if reason := hold.lost:
                 lost.append((hold, reason))
-            elif hold.due <= now + lease / 10:  # what is due soon goes along
+            elif hold.due <= now + hold.slack:  # what is due soon goes along
                 batches.setdefault(hold.backend, []).append(hold)
         if late:
             logger.warning(

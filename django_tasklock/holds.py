@@ -17,19 +17,20 @@ from django_tasklock.types import Grant, monotonic
 if TYPE_CHECKING:
     from django_tasklock.backends.base import Backend
 
-__all__ = ["Hold", "holds_here"]
+__all__ = ["Hold", "Holds", "holds_here"]
 
 
 class Hold:
     """A lock in somebody's hands. Times are seconds on the monotonic clock of this process.
 
     ``deadline``: until then the lease is certain, counted from before the request that
-    was answered. ``until``: the end of the timeout. ``due``: the next renewal.
+    was answered. ``until``: the end of the timeout. ``due``: the next renewal, which may
+    be ``slack`` early to go along with others.
     """
 
     __slots__ = (
         "__weakref__", "_lost", "backend", "count", "deadline", "due", "entered", "fence", "generation",
-        "lease", "name", "on_lost", "released", "token", "unlocked", "until",
+        "home", "lease", "name", "on_lost", "released", "slack", "token", "unlocked", "until",
     )  # fmt: skip
 
     def __init__(self, backend: Backend, name: str, lease: int | None, on_lost: Callable[[str], None] | None) -> None:
@@ -41,11 +42,12 @@ class Hold:
         self.fence = 0
         self.count = 1
         self.entered: list[object] = []
-        self.deadline = self.until = self.due = 0.0
+        self.deadline = self.until = self.due = self.slack = 0.0
         self.released = False
         self.unlocked = False
         self._lost = ""
         self.generation = _generation
+        self.home: weakref.ref[Holds] | None = None
 
     def granted(self, grant: Grant, asked: float, hold: int) -> None:
         """Take over what the store said to a request sent at ``asked``."""
@@ -57,6 +59,7 @@ class Hold:
         """The key lives ``ttl`` milliseconds from ``asked``, at least."""
         self.deadline = asked + ttl / 1000
         self.due = asked + ttl / 3000
+        self.slack = ttl / 10_000
 
     @property
     def lost(self) -> str:
@@ -77,22 +80,39 @@ class Hold:
         """True in a process forked from the one that has the lock."""
         return self.generation != _generation
 
+    def settle(self, home: Holds) -> None:
+        """Belong to the thread or asyncio task whose ``home`` this is."""
+        home[self.name] = self
+        self.home = weakref.ref(home)
+
+    def leave(self) -> None:
+        """Belong to nobody any more, whoever says so: another thread may release what one has taken."""
+        home = None if self.home is None else self.home()
+        if home is not None and home.get(self.name) is self:
+            del home[self.name]
+
+
+class Holds(dict[str, Hold]):
+    """By name, what one thread or asyncio task holds."""
+
+    __slots__ = ("__weakref__",)
+
 
 _generation = 0
 _threads = threading.local()
-_tasks: weakref.WeakKeyDictionary[asyncio.Task[object], dict[str, Hold]] = weakref.WeakKeyDictionary()
+_tasks: weakref.WeakKeyDictionary[asyncio.Task[object], Holds] = weakref.WeakKeyDictionary()
 
 
-def holds_here() -> dict[str, Hold]:
-    """By name, what the running asyncio task holds, or this thread where there is none."""
+def holds_here() -> Holds:
+    """What the running asyncio task holds, or this thread where there is none."""
     if asyncio._get_running_loop() is not None:
         task = asyncio.current_task()
         if task is not None:
-            return _tasks.setdefault(task, {})
+            return _tasks.setdefault(task, Holds())
     try:
         return _threads.holds  # type: ignore[no-any-return]
     except AttributeError:
-        _threads.holds = {}
+        _threads.holds = Holds()
         return _threads.holds  # type: ignore[no-any-return]
 
 

@@ -7,8 +7,11 @@ its next step. Guard the row that is worked on (``StateGuard``), and that does n
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +20,7 @@ from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, get_se
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
 from django_tasklock.heartbeat import heartbeat
 from django_tasklock.holders import me
-from django_tasklock.holds import Hold, holds_here
+from django_tasklock.holds import Hold, Holds, holds_here
 from django_tasklock.info import busy_error, lock_info
 from django_tasklock.names import clean
 from django_tasklock.reports import told_acquired, told_lost, told_released, told_unavailable
@@ -26,12 +29,13 @@ from django_tasklock.waiting import Taken, atake, patience, take
 
 __all__ = ["TaskLock", "current_lock"]
 
-_current: ContextVar[TaskLock | None] = ContextVar("tasklock_current", default=None)
+_current: ContextVar[weakref.ref[TaskLock] | None] = ContextVar("tasklock_current", default=None)
 
 
 def current_lock() -> TaskLock | None:
     """The innermost lock whose ``with`` block or decorated function runs here."""
-    return _current.get()
+    lock = _current.get()
+    return None if lock is None else lock()
 
 
 class TaskLock:
@@ -46,6 +50,9 @@ class TaskLock:
 
     Raises ``TaskLockError`` for what cannot work, before anything is stored.
     """
+
+    _block: Hold | None = None
+    _blocks = 0
 
     def __init__(
         self,
@@ -69,7 +76,7 @@ class TaskLock:
             raise TaskLockError(
                 f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=self.name
             )
-        self._listener = on_lost
+        self._on_lost = partial(_lost, weakref.ref(self), self.name, on_lost)
         self._last: Hold | None = None
         self.conflict: TaskLockAcquireError | None = None
         """Why the last ``acquire()`` through this object returned False."""
@@ -93,7 +100,7 @@ class TaskLock:
             self._drop(hold)
             try:
                 hold.backend.release(hold.name, hold.token)
-            except BackendUnavailable:
+            except Exception:
                 heartbeat.abandon(hold, ask.ttl)
             raise
 
@@ -118,11 +125,14 @@ class TaskLock:
         The last of several re-entries releases. With the store down it is released as soon
         as that answers. Raises ``TaskLockError`` if it was not acquired through this object.
         """
-        hold = self._count_down()
+        hold = self._mine()
+        hold.count -= 1
         if hold.count:
             return Released.RELEASED
-        lost = bool(hold.lost)
+        lost = False
         try:
+            lost = bool(hold.lost)
+            self._drop(hold)
             outcome = Released.GONE if hold.unlocked else hold.backend.release(hold.name, hold.token)
         except BackendUnavailable as error:
             outcome = self._later(hold, error)
@@ -133,11 +143,14 @@ class TaskLock:
 
     async def arelease(self) -> Released:
         """``release`` for coroutines. If it is cancelled, the lock is released all the same."""
-        hold = self._count_down()
+        hold = self._mine()
+        hold.count -= 1
         if hold.count:
             return Released.RELEASED
-        lost = bool(hold.lost)
+        lost = False
         try:
+            lost = bool(hold.lost)
+            self._drop(hold)
             outcome = Released.GONE if hold.unlocked else await hold.backend.arelease(hold.name, hold.token)
         except BackendUnavailable as error:
             outcome = self._later(hold, error)
@@ -219,17 +232,34 @@ class TaskLock:
         return get_backend().get(self.name) is not None
 
     def __enter__(self) -> Self:
-        if not self.acquire():
-            raise self.conflict or TaskLockAcquireError(f"lock {self.name!r} is busy", name=self.name)
-        return self.enter()
+        acquired = False
+        try:
+            acquired = self.acquire()
+            if acquired:
+                return self.enter()
+        except BaseException:
+            if acquired:
+                self._struck()
+            raise
+        raise self.conflict or TaskLockAcquireError(f"lock {self.name!r} is busy", name=self.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._last is not None and self._last.foreign:
-            return  # a forked child leaves the block of its parent, which still holds the lock
-        self.leave()
-        self.release()
+        try:
+            if self._last is not None and self._last.foreign:
+                return  # a forked child leaves the block of its parent, which still holds the lock
+            self.leave()
+            self.release()
+        except BaseException:
+            self._struck()
+            raise
+
+    def __del__(self) -> None:
+        # Only a time limit that struck as ``__exit__`` was called leaves a block without leaving it.
+        hold = self._block
+        if self._blocks and hold is not None and not (hold.released or hold.foreign or sys.is_finalizing()):
+            heartbeat.abandon(hold, hold.lease or self._hold_ms)
 
     async def __aenter__(self) -> Self:
         if not await self.aacquire():
@@ -245,8 +275,10 @@ class TaskLock:
     def enter(self) -> Self:
         """Become ``current_lock()``; for code that acquires and releases around a body by itself."""
         try:
-            self._mine().entered.append(_current.get())
-            _current.set(self)
+            self._block = self._mine()
+            self._block.entered.append(_current.get())
+            self._blocks += 1
+            _current.set(weakref.ref(self))
         except BaseException:  # a time limit may strike anywhere; the caller does not know of the lock yet
             self.release()
             raise
@@ -254,9 +286,10 @@ class TaskLock:
 
     def leave(self) -> None:
         """Undo ``enter``."""
-        entered = self._mine().entered
-        if entered:
-            _current.set(entered.pop())  # type: ignore[arg-type]
+        hold = self._find() or self._block  # the latter if it was released inside of its block
+        if hold is not None and hold.entered:
+            self._blocks -= 1
+            _current.set(hold.entered.pop())  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         return f"<TaskLock {self.name!r}{' held' if self.held else ''}>"
@@ -268,7 +301,7 @@ class TaskLock:
 
     def _begin(self) -> tuple[Hold, Ask]:
         self.conflict = None
-        hold = Hold(get_backend(), self.name, self._lease_ms, self._lost)
+        hold = Hold(get_backend(), self.name, self._lease_ms, self._on_lost)
         return hold, Ask(self.name, hold.token, self._lease_ms or self._hold_ms, self._hold_ms, me())
 
     def _settle(self, hold: Hold, taken: Taken) -> bool:
@@ -279,7 +312,8 @@ class TaskLock:
         hold.granted(answer, asked, self._hold_ms)
         if hold.lost:
             raise BackendUnavailable("the store's answer came after the lease was over", name=self.name)
-        self._last = self._here()[self.name] = hold
+        self._last = hold
+        hold.settle(self._here())
         if hold.lease is not None:
             heartbeat.follow(hold)
         told_acquired(self, hold)
@@ -313,23 +347,25 @@ class TaskLock:
             return False
         without = Hold(hold.backend, self.name, None, None)
         without.unlocked = True
-        self._last = self._here()[self.name] = without
+        self._last = without
+        without.settle(self._here())
         return True
 
     def _drop(self, hold: Hold) -> None:
         heartbeat.forget(hold)
-        here = self._here()
-        if here.get(self.name) is hold:
-            del here[self.name]
+        hold.leave()
         if self._last is hold:
             self._last = None
 
-    def _count_down(self) -> Hold:
-        hold = self._mine()
+    def _struck(self) -> None:
+        """Give up what an exception out of a signal handler, a time limit say, has kept from being released."""
+        hold = self._here().get(self.name)
+        if hold is None or hold.released or hold.foreign:
+            return
         hold.count -= 1
         if not hold.count:
             self._drop(hold)
-        return hold
+            heartbeat.abandon(hold, hold.lease or self._hold_ms)
 
     def _later(self, hold: Hold, error: BackendUnavailable) -> Released:
         heartbeat.abandon(hold, hold.lease or self._hold_ms)
@@ -344,7 +380,7 @@ class TaskLock:
     def _extended(self, hold: Hold, asked: float, ttl: int, hold_ms: int, done: bool) -> bool:
         if not done:
             if hold.lose("the store no longer knows it"):
-                self._lost(hold.lost)
+                self._on_lost(hold.lost)
             return False
         if hold.lost:
             return False
@@ -353,7 +389,7 @@ class TaskLock:
             heartbeat.follow(hold)
         return True
 
-    def _here(self) -> dict[str, Hold]:
+    def _here(self) -> Holds:
         return holds_here()
 
     def _find(self) -> Hold | None:
@@ -368,7 +404,9 @@ class TaskLock:
             )
         return hold
 
-    def _lost(self, reason: str) -> None:
-        told_lost(self, reason)
-        if self._listener is not None:
-            self._listener(reason)
+
+def _lost(lock: weakref.ref[TaskLock], name: str, listener: Callable[[str], object] | None, reason: str) -> None:
+    # Weak: who drops a lock object must not be kept waiting for the garbage collector.
+    told_lost(name, lock(), reason)
+    if listener is not None:
+        listener(reason)

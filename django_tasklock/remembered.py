@@ -7,7 +7,7 @@ import threading
 from itertools import count
 
 from django_tasklock.conf import Duration, Lease
-from django_tasklock.holds import Hold, holds_here
+from django_tasklock.holds import Holds, holds_here
 from django_tasklock.locks import TaskLock
 
 __all__ = ["ProcessLock", "Taken", "taken"]
@@ -22,9 +22,9 @@ class ProcessLock(TaskLock):
         super().__init__(name, timeout=timeout, lease=lease)
         self.owner = holds_here()  # one such object for each thread and asyncio task
         self.number = 0
-        self._own: dict[str, Hold] = {}
+        self._own = Holds()
 
-    def _here(self) -> dict[str, Hold]:
+    def _here(self) -> Holds:
         return self._own
 
 

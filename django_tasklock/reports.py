@@ -40,10 +40,10 @@ def told_released(lock: TaskLock, hold: Hold, outcome: Released, lost: bool) -> 
     return outcome
 
 
-def told_lost(lock: TaskLock, reason: str) -> None:
-    """The lease is gone while the body runs."""
-    logger.error("lock %r is lost while its holder runs: %s", lock.name, reason)
-    signals.send(signals.lock_lost, lock.name, lock=lock, reason=reason)
+def told_lost(name: str, lock: TaskLock | None, reason: str) -> None:
+    """The lease is gone while the body runs. ``lock``: ``None`` if nobody has that object any more."""
+    logger.error("lock %r is lost while its holder runs: %s", name, reason)
+    signals.send(signals.lock_lost, name, lock=lock, reason=reason)
 
 
 def told_conflict(error: TaskLockAcquireError, action: str) -> None:

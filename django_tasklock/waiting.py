@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.base import Backend, Waiter
 from django_tasklock.conf import Duration, milliseconds
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.types import Ask, Busy, Grant, monotonic
@@ -37,15 +37,25 @@ def take(backend: Backend, ask: Ask, wait: float, whole: bool) -> Taken:
     if not wait:
         return asked, backend.acquire(ask)
     ends = asked + wait
-    with backend.waiter(ask) as waiter:
-        while True:
-            asked = monotonic()
-            answer = waiter.acquire()
-            if isinstance(answer, Grant) or asked >= ends:
-                return asked, answer
-            handed = waiter.wait(_nap(answer, ends))
-            if handed is not None and not whole and monotonic() < asked + handed.ttl / 2000:
-                return asked, handed
+    waiter = backend.waiter(ask)
+    try:
+        taken = _wait(waiter, ends, whole)
+        waiter.leave()
+    except BaseException:  # not `finally` nor `with`: a time limit may strike as leave() is called
+        waiter.leave()
+        raise
+    return taken
+
+
+def _wait(waiter: Waiter, ends: float, whole: bool) -> Taken:
+    while True:
+        asked = monotonic()
+        answer = waiter.acquire()
+        if isinstance(answer, Grant) or asked >= ends:
+            return asked, answer
+        handed = waiter.wait(_nap(answer, ends))
+        if handed is not None and not whole and monotonic() < asked + handed.ttl / 2000:
+            return asked, handed
 
 
 async def atake(backend: Backend, ask: Ask, wait: float, whole: bool) -> Taken:

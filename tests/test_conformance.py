@@ -402,8 +402,29 @@ class TestRemoving:
         assert backend.records(expired=True) == []
 
 
-NAMES = ["video:1", "Video:1", "VIDEO:1", "video:1 ", "video: 1", "video 1", "видео:1", "vidéo:1", "video:1", "video:ß",
-         "video:ss", "影片:1", "🎬:1", "%s", "a{b}c", "'; --", "x" * 199 + "a", "x" * 199 + "b", "影" * 200, "#", "*"]  # fmt: skip
+NAMES = [
+    "video:1",
+    "Video:1",
+    "VIDEO:1",
+    "video:1 ",
+    "video: 1",
+    "video 1",
+    "видео:1",
+    "vidéo:1",
+    "video:1",
+    "video:ß",
+    "video:ss",
+    "影片:1",
+    "🎬:1",
+    "%s",
+    "a{b}c",
+    "'; --",
+    "x" * 199 + "a",
+    "x" * 199 + "b",
+    "影" * 200,
+    "#",
+    "*",
+]
 
 
 class TestNames:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,20 +26,18 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.heartbeat import heartbeat
-from tests.support.public import Received, forked, setting
-from tests.support.stores import LISTING, an_ask, clear, eventually, granted, stores
+from django_tasklock.holds import holds_here
+from tests.support.public import Received, forget, forked, in_store, setting
+from tests.support.stores import LISTING, an_ask, eventually, granted, stores
 
 
 @pytest.fixture(params=stores(*LISTING))
-def store(request, settings) -> str:
+def store(request, settings) -> Iterator[str]:
     """The name of the store in force, empty."""
-    settings.TASKLOCK = setting(request.param)
-    clear(request.param)
-    return request.param
+    yield from in_store(request.param, settings)
 
 
 across = pytest.mark.parametrize("store", stores("redis", "database"), indirect=True)
-in_redis = pytest.mark.parametrize("store", stores("redis"), indirect=True)
 
 
 @pytest.fixture
@@ -59,7 +58,6 @@ class TestFree:
     @pytest.mark.parametrize("raise_on_fail", [True, False])
     def test_an_exception_of_the_body_passes_through_and_the_lock_is_given_back(self, store, raise_on_fail):
         with pytest.raises(ZeroDivisionError), task_lock_context("video:1", raise_on_fail):
-            assert is_task_locked("video:1")
             raise ZeroDivisionError
         assert not is_task_locked("video:1")
 
@@ -169,9 +167,11 @@ class TestBusy:
 class TestOnce:
     def test_re_entry_is_refused_with_an_error_that_says_what_to_do(self, store):
         with task_lock_context("video:1"):
-            with pytest.raises(TaskLockError, match="already held by this thread.*reentrant=True") as caught:
-                with task_lock_context("video:1", raise_on_fail=False):
-                    raise AssertionError("the body must not run")
+            with (
+                pytest.raises(TaskLockError, match="already held by this thread.*reentrant=True") as caught,
+                task_lock_context("video:1", raise_on_fail=False),
+            ):
+                raise AssertionError("the body must not run")
             assert not isinstance(caught.value, TaskLockAcquireError)
             assert is_task_locked("video:1")
         assert not is_task_locked("video:1")
@@ -245,6 +245,17 @@ class TestOnce:
         asyncio.run(main())
 
 
+def test_who_took_a_lock_that_another_thread_released_keeps_nothing_of_it(settings):
+    """Else a thread that takes and never releases grows without bound."""
+    for _ in in_store("memory", settings):
+        locks = [TaskLock(f"video:{number}") for number in range(50)]
+        assert all(lock.acquire() for lock in locks)
+        assert len(holds_here()) == 50
+        with ThreadPoolExecutor(1) as other:
+            assert all(other.map(TaskLock.release, locks))
+        assert len(holds_here()) == 0
+
+
 class TestTaken:
     """What happens to the lock while the body runs."""
 
@@ -298,7 +309,7 @@ class TestStoreDown:
         settings.TASKLOCK = {"LOCATION": redis_server.url}
         redis_server.kill()
         yield
-        heartbeat._leftovers.clear()
+        forget()
 
     def test_by_default_the_body_runs_without_the_lock(self, caplog):
         with task_lock_context("video:1") as acquired:

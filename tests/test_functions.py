@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -40,27 +41,20 @@ from django_tasklock.backends import get_backend
 from django_tasklock.heartbeat import heartbeat
 from django_tasklock.remembered import Taken, taken
 from django_tasklock.types import Renewal
-from tests.support.public import Received, forked, raw_redis, setting, stored
+from tests.support.public import Received, forget, forked, in_store, raw_redis, setting, stored
 from tests.support.stores import LISTING, an_ask, clear, eventually, granted, stores
 
 SHORT = 0.15  # seconds: a timeout that is to lapse
 
 
 @pytest.fixture(params=stores(*LISTING))
-def store(request, settings) -> str:
+def store(request, settings) -> Iterator[str]:
     """The name of the store in force, empty."""
-    settings.TASKLOCK = setting(request.param)
-    clear(request.param)
-    return request.param
+    yield from in_store(request.param, settings)
 
 
 across = pytest.mark.parametrize("store", stores("redis", "database"), indirect=True)
 """A forked child sees these; it has a memory of its own."""
-
-
-@pytest.fixture(autouse=True)
-def _nothing_remembered():
-    taken.__init__()
 
 
 @pytest.fixture
@@ -354,10 +348,9 @@ class TestMemory:
 
     @pytest.fixture(autouse=True)
     def _small(self, settings, monkeypatch):
-        settings.TASKLOCK = setting("memory")
-        clear("memory")
         monkeypatch.setattr(remembered, "LAPSED", 20)
-        taken.__init__()
+        forget()
+        yield from in_store("memory", settings)
 
     def test_what_lapses_and_is_never_released_is_forgotten_in_the_end(self):
         assert acquire_task_lock("kept")
@@ -592,7 +585,7 @@ class TestStoreDown:
     def server(self, redis_server, settings):
         settings.TASKLOCK = {"LOCATION": redis_server.url}
         yield redis_server
-        heartbeat._leftovers.clear()  # it would go on asking that server to release them
+        forget()
 
     def test_by_default_the_work_goes_on_without_the_lock(self, server, caplog):
         server.kill()
@@ -674,8 +667,7 @@ class TestStrangeValues:
 
     @pytest.fixture(autouse=True)
     def _redis(self, settings):
-        settings.TASKLOCK = setting("redis")
-        clear("redis")
+        yield from in_store("redis", settings)
 
     @pytest.mark.parametrize("value", ["locked", "", "{", "[1]", '{"token": 5}', "\u2603", "null"])
     def test_a_key_that_is_not_ours(self, value):

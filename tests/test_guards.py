@@ -151,9 +151,7 @@ class TestWriting:
         assert row.hls_file == "a.m3u8"
 
     @both
-    @pytest.mark.parametrize(
-        ("close", "state"), [("finish", "ready"), ("fail", "failed"), ("give_back", "processing")]
-    )
+    @pytest.mark.parametrize(("close", "state"), [("finish", "ready"), ("fail", "failed"), ("give_back", "processing")])
     def test_the_closing_writes(self, model, close, state):
         row = model.objects.create()
         getattr(take(row), close)()
@@ -232,7 +230,9 @@ class TestOvertaken:
     }
 
     @pytest.mark.parametrize("write", WRITES)
-    @pytest.mark.parametrize("guard", [GUARD, StateGuard(claim_from=["uploading", "processing"], claim_as="processing")])
+    @pytest.mark.parametrize(
+        "guard", [GUARD, StateGuard(claim_from=["uploading", "processing"], claim_as="processing")]
+    )
     def test_every_write_is_refused_logged_and_signalled(self, write, guard, caplog):
         video = Video.objects.create()
         stale, fresh = take(video, guard), take(video, guard)

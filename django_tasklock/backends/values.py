@@ -25,6 +25,6 @@ def holder_of(data: object) -> Holder:
         return Holder()
     try:
         pid = int(data.get("pid", 0))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pid = 0
     return Holder(pid=pid, **{key: str(data.get(key, "")) for key in ("host", "boot", "task", "task_id")})

@@ -123,7 +123,7 @@ class Show:
             if all(video.status == Video.Status.READY for video in videos):
                 self._publish(video_ids)  # who presses after the end is told so as well
                 return
-            if Attempt.objects.filter(outcome__in=(Attempt.Outcome.FAILED, Attempt.Outcome.OVERTAKEN)).exists():
+            if self._went_wrong():
                 return
             if dead := self.crew.dead():
                 raise SystemExit(f"Ended by itself: {', '.join(dead)}. See {self.crew.logs}")
@@ -133,6 +133,11 @@ class Show:
                 clicked = now
                 self._publish(video_ids)
             time.sleep(0.2)
+
+    def _went_wrong(self) -> bool:
+        """Whether the verdict is known already: a video was published twice, or a transcode failed."""
+        ended = list(Attempt.objects.exclude(outcome=Attempt.Outcome.RUNNING))
+        return len({attempt.video_id for attempt in ended if attempt.outcome == Attempt.Outcome.PUBLISHED}) < len(ended)
 
     def _kill_in_mid_transcode(self, victim: Video) -> None:
         """Kill the worker of ``victim`` once there is something to lose, and a slot elsewhere to recover in."""

@@ -24,7 +24,7 @@ def give(facts: Facts) -> bool:
     print("\n" + table(HEAD, [_row(facts, video) for video in videos]), end="\n\n")
     _account(facts)
     wrong = [f"“{video}” {problem}" for video in videos for problem in _problems(facts, video)]
-    if not facts.lost:
+    if not wrong and not facts.lost:
         wrong.append("No worker was killed in mid-transcode: the video is too short for that.")
     for line in wrong:
         print(f"WRONG  {line}")

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 __all__ = ["PROCESSES", "Asked", "Processes", "contested", "judge_log", "judge_rounds"]
 
 PROCESSES = 8
-STRIDE = 10  # rounds between two meetings of all processes
-LONGEST = 300  # seconds until a run counts as stuck
+STRIDE = 10  # rounds between two meetings of all processes: more often is slower, more rarely is no race
+LONGEST = 600  # seconds until a run counts as stuck
 
 
 class Asked(NamedTuple):

@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q
 from django.dispatch import Signal
 
-from django_tasklock import Claim, StaleClaim, StateGuard
+from django_tasklock import Claim, StaleClaim, StateGuard, TaskLock
 
 __all__ = [
     "AGAIN",
@@ -27,6 +27,8 @@ __all__ = [
     "database_hangs_up",
     "elsewhere",
     "heard",
+    "held",
+    "held_by_another",
     "new_token",
     "race",
     "raw_connection",
@@ -95,6 +97,31 @@ def elsewhere(work: Callable[[], T], seconds: float = 60) -> T:
     if "error" in ended:
         raise ended["error"]
     return ended["value"]  # type: ignore[no-any-return]
+
+
+def held(name: str) -> bool:
+    """Whether anybody has the lock."""
+    return TaskLock(name).locked()
+
+
+@contextmanager
+def held_by_another(name: str, **options: Any) -> Iterator[None]:
+    """Another thread has the lock meanwhile."""
+    lock, ready, may_end = TaskLock(name, **options), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            ready.set()
+            may_end.wait(60)
+
+    thread = threading.Thread(target=hold, name="another")
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield
+    finally:
+        may_end.set()
+        thread.join(60)
 
 
 def raw_connection(using: str = "default") -> Any:

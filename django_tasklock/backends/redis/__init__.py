@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,11 @@ class RedisBackend(Backend):
     """The production store.
 
     What it cannot promise: a failover to a replica, a flush or an eviction loses locks
-    while their holders run. The guarded row is the judge then.
+    while their holders run. The guarded row is the judge then. ``cache.clear()`` of a cache
+    in the same database is such a flush, so give the locks a database of their own.
+
+    A user of its own needs ``~task_lock:* ~task_lock#* &task_lock#* +@read +@write
+    +@scripting +@pubsub +@connection +time``; without the channels its waiters poll.
     """
 
     wakes = True
@@ -112,7 +117,9 @@ class RedisBackend(Backend):
         found = []
         for key, score, value, waiting in zip(*[iter(rows)] * 4, strict=True):
             name = key.decode().removeprefix(self.layout.prefix)
-            found.append(record(name, value or b"", now, int(float(score)) - now, waiting))
+            left = int(float(score)) - now
+            shown = record(name, value or b"", now, left, waiting)
+            found.append(replace(shown, ttl=left))  # -1 is "lapsed 1 ms ago" here, not "no expiry"
         return found
 
     def remove(self, name: str, token: str | None = None) -> Record | None:

@@ -19,7 +19,7 @@ from typing import Any
 import redis.asyncio
 from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
-from django_tasklock.backends.redis.location import async_pool, connect
+from django_tasklock.backends.redis.location import async_pool, connect, pools
 from django_tasklock.backends.redis.wire import RESTED, Script, answered, bulk, final, unavailable
 
 __all__ = ["AsyncWire", "AsyncWires"]
@@ -100,7 +100,8 @@ class AsyncWire:
         finally:
             self._closer = None
             await self.drop()
-            await self._pool.disconnect()
+            for pool in pools(self._pool):
+                await pool.disconnect()
 
 
 def open_still(connection: Any) -> bool:

@@ -15,9 +15,10 @@ from functools import lru_cache
 from typing import Any
 
 from django_tasklock.backends.redis.wire import bulk
+from django_tasklock.backends.values import holder_of
 from django_tasklock.types import Ask, Busy, Holder, Record
 
-__all__ = ["CLAIM", "Layout", "holder_of"]
+__all__ = ["CLAIM", "Layout", "record"]
 
 CLAIM = 3000
 """Milliseconds a lock passed on to a waiter is its own before its first renewal: the most
@@ -88,17 +89,6 @@ def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record
             until=int(data["until"]),
             fence=int(data["fence"]),
         )
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         known = dict(token="", holder=Holder(), at=now, until=now + max(left, 0), fence=0)
     return Record(name=name, now=now, ttl=None if left == -1 else left, waiting=waiting, **known)  # type: ignore[arg-type]
-
-
-def holder_of(data: object) -> Holder:
-    """A holder from decoded JSON, whatever is missing or of a wrong type there."""
-    if not isinstance(data, dict):
-        return Holder()
-    try:
-        pid = int(data.get("pid", 0))
-    except (TypeError, ValueError):
-        pid = 0
-    return Holder(pid=pid, **{key: str(data.get(key, "")) for key in ("host", "boot", "task", "task_id")})

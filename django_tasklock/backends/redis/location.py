@@ -23,7 +23,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-__all__ = ["TIMEOUT", "async_pool", "connect", "sync_pool"]
+__all__ = ["TIMEOUT", "async_pool", "connect", "pools", "sync_pool"]
 
 TIMEOUT = 0.9
 """Seconds one attempt may take, to connect or to answer; a verb makes two at the most."""
@@ -45,6 +45,12 @@ _FOR = ("_",) if _signature.parameters["command_name"].default is inspect.Parame
 def connect(pool: Any) -> Any:
     """A connected connection of ``pool``; to be awaited if that is a pool for coroutines."""
     return pool.get_connection(*_FOR)
+
+
+def pools(pool: Any) -> list[Any]:
+    """``pool`` and those of the Sentinels it asks: what there is to close."""
+    manager = getattr(pool, "sentinel_manager", None)
+    return [pool] + [client.connection_pool for client in getattr(manager, "sentinels", ())]
 
 
 def sync_pool(location: str) -> redis.ConnectionPool:

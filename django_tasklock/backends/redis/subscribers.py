@@ -46,15 +46,15 @@ class Subscribers:
                 self.discard(subscriber)
         return None
 
-    def new(self) -> Subscriber:
-        """One that the server has confirmed: a publish from now on reaches it.
+    def new(self, channel: str = "") -> Subscriber:
+        """One that the server has confirmed: a publish from now on reaches it. By default on a new channel.
 
         ``NoPermissionError`` if the server does not let this user listen.
         """
         connection = None
         try:
             connection = connect(self._pool)
-            subscriber = Subscriber(connection, self._layout.new_channel())
+            subscriber = Subscriber(connection, channel or self._layout.new_channel())
             connection.send_packed_command((b"*2\r\n$9\r\nSUBSCRIBE\r\n" + bulk(subscriber.channel),))
             connection.read_response()
         except BaseException as error:

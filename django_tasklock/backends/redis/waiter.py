@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ __all__ = ["RedisWaiter"]
 
 logger = logging.getLogger("django_tasklock")
 
+AGAIN = 0.1  # seconds between two tries to listen again
 ACQUIRE = load("acquire", 4, 5)
 LEAVE = load("release", 4, 2)
 
@@ -46,6 +48,7 @@ class RedisWaiter(Waiter):
     def __init__(self, backend: RedisBackend, ask: Ask) -> None:
         super().__init__(backend, ask)
         self._subscriber: Subscriber | None = None
+        self._channel = ""  # of the entry in the queue, also when the connection is gone
         self._queued = False
         self._deaf = False
 
@@ -62,9 +65,10 @@ class RedisWaiter(Waiter):
                     self._deaf = True
                     tell_deaf(str(error))
                     return reply
+        self._channel = self._subscriber.channel
         self._queued = True
         try:
-            reply = self.backend.wire.call(ACQUIRE, self._tail(self._subscriber.channel))[0]
+            reply = self.backend.wire.call(ACQUIRE, self._tail(self._channel))[0]
         except BackendUnavailable:  # the place goes with its channel, the token is the caller's to give up
             self._close()
             raise
@@ -90,17 +94,29 @@ class RedisWaiter(Waiter):
         except (RedisError, OSError):  # the push may be lost: the next acquire() will tell
             self.backend.subscribers.discard(self._subscriber)
             self._subscriber = None
+            self._mend(seconds)
         except BaseException:
             self.backend.subscribers.discard(self._subscriber)
             self._subscriber = None
             raise
         return None
 
+    def _mend(self, seconds: float) -> None:
+        """Listen again where the queue says, trying for ``seconds``: a server that is restarted is soon back."""
+        ends = time.monotonic() + seconds
+        while True:
+            try:
+                self._subscriber = self.backend.subscribers.new(self._channel)
+                return
+            except (BackendUnavailable, NoPermissionError):
+                if time.monotonic() >= ends:
+                    return
+            time.sleep(self.pause(AGAIN))
+
     def leave(self) -> None:
-        channel = self._subscriber.channel if self._subscriber else None
         try:
             if self._queued:
-                self.backend.wire.call(LEAVE, leaving(self.backend.layout, self.ask, channel))
+                self.backend.wire.call(LEAVE, leaving(self.backend.layout, self.ask, self._channel))
                 self._queued = False
         except BackendUnavailable as error:
             tell_left(self.ask.name, error)
@@ -180,6 +196,7 @@ class AsyncWaiter:
             connection, self._connection = self._connection, None
             await self.backend.aio.discard(connection)
             if isinstance(error, RedisError | OSError):
+                await self._mend(seconds)
                 return None
             raise
         fence = handed_over(message, self.ask.token)
@@ -187,6 +204,17 @@ class AsyncWaiter:
             return None
         self._queued = False
         return Grant(fence, min(self.ask.ttl, CLAIM))
+
+    async def _mend(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        while True:
+            try:
+                self._connection = await self.backend.aio.subscribe(self._channel)
+                return
+            except (BackendUnavailable, NoPermissionError):
+                if time.monotonic() >= ends:
+                    return
+            await asyncio.sleep(Waiter.pause(AGAIN))
 
     async def leave(self) -> None:
         """Give up the place and close the connection."""
@@ -214,6 +242,6 @@ def handed_over(message: Any, token: str) -> int | None:
     return int(fence) if whose == token else None
 
 
-def leaving(layout: Layout, ask: Ask, channel: str | None) -> bytes:
+def leaving(layout: Layout, ask: Ask, channel: str) -> bytes:
     """Arguments of ``release.lua`` for a waiter: its place, and the lock if it was handed over."""
-    return layout.keys(ask.name) + bulk(ask.token) + (layout.entry(ask, channel) if channel else bulk(""))
+    return layout.keys(ask.name) + bulk(ask.token) + layout.entry(ask, channel)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import socket
+import struct
 import time
 from collections import deque
 from functools import cached_property
@@ -19,12 +21,12 @@ from typing import Any
 import redis
 from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError, ResponseError
 
-from django_tasklock.backends.redis.location import connect
+from django_tasklock.backends.redis.location import connect, pools
 from django_tasklock.exceptions import BackendUnavailable
 
 __all__ = ["RESTED", "Script", "Wire", "answered", "bulk", "final", "load", "unavailable"]
 
-RESTED = 0.05
+RESTED = 0.005
 """Seconds idle after which a connection is looked at before it is used: a server that was
 restarted has closed it, and what is not sent into the void need not be sent twice."""
 
@@ -147,7 +149,7 @@ class Wire:
                     return connection
                 self.discard(connection)
         except IndexError:
-            return connect(self._pool)
+            return kernel_timed(connect(self._pool))
 
     def keep(self, connection: Any) -> None:
         """Put a connection back that has no reply on its way."""
@@ -167,7 +169,8 @@ class Wire:
     def close(self) -> None:
         """Close every connection."""
         self.drop()
-        self._pool.disconnect()
+        for pool in pools(self._pool):
+            pool.disconnect()
 
 
 def quiet(connection: Any) -> bool:
@@ -176,3 +179,21 @@ def quiet(connection: Any) -> bool:
         return not connection.can_read(0)
     except (RedisError, OSError):
         return False
+
+
+def kernel_timed(connection: Any) -> Any:
+    """Let the kernel keep the time: Python's own time-outs cost a ``poll`` before every send and receive.
+
+    Only for sockets as Python makes them: not TLS, not the ones that gevent puts in their place.
+    """
+    sock = getattr(connection, "_sock", None)
+    if sock is None or type(sock).__module__ != "socket" or not (seconds := sock.gettimeout()):
+        return connection
+    value = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+    except (AttributeError, OSError):
+        return connection  # no such options here, or of another shape
+    sock.settimeout(None)
+    return connection

@@ -1,0 +1,374 @@
+"""What cannot work is refused with an error that says why, before anything is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from django_tasklock import (
+    StateGuard,
+    TaskLock,
+    TaskLockAcquireError,
+    TaskLockError,
+    acquire_task_lock,
+    extend_task_lock,
+    force_release_task_lock,
+    get_lock_holder,
+    get_lock_info,
+    get_lock_ttl,
+    is_task_locked,
+    list_all_task_locks,
+    model_lock,
+    release_task_lock,
+    task_lock,
+    task_lock_context,
+)
+from django_tasklock.heartbeat import heartbeat
+from tests.support.public import in_store, setting, stored
+from tests.support.stores import stores
+
+GUARD = StateGuard(claim_from=["uploading"], claim_as="processing")
+
+
+@pytest.fixture(params=["memory"], autouse=True)
+def store(request, settings) -> Iterator[str]:
+    """A store that must be as empty after the test as before it."""
+    for name in in_store(request.param, settings):
+        following = len(heartbeat)
+        yield name
+        assert stored(name) == 0
+        assert len(heartbeat) == following
+
+
+# How each way in is tried: a function of a name and of options, which runs a body if it is let in.
+def body(*args: object) -> None:
+    raise AssertionError("the body must not run")
+
+
+def by_object(name: Any, **options: Any) -> None:
+    TaskLock(name, **options).acquire()
+    body()
+
+
+def by_async_object(name: Any, **options: Any) -> None:
+    async def main() -> None:
+        async with TaskLock(name, **options):
+            body()
+
+    asyncio.run(main())
+
+
+def by_context(name: Any, **options: Any) -> None:
+    with task_lock_context(name, raise_on_fail=False, **options):
+        body()
+
+
+def by_async_context(name: Any, **options: Any) -> None:
+    async def main() -> None:
+        async with task_lock_context(name, raise_on_fail=False, **options):
+            body()
+
+    asyncio.run(main())
+
+
+def by_decorator(name: Any, **options: Any) -> None:
+    @task_lock(name, **options)
+    def function(video_id: object) -> None:
+        body()
+
+    function(42)
+
+
+def by_async_decorator(name: Any, **options: Any) -> None:
+    @task_lock(name, **options)
+    async def function(video_id: object) -> None:
+        body()
+
+    asyncio.run(function(42))
+
+
+def by_model_decorator(name: Any, **options: Any) -> None:
+    @model_lock("testapp.Video", name, pk="video_id", guard=GUARD, **options)
+    def function(video_id: object) -> None:
+        body()
+
+    function(42)
+
+
+def by_function(name: Any, **options: Any) -> None:
+    acquire_task_lock(name, **options)
+    body()
+
+
+OBJECTS = [by_object, by_async_object, by_context, by_async_context]
+DECORATORS = [by_decorator, by_async_decorator, by_model_decorator]
+
+
+def each(*ways: Callable[..., None]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("enter", ways, ids=lambda way: way.__name__)
+
+
+NAMES = [
+    pytest.param("", "must not be empty", id="empty"),
+    pytest.param("task_lock:", "must not be empty", id="the prefix alone"),
+    pytest.param("x" * 10_240, "may have 200 characters", id="10 kB"),
+    pytest.param(b"video:42", "must be str, not bytes.*decode it first", id="bytes"),
+    pytest.param("video\n42", "must be printable", id="a line break"),
+    pytest.param("video\x0042", "must be printable", id="NUL"),
+]
+NO_NAMES = [
+    pytest.param(42, "must be str, not int", id="an int"),
+    pytest.param(None, "must be str, not NoneType", id="None"),
+]
+
+
+@pytest.mark.parametrize("store", stores("redis", "database"), indirect=True)
+@each(by_function, *OBJECTS, *DECORATORS)
+def test_nothing_gets_into_a_real_store(enter, store):
+    """The rest of this module tries more, on a store that is quick to look into."""
+    for name in ("", "x" * 10_240, b"video:42", 42, "video\n42", "{vid}\0"):
+        with pytest.raises(TaskLockError):
+            enter(name)
+    for options in (
+        {"timeout": 0},
+        {"timeout": -1},
+        {"lease": math.nan},
+        {"lease": -1},
+        {"timeout": 10, "lease": 11},
+        {"timeout": "60"},
+    ):
+        with pytest.raises(TaskLockError):
+            enter("video:42", **options)
+
+
+class TestNames:
+    @pytest.mark.parametrize(("name", "said"), NAMES + NO_NAMES)
+    @each(by_function, *OBJECTS, *DECORATORS)
+    def test_none_gets_in(self, enter, name, said):
+        with pytest.raises(TaskLockError, match=said) as caught:
+            enter(name)
+        assert not isinstance(caught.value, TaskLockAcquireError)  # which would be taken for a busy lock
+        assert len(str(caught.value)) < 500
+
+    @pytest.mark.parametrize(("name", "said"), NAMES + NO_NAMES)
+    @pytest.mark.parametrize(
+        "function",
+        [
+            release_task_lock,
+            extend_task_lock,
+            is_task_locked,
+            get_lock_holder,
+            get_lock_ttl,
+            get_lock_info,
+            force_release_task_lock,
+        ],
+        ids=lambda function: function.__name__,
+    )
+    def test_nor_can_one_be_asked_about(self, function, name, said):
+        with pytest.raises(TaskLockError, match=said):
+            function(name)
+
+    @pytest.mark.parametrize(
+        ("argument", "said"),
+        [("x" * 10_240, "may have 200 characters"), ("a\nb", "must be printable")],
+        ids=["10 kB", "a line break"],
+    )
+    def test_nor_one_that_a_template_makes(self, argument, said):
+        @task_lock("video:{video_id}")
+        def function(video_id):
+            body()
+
+        @task_lock("video:{video_id}")
+        async def coroutine(video_id):
+            body()
+
+        with pytest.raises(TaskLockError, match=said):
+            function(argument)
+        with pytest.raises(TaskLockError, match=said):
+            asyncio.run(coroutine(argument))
+        with pytest.raises(TaskLockError, match=said):
+            function.lock.is_locked(video_id=argument)
+
+    @pytest.mark.parametrize("made", ["", b"x", 42, None], ids=repr)
+    def test_nor_one_that_a_callable_makes(self, made):
+        @task_lock(lambda video_id: made)
+        def function(video_id):
+            body()
+
+        with pytest.raises(TaskLockError, match="a lock name must"):
+            function(42)
+
+    @pytest.mark.parametrize("template", ["video:{vid}", "video:{}", "video:{0}", "{video_id}{video_id}", "video:{"])
+    @each(*DECORATORS)
+    def test_a_template_is_refused_where_it_is_written(self, enter, template, monkeypatch):
+        monkeypatch.setattr("django_tasklock.decorators.Running", body)  # a call would get there
+        with pytest.raises(TaskLockError, match=r"lock name|side by side") as caught:
+            enter(template)
+        assert "function" in str(caught.value)
+        if "vid}" in template:
+            assert "'vid'" in str(caught.value)
+            assert "video_id" in str(caught.value)
+
+
+NOT_POSITIVE = [0, 0.0, -1, -0.5, math.nan, -math.inf, timedelta(0), timedelta(seconds=-1)]
+NOT_A_DURATION = ["60", b"60", True, [60]]
+
+
+class TestDurations:
+    @pytest.mark.parametrize("timeout", [*NOT_POSITIVE, *NOT_A_DURATION, math.inf, 10**12], ids=repr)
+    @each(by_function, *OBJECTS, *DECORATORS)
+    def test_timeout(self, enter, timeout):
+        with pytest.raises(TaskLockError, match="^timeout (must be|may be)") as caught:
+            enter("video:42", timeout=timeout)
+        assert repr(timeout) in str(caught.value)
+
+    @pytest.mark.parametrize("lease", [*NOT_POSITIVE, *NOT_A_DURATION, math.inf], ids=repr)
+    @each(by_function, *OBJECTS, *DECORATORS)
+    def test_lease(self, enter, lease):
+        with pytest.raises(TaskLockError, match="^lease (must be|may be)"):
+            enter("video:42", timeout=100, lease=lease)
+
+    @pytest.mark.parametrize("timeout", [100, None], ids=repr)
+    @each(by_function, *OBJECTS, *DECORATORS)
+    def test_a_lease_longer_than_the_timeout(self, enter, timeout):
+        with pytest.raises(TaskLockError, match="is longer than its timeout.*make it shorter, or pass lease=None"):
+            enter("video:42", timeout=timeout, lease=3601)
+
+    @pytest.mark.parametrize("patience", [*NOT_POSITIVE, *NOT_A_DURATION], ids=repr)
+    @each(*OBJECTS)
+    def test_blocking_timeout(self, enter, patience):
+        with pytest.raises(TaskLockError, match="^blocking_timeout must be"):
+            enter("video:42", blocking_timeout=patience)
+
+    @pytest.mark.parametrize("patience", [*NOT_POSITIVE, *NOT_A_DURATION], ids=repr)
+    @each(*DECORATORS)
+    def test_blocking_timeout_of_a_decorator(self, enter, patience):
+        with pytest.raises(TaskLockError, match="^blocking_timeout must be"):
+            enter("video:42", blocking_timeout=patience, on_conflict="wait")
+
+    @pytest.mark.parametrize("patience", [*NOT_POSITIVE, *NOT_A_DURATION], ids=repr)
+    def test_blocking_timeout_of_one_acquire(self, patience):
+        lock = TaskLock("video:42")
+        with pytest.raises(TaskLockError, match="^blocking_timeout must be") as caught:
+            lock.acquire(blocking_timeout=patience)
+        assert caught.value.name == "video:42"
+        with pytest.raises(TaskLockError, match="^blocking_timeout must be"):
+            asyncio.run(lock.aacquire(blocking_timeout=patience))
+
+    @each(*OBJECTS)
+    def test_waiting_without_blocking(self, enter):
+        with pytest.raises(TaskLockError, match="blocking_timeout=5 with blocking=False means nothing"):
+            enter("video:42", blocking=False, blocking_timeout=5)
+
+    @each(*DECORATORS)
+    @pytest.mark.parametrize("on_conflict", ["skip", "raise"])
+    def test_waiting_with_another_policy(self, enter, on_conflict):
+        with pytest.raises(TaskLockError, match="blocking_timeout goes with on_conflict='wait'"):
+            enter("video:42", blocking_timeout=5, on_conflict=on_conflict)
+
+    @pytest.mark.parametrize("timeout", [*NOT_POSITIVE, *NOT_A_DURATION], ids=repr)
+    def test_extending(self, timeout):
+        with pytest.raises(TaskLockError, match="^timeout must be"):
+            extend_task_lock("video:42", timeout)  # though there is nothing to extend
+        lock = TaskLock("video:42", timeout=100)
+        with lock, pytest.raises(TaskLockError, match="^timeout must be"):
+            lock.extend(timeout)
+        with lock:
+            assert 90 < lock.info().time_left <= 100
+
+
+class TestPolicies:
+    @pytest.mark.parametrize("policy", ["ignore", "Skip", "retr", 5, ["skip"]], ids=repr)
+    @each(*DECORATORS)
+    def test_on_conflict(self, enter, policy):
+        with pytest.raises(TaskLockError, match="on_conflict must be 'skip', 'raise'.* not ") as caught:
+            enter("video:42", on_conflict=policy)
+        assert repr(policy) in str(caught.value)
+
+    @pytest.mark.parametrize("policy", ["wait", "Run", "rnu", 5, ["run"]], ids=repr)
+    @each(*OBJECTS, *DECORATORS)
+    def test_on_unavailable(self, enter, policy):
+        with pytest.raises(TaskLockError, match="on_unavailable must be 'run', 'raise' or 'skip', not ") as caught:
+            enter("video:42", on_unavailable=policy)
+        assert repr(policy) in str(caught.value)
+
+    def test_an_unknown_option_is_a_type_error(self):
+        for enter in (by_function, *OBJECTS, *DECORATORS):
+            with pytest.raises(TypeError, match="ttl"):
+                enter("video:42", ttl=5)
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            ({"TIMOUT": 5}, "no setting 'TIMOUT'.*'TIMEOUT'"),
+            ({"ON_CONFLICT": "ignore"}, "ON_CONFLICT.*'skip', 'raise', 'wait'"),
+            ({"ON_UNAVAILABLE": "rnu"}, "ON_UNAVAILABLE.*'run', 'raise', 'skip'"),
+            ({"TIMEOUT": 0}, "TIMEOUT.*positive"),
+            ({"LEASE": math.nan}, "LEASE.*positive"),
+            ({"LEASE": 7200}, "LEASE.*longer than"),
+            ({"KEY_PREFIX": ""}, "KEY_PREFIX"),
+        ],
+        ids=lambda value: str(value)[:30],
+    )
+    @each(by_function, *OBJECTS, *DECORATORS)
+    def test_are_refused_on_first_use(self, enter, wrong, said, settings, store):
+        settings.TASKLOCK = setting(store, **wrong)
+        with pytest.raises(ImproperlyConfigured, match=said):
+            enter("video:42")
+        settings.TASKLOCK = setting(store)
+
+    def test_are_refused_by_those_that_only_ask(self, settings, store):
+        settings.TASKLOCK = setting(store, TIMOUT=5)
+        for function in (is_task_locked, get_lock_info, get_lock_holder, get_lock_ttl, release_task_lock):
+            with pytest.raises(ImproperlyConfigured, match="TIMOUT"):
+                function("video:42")
+        with pytest.raises(ImproperlyConfigured, match="TIMOUT"):
+            list_all_task_locks()
+        settings.TASKLOCK = setting(store)
+
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            ({"BACKEND": "no.such.Backend"}, "BACKEND.*'no.such.Backend' cannot be imported"),
+            ({"BACKEND": "django_tasklock.backends.redis.Nothing"}, "cannot be imported"),
+            ({"BACKEND": "django_tasklock.locks.TaskLock"}, "is not a Backend class"),
+            ({"LOCATION": "nowhere"}, "'nowhere' is neither a CACHES alias.*nor a redis:// URL"),
+            ({"LOCATION": "http://localhost"}, "is neither a CACHES alias"),
+        ],
+        ids=lambda value: str(value)[:40],
+    )
+    def test_a_store_that_is_none(self, wrong, said, settings, store):
+        settings.TASKLOCK = wrong
+        for enter in (by_function, *OBJECTS):
+            with pytest.raises(ImproperlyConfigured, match=said):
+                enter("video:42")
+        settings.TASKLOCK = setting(store)
+
+
+class TestObjects:
+    """Calls that mean nothing."""
+
+    @pytest.mark.parametrize("verb", ["release", "extend", "ensure_held", "fence", "token", "time_left"])
+    def test_without_having_acquired(self, verb):
+        with pytest.raises(TaskLockError, match="'video:42' is not held through this object: acquire"):
+            value = getattr(TaskLock("video:42"), verb)
+            value()
+
+    def test_released_twice(self):
+        lock = TaskLock("video:42")
+        assert lock.acquire()
+        assert lock.release()
+        with pytest.raises(TaskLockError, match="is not held"):
+            lock.release()
+
+    def test_acquired_twice(self):
+        with TaskLock("video:42") as lock, pytest.raises(TaskLockError, match="already held.*reentrant=True"):
+            lock.acquire()

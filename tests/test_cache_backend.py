@@ -1,0 +1,325 @@
+"""What only the cache backend has: keys of its own, local deadlines, hidden errors, and what a cache cannot do."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from django.conf import settings as django_settings
+from django.core.cache import caches
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+
+from django_tasklock.backends.cache import CacheBackend, backend as module, weakness
+from django_tasklock.backends.cache.alias import PrivateCache, cache_key
+from django_tasklock.conf import Settings
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.types import Busy, Released, Renewal
+from tests.support.caches import FakeMemcached, HidingCache
+from tests.support.redis_server import free_port
+from tests.support.stores import an_ask, clear, granted, make, new_token
+
+DJANGO_REDIS = "django_redis.cache.RedisCache"
+CORE_REDIS = "django.core.cache.backends.redis.RedisCache"
+
+
+def a_cache(backend: str, **more: object) -> CacheBackend:
+    """A backend on a cache of this configuration."""
+    with override_settings(CACHES={**django_settings.CACHES, "locks": {"BACKEND": backend, **more}}):
+        return CacheBackend(Settings(LOCATION="locks"))
+
+
+@pytest.fixture
+def backend():
+    """On a cache of this process, which is as good as any for one process."""
+    found = a_cache("tests.support.caches.HidingCache", LOCATION=new_token())
+    yield found
+    HidingCache.down = False
+
+
+@pytest.fixture
+def redis():
+    """The raw client behind the cache that ``cache-django-redis`` uses."""
+    clear("cache-django-redis")
+    return caches["default"].client.get_client()
+
+
+class TestKeys:
+    @pytest.mark.redis
+    @pytest.mark.parametrize("path", [DJANGO_REDIS, CORE_REDIS])
+    def test_a_deploy_with_another_version_or_prefix_finds_the_same_locks(self, redis, path):
+        where = {"LOCATION": django_settings.CACHES["default"]["LOCATION"]}
+        mine = an_ask("video:1")
+        granted(a_cache(path, **where, VERSION=1).acquire(mine))
+        for others in ({"VERSION": 2}, {"KEY_PREFIX": "site"}, {"KEY_FUNCTION": "tests.test_cache_backend.shout"}):
+            other = a_cache(path, **where, **others)
+            assert isinstance(other.acquire(an_ask("video:1")), Busy)
+            assert other.get("video:1").token == mine.token
+        assert redis.exists("task_lock:video:1")
+
+    def test_different_texts_have_different_keys_that_every_cache_can_bear(self):
+        texts = [
+            "task_lock:a",
+            "task_lock:A",
+            "task_lock:a ",
+            "task_lock: a",
+            "task_lock:é",
+            "x" * 231,
+            "x" * 230 + "y",
+        ]
+        keys = [cache_key(text) for text in texts]
+        assert keys[0] == "task_lock:a"
+        assert len(set(keys)) == len(keys)
+        assert all(re.fullmatch("[!-~]{1,250}", key) and key == key.lower() for key in keys)
+
+    def test_a_name_that_looks_like_a_hashed_key_is_hashed_as_well(self):
+        hashed = cache_key("A")
+        assert cache_key(hashed) != hashed
+
+    def test_memcached_takes_every_name(self):
+        backend = a_cache("tests.support.caches.FakeMemcached", LOCATION="x")
+        for name in ("video:1", "a b", "é" * 200, "x" * 200):
+            mine = an_ask(name)
+            granted(backend.acquire(mine))
+            assert backend.get(name).name == name
+            assert backend.release(name, mine.token) is Released.RELEASED
+
+    def test_a_key_that_somebody_else_has_put_there_is_somebodys_lock(self, backend):
+        backend._private.cache.set("task_lock:video:1", "by hand", 60)
+        busy = backend.acquire(an_ask("video:1"))
+        assert (busy.record.token, busy.remaining) == ("", None)
+        assert backend.release("video:1", new_token()) is Released.NOT_YOURS
+        assert backend.remove("video:1").token == ""
+
+
+class TestTimeouts:
+    @pytest.mark.redis
+    @pytest.mark.parametrize(("ttl", "seconds"), [(50, 1), (1000, 1), (1001, 2)])
+    @pytest.mark.parametrize("store", ["cache-django-redis", "cache-core-redis"])
+    def test_a_lease_lasts_whole_seconds_rounded_up(self, redis, store, ttl, seconds):
+        backend = make(store)
+        mine = an_ask("video:1", ttl=ttl)
+        granted(backend.acquire(mine))
+        assert (seconds - 1) * 1000 < redis.pttl("task_lock:video:1") <= seconds * 1000
+        granted(backend.acquire(an_ask("video:1", mine.token, ttl=60_000)))
+        assert 50_000 < redis.pttl("task_lock:video:1") <= 60_000
+
+    def test_on_memcached_it_gets_a_second_more_because_entries_end_early(self):
+        backend = a_cache("tests.support.caches.FakeMemcached", LOCATION="x")
+        FakeMemcached.timeouts.clear()
+        backend.acquire(an_ask("video:2", ttl=1500))
+        assert FakeMemcached.timeouts[0] == 3
+
+    def test_the_record_of_a_renewed_lease_says_a_lease_at_the_most(self, backend, monkeypatch):
+        mine = an_ask("video:1", ttl=2000)
+        backend.acquire(mine)
+        assert 0 < backend.get("video:1").ttl <= 2000
+        later = time.time_ns() + 10 * 10**9
+        monkeypatch.setattr(module.time, "time_ns", lambda: later)
+        assert backend.get("video:1").ttl == 2000
+
+
+class TestLocalDeadline:
+    """When the lease may be over by the local clock, the key may be another's by the time it is touched."""
+
+    @pytest.fixture
+    def held(self, backend, monkeypatch):
+        """A lock, and a clock to move on while the cache still has it."""
+        mine = an_ask("video:1", ttl=10_000)
+        backend.acquire(mine)
+        started = module.monotonic()
+        return mine, lambda seconds: monkeypatch.setattr(module, "monotonic", lambda: started + seconds)
+
+    def test_a_release_in_time_deletes_the_key(self, backend, held):
+        mine, at = held
+        at(8.5)
+        assert backend.release("video:1", mine.token) is Released.RELEASED
+        assert backend.get("video:1") is None
+
+    @pytest.mark.parametrize("seconds", [9.5, 10.5])
+    def test_a_release_about_the_deadline_leaves_it_to_the_cache(self, backend, held, seconds):
+        mine, at = held
+        at(seconds)
+        assert backend.release("video:1", mine.token) is Released.GONE
+        assert backend.get("video:1").token == mine.token
+
+    def test_a_renewal_moves_the_deadline(self, backend, held):
+        mine, at = held
+        at(9.5)
+        assert backend.renew([Renewal("video:1", mine.token, 10_000)]) == [True]
+        at(17.0)
+        assert backend.release("video:1", mine.token) is Released.RELEASED
+
+    def test_after_the_deadline_nothing_is_renewed_or_extended(self, backend, held):
+        mine, at = held
+        at(10.5)
+        assert backend.renew([Renewal("video:1", mine.token, 10_000)]) == [False]
+        assert backend.extend("video:1", mine.token, 10_000, 10_000) is False
+
+    def test_a_lock_that_changes_hands_between_look_and_touch_is_not_renewed(self, backend, monkeypatch):
+        mine, other = an_ask("video:1"), an_ask("video:1")
+        backend.acquire(mine)
+        cache = backend._private.cache
+        touch = type(cache).touch
+
+        def take_it_first(self, *args, **kwargs):
+            backend.remove("video:1")
+            granted(backend.acquire(other))
+            return touch(self, *args, **kwargs)
+
+        monkeypatch.setattr(type(cache), "touch", take_it_first)
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [False]
+        assert backend.get("video:1").token == other.token
+
+    def test_only_so_many_leases_are_remembered(self, backend, monkeypatch):
+        monkeypatch.setattr(module, "REMEMBERED", 100)
+        for number in range(250):
+            backend.acquire(an_ask(f"video:{number}"))
+        assert len(backend._leases._until) <= 100
+        mine = an_ask("video:250")
+        backend.acquire(mine)
+        assert backend.release("video:250", mine.token) is Released.RELEASED
+        assert mine.token not in backend._leases._until
+
+
+class TestStoreDown:
+    @pytest.mark.parametrize("path", [DJANGO_REDIS, CORE_REDIS])
+    @pytest.mark.parametrize("ignore", [False, True])
+    def test_no_answer_is_an_error_even_where_the_client_is_told_to_ignore_it(self, path, ignore):
+        options = {"OPTIONS": {"IGNORE_EXCEPTIONS": ignore}} if path == DJANGO_REDIS else {}
+        with override_settings(DJANGO_REDIS_IGNORE_EXCEPTIONS=ignore):
+            backend = a_cache(path, LOCATION=f"redis://127.0.0.1:{free_port()}/0", **options)
+            self.every_verb_fails(backend)
+
+    def every_verb_fails(self, backend):
+        mine = an_ask("video:1")
+        for verb in (
+            lambda: backend.acquire(mine),
+            lambda: backend.release("video:1", mine.token),
+            lambda: backend.extend("video:1", mine.token, 1000, 1000),
+            lambda: backend.renew([Renewal("video:1", mine.token, 1000)]),
+            lambda: backend.get("video:1"),
+            lambda: backend.remove("video:1"),
+        ):
+            with pytest.raises(BackendUnavailable):
+                verb()
+
+    def test_a_client_that_hides_its_errors_is_seen_through(self, backend):
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        HidingCache.down = True
+        for verb in (
+            lambda: backend.acquire(an_ask("video:2")),
+            lambda: backend.renew([Renewal("video:1", mine.token, 1000)]),
+            lambda: backend.release("video:1", mine.token),
+        ):
+            with pytest.raises(BackendUnavailable, match="stores nothing"):
+                verb()
+        HidingCache.down = False
+        assert backend.release("video:1", mine.token) is Released.RELEASED
+
+    def test_a_lock_that_comes_and_goes_between_our_looks_is_busy_and_no_failure(self, backend, monkeypatch):
+        key = "task_lock:video:1"
+        add = HidingCache.add
+        monkeypatch.setattr(HidingCache, "add", lambda self, k, *rest, **more: k != key and add(self, k, *rest, **more))
+        assert backend.acquire(an_ask("video:1")) == Busy(None, 0)
+
+    def test_an_alias_that_is_none_is_a_matter_of_settings(self):
+        with pytest.raises(ImproperlyConfigured, match=r"'nowhere' is not an alias in CACHES; known: .*'default'"):
+            CacheBackend(Settings(LOCATION="nowhere"))
+
+
+class TestFence:
+    def test_it_grows_even_if_the_next_clients_clock_is_behind(self, backend, monkeypatch):
+        mine = an_ask("video:1")
+        first = granted(backend.acquire(mine)).fence
+        backend.release("video:1", mine.token)
+        monkeypatch.setattr(module.time, "time_ns", lambda: 1_000_000_000_000)
+        mine = an_ask("video:1")
+        second = granted(backend.acquire(mine)).fence
+        assert second == first + 1
+        assert backend.get("video:1").fence == second
+        assert granted(backend.acquire(mine)).fence == second
+
+    def test_it_is_settled_by_the_second_try_if_the_first_broke_off(self, backend, monkeypatch):
+        mine = an_ask("video:1")
+        first = granted(backend.acquire(mine)).fence
+        backend.release("video:1", mine.token)
+        monkeypatch.setattr(module.time, "time_ns", lambda: 1_000_000_000_000)
+        mine = an_ask("video:1")
+        set_ = HidingCache.set
+
+        def fail(self, *args, **kwargs):
+            monkeypatch.setattr(HidingCache, "set", set_)
+            raise ConnectionError("planted")
+
+        monkeypatch.setattr(HidingCache, "set", fail)
+        with pytest.raises(BackendUnavailable, match="planted"):
+            backend.acquire(mine)
+        assert granted(backend.acquire(mine)).fence == first + 1
+
+
+class TestLimits:
+    def test_it_cannot_list_and_says_who_can(self, backend):
+        for expired in (False, True):
+            with pytest.raises(TaskLockError, match="cannot list its keys; the Redis and the database backend"):
+                backend.records(expired=expired)
+
+    def test_the_value_is_json_with_token_holder_and_times(self, backend):
+        mine = an_ask("video:1", holder='{"host": "web1"}')
+        grant = granted(backend.acquire(mine))
+        value = json.loads(backend._private.cache.get("task_lock:video:1"))
+        assert (value["token"], value["holder"], value["fence"]) == (mine.token, {"host": "web1"}, grant.fence)
+        assert value["until"] - value["at"] == 3_600_000
+
+    @pytest.mark.parametrize(
+        ("alias", "shared"),
+        [("default", True), ("core", True), ("locmem", False), ("dummy", False), ("filebased", True)],
+    )
+    def test_it_knows_a_cache_that_other_processes_do_not_see(self, alias, shared):
+        assert CacheBackend(Settings(LOCATION=alias)).across_processes is shared
+
+    @pytest.mark.parametrize(
+        ("alias", "words"),
+        [
+            ("dummy", "DummyCache stores nothing"),
+            ("locmem", "one process only"),
+            ("filebased", r"add\(\) is not atomic"),
+        ],
+    )
+    def test_caches_that_cannot_lock_are_an_error(self, alias, words):
+        level, text = weakness(alias)
+        assert level == "error"
+        assert re.search(words, text)
+
+    @pytest.mark.parametrize("vendor", ["postgresql", "mysql", "sqlite"])
+    def test_a_database_cache_is_weak_where_expired_rows_are_granted_to_several(self, vendor, monkeypatch):
+        connection = type("Connection", (), {"vendor": vendor, "display_name": vendor.title()})()
+        monkeypatch.setattr("django_tasklock.backends.cache.alias.connections", {"default": connection})
+        found = weakness("db")
+        if vendor == "sqlite":
+            assert found is None
+        else:
+            assert found[0] == "warning"
+            assert f"DatabaseCache on {vendor.title()} grants an expired entry" in found[1]
+
+    @pytest.mark.parametrize("alias", ["default", "core"])
+    def test_redis_has_nothing_against_it(self, alias):
+        assert weakness(alias) is None
+
+    def test_the_caches_own_options_are_kept(self):
+        options = {"MAX_ENTRIES": 7, "ignore_exc": True}
+        caches_ = {"x": {"BACKEND": "tests.support.caches.HidingCache", "OPTIONS": options, "TIMEOUT": 5}}
+        with override_settings(CACHES={**django_settings.CACHES, **caches_}):
+            private = PrivateCache("x")
+            assert private.cache._max_entries == 7
+            assert private.cache.default_timeout == 5
+            assert private._handler.settings["x"]["OPTIONS"]["ignore_exc"] is False
+        assert options["ignore_exc"] is True
+
+
+def shout(key, prefix, version):
+    """A KEY_FUNCTION."""
+    return f"{prefix}!{version}!{key}".upper()

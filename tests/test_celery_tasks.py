@@ -1,0 +1,556 @@
+"""Decorated Celery tasks, run as a worker runs them: from a message, through Celery's own tracer."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from celery import Celery, Task, shared_task
+from celery.app.trace import build_tracer
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.signals import task_retry
+from django.db import transaction
+from kombu.serialization import dumps
+
+from django_tasklock import (
+    Claim,
+    StaleClaim,
+    TaskLock,
+    TaskLockError,
+    current_claim,
+    current_lock,
+    model_lock,
+    task_lock,
+)
+from django_tasklock.backends.memory import reset
+from django_tasklock.exceptions import TransactionOpen
+from django_tasklock.signals import claim_stale
+from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, new_token, states
+from tests.testapp.models import Video
+
+pytestmark = [pytest.mark.database, pytest.mark.django_db]
+
+QUEUE = f"tasklock-tests-{os.getpid()}"
+
+app = Celery("tests", broker="memory://", set_as_current=True)
+app.conf.task_default_queue = QUEUE
+app.conf.task_ignore_result = True
+
+
+@pytest.fixture(autouse=True)
+def _locks_in_memory(settings):
+    settings.TASKLOCK = MEMORY
+    reset()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind():
+    yield
+    app.conf.update(task_always_eager=False, task_eager_propagates=False)
+    with app.connection_for_write() as connection, connection.SimpleQueue(QUEUE) as queue:
+        queue.clear()
+
+
+@pytest.fixture
+def task():
+    """``task(body, ...)``: a task of the test's own with these options."""
+    names = []
+
+    def make(body, *, lock=video_lock, **options):
+        names.append(f"tests.own-{len(names)}")
+        return app.task(lock(body), name=names[-1], **options)
+
+    yield make
+    for name in names:
+        del app.tasks[name]
+
+
+def work_off():
+    """Run the next message as a worker does, whatever its ETA: (state, result), or ``None`` if there is none."""
+    with app.connection_for_read() as connection, connection.SimpleQueue(QUEUE) as queue:
+        try:
+            message = queue.get(block=False)
+        except queue.Empty:
+            return None
+        message.ack()
+    args, kwargs, _ = message.payload
+    task = app.tasks[message.headers["task"]]
+    request = {**message.headers, "hostname": "worker@tests", "is_eager": False, "delivery_info": {}}
+    outcome = build_tracer(task.name, task, app=app)(message.headers["id"], args, kwargs, request)
+    if outcome.info is None:
+        return "SUCCESS", outcome.retval
+    return outcome.info.state, outcome.info.retval
+
+
+def published() -> int:
+    """How many messages wait."""
+    with app.connection_for_read() as connection, connection.SimpleQueue(QUEUE) as queue:
+        return queue.qsize()
+
+
+bodies: dict[str, object] = {}
+"""What the tasks below do; each test puts in its own."""
+
+
+def run(name, *arguments):
+    return bodies[name](*arguments)
+
+
+video_lock = model_lock(Video, "celery-video:{video_id}", pk="video_id", guard=GUARD, timeout=7200)
+
+
+@shared_task(bind=True, max_retries=2, default_retry_delay=60)
+@video_lock
+def process_video(self, video_id, quality="hd"):
+    return run("process", self, video_id)
+
+
+@app.task(autoretry_for=(ValueError,), max_retries=2, retry_backoff=True)
+@video_lock
+def process_again(video_id):
+    return run("again", video_id)
+
+
+@app.task
+@task_lock("celery-report:{day}")
+def report(day, *, pages=3):
+    return run("report", day)
+
+
+class Transcode(Task):
+    name = "tests.transcode"
+
+    @video_lock
+    def run(self, video_id):
+        return run("transcode", self, video_id)
+
+
+transcode = app.register_task(Transcode())
+
+
+@app.task
+def unlocked():
+    return run("unlocked")
+
+
+class TestTasks:
+    def test_published_and_run(self):
+        video = Video.objects.create()
+        inside = []
+
+        def body(task, video_id):
+            inside.append((task.request.id, video_id, current_claim().pk, states(video)[0]))
+            current_claim().update(progress=40)
+            return {"status": "success", "video_id": video_id}
+
+        bodies["process"] = body
+        first, again = process_video.delay(video.pk), process_video.delay(video_id=video.pk)
+        assert work_off() == ("SUCCESS", {"status": "success", "video_id": video.pk})
+        assert states(video) == ("ready", 40, 1)
+        state, skipped = work_off()
+        assert (state, skipped["status"], skipped["reason"]) == ("SUCCESS", "skipped", "invalid_state")
+        assert inside == [(first.id, video.pk, video.pk, "processing")]
+        assert again.id != first.id
+
+    @pytest.mark.parametrize("how", ["direct", "apply", "eager delay", "class"])
+    def test_run_in_this_process(self, how):
+        video = Video.objects.create()
+        bodies["process"] = bodies["transcode"] = lambda task, video_id: (type(task).__name__, current_claim().pk)
+        app.conf.task_always_eager = how == "eager delay"
+        result = {
+            "direct": lambda: process_video(video.pk),
+            "apply": lambda: process_video.apply((video.pk,)).get(),
+            "eager delay": lambda: process_video.delay(video.pk).get(),
+            "class": lambda: transcode.apply((video.pk,)).get(),
+        }[how]()
+        assert result == ("Transcode" if how == "class" else "process_video", video.pk)
+        assert states(video) == ("ready", 0, 1)
+
+    @pytest.mark.parametrize("task", [process_video, process_again], ids=lambda task: task.name)
+    def test_the_arguments_are_checked_when_it_is_published(self, task):
+        for publish in (
+            lambda: task.delay(),
+            lambda: task.delay(1, 2, 3),
+            lambda: task.apply_async(kwargs={"video": 1}),
+            lambda: task.delay(1, colour="red"),
+        ):
+            with pytest.raises(TypeError):
+                publish()
+        task.delay(1)
+        task.delay(video_id=1)
+        assert published() == 2
+
+    def test_keyword_only_arguments_too(self):
+        with pytest.raises(TypeError):
+            report.delay("monday", 5)
+        report.delay("monday", pages=5)
+        assert published() == 1
+
+    def test_the_holder_is_the_task(self):
+        video = Video.objects.create()
+        seen = []
+
+        def body(task, video_id):
+            info = process_video.lock.info(video_id=video_id)
+            skipped = elsewhere(lambda: process_video(video_id))
+            seen.append((info.holder, info.task, info.task_id, skipped["holder"]))
+
+        bodies["process"] = body
+        published_as = process_video.delay(video.pk)
+        work_off()
+        ((holder, task, task_id, told),) = seen
+        assert (task, task_id) == (process_video.name, published_as.id)
+        assert holder.endswith(f":{os.getpid()} ({process_video.name}[{published_as.id}])")
+        assert told == holder
+
+    def test_the_holder_of_what_a_task_calls_is_that_task(self):
+        seen = []
+        bodies["report"] = lambda day: seen.append(current_lock().info().task)
+        bodies["unlocked"] = lambda: report("monday")
+        unlocked.delay()
+        work_off()
+        report("monday")
+        assert seen == [unlocked.name, ""]
+
+    def test_a_skip_can_be_a_result(self):
+        bodies["report"] = lambda day: pytest.fail("the body ran")
+        lock = TaskLock("celery-report:monday")
+        with lock:
+            skipped = elsewhere(lambda: report("monday"))
+        assert skipped["reason"] == "already_processing"
+        for serializer in ("json", "pickle"):
+            assert dumps(skipped, serializer=serializer)
+        assert json.loads(dumps(skipped, serializer="json")[2]) == skipped
+
+    def test_a_task_that_meets_its_own_kind_is_skipped(self):
+        """Gold standard 8.22: the second message neither waits nor fails nor retries."""
+        bodies["report"] = lambda day: {"inner": elsewhere(lambda: report.apply((day,)).get())["reason"]}
+        report.delay("monday")
+        assert work_off() == ("SUCCESS", {"inner": "already_processing"})
+        assert published() == 0
+
+
+class TestTheLockOfATask:
+    @pytest.mark.parametrize("task", [process_video, process_again, transcode], ids=lambda task: task.name)
+    def test_answers_before_one_publishes(self, task):
+        assert task.lock.name(video_id=42) == "celery-video:42"
+        assert not task.lock.is_locked(video_id=42)
+        with TaskLock("celery-video:42"):
+            assert task.lock.is_locked(video_id=42)
+            assert task.lock.info(video_id=42).name == "celery-video:42"
+            assert not task.lock.is_locked(video_id=43)
+
+    def test_a_name_that_is_wrong_is_an_error_not_a_no(self):
+        with pytest.raises(TaskLockError, match="also needs video_id"):
+            process_video.lock.is_locked(video=42)
+
+    def test_a_task_without_a_lock_says_so(self):
+        assert not hasattr(unlocked, "lock")
+        with pytest.raises(AttributeError, match="decorate its function with task_lock or model_lock"):
+            _ = unlocked.lock
+
+    def test_a_tasks_own_attribute_of_that_name_is_its_own(self):
+        class Door(Task):
+            name = "tests.door"
+            lock = "brass"
+
+            def run(self):
+                pass
+
+        assert Door().lock == "brass"
+        assert type(Task.lock).__name__ == "LockAttribute"
+
+    def test_a_lock_is_not_put_around_a_task(self):
+        for task in (process_video, process_again, unlocked, transcode):
+            with pytest.raises(TaskLockError, match="already is a task: put the lock decorator below"):
+                task_lock("a")(task)
+            with pytest.raises(TaskLockError, match="already is a task"):
+                video_lock(task)
+
+
+class TestRetries:
+    """Whether the row is failed, or left so that the next try can claim it. Gold standard 8.22, 8.23."""
+
+    def test_retry_with_tries_left(self):
+        video = Video.objects.create()
+        tries = []
+
+        def body(task, video_id):
+            tries.append((task.request.retries, current_claim().epoch))
+            try:
+                raise ValueError("codec")
+            except ValueError as error:
+                raise task.retry(exc=error)  # noqa: B904  # as everybody writes it
+
+        bodies["process"] = body
+        process_video.delay(video.pk)
+        for _ in range(2):
+            state, _ = work_off()
+            assert state == "RETRY"
+            assert states(video)[0] == "processing"
+            assert not process_video.lock.is_locked(video_id=video.pk)
+        state, error = work_off()
+        assert (state, str(error)) == ("FAILURE", "codec")
+        assert states(video) == ("failed", 0, 3)
+        assert tries == [(0, 1), (1, 2), (2, 3)]
+        assert published() == 0
+
+    def test_a_later_try_succeeds(self):
+        video = Video.objects.create()
+
+        def body(task, video_id):
+            if task.request.retries < 2:
+                raise task.retry(countdown=0)
+            return "done"
+
+        bodies["process"] = body
+        process_video.delay(video.pk)
+        assert [work_off()[0] for _ in range(3)] == ["RETRY", "RETRY", "SUCCESS"]
+        assert states(video) == ("ready", 0, 3)
+
+    def test_a_guard_whose_working_state_is_not_claimable_goes_back_to_one_that_is(self, task):
+        video = Video.objects.create()
+
+        def body(self, pk):
+            if not self.request.retries:
+                raise self.retry(countdown=0)
+            return "done"
+
+        lock = model_lock(Video, "celery-once:{pk}", guard=ONCE)
+        task(body, lock=lock, bind=True, max_retries=1).delay(video.pk)
+        assert work_off()[0] == "RETRY"
+        assert states(video) == ("uploading", 0, 1)
+        assert work_off() == ("SUCCESS", "done")
+        assert states(video) == ("ready", 0, 2)
+
+    def test_autoretry_with_tries_left_and_on_the_last(self):
+        video = Video.objects.create()
+
+        def body(video_id):
+            raise ValueError("codec")
+
+        bodies["again"] = body
+        process_again.delay(video.pk)
+        found = []
+        for _ in range(3):
+            state, _ = work_off()
+            found.append((state, states(video)[0]))
+        assert found == [("RETRY", "processing"), ("RETRY", "processing"), ("FAILURE", "failed")]
+        assert published() == 0
+
+    def test_autoretry_is_over_before_the_message_is_sent(self):
+        """Gold standard 8.22: the next try must not meet the lock of the one that asked for it."""
+        video = Video.objects.create()
+        found = []
+
+        def retrying(request, **details):
+            found.append((states(video)[0], process_again.lock.is_locked(video_id=video.pk)))
+
+        def body(video_id):
+            raise ValueError("codec")
+
+        bodies["again"] = body
+        process_again.delay(video.pk)
+        task_retry.connect(retrying)
+        try:
+            work_off()
+        finally:
+            task_retry.disconnect(retrying)
+        assert found == [("processing", False)]
+
+    @pytest.mark.parametrize("how", ["apply", "eager delay"])
+    def test_eagerly_the_tries_follow_each_other(self, how):
+        video = Video.objects.create()
+        epochs = []
+
+        def body(task, video_id):
+            epochs.append(current_claim().epoch)
+            if task.request.retries < 2:
+                raise task.retry(exc=ValueError("codec"))
+            return "done"
+
+        bodies["process"] = body
+        app.conf.task_always_eager = how == "eager delay"
+        result = process_video.apply((video.pk,)) if how == "apply" else process_video.delay(video.pk)
+        assert result.get() == "done"
+        assert epochs == [1, 2, 3]
+        assert states(video) == ("ready", 0, 3)
+
+    @pytest.mark.parametrize(
+        ("error", "state"),
+        [
+            (KeyError("not among those to retry for"), "failed"),
+            (ValueError("to retry for"), "processing"),
+            (UnicodeError("spared"), "failed"),
+            (SoftTimeLimitExceeded(), "failed"),
+            (Ignore(), "failed"),
+            (Reject("poison", requeue=False), "failed"),
+            (Reject("busy machine", requeue=True), "processing"),
+            (Retry("asked for"), "processing"),
+        ],
+        ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
+    )
+    def test_what_becomes_of_the_row(self, error, state, task):
+        video = Video.objects.create()
+
+        def body(video_id):
+            raise error
+
+        task(body, autoretry_for=(ValueError,), dont_autoretry_for=(UnicodeError,), max_retries=1).delay(video.pk)
+        work_off()
+        assert states(video)[0] == state
+        assert (published() == 1) is (type(error) is ValueError)
+
+    @pytest.mark.parametrize(
+        ("options", "tries"),
+        [
+            ({"max_retries": 0}, 1),
+            ({"max_retries": 0, "retry_kwargs": {"max_retries": 2}}, 3),
+            ({"max_retries": 5, "retry_kwargs": {"max_retries": 1}}, 2),
+            ({"retry_kwargs": {"countdown": 1}, "max_retries": 1}, 2),
+        ],
+        ids=str,
+    )
+    def test_every_way_to_say_how_often(self, options, tries, task):
+        video = Video.objects.create()
+
+        def body(video_id):
+            raise ValueError("codec")
+
+        task(body, autoretry_for=(ValueError,), **options).delay(video.pk)
+        found = [(work_off()[0], states(video)[0]) for _ in range(tries)]
+        assert found == [("RETRY", "processing")] * (tries - 1) + [("FAILURE", "failed")]
+        assert published() == 0
+
+    def test_without_end(self, task):
+        video = Video.objects.create()
+
+        def body(video_id):
+            raise ValueError("codec")
+
+        task(body, autoretry_for=(ValueError,), max_retries=None).delay(video.pk)
+        assert [(work_off()[0], states(video)[0]) for _ in range(5)] == [("RETRY", "processing")] * 5
+
+    @pytest.mark.parametrize(
+        ("error", "state"),
+        [(Ignore(), "failed"), (Reject("poison", requeue=False), "processing")],
+        ids=["Ignore", "Reject"],
+    )
+    def test_to_retry_for_everything_is_not_to_retry_for_ignore(self, error, state, task):
+        video = Video.objects.create()
+
+        def body(video_id):
+            raise error
+
+        task(body, autoretry_for=(Exception,), max_retries=1).delay(video.pk)
+        work_off()
+        assert states(video)[0] == state
+        assert (published() == 1) is (state == "processing")
+
+    def test_a_limit_given_to_retry_holds_for_autoretry_too(self, task):
+        video = Video.objects.create()
+
+        def body(self, video_id):
+            if not self.request.retries:
+                raise self.retry(countdown=0, max_retries=1)
+            raise ValueError("codec")
+
+        task(body, bind=True, autoretry_for=(ValueError,), max_retries=5).delay(video.pk)
+        assert (work_off()[0], states(video)[0]) == ("RETRY", "processing")
+        assert (work_off()[0], states(video)[0]) == ("FAILURE", "failed")
+
+    def test_called_directly_nobody_retries(self):
+        video = Video.objects.create()
+
+        def body(video_id):
+            raise ValueError("codec")
+
+        bodies["again"] = body
+        with pytest.raises(ValueError, match="codec"):
+            process_again(video.pk)
+        assert states(video)[0] == "failed"
+        assert published() == 0
+
+    def test_called_by_a_task_that_will_be_retried_it_can_be_claimed_again(self, task):
+        video = Video.objects.create()
+
+        def body(task, video_id):
+            raise ValueError("codec")
+
+        def outer(video_id):
+            return process_video(video_id)
+
+        bodies["process"] = body
+        task(outer, lock=task_lock("outer"), autoretry_for=(ValueError,), max_retries=1).delay(video.pk)
+        assert (work_off()[0], states(video)[0]) == ("RETRY", "processing")
+        assert (work_off()[0], states(video)[0]) == ("FAILURE", "failed")
+
+    @pytest.mark.parametrize("options", [{}, {"max_retries": 5}])
+    def test_a_stale_claim_is_never_retried(self, options, task):
+        video = Video.objects.create()
+
+        def body(video_id):
+            Claim.take(Video, video_id, GUARD, new_token())
+            current_claim().update(progress=99)
+
+        task(body, autoretry_for=(Exception,), **options).delay(video.pk)
+        state, error = work_off()
+        assert (state, type(error)) == ("FAILURE", StaleClaim)
+        assert published() == 0
+        assert states(video) == ("processing", 0, 2)
+
+
+class TestTransactions:
+    def test_eagerly_inside_atomic_it_says_what_to_do(self):
+        video = Video.objects.create()
+        bodies["process"] = lambda task, video_id: pytest.fail("the body ran")
+        app.conf.task_always_eager = True
+        with transaction.atomic():
+            result = process_video.delay(video.pk)
+            assert isinstance(result.result, TransactionOpen)
+            assert "delay_on_commit" in str(result.result)
+            app.conf.task_eager_propagates = True
+            with pytest.raises(TransactionOpen, match="do not run tasks eagerly inside a transaction"):
+                process_video.delay(video.pk)
+        assert states(video) == ("uploading", 0, 0)
+        assert not process_video.lock.is_locked(video_id=video.pk)
+
+    @pytest.mark.django_db(transaction=True)
+    def test_delay_on_commit_as_it_says(self):
+        video = Video.objects.create()
+        bodies["process"] = lambda task, video_id: "done"
+        app.conf.task_always_eager = True
+        with transaction.atomic():
+            process_video.delay_on_commit(video.pk)
+            assert states(video) == ("uploading", 0, 0)
+        assert states(video) == ("ready", 0, 1)
+
+
+@pytest.mark.redis
+@pytest.mark.django_db(transaction=True)
+def test_on_redis(settings):
+    """The same once more where production has its locks."""
+    from tests import settings as test_settings
+
+    settings.TASKLOCK = test_settings.TASKLOCK
+    video = Video.objects.create()
+    seen = []
+
+    def body(task, video_id):
+        seen.append(process_video.lock.info(video_id=video_id).task_id)
+        seen.append(elsewhere(lambda: process_video(video_id))["reason"])
+        if not task.request.retries:
+            raise task.retry()
+        return "done"
+
+    bodies["process"] = body
+    message = process_video.delay(video.pk)
+    with heard(claim_stale) as told:
+        assert work_off()[0] == "RETRY"
+        assert not process_video.lock.is_locked(video_id=video.pk)
+        assert work_off() == ("SUCCESS", "done")
+    assert told == []
+    assert seen == [message.id, "already_processing"] * 2
+    assert states(video) == ("ready", 0, 2)
+    assert not process_video.lock.is_locked(video_id=video.pk)

@@ -1,0 +1,186 @@
+"""``kill -9``: what a dead holder had is free again within its lease, and whoever waits for it wakes by itself."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+
+from django_tasklock import TaskLock
+from django_tasklock.backends.redis.layout import CLAIM
+from tests.support.guards import GUARD, states
+from tests.support.stores import eventually
+from tests.support.twins import TWINS, token_in
+from tests.support.workers import Crew, Trips, Worker
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
+pytestmark = pytest.mark.redis
+
+Store = redis.Redis  # of bytes
+LEASE = 1.5
+SOON = 1.5  # what a loaded machine may add to the next to nothing that is promised
+
+ACQUIRE = {
+    "sync": "lock = TaskLock({name!r}, lease=60)\nsay()\nassert lock.acquire(blocking=True)\ntime.monotonic()",
+    "async": """
+        async def wait():
+            global lock
+            lock = TaskLock({name!r}, lease=60)
+            say()
+            assert await lock.aacquire(blocking=True)
+            return time.monotonic()
+        asyncio.run(wait())
+    """,
+}
+
+
+def waits(worker: Worker, store: Store, name: str, way: str = "sync") -> Worker:
+    """``worker`` is in the queue of the lock, behind whoever is there."""
+    before = store.zcard(f"task_lock#queue:{name}")
+    worker.start(ACQUIRE[way].format(name=name)).hears()
+    eventually(lambda: store.zcard(f"task_lock#queue:{name}") == before + 1)
+    return worker
+
+
+def test_the_next_acquire_succeeds_within_the_lease_and_a_second(crew: Crew, store: Store, name: str) -> None:
+    holder = crew.hire(f"lock = TaskLock({name!r}, lease={LEASE})\nassert lock.acquire()")
+    time.sleep(LEASE)  # it is renewed: the lease alone does not free it
+    lock = TaskLock(name)
+    assert not lock.acquire()
+    holder.kill()
+    killed = time.monotonic()
+    eventually(lock.acquire, LEASE + 1)
+    assert time.monotonic() < killed + LEASE + 1
+    lock.release()
+
+
+@TWINS
+def test_a_waiter_wakes_when_the_dead_holders_lease_ends(
+    crew: Crew, store: Store, trips: Trips, name: str, way: str
+) -> None:
+    holder, waiter = crew.hire_many(2)
+    holder.do(f"lock = TaskLock({name!r}, lease=3)\nassert lock.acquire()")
+    waiter.do("""
+        from django_tasklock import waiting
+        naps, nap = [], waiting._nap
+        def noted(busy, ends):
+            naps.append((nap(busy, ends), busy.remaining / 1000))
+            return naps[-1][0]
+        waiting._nap = noted
+    """)
+    waits(waiter, store, name, way)
+    holder.kill()
+    with trips:
+        began = time.monotonic()
+        expires = began + store.pttl(f"task_lock:{name}") / 1000
+        woke = waiter.done()
+    assert expires - 0.1 < woke < expires + SOON
+    assert trips.number < 5 * (woke - began)
+    # However late this machine is: it never meant to look later than 0.1 s after the end that it knew of.
+    assert all(asleep < left + 0.1 for asleep, left in waiter.do("naps"))
+
+
+def test_a_dead_holders_row_can_be_claimed_by_the_next(
+    crew: Crew, store: Store, name: str, transactional_db: None
+) -> None:
+    video = Video.objects.create()
+    holder, waiter = crew.hire_many(
+        2,
+        f"""
+        @model_lock(Video, {name!r}, pk="pk", guard=GUARD, lease={LEASE}, on_conflict="wait")
+        def work(pk):
+            current_claim().update(progress=10)
+            say("inside")
+            told()
+            return "done"
+        """,
+    )
+    holder.start(f"work({video.pk})").hears()
+    waiter.start(f"work({video.pk})")
+    eventually(lambda: store.zcard(f"task_lock#queue:{name}"))
+    holder.kill()
+    assert states(video) == (GUARD.claim_as, 10, 1)
+    assert waiter.hears(LEASE + 10) == "inside"
+    waiter.tell()
+    assert waiter.done() == "done"
+    assert states(video) == ("ready", 10, 2)
+
+
+def test_nobody_overtakes_the_waiters_of_a_dead_holder(crew: Crew, store: Store, name: str) -> None:
+    """The first waiter is stopped, so that it cannot be faster than the newcomer: the store decides."""
+    holder, first = crew.hire_many(2)
+    holder.do(f"lock = TaskLock({name!r}, lease=1)\nassert lock.acquire()")
+    waits(first, store, name)
+    first.stop()
+    holder.kill()
+    lock = f"task_lock:{name}"
+    eventually(lambda: not store.exists(lock))
+    newcomer = TaskLock(name)
+    assert not newcomer.acquire()
+    assert newcomer.conflict is not None
+    assert str(first.pid) in str(newcomer.conflict.holder)
+    first.go_on()
+    first.done()
+    assert first.do("lock.token") == token_in(store, name)
+    assert not newcomer.acquire()
+
+
+def test_a_killed_waiter_is_skipped_at_once(crew: Crew, store: Store, name: str) -> None:
+    """Gold standard 8.28."""
+    lock = TaskLock(name)
+    assert lock.acquire()
+    dead = [waits(worker, store, name) for worker in crew.hire_many(2)]
+    second = waits(crew.hire(), store, name)
+    for worker in dead:
+        worker.kill()
+    assert store.zcard(f"task_lock#queue:{name}") == 3
+    released = time.monotonic()
+    lock.release()
+    assert second.done() < released + SOON
+    assert store.zcard(f"task_lock#queue:{name}") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "is killed"])
+def test_a_stopped_waiter_holds_the_others_back_for_a_claim_at_most(
+    crew: Crew, store: Store, name: str, dies: bool
+) -> None:
+    """It is still connected, so the lock is handed to it, for much less than the lease of 60 s."""
+    lock = TaskLock(name)
+    assert lock.acquire()
+    stopped, second = crew.hire_many(2)
+    waits(stopped, store, name).stop()
+    waits(second, store, name)
+    released = time.monotonic()
+    lock.release()
+    if dies:
+        stopped.kill()
+    held_back = second.done() - released
+    assert held_back < CLAIM / 1000 + SOON
+    if dies:
+        return
+    assert held_back > CLAIM / 1000 - SOON  # it was its turn
+    stopped.go_on()
+    eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)  # it did not believe what it was handed so long ago
+    assert stopped.busy()
+    assert second.do("lock.held") is True
+    assert second.do("lock.release()")
+    stopped.done()
+    assert stopped.do("lock.token") == token_in(store, name)
+
+
+@TWINS
+def test_a_lock_that_was_handed_to_a_waiter_who_dies_is_soon_free(
+    crew: Crew, store: Store, name: str, way: str
+) -> None:
+    """It is killed before its heartbeat made a whole lease of the claim: not 60 s, as it had asked for."""
+    lock = TaskLock(name)
+    assert lock.acquire()
+    first = crew.hire("from django_tasklock.heartbeat import Heartbeat\nHeartbeat.follow = lambda *args: None")
+    waits(first, store, name, way)
+    lock.release()
+    first.done()
+    first.kill()
+    assert 0 < store.pttl(f"task_lock:{name}") <= CLAIM

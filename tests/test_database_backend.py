@@ -1,0 +1,467 @@
+"""What only the database backend has: transactions, dropped connections, races of two statements, old rows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import InterfaceError, OperationalError, connection, connections, transaction
+from django.db.utils import IntegrityError
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from django_tasklock.backends.database import session
+from django_tasklock.backends.database.clock import Now
+from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
+from django_tasklock.models import LockRow
+from django_tasklock.types import Busy, Grant, Released, Renewal
+from tests.support.stores import an_ask, eventually, granted, make
+
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def backend():
+    return make("database")
+
+
+def queries(work) -> list[str]:
+    """The statements that ``work`` sent, without those that open and close a transaction."""
+    with CaptureQueriesContext(connection) as captured:
+        work()
+    return [query["sql"] for query in captured if query["sql"].split()[0] not in ("BEGIN", "COMMIT")]
+
+
+def elsewhere(work) -> None:
+    """Do ``work`` in another thread, on a connection of its own, and wait for it."""
+
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    errors: list[BaseException] = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    if errors:
+        raise errors[0]
+
+
+class Interference:
+    """Does something once, after or instead of the first statement that begins with ``what``."""
+
+    def __init__(self, what: str, then, *, after: bool) -> None:
+        self.what, self.then, self.after, self.done = what, then, after, False
+
+    def __call__(self, execute, sql, params, many, context):
+        meets = sql.startswith(self.what) and not self.done
+        if not meets:
+            return execute(sql, params, many, context)
+        self.done = True
+        result = execute(sql, params, many, context) if self.after else None
+        self.then()
+        return result
+
+
+class TestCost:
+    def test_a_new_lock_takes_two_queries(self, backend):
+        assert len(queries(lambda: backend.acquire(an_ask("video:1")))) == 2
+
+    def test_a_lock_that_was_held_before_takes_two_queries(self, backend):
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        backend.release("video:1", mine.token)
+        assert len(queries(lambda: backend.acquire(an_ask("video:1")))) == 2
+
+    def test_a_busy_lock_takes_one_query_that_writes_nothing(self, backend):
+        backend.acquire(an_ask("video:1"))
+        sent = queries(lambda: backend.acquire(an_ask("video:1")))
+        assert [sql.split()[0] for sql in sent] == ["SELECT"]
+
+    def test_a_release_and_a_batch_of_renewals_take_one_query_each(self, backend):
+        held = [an_ask(f"video:{number}") for number in range(150)]
+        for mine in held:
+            backend.acquire(mine)
+        batch = [Renewal(mine.name, mine.token, 60_000) for mine in held]
+        assert len(queries(lambda: backend.renew(batch))) == 1
+        assert len(queries(lambda: backend.release("video:7", held[7].token))) == 1
+
+
+class TestTransactions:
+    WRITES = (
+        lambda backend, mine: backend.acquire(an_ask("video:2")),
+        lambda backend, mine: backend.release(mine.name, mine.token),
+        lambda backend, mine: backend.extend(mine.name, mine.token, 60_000, 60_000),
+        lambda backend, mine: backend.renew([Renewal(mine.name, mine.token, 60_000)]),
+        lambda backend, mine: backend.remove(mine.name),
+    )
+
+    @pytest.mark.parametrize("write", WRITES, ids=["acquire", "release", "extend", "renew", "remove"])
+    def test_a_verb_that_writes_is_refused_inside_atomic(self, backend, write):
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        with transaction.atomic(), pytest.raises(TransactionOpen, match=r"a transaction is open.*on_commit"):
+            write(backend, mine)
+        assert backend.get("video:1").token == mine.token
+
+    def test_reading_is_allowed_inside_atomic(self, backend):
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        with transaction.atomic():
+            assert backend.get("video:1").token == mine.token
+            assert [record.name for record in backend.records()] == ["video:1"]
+
+    def test_it_is_refused_where_autocommit_is_off(self, backend):
+        transaction.set_autocommit(False)
+        try:
+            with pytest.raises(TransactionOpen, match="autocommit is off"):
+                backend.acquire(an_ask("video:1"))
+        finally:
+            transaction.rollback()
+            transaction.set_autocommit(True)
+
+    @pytest.mark.django_db(transaction=False)
+    def test_it_works_in_a_test_case_whose_block_is_never_committed(self, backend):
+        assert connection.in_atomic_block
+        mine = an_ask("video:1")
+        granted(backend.acquire(mine))
+        assert isinstance(backend.acquire(an_ask("video:1")), Busy)
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [True]
+        assert backend.release("video:1", mine.token) is Released.RELEASED
+        with transaction.atomic(), pytest.raises(TransactionOpen):
+            backend.acquire(an_ask("video:1"))
+
+
+class TestRaces:
+    """The other one comes between our look and our write."""
+
+    @pytest.fixture(params=["nobody had", "was released", "has lapsed"])
+    def name(self, request, backend):
+        if request.param == "was released":
+            earlier = an_ask("video:1")
+            backend.acquire(earlier)
+            backend.release("video:1", earlier.token)
+        elif request.param == "has lapsed":
+            backend.acquire(an_ask("video:1", ttl=1))
+            eventually(lambda: backend.get("video:1") is None)
+        return "video:1"
+
+    def test_who_writes_second_finds_the_lock_busy(self, backend, name):
+        other = an_ask(name)
+        between = Interference("SELECT", lambda: elsewhere(lambda: granted(backend.acquire(other))), after=True)
+        with connection.execute_wrapper(between):
+            answer = backend.acquire(an_ask(name))
+        assert between.done
+        assert isinstance(answer, Busy)
+        assert answer.record.token == other.token
+
+    def test_who_writes_second_may_still_get_it_if_the_first_is_already_gone(self, backend, name):
+        def come_and_go():
+            other = an_ask(name)
+            fences.append(granted(backend.acquire(other)).fence)
+            backend.release(name, other.token)
+
+        fences: list[int] = []
+        with connection.execute_wrapper(Interference("SELECT", lambda: elsewhere(come_and_go), after=True)):
+            fences.append(granted(backend.acquire(an_ask(name))).fence)
+        assert fences[0] < fences[1]
+
+    def test_a_removal_does_not_hit_the_next_holder(self, backend):
+        mine, other = an_ask("video:1"), an_ask("video:1")
+        backend.acquire(mine)
+
+        def hand_over():
+            backend.release("video:1", mine.token)
+            granted(backend.acquire(other))
+
+        with connection.execute_wrapper(Interference("SELECT", lambda: elsewhere(hand_over), after=True)):
+            assert backend.remove("video:1", mine.token) is None
+        assert backend.get("video:1").token == other.token
+
+    def test_the_purge_does_not_hit_a_lock_that_was_just_taken(self, backend):
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        backend.release("video:1", mine.token)
+        LockRow.objects.update(expires_at=-1)
+        other = an_ask("video:1")
+        with connection.execute_wrapper(
+            Interference("SELECT", lambda: elsewhere(lambda: granted(backend.acquire(other))), after=True)
+        ):
+            assert backend.purge() == 0
+        assert backend.get("video:1").token == other.token
+
+
+class Deadlock(Exception):
+    """What a driver raises: PostgreSQL's, MySQL's or SQLite's way of saying it."""
+
+    def __init__(self, *args: object, **attributes: object) -> None:
+        super().__init__(*args)
+        self.__dict__.update(attributes)
+
+
+PASSING = [
+    Deadlock(sqlstate="40P01"),
+    Deadlock(pgcode="40001"),
+    Deadlock(1213, "Deadlock found"),
+    Deadlock(sqlite_errorcode=261),
+]
+
+
+def raising(kind, cause=None):
+    """Something that raises an error as Django's wrapper of the driver does."""
+
+    def fail():
+        raise kind("planted") from cause
+
+    return fail
+
+
+class TestErrors:
+    @pytest.mark.parametrize("cause", PASSING, ids=["postgresql", "psycopg2", "mysql", "sqlite"])
+    @pytest.mark.parametrize("statement", ["SELECT", "INSERT"])
+    def test_what_another_try_can_cure_is_tried_again(self, backend, cause, statement):
+        trouble = Interference(statement, raising(OperationalError, cause), after=False)
+        with connection.execute_wrapper(trouble):
+            granted(backend.acquire(an_ask("video:1")))
+        assert trouble.done
+
+    def test_but_not_for_ever(self, backend, monkeypatch):
+        monkeypatch.setattr(session, "PATIENCE", 0.05)
+
+        def fail(*args):
+            raise OperationalError("database is locked") from PASSING[3]
+
+        with (
+            connection.execute_wrapper(fail),
+            pytest.raises(BackendUnavailable, match="database is locked") as raised,
+        ):
+            backend.acquire(an_ask("video:1"))
+        assert raised.value.name == "video:1"
+        assert isinstance(raised.value.__cause__, OperationalError)
+
+    def test_any_other_error_is_not_tried_again(self, backend):
+        trouble = Interference("SELECT", raising(OperationalError, Deadlock(1064, "syntax")), after=False)
+        with connection.execute_wrapper(trouble), pytest.raises(BackendUnavailable):
+            backend.get("video:1")
+
+    def test_a_missing_table_is_a_matter_of_migrate(self, backend):
+        with connection.schema_editor() as editor:
+            editor.delete_model(LockRow)
+        try:
+            for work in (lambda: backend.acquire(an_ask("video:1")), lambda: backend.get("video:1"), backend.records):
+                with pytest.raises(ImproperlyConfigured, match=r"tasklock_lock.*manage.py migrate tasklock"):
+                    work()
+        finally:
+            with connection.schema_editor() as editor:
+                editor.create_model(LockRow)
+
+    def test_a_vendor_without_a_clock_we_know_is_refused(self):
+        class Oracle:
+            vendor = "oracle"
+
+        with pytest.raises(ImproperlyConfigured, match="not on 'oracle'"):
+            Now().as_sql(None, Oracle())
+
+
+class TestLostReplies:
+    """The connection drops after the statement was executed."""
+
+    @pytest.fixture(autouse=True)
+    def dropped(self, monkeypatch):
+        monkeypatch.setattr(type(connections["default"]), "is_usable", lambda connection: False)
+
+    @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
+    def test_an_acquire_that_had_taken_the_lock_has_it(self, backend, kind):
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        backend.release("video:1", mine.token)
+        mine = an_ask("video:1")
+        trouble = Interference("UPDATE", raising(kind), after=True)
+        with connection.execute_wrapper(trouble):
+            grant = granted(backend.acquire(mine))
+        assert trouble.done
+        record = backend.get("video:1")
+        assert (record.token, record.fence) == (mine.token, grant.fence)
+
+    def test_a_release_that_had_freed_the_lock_says_so(self, backend):
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
+            assert backend.release("video:1", mine.token) is Released.RELEASED
+        assert backend.get("video:1") is None
+
+    def test_a_release_of_what_was_removed_by_force_does_not_claim_to_have_freed_it(self, backend):
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        backend.remove("video:1")
+        with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
+            assert backend.release("video:1", mine.token) is Released.GONE
+
+    def test_renewals_and_extensions_are_repeated(self, backend):
+        mine = an_ask("video:1", ttl=5000)
+        backend.acquire(mine)
+        with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
+            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [True]
+        with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
+            assert backend.extend("video:1", mine.token, 60_000, 60_000) is True
+
+    def test_a_second_drop_is_an_error(self, backend):
+        backend.acquire(an_ask("video:1"))
+
+        def fail(*args):
+            raise OperationalError("gone away")
+
+        with connection.execute_wrapper(fail), pytest.raises(BackendUnavailable, match="gone away"):
+            backend.get("video:1")
+
+
+class TestConnections:
+    def test_a_session_that_the_server_ended_is_replaced(self, backend):
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        identify, end = {
+            "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({})"),
+            "mysql": ("SELECT CONNECTION_ID()", "KILL {}"),
+            "sqlite": ("SELECT 1", "SELECT {}"),  # nothing can end it
+        }[connection.vendor]
+        with connection.cursor() as cursor:
+            cursor.execute(identify)
+            (number,) = cursor.fetchone()
+
+        def end_it():
+            with connection.cursor() as cursor:
+                cursor.execute(end.format(number))
+
+        elsewhere(end_it)
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [True]
+
+    def test_rest_closes_the_connection_of_this_thread_only(self, backend):
+        backend.get("video:1")
+        seen = []
+
+        def use_it():
+            backend.get("video:1")
+            seen.append(connection.connection is None)
+            backend.rest()
+            seen.append(connection.connection is None)
+
+        elsewhere(use_it)
+        assert seen == [False, True]
+        assert connection.connection is not None
+
+    def test_rest_leaves_an_open_transaction_alone(self, backend):
+        with transaction.atomic():
+            backend.rest()
+            assert backend.get("video:1") is None
+
+    def test_a_verb_in_the_thread_of_an_event_loop_leaves_no_connection_open(self, backend, monkeypatch):
+        closed = []
+        kind = type(connections["default"])
+        close = kind.close
+        monkeypatch.setattr(kind, "close", lambda self: (closed.append(threading.current_thread()), close(self)))
+
+        async def main():
+            assert backend.records() == []
+
+        asyncio.run(main())
+        assert closed
+        assert threading.current_thread() not in closed
+
+    def test_the_routers_say_where_the_locks_are(self, backend):
+        asked = []
+
+        class Router:
+            def db_for_write(self, model, **hints):
+                asked.append(model)
+                return "default"
+
+            def db_for_read(self, model, **hints):
+                raise AssertionError("a replica may not know the lock yet")
+
+        with override_settings(DATABASE_ROUTERS=[Router()]):
+            backend.acquire(an_ask("video:1"))
+            backend.get("video:1")
+            backend.records()
+        assert set(asked) == {LockRow}
+
+    def test_many_threads_at_once_leave_the_table_consistent(self, backend):
+        counted = []
+
+        def work():
+            with contextlib.closing(connections["default"]):
+                for number in range(15):
+                    mine = an_ask(f"video:{number % 3}")
+                    if isinstance(backend.acquire(mine), Grant):
+                        counted.append(backend.release(mine.name, mine.token))
+
+        threads = [threading.Thread(target=work) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert set(counted) == {Released.RELEASED}
+        assert backend.records() == []
+
+
+class TestOldRows:
+    def age(self, name: str, **values: object) -> None:
+        LockRow.objects.filter(name=name).update(**values)
+
+    def test_a_released_row_goes_after_a_day_and_a_lapsed_one_after_a_month(self, backend):
+        now = int(time.time() * 1000)
+        for name in ("released today", "released long ago", "lapsed today", "lapsed long ago", "held"):
+            backend.acquire(an_ask(name))
+        self.age("released today", expires_at=-(now - DAY // 2))
+        self.age("released long ago", expires_at=-(now - 2 * DAY))
+        self.age("lapsed today", expires_at=now - DAY // 2)
+        self.age("lapsed long ago", expires_at=now - 31 * DAY)
+        assert backend.purge() == 2
+        assert set(LockRow.objects.values_list("name", flat=True)) == {"released today", "lapsed today", "held"}
+        assert [record.name for record in backend.records()] == ["held"]
+
+    def test_it_happens_by_itself_now_and_then(self, backend):
+        backend.acquire(an_ask("old"))
+        self.age("old", expires_at=-1)
+        backend._next_purge = 0.0
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        backend.release("video:1", mine.token)
+        assert not LockRow.objects.filter(name="old").exists()
+        self.age("video:1", expires_at=-1)
+        backend.release("video:1", mine.token)
+        assert LockRow.objects.filter(name="video:1").exists()
+
+    def test_a_purge_that_fails_does_not_fail_the_release(self, backend):
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        backend._next_purge = 0.0
+        with connection.execute_wrapper(Interference("SELECT", raising(IntegrityError), after=False)):
+            assert backend.release("video:1", mine.token) is Released.RELEASED
+
+    def test_the_fence_goes_on_after_its_row_was_purged(self, backend):
+        mine = an_ask("video:1")
+        before = granted(backend.acquire(mine)).fence
+        backend.release("video:1", mine.token)
+        self.age("video:1", expires_at=-1)
+        started = time.time()
+        assert backend.purge() == 1
+        eventually(lambda: time.time() > started + 0.002)
+        assert granted(backend.acquire(an_ask("video:1"))).fence > before
+
+
+def test_the_clock_is_that_of_the_database_in_milliseconds_since_1970():
+    LockRow.objects.create(key="k", name="n")
+    before = int(time.time() * 1000)
+    (now,) = LockRow.objects.annotate(now=Now()).values_list("now", flat=True)
+    assert isinstance(now, int)
+    assert before - 5000 < now < time.time() * 1000 + 5000

@@ -1,0 +1,541 @@
+"""``task_lock`` around functions, methods and coroutines, and what both decorators refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import logging
+import threading
+from contextlib import ExitStack
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_tasklock import (
+    BackendUnavailable,
+    TaskLock,
+    TaskLockAcquireError,
+    TaskLockError,
+    current_claim,
+    current_lock,
+    model_lock,
+    task_lock,
+)
+from django_tasklock.backends.memory import reset
+from django_tasklock.heartbeat import heartbeat
+from django_tasklock.signals import lock_conflict, lock_released, store_unavailable
+from django_tasklock.types import Released
+from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, held, held_by_another, states
+from tests.support.stores import eventually
+from tests.testapp.models import Video
+
+
+@pytest.fixture(autouse=True)
+def _locks_in_memory(settings):
+    settings.TASKLOCK = MEMORY
+    reset()
+
+
+@pytest.fixture
+def busy():
+    """``busy(name)``: somebody else has that lock until the test ends."""
+    with ExitStack() as others:
+        yield lambda name, **options: others.enter_context(held_by_another(name, **options))
+
+
+@pytest.fixture
+def nowhere(settings):
+    """``nowhere(...)``: from now on the store refuses connections; more settings may be given."""
+
+    def go(**more: str):
+        settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0", **more}
+
+    yield go
+    heartbeat._leftovers.clear()  # it would go on trying to release them
+
+
+@task_lock("report:{day}")
+def report(day, pages=3, *, draft=False):
+    """Write a report."""
+    return {"day": day, "pages": pages, "draft": draft, "held": held(f"report:{day}")}
+
+
+class TestTaskLock:
+    def test_the_body_runs_under_the_lock_and_its_result_comes_back(self):
+        assert report("monday", draft=True) == {"day": "monday", "pages": 3, "draft": True, "held": True}
+        assert not held("report:monday")
+
+    def test_inside_it_is_the_current_lock(self):
+        inside = []
+
+        @task_lock("a:{x}")
+        def work(x):
+            inside.append((current_lock().name, current_lock().held))
+
+        work(1)
+        assert inside == [("a:1", True)]
+        assert current_lock() is None
+
+    def test_an_error_releases_it_too_and_comes_out_as_it_is(self):
+        error = ValueError("no paper")
+
+        @task_lock("a")
+        def work():
+            raise error
+
+        with pytest.raises(ValueError, match="no paper") as caught:
+            work()
+        assert caught.value is error
+        assert not held("a")
+
+    def test_positions_and_keywords_make_one_name(self, busy):
+        busy("report:monday")
+        for call in (
+            lambda: report("monday"),
+            lambda: report(day="monday"),
+            lambda: report(pages=4, day="monday"),
+        ):
+            assert call()["reason"] == "already_processing"
+        assert report("tuesday")["held"]
+
+    def test_defaults_count(self, busy):
+        @task_lock("convert:{video}:{quality}")
+        def convert(video, quality="hd"):
+            return "ran"
+
+        busy("convert:1:hd")
+        assert convert(1)["status"] == "skipped"
+        assert convert(1, "hd")["status"] == "skipped"
+        assert convert(1, "sd") == "ran"
+        assert convert.lock.name(video=1) == "convert:1:hd"
+        assert convert.lock.is_locked(video=1)
+        assert not convert.lock.is_locked(video=1, quality="sd")
+
+    def test_methods(self, busy):
+        class Shop:
+            def __init__(self, number):
+                self.number = number
+
+            @task_lock("shop:{self.number}:{item}")
+            def order(self, item):
+                return self.number, item
+
+            @staticmethod
+            @task_lock("open:{hour}")
+            def open(hour):
+                return hour
+
+            @classmethod
+            @task_lock("brand:{cls.__name__}")
+            def brand(cls):
+                return cls
+
+        busy("shop:1:tea")
+        assert Shop(1).order("tea")["status"] == "skipped"
+        assert Shop(2).order("tea") == (2, "tea")
+        assert (Shop.open(9), Shop.brand()) == (9, Shop)
+        assert Shop.order.lock.name(self=Shop(1), item="tea") == "shop:1:tea"
+
+    def test_objects_that_are_called_like_functions(self, busy):
+        class Sender:
+            def __call__(self, address):
+                return f"to {address}"
+
+        send = task_lock("send:{address}")(Sender())
+        half = task_lock("half:{b}")(functools.partial(lambda a, b: (a, b), 1))
+        assert send("x") == "to x"
+        assert half(2) == half(b=2) == (1, 2)
+        busy("send:x")
+        assert send("x")["status"] == "skipped"
+
+    def test_the_name_may_be_made_by_a_callable(self, busy):
+        @task_lock(lambda video, **rest: f"video:{video.pk}")
+        def work(video, speed=1):
+            return speed
+
+        video = Video(pk=42)
+        assert work(video, speed=3) == 3
+        busy("video:42")
+        assert work(video)["name"] == "video:42"
+        assert work.lock.is_locked(video=video)
+
+    def test_it_looks_like_the_function_it_is_put_around(self):
+        assert (report.__name__, report.__doc__, report.__module__) == ("report", "Write a report.", __name__)
+        assert str(inspect.signature(report)) == "(day, pages=3, *, draft=False)"
+        assert inspect.getfullargspec(report).args == ["day", "pages"]
+
+    def test_arguments_that_do_not_fit_are_a_type_error_as_ever(self):
+        for call in (lambda: report(), lambda: report("monday", colour="red"), lambda: report("a", 1, 2)):
+            with pytest.raises(TypeError):
+                call()
+        assert not held("report:monday")
+
+    def test_options_reach_the_lock(self):
+        @task_lock("a", timeout=120, lease=None)
+        def unrenewed():
+            return current_lock().time_left, current_lock().info().ttl
+
+        @task_lock("b", timeout=500, lease=20)
+        def renewed():
+            return current_lock().time_left, current_lock().info().ttl
+
+        assert unrenewed() == (pytest.approx(120, abs=5), pytest.approx(120, abs=5))
+        assert renewed() == (pytest.approx(500, abs=5), pytest.approx(20, abs=5))
+
+    def test_settings_are_read_at_the_call(self, settings, busy):
+        busy("report:monday")
+        assert report("monday")["status"] == "skipped"
+        settings.TASKLOCK = MEMORY | {"ON_CONFLICT": "raise", "TIMEOUT": 50, "LEASE": 30}
+        with pytest.raises(TaskLockAcquireError):
+            report("monday")
+
+        @task_lock("a")
+        def work():
+            return current_lock().time_left
+
+        assert work() == pytest.approx(50, abs=5)
+
+
+class TestConflicts:
+    def test_a_skip_is_a_dict_that_says_who_and_how_long(self, busy, caplog):
+        caplog.set_level(logging.INFO, "django_tasklock")
+        busy("report:monday", timeout=100)
+        with heard(lock_conflict) as told:
+            skipped = report("monday")
+        assert set(skipped) == {"status", "reason", "name", "holder", "held_for", "time_left"}
+        assert skipped["status"] == "skipped"
+        assert skipped["reason"] == "already_processing"
+        assert skipped["name"] == "report:monday"
+        assert skipped["holder"] == TaskLock("report:monday").info().holder
+        assert 0 <= skipped["held_for"] < 60
+        assert 40 < skipped["time_left"] <= 100
+        assert json.loads(json.dumps(skipped)) == skipped
+
+        (record,) = caplog.records
+        assert (record.name, record.levelname) == ("django_tasklock", "INFO")
+        for part in ("skipped", "'report:monday'", skipped["holder"], f"{skipped['held_for']:.1f} s", "left"):
+            assert part in record.message
+        assert [(one["sender"], one["action"], one["error"].holder) for one in told] == [
+            ("report:monday", "skip", skipped["holder"])
+        ]
+
+    def test_raise(self, busy):
+        @task_lock("a", on_conflict="raise")
+        def work():
+            pytest.fail("the body ran")
+
+        busy("a", timeout=100)
+        with heard(lock_conflict) as told, pytest.raises(TaskLockAcquireError) as caught:
+            work()
+        assert caught.value.name == "a"
+        assert caught.value.holder
+        assert caught.value.time_left == pytest.approx(100, abs=60)
+        assert [one["action"] for one in told] == ["raise"]
+
+    def test_wait_until_it_is_free(self):
+        @task_lock("a", on_conflict="wait")
+        def work():
+            return "ran"
+
+        other = ExitStack()
+        other.enter_context(held_by_another("a"))
+        releasing = threading.Thread(target=lambda: (eventually(lambda: TaskLock("a").info().waiting), other.close()))
+        releasing.start()
+        assert work() == "ran"
+        releasing.join(60)
+
+    def test_wait_no_longer_than_allowed(self, busy):
+        @task_lock("a", on_conflict="wait", blocking_timeout=0.05)
+        def work():
+            pytest.fail("the body ran")
+
+        busy("a")
+        with heard(lock_conflict) as told, pytest.raises(TaskLockAcquireError, match="'a' is held by"):
+            work()
+        assert len(told) == 1
+
+    def test_of_many_threads_one_runs(self):
+        started, may_end, results = threading.Semaphore(0), threading.Event(), []
+
+        @task_lock("a")
+        def work():
+            started.release()
+            may_end.wait(60)
+            return "ran"
+
+        first = threading.Thread(target=lambda: results.append(work()))
+        first.start()
+        assert started.acquire(timeout=60)
+        others = [threading.Thread(target=lambda: results.append(work())) for _ in range(7)]
+        for thread in others:
+            thread.start()
+        for thread in others:
+            thread.join(60)
+        may_end.set()
+        first.join(60)
+        assert results.count("ran") == 1
+        assert [result["reason"] for result in results if result != "ran"] == ["already_processing"] * 7
+
+    def test_a_nested_call_of_the_same_name_is_an_error_and_the_outer_one_keeps_the_lock(self):
+        """Gold standard 8.22: it conflicts with itself, not silently; and 8.2: it releases nothing it never took."""
+        seen = []
+
+        @task_lock("a", on_conflict="skip")
+        def inner():
+            pytest.fail("the inner body ran")
+
+        @task_lock("a")
+        def outer():
+            with pytest.raises(TaskLockError, match="already held by this thread.*reentrant=True"):
+                inner()
+            seen.append((current_lock().name, current_lock().held, held("a"), elsewhere(outer)))
+            return "ran"
+
+        with heard(lock_released) as told:
+            assert outer() == "ran"
+        assert seen[0][:3] == ("a", True, True)
+        assert seen[0][3]["reason"] == "already_processing"
+        assert [one["outcome"] for one in told] == [Released.RELEASED]
+        assert not held("a")
+
+    def test_unless_it_is_reentrant(self):
+        depths = []
+
+        @task_lock("a", reentrant=True)
+        def work(depth):
+            depths.append((depth, held("a")))
+            if depth:
+                work(depth - 1)
+            assert held("a")
+
+        work(3)
+        assert depths == [(3, True), (2, True), (1, True), (0, True)]
+        assert not held("a")
+
+    def test_nested_calls_of_different_names(self):
+        @task_lock("x:{n}")
+        def work(n):
+            deeper = work(n - 1) if n else []
+            return [current_lock().name, *deeper]
+
+        assert work(2) == ["x:2", "x:1", "x:0"]
+        assert current_lock() is None
+
+
+class TestUnavailable:
+    def test_skip(self, nowhere):
+        nowhere(ON_UNAVAILABLE="skip")
+        with heard(store_unavailable) as told, heard(lock_conflict) as conflicts:
+            skipped = report("monday")
+        assert skipped == {
+            "status": "skipped",
+            "reason": "lock_unavailable",
+            "name": "report:monday",
+            "holder": None,
+            "held_for": None,
+            "time_left": None,
+        }
+        assert json.loads(json.dumps(skipped)) == skipped
+        assert [one["action"] for one in told] == ["skip"]
+        assert len(conflicts) == 1
+
+    def test_raise(self, nowhere):
+        nowhere()
+
+        @task_lock("a", on_unavailable="raise")
+        def work():
+            pytest.fail("the body ran")
+
+        with pytest.raises(BackendUnavailable):
+            work()
+
+    def test_run_is_the_default_and_goes_on_without_the_lock(self, nowhere, caplog):
+        nowhere()
+
+        @task_lock("a")
+        def work():
+            return current_lock().held
+
+        with heard(store_unavailable) as told:
+            assert work() is False
+        assert [one["action"] for one in told] == ["run"]
+        assert "policy: run" in caplog.text
+
+    @pytest.mark.django_db(transaction=True)
+    def test_then_the_guard_still_judges(self, nowhere):
+        nowhere()
+        video = Video.objects.create()
+
+        @model_lock(Video, "video:{pk}", guard=ONCE)
+        def work(pk):
+            assert elsewhere(lambda: work(pk))["reason"] == "invalid_state"
+            claim = current_claim()
+            claim.update(progress=40)
+            return claim.epoch
+
+        assert work(video.pk) == 1
+        assert states(video) == ("ready", 40, 1)
+
+
+class TestWhatIsRefused:
+    """Where it is written, not when it is called; and nothing is stored."""
+
+    @pytest.mark.parametrize(
+        ("decorate", "match"),
+        [
+            (lambda: task_lock("v:{vid}")(lambda video_id: None), "names 'vid', which is no argument.*video_id"),
+            (lambda: task_lock("")(lambda: None), "must not be empty"),
+            (lambda: task_lock(b"a")(lambda: None), "must be str, not bytes"),
+            (lambda: task_lock("x" * 10_240)(lambda: None), "10240"),
+            (lambda: task_lock("v:{")(lambda: None), "cannot be read"),
+            (lambda: task_lock("a", timeout=0)(lambda: None), "timeout must be a positive number"),
+            (lambda: task_lock("a", lease=-1)(lambda: None), "lease must be a positive number"),
+            (lambda: task_lock("a", lease=float("nan"))(lambda: None), "lease must be a positive number"),
+            (lambda: task_lock("a", timeout=5, lease=6)(lambda: None), "longer than its timeout"),
+            (lambda: task_lock("a", on_conflict="ignore"), "must be 'skip', 'raise' or 'wait', not 'ignore'"),
+            (lambda: task_lock("a", on_conflict="wait", blocking_timeout=0), "blocking_timeout must be a positive"),
+            (lambda: task_lock("a", blocking_timeout=5), "goes with on_conflict='wait'"),
+            (
+                lambda: model_lock(Video, "v:{pk}", guard=GUARD)(lambda video_id: None),
+                "names 'pk', which is no argument",
+            ),
+            (lambda: model_lock(Video, "v", guard=GUARD)(lambda video_id: None), "pk='pk' is no argument of.*video_id"),
+            (lambda: model_lock(Video, "v", guard=GUARD)(functools.partial(lambda n: n)), "no argument of.*known: n"),
+        ],
+    )
+    def test_what_cannot_work(self, decorate, match):
+        with pytest.raises(TaskLockError, match=match):
+            decorate()
+
+    def test_generators(self):
+        def generator(n):
+            yield n
+
+        async def async_generator(n):
+            yield n
+
+        class Rows:
+            def __call__(self, n):
+                yield n
+
+        for function in (generator, async_generator, functools.partial(generator, 1), Rows()):
+            with pytest.raises(TaskLockError, match="is a generator: it would run after its lock was released"):
+                task_lock("a")(function)
+
+    def test_a_decorator_in_the_wrong_place(self):
+        for kind in (classmethod, staticmethod):
+            with pytest.raises(TaskLockError, match=f"put @{kind.__name__} above the lock decorator"):
+                task_lock("a")(kind(lambda: None))
+
+    def test_what_cannot_be_called(self):
+        with pytest.raises(TaskLockError, match="is not callable"):
+            task_lock("a")(42)
+
+
+class TestLock:
+    def test_says_whether_such_a_call_runs(self, busy):
+        assert not report.lock.is_locked(day="monday")
+        assert report.lock.info(day="monday") is None
+        busy("report:monday")
+        assert report.lock.is_locked(day="monday")
+        assert not report.lock.is_locked(day="tuesday")
+        assert report.lock.info(day="monday").name == "report:monday"
+        assert report.lock.name(day="monday") == "report:monday"
+
+    def test_the_arguments_that_the_name_does_not_use_do_no_harm(self):
+        assert report.lock.name(day="monday", pages=5) == "report:monday"
+
+    def test_one_that_is_missing_is_named(self):
+        with pytest.raises(TaskLockError, match="also needs day"):
+            report.lock.is_locked(pages=3)
+
+    def test_an_unknown_answer_is_not_taken_for_free(self, nowhere):
+        nowhere()
+        with pytest.raises(BackendUnavailable):
+            report.lock.is_locked(day="monday")
+
+
+class TestCoroutines:
+    def test_runs_under_the_lock(self):
+        @task_lock("a:{n}")
+        async def work(n):
+            assert current_lock().name == f"a:{n}"
+            await asyncio.sleep(0)
+            return n, held(f"a:{n}")
+
+        assert inspect.iscoroutinefunction(work)
+        assert async_to_sync(work)(7) == (7, True)
+        assert not held("a:7")
+
+    def test_of_many_at_once_one_runs(self):
+        @task_lock("a")
+        async def work():
+            await asyncio.sleep(0.01)
+            return "ran"
+
+        async def many():
+            return await asyncio.gather(*(work() for _ in range(8)))
+
+        results = async_to_sync(many)()
+        assert results.count("ran") == 1
+        assert all(result["reason"] == "already_processing" for result in results if result != "ran")
+
+    def test_or_one_after_the_other(self):
+        inside = []
+
+        @task_lock("a", on_conflict="wait")
+        async def work(n):
+            assert not inside
+            inside.append(n)
+            await asyncio.sleep(0)
+            inside.remove(n)
+            return n
+
+        async def many():
+            return await asyncio.gather(*(work(n) for n in range(5)))
+
+        assert async_to_sync(many)() == [0, 1, 2, 3, 4]
+
+    def test_raise_and_nested(self):
+        @task_lock("a", on_conflict="raise")
+        async def inner():
+            return "ran"
+
+        @task_lock("a")
+        async def outer():
+            with pytest.raises(TaskLockError, match="already held"):
+                await inner()
+            assert held("a")
+            with pytest.raises(TaskLockAcquireError):
+                await asyncio.create_task(inner())  # a task of its own is another holder
+            return held("a")
+
+        assert async_to_sync(outer)() is True
+        assert not held("a")
+
+    def test_cancelled_it_releases(self):
+        @task_lock("a")
+        async def work(started):
+            started.set()
+            await asyncio.Event().wait()
+
+        async def cancel():
+            started = asyncio.Event()
+            task = asyncio.create_task(work(started))
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        async_to_sync(cancel)()
+        assert not held("a")
+
+    def test_an_object_whose_call_is_a_coroutine_function(self):
+        class Sender:
+            async def __call__(self, n):
+                await asyncio.sleep(0)
+                return held(f"a:{n}")
+
+        assert async_to_sync(task_lock("a:{n}")(Sender()))(1) is True

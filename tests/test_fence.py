@@ -1,0 +1,185 @@
+"""The fence: a number that only grows, whatever happens to the store's data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import TaskLock, TaskLockError, force_release_task_lock
+from django_tasklock.backends import get_backend
+from tests.support.redis_server import RedisServer
+from tests.support.stores import an_ask, eventually, granted
+from tests.support.twins import TWINS, another_process, call
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def server(configure: Any, redis_server: RedisServer) -> RedisServer:
+    """A Redis of this test's own, used by the locks."""
+    configure(LOCATION=redis_server.url)
+    return redis_server
+
+
+@pytest.fixture
+def private(server: RedisServer) -> redis.Redis:
+    """That Redis, asked directly."""
+    return redis.Redis.from_url(server.url)
+
+
+def next_fence(way: str, name: str) -> int:
+    """The fence of one more holder, who lets go again."""
+    lock = TaskLock(name)
+    assert call(way, lock, "acquire") is True
+    fence = lock.fence
+    assert call(way, lock, "release")
+    return fence
+
+
+def grows(numbers: list[int]) -> bool:
+    """Whether each is greater than the one before."""
+    return all(earlier < later for earlier, later in zip(numbers, numbers[1:], strict=False))
+
+
+@TWINS
+def test_it_grows_over_releases(name: str, way: str) -> None:
+    assert grows([next_fence(way, name) for _ in range(5)])
+
+
+def test_it_counts_one_by_one(server: RedisServer, name: str) -> None:
+    """No digit is lost on the way: Lua's numbers are doubles, and are written with 14 digits unless told otherwise."""
+    first, *others = (next_fence("sync", name) for _ in range(200))
+    assert others == [first + step for step in range(1, 200)]
+
+
+@TWINS
+def test_it_is_the_same_everywhere(server: RedisServer, private: redis.Redis, name: str, way: str) -> None:
+    """On the lock, in the key, in the answer to "who has it" and to a second asking with the same token."""
+    lock = TaskLock(name)
+    call(way, lock, "acquire")
+    assert json.loads(private.get(f"task_lock:{name}"))["fence"] == lock.fence  # type: ignore[arg-type]
+    assert lock.info().fence == lock.fence  # type: ignore[union-attr]
+    assert granted(get_backend().acquire(an_ask(name, lock.token))).fence == lock.fence
+    before = lock.fence
+    assert call(way, lock, "extend") is True
+    assert lock.fence == before == lock.info().fence  # type: ignore[union-attr]
+    call(way, lock, "release")
+
+
+def lapse(name: str, store: redis.Redis, server: RedisServer) -> None:
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
+
+
+def force(name: str, store: redis.Redis, server: RedisServer) -> None:
+    assert force_release_task_lock(name)
+
+
+def delete(name: str, store: redis.Redis, server: RedisServer) -> None:
+    store.delete(f"task_lock:{name}")
+
+
+def flush(name: str, store: redis.Redis, server: RedisServer) -> None:
+    store.flushall()
+
+
+def evict_counter(name: str, store: redis.Redis, server: RedisServer) -> None:
+    store.delete("task_lock#fence", f"task_lock:{name}")
+
+
+def set_counter_back(name: str, store: redis.Redis, server: RedisServer) -> None:
+    store.set("task_lock#fence", 17)
+    store.delete(f"task_lock:{name}")
+
+
+def crash(name: str, store: redis.Redis, server: RedisServer) -> None:
+    server.kill()
+    server.start()
+
+
+EVENTS = [lapse, force, delete, flush, evict_counter, set_counter_back, crash]
+
+
+@TWINS
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
+def test_it_grows_whatever_ends_the_lock(
+    server: RedisServer, private: redis.Redis, name: str, way: str, event: Callable[..., None]
+) -> None:
+    """Gold standard 8.39: the counter must not start again with the data."""
+    fences = []
+    for _ in range(3):
+        lock = TaskLock(name, lease=None, timeout=0.05 if event is lapse else 60)
+        assert call(way, lock, "acquire") is True
+        fences.append(lock.fence)
+        event(name, private, server)
+        assert not call(way, lock, "release")
+    assert grows(fences)
+
+
+def test_flushes_in_quick_succession(server: RedisServer, private: redis.Redis, name: str) -> None:
+    """Seeded by the clock in microseconds, it is ahead of what was handed out since the last seed."""
+    fences = []
+    for _ in range(50):
+        fences += [next_fence("sync", name) for _ in range(3)]
+        private.flushall()
+    assert grows(fences)
+
+
+@TWINS
+def test_waiters_have_their_own(server: RedisServer, private: redis.Redis, name: str, way: str) -> None:
+    """Also where the lock is handed over by the release, from waiter to waiter."""
+    first = TaskLock(name)
+    assert call(way, first, "acquire") is True
+    fences = [first.fence]
+
+    def wait() -> None:
+        lock = TaskLock(name)
+        assert call(way, lock, "acquire", blocking_timeout=30) is True
+        assert lock.info().fence == lock.fence  # type: ignore[union-attr]
+        fences.append(lock.fence)
+        assert call(way, lock, "release")
+
+    with ThreadPoolExecutor(4) as pool:
+        waiters = []
+        for place in range(1, 5):
+            waiters.append(pool.submit(wait))
+            eventually(lambda place=place: private.zcard(f"task_lock#queue:{name}") == place)  # type: ignore[misc]
+        assert call(way, first, "release")
+        for waiter in waiters:
+            waiter.result(30)
+    assert len(fences) == 5
+    assert grows(fences)
+
+
+@TWINS
+def test_a_stale_holder_is_told_its_own(server: RedisServer, private: redis.Redis, name: str, way: str) -> None:
+    """Gold standard 8.39: after the take-over the old holder's number is still the old one."""
+    stale = TaskLock(name, lease=None, timeout=0.1)
+    assert call(way, stale, "acquire") is True
+    own = stale.fence
+    eventually(lambda: stale.lost and not private.exists(f"task_lock:{name}"))
+    another = granted(another_process(server.url).acquire(an_ask(name)))
+    assert stale.fence == own < another.fence
+    assert not call(way, stale, "release")
+    with pytest.raises(TaskLockError, match="acquire"):
+        _ = stale.fence
+    assert get_backend().get(name).fence == another.fence  # type: ignore[union-attr]
+
+
+def test_nested_holders_have_one(server: RedisServer, name: str) -> None:
+    lock = TaskLock(name, reentrant=True)
+    with lock:
+        outer = lock.fence
+        with lock:
+            assert lock.fence == outer
+        assert lock.fence == outer
+
+
+def test_names_have_one_order(server: RedisServer, name: str) -> None:
+    """One counter serves all names, so a fence also orders holders of different ones."""
+    assert grows([next_fence("sync", f"{name}:{index % 3}") for index in range(9)])

@@ -1,0 +1,556 @@
+"""The heartbeat: renewed, lost or unknown; one thread; and nobody is told too late, twice or wrongly."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import LockLost, TaskLock, force_release_task_lock, signals
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.base import Backend
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.heartbeat import GONE, heartbeat
+from django_tasklock.types import Released, Renewal
+from tests.support.public import Received
+from tests.support.redis_server import RedisServer
+from tests.support.stores import an_ask, eventually, granted
+from tests.support.twins import token_in
+from tests.support.workers import Crew, Trips
+
+pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
+pytestmark = pytest.mark.redis
+
+Store = redis.Redis  # of bytes
+Renew = Callable[[Any], list[bool]]
+SLACK = 1.5  # what a loaded machine may add
+
+
+def left(store: Store, name: str) -> float:
+    """Seconds the lock's key has; negative without one."""
+    return float(store.pttl(f"task_lock:{name}")) / 1000
+
+
+@contextmanager
+def renewing(through: Callable[[Renew, list[Renewal]], list[bool]]) -> Iterator[None]:
+    """Renewals of this process go through ``through(renew, batch)``."""
+    backend = get_backend()
+    renew = backend.renew
+    backend.renew = lambda batch: through(renew, list(batch))  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del backend.renew  # type: ignore[method-assign]
+
+
+def down(renew: Renew, batch: list[Renewal]) -> list[bool]:
+    """A store that does not answer."""
+    raise BackendUnavailable("no answer")
+
+
+class Told:
+    """Everything through which a loss is told, for one lock."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.reasons: list[str] = []
+        self.lock = TaskLock(name, on_lost=self.reasons.append, **options)
+
+    def once(self, reason: str, received: list[dict[str, Any]]) -> None:
+        """It is told, in every way, once, and stays so."""
+        eventually(lambda: self.reasons)
+        time.sleep(0.3)
+        assert self.reasons == [reason]
+        mine = [details for details in received if details["sender"] == self.lock.name]
+        assert [(details["lock"], details["reason"]) for details in mine] == [(self.lock, reason)]
+        assert (self.lock.lost, self.lock.held) == (True, False)
+        with pytest.raises(LockLost, match=reason):
+            self.lock.ensure_held()
+
+
+# Renewed
+
+
+def test_a_lease_is_renewed_at_a_third_of_it(store: Store, name: str) -> None:
+    times = []
+
+    def note(renew: Renew, batch: list[Renewal]) -> list[bool]:
+        if any(item.name == name for item in batch):
+            times.append(time.monotonic())
+        return renew(batch)
+
+    with renewing(note), TaskLock(name, lease=0.9) as lock:
+        began = time.monotonic()
+        eventually(lambda: len(times) == 6)
+        assert lock.held
+    gaps = [after - before for before, after in zip([began, *times], times, strict=False)]
+    assert min(gaps) > 0.2  # not more work than need be
+    assert sorted(gaps)[len(gaps) // 2] < 0.45
+    assert not store.exists(f"task_lock:{name}")
+
+
+def test_a_lock_without_a_lease_is_not_renewed(crew: Crew, store: Store, name: str) -> None:
+    worker = crew.hire(f"lock = TaskLock({name!r}, lease=None, timeout=1)\nassert lock.acquire()")
+    assert worker.do("len(heartbeat), heartbeat.alive") == (0, False)
+    assert worker.do(f"TaskLock({name + 'x'!r}, lease=1).acquire(), heartbeat.alive") == (True, True)
+    eventually(lambda: not store.exists(f"task_lock:{name}"), 1 + SLACK)
+    assert store.exists(f"task_lock:{name}x")
+
+
+def test_it_begins_with_the_first_lease_and_ends_after_the_last(crew: Crew, name: str) -> None:
+    threads = "[thread.name for thread in threading.enumerate() if thread.name.startswith('tasklock')]"
+    worker = crew.hire("from django_tasklock import heartbeat as module\nmodule.LINGER = 0.3")
+    assert worker.do(threads) == []
+    for _ in range(2):
+        worker.do(f"one, two = TaskLock({name!r}, lease=1), TaskLock({name!r} + '2', lease=1)\none.acquire()")
+        assert worker.do(threads) == ["tasklock-heartbeat"]
+        worker.do("two.acquire()\none.release()\ntime.sleep(1.5)")
+        assert worker.do(threads) == ["tasklock-heartbeat"]
+        assert worker.do("two.held, two.release()") == (True, Released.RELEASED)
+        worker.do("eventually(lambda: not heartbeat.alive)")
+        worker.do(f"eventually(lambda: not {threads})")
+
+
+def test_a_lease_taken_as_the_thread_ends_is_renewed(crew: Crew, name: str) -> None:
+    """Forced: the lock is taken when the thread has decided to end, and is not gone."""
+    worker = crew.hire(f"""
+        from django_tasklock import heartbeat as module
+        module.LINGER = 0.05
+        real = heartbeat._end
+        late = []
+        def end(me):
+            ended = real(me)
+            if ended and not late:
+                late.append(TaskLock({name!r}, lease=0.5))
+                assert late[0].acquire()
+            return ended
+        heartbeat._end = end
+        with TaskLock({name!r} + "first", lease=1):
+            pass
+        eventually(lambda: late)
+        time.sleep(1.5)
+    """)
+    assert worker.do("len(heartbeat), heartbeat.alive") == (1, True)
+    assert not TaskLock(name).acquire()
+
+
+@pytest.mark.slow
+def test_ten_thousand_locks_one_thread_and_bounded_memory(crew: Crew, store: Store, trips: Trips, name: str) -> None:
+    """Gold standard 8.13."""
+    number, lease = 10_000, 6.0
+    worker = crew.hire("import resource\nmemory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss")
+    before = worker.do("memory()")
+    worker.do(
+        f"""
+        threads = threading.active_count()
+        locks = [TaskLock(f"{name}:{{i}}", lease={lease}) for i in range({number})]
+        assert all([lock.acquire() for lock in locks])
+        """,
+        120,
+    )
+    held = worker.do("memory()")
+    assert held - before < number * 5  # kB
+    with trips:
+        began = time.monotonic()
+        time.sleep(lease * 1.2)
+        took = time.monotonic() - began
+    assert trips.number < 150 * (took / (lease / 3) + 1)  # in batches of 100
+    assert worker.do("threading.active_count() - threads, len(heartbeat)") == (1, number)
+    assert worker.do("all([lock.held for lock in locks])")
+    assert worker.do("memory()") - held < 10_000
+    assert left(store, f"{name}:0") > 0 < left(store, f"{name}:{number - 1}")
+    assert worker.do("all([lock.release() for lock in locks])", 120)
+    assert worker.do("len(heartbeat), len(heartbeat._leftovers)") == (0, 0)
+
+
+def test_an_extension_made_while_the_last_renewal_is_on_its_way_counts(name: str) -> None:
+    """The renewal was sent for what was left of the old timeout, and is executed after the extension."""
+    lock = TaskLock(name, lease=0.9, timeout=1.0)
+    extended = []
+
+    def extend_first(renew: Renew, batch: list[Renewal]) -> list[bool]:
+        if not extended and any(item.name == name and item.ttl < 900 for item in batch):
+            extended.append(lock.extend(60))
+        return renew(batch)
+
+    with renewing(extend_first):
+        assert lock.acquire()
+        told = threading.Event()
+        with ended_by(told, lock):
+            assert not told.wait(2.5)
+    assert extended == [True]
+    assert lock.held
+    assert lock.release() is Released.RELEASED
+
+
+@contextmanager
+def ended_by(event: threading.Event, lock: TaskLock) -> Iterator[None]:
+    """``event`` is set when ``lock`` is lost."""
+
+    def receiver(sender: str, **details: object) -> None:
+        if sender == lock.name:
+            event.set()
+
+    signals.lock_lost.connect(receiver)
+    try:
+        yield
+    finally:
+        signals.lock_lost.disconnect(receiver)
+
+
+# Released
+
+
+def test_a_lock_released_while_its_renewal_is_on_its_way_does_not_come_back(
+    store: Store, name: str, warnings_logged: Callable[[], list[str]]
+) -> None:
+    """Gold standard 8.7. Before the store executes the renewal, and after it."""
+    for number, before in enumerate([True, False]):
+        lock = TaskLock(f"{name}{number}", lease=0.6)
+        released = threading.Event()
+        outcome = []
+
+        def release_in_the_middle(
+            renew: Renew,
+            batch: list[Renewal],
+            lock: TaskLock = lock,
+            before: bool = before,
+            released: threading.Event = released,
+            outcome: list[Released] = outcome,
+        ) -> list[bool]:
+            if released.is_set() or all(item.name != lock.name for item in batch):
+                return renew(batch)
+            answers = [] if before else renew(batch)
+            outcome.append(lock.release())
+            released.set()
+            return renew(batch) if before else answers
+
+        with renewing(release_in_the_middle), Received(signals.lock_lost) as received:
+            assert lock.acquire()
+            assert released.wait(10)
+            time.sleep(0.5)
+            assert outcome == [Released.RELEASED]
+            assert not store.exists(f"task_lock:{lock.name}")
+            assert not received
+            assert not lock.lost
+    assert not [line for line in warnings_logged() if name in line]
+
+
+def test_an_expired_lock_is_not_created_again(store: Store, name: str) -> None:
+    """Gold standard 8.9: A's key ends, B acquires and releases, A's renewals go on."""
+    told = Told(name, lease=1.2)
+    with Received(signals.lock_lost) as received:
+        assert told.lock.acquire()
+        store.delete(f"task_lock:{name}")
+        backend, other = get_backend(), an_ask(name)
+        granted(backend.acquire(other))
+        assert backend.release(name, other.token) is Released.RELEASED
+        told.once(GONE, received)
+    assert not store.exists(f"task_lock:{name}")
+    assert told.lock.release() is Released.GONE
+
+
+def test_a_lock_dropped_without_a_release_ends_with_its_thread(store: Store, name: str) -> None:
+    """Nothing has it any more: neither its object nor the thread. It does not take a garbage collection to see that."""
+    before = len(heartbeat)
+
+    def drop() -> None:
+        assert TaskLock(name, lease=0.6).acquire()
+
+    gc.disable()
+    try:
+        thread = threading.Thread(target=drop)
+        thread.start()
+        thread.join()
+        assert store.exists(f"task_lock:{name}")
+        eventually(lambda: not store.exists(f"task_lock:{name}"), 0.6 + SLACK)
+    finally:
+        gc.enable()
+    eventually(lambda: len(heartbeat) == before)
+
+
+def test_a_lock_whose_object_is_dropped_is_still_its_threads(store: Store, name: str) -> None:
+    """The other way round: the thread lives, so it is renewed, and can be released by its name."""
+    assert TaskLock(name, lease=0.6).acquire()
+    gc.collect()
+    time.sleep(1.0)
+    assert store.exists(f"task_lock:{name}")
+    assert TaskLock(name).release() is Released.RELEASED
+
+
+# Lost
+
+
+@pytest.mark.parametrize("how", ["flush", "force"])
+def test_a_lock_that_the_store_has_lost_is_told_once(store: Store, name: str, how: str) -> None:
+    told = Told(name, lease=0.9)
+    with Received(signals.lock_lost) as received:
+        assert told.lock.acquire()
+        assert (told.lock.lost, told.lock.held) == (False, True)
+        told.lock.ensure_held()
+        if how == "flush":
+            store.flushdb()
+        else:
+            assert force_release_task_lock(name)
+        told.once(GONE, received)
+    assert told.lock.release() is Released.GONE
+    assert len(received) == 1
+
+
+def test_at_its_timeout_a_lock_ends_and_that_is_told_once(store: Store, name: str) -> None:
+    """Gold standard 8.10."""
+    told = Told(name, lease=0.6, timeout=1.3)
+    with Received(signals.lock_lost) as received:
+        began = time.monotonic()
+        assert told.lock.acquire()
+        eventually(lambda: not store.exists(f"task_lock:{name}"))
+        assert 1.0 < time.monotonic() - began < 1.3 + SLACK
+        told.once("its timeout is over", received)
+    assert told.lock.time_left == 0
+    assert told.lock.release() is Released.GONE
+
+
+def test_a_store_that_comes_back_before_the_deadline_loses_nothing(
+    name: str, warnings_logged: Callable[[], list[str]]
+) -> None:
+    """Gold standard 8.8."""
+    told = Told(name, lease=3)
+    tries = []
+
+    def down_three_times(renew: Renew, batch: list[Renewal]) -> list[bool]:
+        if any(item.name == name for item in batch):
+            tries.append(time.monotonic())
+            if len(tries) <= 3:
+                raise BackendUnavailable("no answer")
+        return renew(batch)
+
+    with renewing(down_three_times), Received(signals.lock_lost) as received:
+        assert told.lock.acquire()
+        acquired = time.monotonic()
+        eventually(lambda: len(tries) == 4)
+        assert tries[-1] < acquired + 3  # it did not wait another third of a lease each time
+        while time.monotonic() < acquired + 3.2:  # past the first lease
+            assert told.lock.held
+            time.sleep(0.05)
+        assert not received
+    assert told.lock.release() is Released.RELEASED
+    assert any("not renewed, trying again: no answer" in line for line in warnings_logged())
+
+
+def test_a_store_that_is_silent_to_the_deadline_means_lost_once(store: Store, name: str) -> None:
+    """Gold standard 8.8: unknown until then, certain from then on, whatever the store says later."""
+    told = Told(name, lease=1.2)
+    silent = [True]
+
+    def silent_first(renew: Renew, batch: list[Renewal]) -> list[bool]:
+        return down(renew, batch) if silent[0] else renew(batch)
+
+    with renewing(silent_first), Received(signals.lock_lost) as received:
+        began = time.monotonic()
+        assert told.lock.acquire()
+        while time.monotonic() < began + 1.1:
+            assert told.lock.held
+            time.sleep(0.02)
+        eventually(lambda: told.lock.lost)
+        assert time.monotonic() < began + 1.2 + SLACK
+        told.once("it could not be renewed in time", received)
+        silent[0] = False
+        time.sleep(0.6)
+        assert len(received) == 1
+    assert not store.exists(f"task_lock:{name}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("silent", [1.0, 4.0], ids=["less than the lease", "more"])
+def test_a_server_that_is_stopped(configure: Any, redis_server: RedisServer, name: str, silent: float) -> None:
+    """The same with a real server, which answers late or not at all."""
+    configure(LOCATION=redis_server.url)
+    told = Told(name, lease=3)
+    assert redis_server.process is not None
+    with Received(signals.lock_lost) as received:
+        assert told.lock.acquire()
+        os.kill(redis_server.process.pid, signal.SIGSTOP)
+        try:
+            time.sleep(silent)
+            assert told.lock.lost is (silent > 3)
+        finally:
+            os.kill(redis_server.process.pid, signal.SIGCONT)
+        if silent > 3:
+            told.once("it could not be renewed in time", received)
+        else:
+            time.sleep(3)
+            assert told.lock.held
+            assert not received
+    told.lock.release()
+
+
+def test_who_is_told_may_block_without_delaying_other_leases(store: Store, name: str) -> None:
+    """And a listener that fails keeps nobody from being told."""
+    blocked, unblock = threading.Event(), threading.Event()
+
+    def block(reason: str) -> None:
+        blocked.set()
+        unblock.wait(30)
+        raise RuntimeError("and then fails")
+
+    lost, kept = TaskLock(f"{name}:lost", lease=0.9, on_lost=block), TaskLock(f"{name}:kept", lease=0.9)
+    later = Told(f"{name}:later", lease=0.9)
+    try:
+        assert lost.acquire()
+        assert kept.acquire()
+        assert later.lock.acquire()
+        store.delete(f"task_lock:{lost.name}")
+        assert blocked.wait(10)
+        time.sleep(1.5)
+        assert kept.held
+        assert left(store, kept.name) > 0
+        store.delete(f"task_lock:{later.lock.name}")
+        eventually(lambda: later.reasons)
+    finally:
+        unblock.set()
+        for lock in (lost, kept, later.lock):
+            lock.release()
+
+
+STARVED = """
+    import logging
+    class Lines(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+    lines = []
+    logging.getLogger("django_tasklock").addHandler(Lines())
+    number, took = 10_000_000, 0.0
+    while took < 0.1:
+        number *= 2
+        began = time.monotonic()
+        sum(range(number))
+        took = time.monotonic() - began
+    lock = TaskLock({name!r}, lease=0.5)
+    assert lock.acquire()
+    number = int(number * {seconds} / took)
+    hog = lambda: (sum(range(number)), lock.lost, len(lines))
+"""
+
+
+def test_a_body_that_keeps_the_interpreter_to_itself_loses_the_lock_and_sees_that_at_once(
+    crew: Crew, store: Store, name: str
+) -> None:
+    """Gold standard 8.11. One C call, so that no other thread runs, for longer than the lease."""
+    worker = crew.hire(STARVED.format(name=name, seconds=2.0))
+    _, lost, lines = worker.do("hog()")
+    assert lost is True
+    assert lines == 0  # the heartbeat had no say in that
+    assert not store.exists(f"task_lock:{name}")
+    with pytest.raises(LockLost, match="could not be renewed in time"):
+        worker.do("lock.ensure_held()")
+    worker.do("eventually(lambda: len(lines) == 2)")
+    late, told = worker.do("lines")
+    assert "s late for 1 leases, that of" in late
+    assert name in late
+    assert "is lost while its holder runs: it could not be renewed in time" in told
+
+
+def test_a_pause_of_the_process_is_seen_at_once(crew: Crew, name: str) -> None:
+    worker = crew.hire(f"lock = TaskLock({name!r}, lease=0.5)\nassert lock.acquire()")
+    worker.start("say()\nwhile not lock.lost: pass\nlock.held")
+    worker.hears()
+    worker.stop()
+    time.sleep(0.7)
+    worker.go_on()
+    assert worker.done() is False
+
+
+# Forked
+
+
+@pytest.mark.parametrize("how", ["os.fork", "multiprocessing"])
+def test_a_forked_child_neither_renews_nor_releases_what_its_parent_holds(
+    crew: Crew, store: Store, name: str, how: str
+) -> None:
+    """A prefork worker forks while locks are held; the child leaves the block, too, and the parent goes on."""
+    parent = crew.hire(f"""
+        import multiprocessing, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        reading, writing = os.pipe()
+        def tell(*words):
+            os.write(writing, (repr(words) + "\\n").encode())
+        def child(lock):
+            tell(lock.held, lock.taken, lock.lost, len(heartbeat), heartbeat.alive)
+            try:
+                lock.release()
+            except TaskLockError as error:
+                tell("refused", "not held" in str(error))
+            own = TaskLock({name!r} + ":child", lease=0.5)
+            tell(own.acquire(), TaskLock({name!r}).acquire())
+            time.sleep(1.2)
+            tell(own.held, len(heartbeat), bool(own.release()))
+        def fork():
+            global lock
+            with TaskLock({name!r}, lease=0.6) as lock:
+                if {how == "multiprocessing"}:
+                    process = multiprocessing.get_context("fork").Process(target=child, args=(lock,))
+                    process.start()
+                    pid = process.pid
+                else:
+                    pid = os.fork()
+                    if not pid:
+                        child(lock)
+                if pid:
+                    say(pid)
+                    told()
+                    return lock.held
+            os._exit(0)  # the child, out of the block
+    """)
+    pid = parent.start("fork()").hears()
+    token = token_in(store, name)
+    lines = parent_reads(parent, pid, 4)
+    assert lines == [
+        (False, False, False, 0, False),
+        ("refused", True),
+        (True, False),
+        (True, 1, True),
+    ]
+    assert token_in(store, name) == token is not None
+    parent.tell()
+    assert parent.done() is True
+    assert not store.exists(f"task_lock:{name}")
+
+
+def parent_reads(parent: Any, pid: int, number: int) -> list[Any]:
+    """What the child of ``parent`` said: read past the parent, which waits."""
+    with open(f"/proc/{parent.pid}/fd/{descriptor(parent)}", encoding="ascii") as pipe:
+        return [eval(pipe.readline()) for _ in range(number)]
+
+
+def descriptor(parent: Any) -> int:
+    raise NotImplementedError
+
+
+def test_a_child_does_not_keep_its_dead_parents_lock_alive(crew: Crew, store: Store, name: str) -> None:
+    parent = crew.hire(f"""
+        import warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        lock = TaskLock({name!r}, lease=0.8)
+        assert lock.acquire()
+    """)
+    child = parent.do("""
+        pid = os.fork()
+        if not pid:
+            time.sleep(20)
+            os._exit(0)
+        pid
+    """)
+    try:
+        parent.kill()
+        eventually(lambda: not store.exists(f"task_lock:{name}"), 0.8 + SLACK)
+        os.kill(child, 0)  # it lives
+    finally:
+        os.kill(child, signal.SIGKILL)

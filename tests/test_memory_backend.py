@@ -1,0 +1,162 @@
+"""What only the memory backend has: one store for the process, a clock to move on, waiters without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import warnings
+
+import pytest
+
+from django_tasklock.backends.memory import MemoryBackend, advance, reset
+from django_tasklock.backends.memory.store import store
+from django_tasklock.conf import Settings
+from django_tasklock.types import Busy, Grant, Released, Renewal
+from tests.support.stores import an_ask, eventually, granted
+
+
+@pytest.fixture
+def backend():
+    reset()
+    yield MemoryBackend(Settings())
+    reset()
+
+
+def test_every_object_has_the_same_locks_and_no_other_process_has(backend):
+    granted(backend.acquire(an_ask("video:1")))
+    assert isinstance(MemoryBackend(Settings()).acquire(an_ask("video:1")), Busy)
+    assert backend.across_processes is False
+
+
+def test_reset_forgets_every_lock_but_no_fence(backend):
+    mine = an_ask("video:1")
+    before = granted(backend.acquire(mine)).fence
+    reset()
+    assert backend.get("video:1") is None
+    assert backend.release("video:1", mine.token) is Released.GONE
+    assert granted(backend.acquire(an_ask("video:1"))).fence > before
+
+
+def test_advance_lets_a_lease_lapse(backend):
+    mine = an_ask("video:1", ttl=60_000)
+    backend.acquire(mine)
+    advance(59)
+    assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [True]
+    advance(59)
+    assert backend.get("video:1").token == mine.token
+    advance(1.001)
+    assert backend.get("video:1") is None
+    assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [False]
+    assert [record.name for record in backend.records(expired=True)] == ["video:1"]
+
+
+def test_advance_wakes_who_waits_for_a_lapse(backend):
+    backend.acquire(an_ask("video:1", ttl=60_000))
+    mine = an_ask("video:1")
+    grants = []
+
+    def wait_for_it():
+        with backend.waiter(mine) as waiter:
+            waiter.acquire()
+            grants.append(waiter.wait(30))
+
+    thread = threading.Thread(target=wait_for_it)
+    thread.start()
+    eventually(lambda: backend.get("video:1").waiting == 1)
+    advance(61)
+    thread.join(10)
+    assert isinstance(grants[0], Grant)
+    assert backend.get("video:1").token == mine.token
+
+
+def test_a_waiter_whose_thread_has_ended_holds_nobody_back(backend):
+    holder, mine = an_ask("video:1"), an_ask("video:1")
+    backend.acquire(holder)
+
+    def join_and_die():
+        backend.waiter(an_ask("video:1")).acquire()
+
+    for _ in range(20):
+        thread = threading.Thread(target=join_and_die)
+        thread.start()
+        thread.join()
+    with backend.waiter(mine) as waiter:
+        waiter.acquire()
+        backend.release("video:1", holder.token)
+        eventually(lambda: waiter.wait(5), seconds=3)  # the claim of one of them, not of twenty
+    assert backend.get("video:1").token == mine.token
+
+
+def test_a_waiter_whose_event_loop_has_ended_holds_nobody_back(backend):
+    holder, mine = an_ask("video:1"), an_ask("video:1")
+    backend.acquire(holder)
+    ended = asyncio.new_event_loop()
+    ended.close()
+    abandoned = backend.waiter(an_ask("video:1"))
+    abandoned.acquire()
+    abandoned._bell = lambda: ended.call_soon_threadsafe(print)  # what a loop that was closed in mid-wait leaves
+    with backend.waiter(mine) as other:
+        other.acquire()
+        assert backend.release("video:1", holder.token) is Released.RELEASED
+        eventually(lambda: other.wait(5), seconds=3)
+    assert backend.get("video:1").token == mine.token
+
+
+def test_many_threads_take_turns_and_are_never_inside_together(backend):
+    inside, turns, fences = [], [], []
+
+    def work():
+        for _ in range(30):
+            mine = an_ask("video:1")
+            with backend.waiter(mine) as waiter:
+                while isinstance(answer := waiter.acquire(), Busy):
+                    waiter.wait(5)
+            inside.append(1)
+            turns.append(len(inside))
+            fences.append(answer.fence)
+            inside.pop()
+            assert backend.release("video:1", mine.token) is Released.RELEASED
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert turns == [1] * 180
+    assert fences == sorted(set(fences))
+    assert store.queues == {}
+
+
+def test_a_lock_released_by_the_garbage_collector_inside_a_verb_does_not_hang(backend):
+    mine = an_ask("video:1")
+    backend.acquire(mine)
+
+    class ReleasedWhenDropped:
+        def __del__(self):
+            backend.release("video:1", mine.token)
+
+    with store.mutex:
+        ReleasedWhenDropped()
+        gc.collect()
+    assert backend.get("video:1") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_starts_without_its_parents_locks(backend):
+    mine = an_ask("video:1")
+    backend.acquire(mine)
+    reading, writing = os.pipe()
+    with store.mutex, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, which is the point
+        child = os.fork()
+        if child == 0:
+            found = backend.get("video:1")
+            os.write(writing, b"free" if found is None else b"held")
+            os._exit(0)
+    os.close(writing)
+    assert os.read(reading, 10) == b"free"
+    os.close(reading)
+    assert os.waitpid(child, 0)[1] == 0
+    assert backend.get("video:1").token == mine.token

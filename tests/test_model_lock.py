@@ -1,0 +1,546 @@
+"""``model_lock``: a lock and a claim around a function, and how it leaves the row."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from datetime import date
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.test.utils import isolate_apps
+
+from django_tasklock import (
+    Claim,
+    GuardRejected,
+    StaleClaim,
+    StateGuard,
+    TaskLockError,
+    current_claim,
+    current_lock,
+    force_release_task_lock,
+    model_lock,
+    running,
+)
+from django_tasklock.backends.memory import reset
+from django_tasklock.signals import claim_rejected, claim_stale, lock_released
+from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, held, held_by_another, new_token, states
+from tests.testapp.models import PlainVideo, Ticket, Video
+
+pytestmark = [pytest.mark.database, pytest.mark.django_db]
+
+
+@pytest.fixture(autouse=True)
+def _locks_in_memory(settings):
+    settings.TASKLOCK = MEMORY
+    reset()
+
+
+@model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD, timeout=7200)
+def process(video_id, body=lambda claim: "done"):
+    return body(current_claim())
+
+
+@model_lock("testapp.Video", "lazy:{pk}", guard=GUARD)
+def process_lazily(pk):
+    return current_claim().epoch
+
+
+def fails(error):
+    """A body that ends with ``error``."""
+
+    def body(claim):
+        raise error
+
+    return body
+
+
+class TestModelLock:
+    def test_a_whole_call(self):
+        video = Video.objects.create()
+        inside = []
+
+        def body(claim):
+            assert (claim.model, claim.pk, claim.token, claim.epoch) == (Video, video.pk, current_lock().token, 1)
+            inside.append(states(video))
+            claim.update(progress=40)
+            inside.append(states(video))
+            return {"segments": 12}
+
+        assert process(video.pk, body) == {"segments": 12}
+        assert inside == [("processing", 0, 1), ("processing", 40, 1)]
+        assert states(video) == ("ready", 40, 1)
+        assert not held(f"video:{video.pk}")
+        with pytest.raises(TaskLockError):
+            current_claim()
+
+    def test_the_rows_key_by_position_keyword_or_default(self):
+        first, second, third = (Video.objects.create() for _ in range(3))
+        assert process(first.pk) == process(video_id=second.pk) == "done"
+
+        @model_lock(Video, "default:{which}", pk="which", guard=GUARD)
+        def work(which=third.pk):
+            return "done"
+
+        assert work() == "done"
+        assert [states(video)[0] for video in (first, second, third)] == ["ready"] * 3
+
+    def test_a_method(self):
+        class Studio:
+            @model_lock(Video, "studio:{pk}", guard=GUARD)
+            def cut(self, pk):
+                return self, current_claim().pk
+
+        studio, video = Studio(), Video.objects.create()
+        assert studio.cut(video.pk) == (studio, video.pk)
+
+    def test_a_model_may_be_named_before_it_is_loaded(self):
+        video = Video.objects.create()
+        assert process_lazily(video.pk) == 1
+        assert states(video) == ("ready", 0, 1)
+
+    def test_one_that_does_not_exist_is_an_error_and_the_lock_is_free_again(self):
+        @model_lock("testapp.Film", "film:{pk}", guard=GUARD)
+        def work(pk):
+            pytest.fail("the body ran")
+
+        with pytest.raises(LookupError):
+            work(1)
+        assert not held("film:1")
+
+    def test_a_key_that_cannot_be_one_is_an_error_and_the_lock_is_free_again(self):
+        with pytest.raises(ValueError, match="expected a number"):
+            process("forty-two")
+        assert not held("video:forty-two")
+
+    def test_a_model_without_the_columns(self):
+        video = PlainVideo.objects.create()
+
+        @model_lock(PlainVideo, "plain:{pk}", guard=GUARD)
+        def work(pk, error=None):
+            current_claim().update(progress=40)
+            if error:
+                raise error
+
+        work(video.pk)
+        assert states(video) == ("ready", 40)
+        other = PlainVideo.objects.create()
+        with pytest.raises(ValueError, match="codec"):
+            work(other.pk, ValueError("codec"))
+        assert states(other) == ("failed", 40)
+
+    @isolate_apps("tests.testapp")
+    def test_a_proxy_of_the_model(self):
+        class Film(Video):
+            class Meta:
+                proxy = True
+                app_label = "testapp"
+
+        video = Video.objects.create()
+        claim = Claim.take(Film, video.pk, GUARD, new_token())
+        claim.finish()
+        assert states(video) == ("ready", 0, 1)
+
+    def test_two_locks_over_one_row_are_settled_by_the_row(self):
+        video = Video.objects.create()
+
+        def body(claim):
+            assert process_lazily(video.pk) == 2  # another lock, and so a newer claim
+            return "done"
+
+        with pytest.raises(StaleClaim):
+            process(video.pk, body)
+        assert states(video) == ("ready", 0, 2)
+
+
+class TestSkips:
+    @pytest.mark.parametrize(
+        ("values", "state"),
+        [({"status": "ready"}, "ready"), ({"hls_file": "x.m3u8"}, "uploading"), (None, None)],
+        ids=["wrong state", "excluded", "no such row"],
+    )
+    def test_a_row_that_is_not_claimable_is_skipped_with_its_state(self, values, state, caplog):
+        caplog.set_level(logging.INFO, "django_tasklock")
+        pk = 4242 if values is None else Video.objects.create(**values).pk
+        with heard(claim_rejected) as told:
+            skipped = process(pk, lambda claim: pytest.fail("the body ran"))
+        assert skipped == {"status": "skipped", "reason": "invalid_state", "name": f"video:{pk}", "state": state}
+        assert json.loads(json.dumps(skipped)) == skipped
+        assert [(one["pk"], one["state"]) for one in told] == [(pk, state)]
+        assert [record.levelname for record in caplog.records] == ["INFO"]
+        assert not held(f"video:{pk}")
+
+    @pytest.mark.parametrize(("day", "state"), [(date(2026, 2, 25), "2026-02-25"), (None, None)])
+    def test_a_state_that_json_does_not_know(self, day, state):
+        ticket = Ticket.objects.create(day=day)
+        guard = StateGuard(field="day", claim_from=[date(2026, 1, 1)], claim_as=date(2026, 1, 2))
+
+        @model_lock(Ticket, "ticket:{pk}", guard=guard)
+        def work(pk):
+            pytest.fail("the body ran")
+
+        assert json.loads(json.dumps(work(ticket.pk)))["state"] == state
+
+    def test_a_state_that_is_a_number_stays_one(self):
+        video = PlainVideo.objects.create(progress=3)
+
+        @model_lock(PlainVideo, "plain:{pk}", guard=StateGuard(field="progress", claim_from=[0], claim_as=1))
+        def work(pk):
+            pytest.fail("the body ran")
+
+        assert work(video.pk)["state"] == 3
+
+    @pytest.mark.parametrize("on_conflict", ["raise", "wait"])
+    def test_or_it_raises(self, on_conflict):
+        video = Video.objects.create(status="ready")
+
+        @model_lock(Video, "raising:{pk}", guard=GUARD, on_conflict=on_conflict)
+        def work(pk):
+            pytest.fail("the body ran")
+
+        with pytest.raises(GuardRejected) as caught:
+            work(video.pk)
+        assert caught.value.state == "ready"
+        assert not held(f"raising:{video.pk}")
+
+    def test_a_busy_lock_does_not_touch_the_row(self, django_assert_num_queries):
+        video = Video.objects.create()
+        with held_by_another(f"video:{video.pk}", timeout=100), django_assert_num_queries(0):
+            skipped = process(video.pk)
+        assert (skipped["reason"], skipped["time_left"]) == ("already_processing", pytest.approx(100, abs=60))
+        assert states(video) == ("uploading", 0, 0)
+
+
+class TestEndings:
+    @pytest.mark.parametrize(
+        ("error", "state"),
+        [
+            (ValueError("codec"), "failed"),
+            (TaskLockError("something of ours"), "failed"),
+            (ExceptionGroup("two", [ValueError(), OSError()]), "failed"),
+            (KeyboardInterrupt(), "processing"),
+            (SystemExit(1), "processing"),
+            (GeneratorExit(), "processing"),
+            (asyncio.CancelledError(), "processing"),
+        ],
+        ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else value,
+    )
+    def test_an_error_fails_it_and_a_stop_from_outside_gives_it_back(self, error, state):
+        video = Video.objects.create()
+        with pytest.raises(type(error)) as caught:
+            process(video.pk, fails(error))
+        assert caught.value is error
+        assert not hasattr(error, "__notes__")
+        assert states(video) == (state, 0, 1)
+        assert not held(f"video:{video.pk}")
+        if state == "processing":
+            assert process(video.pk) == "done"
+
+    def test_given_back_to_the_state_for_another_try(self):
+        video = Video.objects.create()
+        guard = StateGuard(claim_from=["new", "uploading"], claim_as="processing", failed="failed", retry="new")
+
+        @model_lock(Video, "retry:{pk}", guard=guard)
+        def work(pk):
+            raise SystemExit
+
+        with pytest.raises(SystemExit):
+            work(video.pk)
+        assert states(video)[0] == "new"
+
+    def test_a_stale_claim_in_the_body_passes_through_once(self):
+        video = Video.objects.create()
+
+        def body(claim):
+            Claim.take(Video, video.pk, GUARD, new_token())
+            claim.update(progress=99)
+
+        with heard(claim_stale) as told, pytest.raises(StaleClaim) as caught:
+            process(video.pk, body)
+        assert len(told) == 1
+        assert not hasattr(caught.value, "__notes__")
+        assert states(video) == ("processing", 0, 2)
+
+    def test_overtaken_unawares_a_success_is_a_stale_claim(self):
+        video = Video.objects.create()
+        with heard(claim_stale) as told, pytest.raises(StaleClaim):
+            process(video.pk, lambda claim: Claim.take(Video, video.pk, GUARD, new_token()).finish())
+        assert len(told) == 1
+        assert states(video) == ("ready", 0, 2)
+        assert not held(f"video:{video.pk}")
+
+    def test_overtaken_unawares_a_failure_stays_the_failure_that_it_was(self):
+        video = Video.objects.create()
+
+        def body(claim):
+            Claim.take(Video, video.pk, GUARD, new_token())
+            raise ValueError("codec")
+
+        with heard(claim_stale) as told, pytest.raises(ValueError, match="codec") as caught:
+            process(video.pk, body)
+        (note,) = caught.value.__notes__
+        assert note.startswith("its row was not marked: testapp.Video")
+        assert len(told) == 1
+        assert states(video) == ("processing", 0, 2)
+
+    def test_another_rows_stale_claim_is_a_failure_of_this_one(self):
+        video, other = Video.objects.create(), Video.objects.create()
+
+        def overtaken(claim):
+            Claim.take(Video, other.pk, GUARD, new_token())
+            claim.update(progress=99)
+
+        with pytest.raises(StaleClaim):
+            process(video.pk, lambda claim: process(other.pk, overtaken))
+        assert states(video) == ("failed", 0, 1)
+        assert states(other) == ("processing", 0, 2)
+
+    def test_a_child_that_leaves_its_parents_body_closes_nothing(self, monkeypatch):
+        video = Video.objects.create()
+
+        @model_lock(Video, "forking:{pk}", guard=ONCE)
+        def work(pk):
+            monkeypatch.setattr(running.os, "getpid", lambda: -1)  # as after a fork
+            raise SystemExit
+
+        with pytest.raises(SystemExit):
+            work(video.pk)
+        assert states(video) == ("processing", 0, 1)
+
+    def test_nested_claims_are_restored(self):
+        first, second = Video.objects.create(), Video.objects.create()
+
+        def body(claim):
+            assert process(second.pk, lambda inner: (inner.pk, current_claim() is inner)) == (second.pk, True)
+            assert current_claim() is claim
+            with pytest.raises(ValueError, match="codec"):
+                process(Video.objects.create().pk, fails(ValueError("codec")))
+            assert current_claim() is claim
+            assert process(second.pk)["reason"] == "invalid_state"
+            assert current_claim() is claim
+            claim.update(progress=40)
+            return "done"
+
+        assert process(first.pk, body) == "done"
+        assert (states(first), states(second)) == (("ready", 40, 1), ("ready", 0, 1))
+
+    def test_a_nested_call_of_the_same_name_is_an_error_and_harms_nothing(self):
+        video = Video.objects.create()
+
+        def body(claim):
+            with pytest.raises(TaskLockError, match="already held"):
+                process(video.pk)
+            assert held(f"video:{video.pk}")
+            assert current_claim() is claim
+            claim.update(progress=40)
+            return "done"
+
+        assert process(video.pk, body) == "done"
+        assert states(video) == ("ready", 40, 1)
+
+
+@pytest.mark.django_db(transaction=True)
+class TestOvertaken:
+    """A lost its lock without noticing; B has it, the row, or both. Gold standard 8.1, 8.17."""
+
+    @pytest.mark.parametrize("lose", [force_release_task_lock, lambda name: reset()], ids=["by force", "by a flush"])
+    def test_the_first_changes_nothing_and_does_not_touch_the_lock_of_the_second(self, lose):
+        video = Video.objects.create()
+        name = f"video:{video.pk}"
+        may_end, started = threading.Event(), threading.Event()
+
+        def second(claim):
+            started.set()
+            assert may_end.wait(60)
+            claim.update(progress=50)
+            return "second"
+
+        results = []
+
+        def first(claim):
+            lose(name)
+            other.start()
+            assert started.wait(60)
+            for write in (lambda: claim.update(progress=99), claim.finish, claim.fail, claim.give_back):
+                with pytest.raises(StaleClaim):
+                    write()
+            return "first"
+
+        other = threading.Thread(target=lambda: results.append(elsewhere(lambda: process(video.pk, second))))
+        with pytest.raises(StaleClaim):
+            process(video.pk, first)
+        assert held(name), "the second one's lock is its own"
+        assert states(video) == ("processing", 0, 2)
+        may_end.set()
+        other.join(60)
+        assert results == ["second"]
+        assert states(video) == ("ready", 50, 2)
+        assert not held(name)
+
+
+@model_lock(Video, "async:{video_id}", pk="video_id", guard=GUARD)
+async def process_async(video_id, body=None):
+    return await body(current_claim()) if body else "done"
+
+
+@pytest.mark.django_db(transaction=True)
+class TestCoroutinesWithARow:
+    def test_a_whole_call(self):
+        video = Video.objects.create()
+
+        async def body(claim):
+            await claim.aupdate(progress=40)
+            assert current_claim() is claim
+            assert await sync_to_async(current_claim)() is claim
+            assert await asyncio.create_task(self.elsewhere()) is claim
+            await sync_to_async(current_claim().update)(hls_file="x")
+            return "done"
+
+        assert async_to_sync(process_async)(video.pk, body) == "done"
+        assert states(video) == ("ready", 40, 1)
+        assert async_to_sync(process_async)(video.pk)["reason"] == "invalid_state"
+
+    @staticmethod
+    async def elsewhere():
+        return current_claim()
+
+    @pytest.mark.django_db(transaction=False)
+    def test_in_a_test_case(self):
+        video = Video.objects.create()
+        assert async_to_sync(process_async)(video.pk) == "done"
+        assert states(video) == ("ready", 0, 1)
+
+    def test_an_error(self):
+        video = Video.objects.create()
+
+        async def body(claim):
+            raise ValueError("codec")
+
+        with pytest.raises(ValueError, match="codec"):
+            async_to_sync(process_async)(video.pk, body)
+        assert states(video) == ("failed", 0, 1)
+        assert not held(f"async:{video.pk}")
+
+    def test_several_at_once_each_with_its_own_claim(self):
+        videos = [Video.objects.create() for _ in range(4)]
+
+        async def body(claim):
+            await asyncio.sleep(0)
+            mine = current_claim()
+            await mine.aupdate(progress=mine.pk)
+            return mine.pk
+
+        async def several():
+            return await asyncio.gather(*(process_async(video.pk, body) for video in videos))
+
+        assert async_to_sync(several)() == [video.pk for video in videos]
+        assert [states(video) for video in videos] == [("ready", video.pk, 1) for video in videos]
+
+    def test_nested_claims_are_restored(self):
+        first, second, third = (Video.objects.create() for _ in range(3))
+
+        async def failing(claim):
+            raise ValueError("codec")
+
+        async def body(claim):
+            assert await process_async(second.pk) == "done"
+            assert current_claim() is claim
+            with pytest.raises(ValueError, match="codec"):
+                await process_async(third.pk, failing)
+            assert current_claim() is claim
+            return "done"
+
+        async def several():
+            assert await process_async(first.pk, body) == "done"
+            with pytest.raises(TaskLockError):
+                current_claim()
+
+        async_to_sync(several)()
+        assert [states(video)[0] for video in (first, second, third)] == ["ready", "ready", "failed"]
+
+    def test_cancelled_in_the_body_it_is_given_back(self):
+        video = Video.objects.create()
+
+        async def cancel():
+            started = asyncio.Event()
+
+            async def body(claim):
+                started.set()
+                await asyncio.Event().wait()
+
+            task = asyncio.create_task(process_async(video.pk, body))
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        async_to_sync(cancel)()
+        assert states(video) == ("processing", 0, 1)
+        assert not held(f"async:{video.pk}")
+        assert async_to_sync(process_async)(video.pk) == "done"
+
+    def test_cancelled_while_it_is_claiming_it_is_given_back(self, monkeypatch):
+        """The thread that claims cannot be stopped: it must not leave a claim that nobody closes."""
+        video = Video.objects.create()
+        claiming, may_claim = threading.Event(), threading.Event()
+
+        class Slow(Claim):
+            def claim(self):
+                claiming.set()
+                assert may_claim.wait(60)
+                super().claim()
+
+        monkeypatch.setattr(running, "Claim", Slow)
+        guard = StateGuard(claim_from=["uploading"], claim_as="processing")
+
+        @model_lock(Video, "slow:{pk}", guard=guard)
+        async def work(pk):
+            pytest.fail("the body ran")
+
+        async def cancel():
+            task = asyncio.create_task(work(video.pk))
+            assert await asyncio.to_thread(claiming.wait, 60)
+            task.cancel()
+            await asyncio.sleep(0)
+            may_claim.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        async_to_sync(cancel)()
+        assert states(video) == ("uploading", 0, 1)
+        assert not held(f"slow:{video.pk}")
+
+    def test_cancelled_while_it_is_closing_the_row_is_closed_before_the_lock_is_free(self, monkeypatch):
+        video = Video.objects.create()
+        closing, may_close, order = threading.Event(), threading.Event(), []
+
+        class Slow(Claim):
+            def finish(self):
+                closing.set()
+                assert may_close.wait(60)
+                super().finish()
+                order.append("closed")
+
+        monkeypatch.setattr(running, "Claim", Slow)
+
+        async def cancel():
+            task = asyncio.create_task(process_async(video.pk))
+            assert await asyncio.to_thread(closing.wait, 60)
+            task.cancel()
+            await asyncio.sleep(0)
+            may_close.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        def released(**details):
+            order.append("released")
+
+        lock_released.connect(released)
+        try:
+            async_to_sync(cancel)()
+        finally:
+            lock_released.disconnect(released)
+        assert order == ["closed", "released"]
+        assert states(video) == ("ready", 0, 1)

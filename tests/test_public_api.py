@@ -1,0 +1,366 @@
+"""What may be imported, what importing costs, and what every public name says of itself."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib
+import inspect
+import json
+import multiprocessing
+import pickle
+import pkgutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from celery import Celery
+
+import django_tasklock
+from django_tasklock import exceptions
+from django_tasklock.exceptions import (
+    BackendUnavailable,
+    GuardRejected,
+    LockLost,
+    RateLimitExceeded,
+    StaleClaim,
+    TaskLockAcquireError,
+    TaskLockError,
+    TransactionOpen,
+)
+from tests.support.public import script
+from tests.support.raising import raise_again
+
+DESIGNED = {
+    "TaskLock",
+    "task_lock",
+    "model_lock",
+    "StateGuard",
+    "Claim",
+    "current_claim",
+    "current_lock",
+    "task_lock_context",
+    "acquire_task_lock",
+    "release_task_lock",
+    "extend_task_lock",
+    "is_task_locked",
+    "get_lock_holder",
+    "get_lock_ttl",
+    "get_lock_info",
+    "force_release_task_lock",
+    "list_all_task_locks",
+    "TaskLockError",
+    "TaskLockAcquireError",
+    "LockLost",
+    "GuardRejected",
+    "StaleClaim",
+    "BackendUnavailable",
+}
+ANSWERS = {"LockInfo", "Released"}
+"""What the designed names return, for annotations and comparisons."""
+
+PACKAGE = Path(django_tasklock.__file__).parent
+
+
+def modules() -> list[str]:
+    """Every module of the package but migrations."""
+    found = [module.name for module in pkgutil.walk_packages([str(PACKAGE)], "django_tasklock.")]
+    assert "django_tasklock.backends.redis.wire" in found
+    return ["django_tasklock", *(name for name in found if ".migrations" not in name)]
+
+
+class TestNames:
+    def test_are_those_of_the_design(self):
+        assert set(django_tasklock.__all__) == DESIGNED | ANSWERS
+
+    def test_are_sorted_and_there(self):
+        assert list(django_tasklock.__all__) == sorted(django_tasklock.__all__)
+        for name in django_tasklock.__all__:
+            assert getattr(django_tasklock, name)
+
+    def test_a_star_import_brings_them_and_nothing_else(self):
+        names: dict[str, object] = {}
+        exec("from django_tasklock import *", names)
+        assert names.keys() - {"__builtins__"} == set(django_tasklock.__all__)
+
+    def test_functions_have_the_designed_signatures(self):
+        for name, parameters in {
+            "acquire_task_lock": ["name", "timeout", "lease"],
+            "release_task_lock": ["name"],
+            "extend_task_lock": ["name", "timeout"],
+            "is_task_locked": ["name"],
+            "get_lock_holder": ["name"],
+            "get_lock_ttl": ["name"],
+            "get_lock_info": ["name"],
+            "force_release_task_lock": ["name"],
+            "list_all_task_locks": [],
+        }.items():
+            assert list(inspect.signature(getattr(django_tasklock, name)).parameters) == parameters
+        found = inspect.signature(django_tasklock.acquire_task_lock)
+        assert found.parameters["timeout"].default is None
+        assert found.parameters["lease"].default is None
+        assert found.return_annotation == "bool"
+
+    def test_errors_are_a_family(self):
+        for name in exceptions.__all__:
+            assert issubclass(getattr(exceptions, name), TaskLockError)
+        assert issubclass(TaskLockError, Exception)
+        assert not issubclass(LockLost, TaskLockAcquireError)
+
+    @pytest.mark.parametrize("name", modules())
+    def test_all_of_a_module_is_sorted_and_there(self, name):
+        module = importlib.import_module(name)
+        names = getattr(module, "__all__", None)
+        if names is None:
+            assert not [name for name in vars(module) if defined_in(module, name) and not name.startswith("_")]
+            return
+        assert len(set(names)) == len(names)
+        assert all(hasattr(module, name) for name in names)
+
+    @pytest.mark.parametrize("name", modules())
+    def test_what_other_modules_import_is_public(self, name):
+        """Nobody reaches for the underscore names of another module, except those that say why."""
+        tree = ast.parse(source(name))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("django_tasklock"):
+                assert [alias.name for alias in node.names if alias.name.startswith("_")] == []
+
+
+def source(name: str) -> str:
+    return Path(importlib.import_module(name).__file__).read_text("utf-8")
+
+
+def defined_in(module: ModuleType, name: str) -> bool:
+    return getattr(vars(module)[name], "__module__", None) == module.__name__
+
+
+class TestDocstrings:
+    @pytest.mark.parametrize("name", modules())
+    def test_every_public_name_has_one(self, name):
+        module = importlib.import_module(name)
+        missing = [] if module.__doc__ or not source(name).strip() else [name]
+        for public in getattr(module, "__all__", ()):
+            value = getattr(module, public)
+            if inspect.isclass(value):
+                if value.__module__ == name:
+                    missing += [f"{public}.{method}" for method in undocumented(value)]
+            elif inspect.isfunction(inspect.unwrap(value) if callable(value) else value):
+                missing += [] if inspect.getdoc(value) else [public]
+            elif public not in documented_values(name) and value_is_from(module, public):
+                missing.append(public)
+        assert missing == []
+
+    def test_an_override_counts_as_documented_by_what_it_overrides(self):
+        from django_tasklock.backends.redis import RedisBackend
+
+        assert undocumented(RedisBackend) == []
+
+        class Bare:
+            def method(self) -> None: ...
+
+        assert undocumented(Bare) == ["", "method"]
+
+
+ORM_HOOKS = {"as_sql", "as_sqlite", "as_postgresql", "as_mysql"}
+
+
+def undocumented(kind: type) -> list[str]:
+    """Public methods and properties defined there that say nothing; "" for the class itself."""
+    found = [] if kind.__dict__.get("__doc__") else [""]
+    for name, value in vars(kind).items():
+        if name.startswith("_") or not (inspect.isroutine(value) or hasattr(value, "__get__")):
+            continue
+        if type(value).__name__ == "member_descriptor" or type(value).__module__.startswith("django."):
+            continue  # a field, of a class with slots or of a model
+        if name in ORM_HOOKS:
+            continue
+        attribute = inspect.getattr_static(kind, name)
+        if not (inspect.getdoc(getattr(kind, name, attribute)) or inspect.getdoc(attribute)):
+            found.append(name)
+    return found
+
+
+def documented_values(name: str) -> set[str]:
+    """Names assigned at the top of a module with a text right after, as signals and constants are."""
+    body = ast.parse(source(name)).body
+    found = set()
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if text:
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def value_is_from(module: ModuleType, public: str) -> bool:
+    """Whether the name is assigned in this module, not imported into it."""
+    tree = ast.parse(source(module.__name__))
+    return not any(
+        isinstance(node, ast.ImportFrom) and public in {alias.asname or alias.name for alias in node.names}
+        for node in ast.walk(tree)
+    )
+
+
+LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+
+
+def loaded(code: str, **environment: str) -> set[str]:
+    return set(json.loads(script(f"{code}\n{LOADED}", DJANGO_SETTINGS_MODULE="", **environment)))
+
+
+class TestImport:
+    CONFIGURE = "from django.conf import settings; settings.configure(INSTALLED_APPS=['django_tasklock']);"
+
+    @pytest.mark.parametrize("before", ["", CONFIGURE], ids=["no settings", "settings, apps not loaded"])
+    def test_touches_neither_models_nor_celery_nor_redis(self, before):
+        found = loaded(f"{before}import django_tasklock")
+        roots = {name.partition(".")[0] for name in found}
+        assert roots & {"celery", "kombu", "billiard", "redis", "django_redis", "pytest"} == set()
+        for name in ("models", "celery", "apps", "checks", "metrics", "backends.redis", "backends.database"):
+            assert f"django_tasklock.{name}" not in found
+        assert "django_tasklock.locks" in found
+
+    def test_costs_no_more_than_django_and_the_standard_library(self):
+        with_us, without = loaded("import django_tasklock"), loaded("import django.db.models, asgiref.sync")
+        others = {name.partition(".")[0] for name in with_us - without}
+        assert others - set(sys.stdlib_module_names) <= {"django_tasklock", "django"}
+        assert len(with_us - without) < 80
+
+    def test_setting_up_django_imports_no_redis_client_and_asks_no_store(self):
+        """A management command that locks nothing must not pay for one, nor fail when it is down."""
+        code = """
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["django_tasklock"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nowhere/none.sqlite3"}},
+    TASKLOCK={"LOCATION": "redis://127.0.0.1:1/0"},
+)
+import django
+django.setup()
+import socket
+socket.socket.connect = None
+from django.core.checks import run_checks
+assert run_checks() == [], run_checks()
+"""
+        found = loaded(code)
+        assert "django_tasklock.celery" in found
+        setup_only = loaded(code[: code.index("import socket")])
+        assert not {name for name in setup_only if name.partition(".")[0] in ("redis", "django_redis")}
+
+    def test_works_while_the_apps_are_being_loaded(self, tmp_path):
+        """From an app's package, its config and its models, decorating on the way."""
+        videos = tmp_path / "videos"
+        videos.mkdir()
+        (videos / "__init__.py").write_text(
+            "import django_tasklock\n"
+            "from django_tasklock import *\n"
+            "@task_lock('video:{video_id}')\n"
+            "def early(video_id): return current_lock().name\n"
+        )
+        (videos / "apps.py").write_text(
+            "from django.apps import AppConfig\n"
+            "from django_tasklock import StateGuard, model_lock\n"
+            "guard = StateGuard(claim_from=['new'], claim_as='running')\n"
+            "@model_lock('videos.Video', 'video:{pk}', guard=guard)\n"
+            "def process(pk): pass\n"
+            "class VideosConfig(AppConfig): name = 'videos'\n"
+        )
+        (videos / "models.py").write_text(
+            "from django.db import models\n"
+            "from django_tasklock import TaskLock, task_lock\n"
+            "from django_tasklock.models import GuardedModel\n"
+            "class Video(GuardedModel):\n"
+            "    status = models.CharField(max_length=20)\n"
+            "    @task_lock(lambda self: f'video:{self.pk}')\n"
+            "    def work(self): return 'worked'\n"
+        )
+        code = """
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["videos", "django_tasklock"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    TASKLOCK={"BACKEND": "django_tasklock.backends.memory.MemoryBackend"},
+)
+import django
+django.setup()
+import videos, videos.models
+print(videos.early(42), videos.models.Video(pk=7).work())
+from django.core.checks import run_checks
+print([check.id for check in run_checks()])
+"""
+        assert script(code, cwd=tmp_path, DJANGO_SETTINGS_MODULE="").split("\n")[:2] == [
+            "video:42 worked",
+            "['tasklock.W002']",
+        ]
+
+
+ERRORS = [
+    TaskLockError("text", name="video:42"),
+    TaskLockAcquireError("text", name="video:42", holder="web1:7", held_for=1.5, time_left=2.5),
+    LockLost("text", name="video:42"),
+    GuardRejected("text", name="videos.Video:42", state="ready"),
+    StaleClaim("text", name="videos.Video:42"),
+    BackendUnavailable("text", name="video:42"),
+    TransactionOpen("text", name="video:42"),
+    RateLimitExceeded("text", name="tavily", retry_after=0.5),
+    TaskLockError("text"),
+]
+
+
+def same(one: BaseException, other: BaseException) -> bool:
+    return (type(one), str(one), one.args, vars(one)) == (type(other), str(other), other.args, vars(other))
+
+
+class TestErrorsTravel:
+    """A worker must be able to hand any of them to its parent process without dying of it."""
+
+    def test_there_is_one_of_each(self):
+        assert {type(error).__name__ for error in ERRORS} == set(exceptions.__all__)
+
+    @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+    @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+    def test_through_pickle(self, error, protocol):
+        assert same(pickle.loads(pickle.dumps(error, protocol)), error)
+
+    @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+    def test_through_copy(self, error):
+        assert same(copy.copy(error), error)
+        assert same(copy.deepcopy(error), error)
+
+    def test_with_notes(self):
+        error = LockLost("text", name="video:42")
+        error.add_note("seen at step 3")
+        assert pickle.loads(pickle.dumps(error)).__notes__ == ["seen at step 3"]
+
+    def test_as_a_project_derives_them(self):
+        error = pickle.loads(pickle.dumps(NoSlot(5)))
+        assert (type(error), str(error), error.slots, error.name) == (NoSlot, "5 slots taken", 5, "slots")
+
+    def test_through_a_pool_of_processes(self):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            for error in ERRORS:
+                with pytest.raises(type(error)) as caught:
+                    pool.apply_async(raise_again, (error,)).get(60)
+                vars(caught.value).pop("__notes__", None)
+                assert same(caught.value, error)
+            pool.close()
+            pool.join()
+
+    @pytest.mark.parametrize("serializer", ["pickle", "json"])
+    @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+    def test_through_a_result_backend_of_celery(self, error, serializer):
+        backend = Celery("tests", backend="cache+memory://", set_as_current=False).backend
+        found = backend.exception_to_python(backend.prepare_exception(error, serializer))
+        assert type(found) is type(error)
+        assert str(found) == "text"
+        if serializer == "pickle":
+            assert same(found, error)
+
+
+class NoSlot(TaskLockError):
+    """With a constructor of its own."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__(f"{slots} slots taken", name="slots")
+        self.slots = slots

@@ -1,0 +1,347 @@
+"""Where a Redis can be found, and as whom it can be asked."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from django.core.exceptions import ImproperlyConfigured
+from django_redis.pool import ConnectionFactory
+
+from django_tasklock import BackendUnavailable, TaskLock
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.backends.redis.location import async_pool, sync_pool
+from django_tasklock.types import Released
+from tests.support import environment
+from tests.support.exercise import exercise, exercise_async
+from tests.support.proxy import Proxy
+from tests.support.redis_server import RedisServer
+from tests.support.stores import an_ask, eventually, granted
+from tests.support.tls import self_signed
+from tests.support.twins import TWINS, another_process, call, token_in
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+HALVES = pytest.mark.parametrize("exercised", [exercise, exercise_async], ids=["sync", "async"])
+Exercise = Callable[[str, Any], None]
+
+
+@pytest.fixture(scope="module")
+def socket_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the module's server listens besides its port."""
+    return tmp_path_factory.mktemp("redis") / "redis.sock"
+
+
+@pytest.fixture(scope="module")
+def server(socket_path: Path) -> Iterator[RedisServer]:
+    """One server for the module."""
+    with RedisServer(None, "--unixsocket", str(socket_path)) as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: RedisServer) -> Callable[[int], redis.Redis]:
+    """The server's databases, asked directly."""
+    return lambda number: redis.Redis(port=server.port, db=number)
+
+
+# --- by URL
+
+
+@HALVES
+@pytest.mark.parametrize("form", ["redis://127.0.0.1:{port}/5", "redis://127.0.0.1:{port}?db=5"])
+def test_url_with_a_database_number(
+    server: RedisServer, configure: Any, database: Any, name: str, form: str, exercised: Exercise
+) -> None:
+    configure(LOCATION=form.format(port=server.port))
+    database(5).flushdb()
+    exercised(name, database(5))
+    assert database(5).exists("task_lock#fence")
+    assert not database(0).exists("task_lock#fence")
+
+
+@HALVES
+@pytest.mark.parametrize("query", ["", "?db=6"])
+def test_unix_socket(
+    server: RedisServer, socket_path: Path, configure: Any, database: Any, name: str, query: str, exercised: Exercise
+) -> None:
+    configure(LOCATION=f"unix://{socket_path}{query}")
+    exercised(name, database(6 if query else 0))
+
+
+@pytest.fixture(scope="module")
+def tls(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Path]]:
+    """The module's server behind TLS, and the certificate to trust."""
+    certificate, context = self_signed(tmp_path_factory.mktemp("tls"))
+    with Proxy(server.url, tls=context) as between:
+        yield between, certificate
+
+
+@HALVES
+def test_tls(tls: tuple[Proxy, Path], configure: Any, database: Any, name: str, exercised: Exercise) -> None:
+    proxy, certificate = tls
+    assert proxy.url.startswith("rediss://")
+    configure(LOCATION=f"{proxy.url}?ssl_ca_certs={certificate}")
+    exercised(name, database(0))
+
+
+@TWINS
+def test_tls_to_somebody_unknown(tls: tuple[Proxy, Path], configure: Any, name: str, way: str) -> None:
+    configure(LOCATION=tls[0].url)
+    with pytest.raises(BackendUnavailable, match=r"(?i)certificate"):
+        call(way, TaskLock(name), "acquire")
+
+
+def test_a_tls_option_that_the_asyncio_client_lacks(tls: tuple[Proxy, Path]) -> None:
+    """Not left out in silence."""
+    with pytest.raises(ImproperlyConfigured, match="ssl_validate_ocsp"):
+        async_pool(f"{tls[0].url}?ssl_validate_ocsp=1")
+
+
+# --- by CACHES alias
+
+KINDS = {"django-redis": "django_redis.cache.RedisCache", "core": "django.core.cache.backends.redis.RedisCache"}
+ALIASES = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture
+def alias(settings: Any, configure: Any) -> Callable[..., None]:
+    """``alias(kind, url, options, ...)`` makes the cache alias "locks" and has locks use it."""
+
+    def set_alias(kind: str, url: str, options: dict[str, Any] | None = None, **more: Any) -> None:
+        ConnectionFactory._pools.clear()  # django-redis keeps them by URL, whatever else the alias says
+        settings.CACHES = {"locks": {"BACKEND": KINDS[kind], "LOCATION": url, "OPTIONS": options or {}, **more}}
+        configure(LOCATION="locks")
+
+    return set_alias
+
+
+@ALIASES
+@HALVES
+def test_alias(server: RedisServer, alias: Any, database: Any, name: str, kind: str, exercised: Exercise) -> None:
+    alias(kind, f"redis://127.0.0.1:{server.port}/7")
+    assert isinstance(get_backend(), RedisBackend)
+    exercised(name, database(7))
+
+
+@ALIASES
+@HALVES
+def test_alias_that_decodes(
+    server: RedisServer, alias: Any, database: Any, name: str, kind: str, exercised: Exercise
+) -> None:
+    """And has retries, timeouts and a protocol of its own: those are the cache's."""
+    options = {"decode_responses": True, "socket_timeout": 30, "protocol": 3, "health_check_interval": 1}
+    if kind == "django-redis":
+        options = {"CONNECTION_POOL_KWARGS": {**options, "retry_on_timeout": True}}  # type: ignore[dict-item]
+    alias(kind, f"redis://127.0.0.1:{server.port}/7", options)
+    exercised(name, database(7))
+
+
+@ALIASES
+@HALVES
+def test_alias_that_pickles_and_compresses(
+    server: RedisServer, alias: Any, database: Any, name: str, kind: str, exercised: Exercise
+) -> None:
+    """What the cache does to its values is no matter of ours."""
+    options = {"serializer": "django.core.cache.backends.redis.RedisSerializer"}
+    if kind == "django-redis":
+        options = {
+            "SERIALIZER": "django_redis.serializers.json.JSONSerializer",
+            "COMPRESSOR": "django_redis.compressors.zlib.ZlibCompressor",
+            "IGNORE_EXCEPTIONS": True,  # type: ignore[dict-item]
+        }
+    alias(kind, f"redis://127.0.0.1:{server.port}/7", options)
+    exercised(name, database(7))
+
+
+@ALIASES
+@HALVES
+def test_keys_do_not_depend_on_the_cache_s(
+    server: RedisServer, alias: Any, database: Any, name: str, kind: str, exercised: Exercise
+) -> None:
+    """A deploy that raises VERSION must not hand every lock out twice."""
+    url = f"redis://127.0.0.1:{server.port}/7"
+    alias(kind, url, KEY_PREFIX="site", VERSION=1, TIMEOUT=5)
+    exercised(name, database(7))
+    lock = TaskLock(name)
+    assert lock.acquire() is True
+    alias(kind, url, KEY_PREFIX="elsewhere", VERSION=2)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(TaskLock(name).acquire).result(10) is False
+    assert lock.release() is Released.RELEASED
+
+
+@ALIASES
+def test_two_aliases_with_one_url_share_no_connection(
+    server: RedisServer, settings: Any, configure: Any, name: str, kind: str
+) -> None:
+    """django-redis has one pool per URL: what the cache does to its connections must not reach the locks'."""
+    from django.core.cache import caches
+
+    location = f"redis://127.0.0.1:{server.port}/7"
+    settings.CACHES = {"locks": {"BACKEND": KINDS[kind], "LOCATION": location}}
+    configure(LOCATION="locks")
+    caches["locks"].set("something", "else", 60)
+    with TaskLock(name) as lock:
+        client = redis.Redis(port=server.port)
+        ours = get_backend().wire._idle[0][0]._sock.getsockname()  # type: ignore[attr-defined]
+        caches["locks"].get("something")
+        caches["locks"].close()
+        assert "{}:{}".format(*ours) in {found["addr"] for found in client.client_list()}
+        assert lock.held
+        client.close()
+
+
+def test_pools_have_short_timeouts_and_no_retries(server: RedisServer, alias: Any) -> None:
+    for kind in KINDS:
+        alias(kind, f"redis://127.0.0.1:{server.port}/7?socket_timeout=30")
+        for pool in (sync_pool("locks"), async_pool("locks")):
+            connection = pool.make_connection()
+            assert connection.socket_timeout < 1
+            assert connection.socket_connect_timeout < 1
+            assert connection.retry._retries == 0
+
+
+def test_a_shorter_timeout_is_kept(server: RedisServer) -> None:
+    for pool in (sync_pool(f"{server.url}?socket_timeout=0.2"), async_pool(f"{server.url}?socket_timeout=0.2")):
+        assert pool.make_connection().socket_timeout == 0.2
+
+
+@pytest.mark.parametrize(
+    ("location", "says"),
+    [("nowhere", "neither a CACHES alias nor"), ("locmem", "no single Redis primary"), ("db", "no single Redis primary")],
+)  # fmt: skip
+def test_a_location_that_is_no_redis(location: str, says: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=says):
+        sync_pool(location)
+
+
+# --- as whom
+
+COMMANDS = "+@read +@write +@scripting +@pubsub +@connection +time"  # what the backend's docstring asks for
+
+
+@pytest.fixture
+def user(store: redis.Redis) -> Iterator[Callable[..., str]]:
+    """``user(*rules)`` makes a user of the run's Redis, and gives the URL to come as it."""
+    made: list[str] = []
+
+    def make(*rules: str) -> str:
+        who, password = f"tasklock-{secrets.token_hex(4)}", secrets.token_hex(8)
+        made.append(who)
+        store.execute_command("ACL", "SETUSER", who, "reset", "on", f">{password}", *rules)
+        parts = urlsplit(os.environ[environment.REDIS])
+        return f"redis://{who}:{password}@{parts.hostname}:{parts.port}{parts.path}"
+
+    yield make
+    store.execute_command("ACL", "DELUSER", *made)
+
+
+@HALVES
+def test_user_with_the_least_permissions(
+    configure: Any, user: Any, store: redis.Redis, name: str, exercised: Exercise
+) -> None:
+    configure(LOCATION=user("~task_lock:*", "~task_lock#*", "&task_lock#*", *COMMANDS.split()))
+    exercised(name, store)
+
+
+@HALVES
+def test_user_of_an_alias(alias: Any, user: Any, store: redis.Redis, name: str, exercised: Exercise) -> None:
+    """With the password beside the URL, where django-redis takes it."""
+    parts = urlsplit(user("~*", "&*", "+@all"))
+    bare = f"redis://{parts.username}@{parts.hostname}:{parts.port}{parts.path}"
+    alias("django-redis", bare, {"PASSWORD": parts.password})
+    exercised(name, store)
+
+
+@TWINS
+def test_a_wrong_password(configure: Any, user: Any, name: str, way: str) -> None:
+    url = user("~*", "+@all")
+    configure(LOCATION=url.replace(urlsplit(url).password or "", "wrong"))
+    with pytest.raises(BackendUnavailable, match="Authentication") as caught:
+        call(way, TaskLock(name), "acquire")
+    assert "wrong@" not in str(caught.value)
+
+
+@TWINS
+def test_a_user_without_the_keys(configure: Any, user: Any, store: redis.Redis, name: str, way: str) -> None:
+    configure(LOCATION=user("~something:else", "&*", "+@all"))
+    with pytest.raises(BackendUnavailable, match="Redis refused"):
+        call(way, TaskLock(name), "acquire")
+    assert not store.exists(f"task_lock:{name}")
+
+
+@TWINS
+def test_a_user_without_channels_waits_by_asking(
+    configure: Any, user: Any, store: redis.Redis, name: str, way: str, warnings_logged: Callable[[], list[str]]
+) -> None:
+    """Who may not listen is not in the queue, and gets the lock when it is free all the same."""
+    from django_tasklock.backends.redis.subscribers import tell_deaf
+
+    tell_deaf.cache_clear()
+    configure(LOCATION=user("~task_lock*", "resetchannels", "+@all"))
+    stranger = another_process()
+    ask = an_ask(name)
+    granted(stranger.acquire(ask))
+    lock = TaskLock(name)
+    with ThreadPoolExecutor(1) as pool:
+        waited = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
+        eventually(lambda: any("waiters poll" in line for line in warnings_logged()))
+        assert not store.exists(f"task_lock#queue:{name}")
+        assert stranger.release(name, ask.token) is Released.RELEASED
+        assert waited.result(10) is True
+        assert token_in(store, name) == lock.token
+        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
+    stranger.close()
+
+
+@TWINS
+def test_a_holder_without_channels_releases_to_waiters_that_look(
+    configure: Any, user: Any, store: redis.Redis, name: str, way: str
+) -> None:
+    """It may not tell the waiter, who has subscribed: the lock is left free for it to find."""
+    mute = another_process(user("~task_lock*", "resetchannels", "+@all"))
+    ask = an_ask(name)
+    granted(mute.acquire(ask))
+    configure(LOCATION=os.environ[environment.REDIS])
+    lock = TaskLock(name)
+    with ThreadPoolExecutor(1) as pool:
+        waited = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
+        eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)
+        assert mute.release(name, ask.token) is Released.RELEASED
+        assert waited.result(10) is True
+        assert store.zcard(f"task_lock#queue:{name}") == 0
+        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
+    mute.close()
+
+
+def test_waiters_who_may_publish_to_nobody_leave_no_place_behind(
+    configure: Any, user: Any, store: redis.Redis, name: str
+) -> None:
+    """Two wait; the one that finds the lock free goes, and takes its own place with it."""
+    listening = user("~task_lock*", "&task_lock#*", "+@all", "-publish")
+    first, second = another_process(listening), another_process(listening)
+    holder = an_ask(name)
+    granted(first.acquire(holder))
+    asks = [an_ask(name), an_ask(name)]
+    waiters = [backend.waiter(ask) for backend, ask in zip((first, second), asks, strict=True)]
+    for waiter in waiters:
+        waiter.acquire()
+    assert store.zcard(f"task_lock#queue:{name}") == 2
+    assert first.release(name, holder.token) is Released.RELEASED
+    granted(waiters[1].acquire())
+    assert store.zcard(f"task_lock#queue:{name}") == 1
+    waiters[0].leave()
+    assert store.zcard(f"task_lock#queue:{name}") == 0
+    for waiter, backend in zip(waiters, (first, second), strict=True):
+        waiter.leave()
+        backend.close()

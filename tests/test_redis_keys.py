@@ -1,0 +1,321 @@
+"""What people, other programs and time do to our keys: the store heals, and nothing foreign is overwritten."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from django.core.cache import caches
+
+from django_tasklock import (
+    BackendUnavailable,
+    TaskLock,
+    force_release_task_lock,
+    get_lock_holder,
+    get_lock_info,
+    get_lock_ttl,
+    is_task_locked,
+    list_all_task_locks,
+)
+from django_tasklock.backends import get_backend
+from django_tasklock.types import Released, Renewal
+from tests.support.proxy import Proxy
+from tests.support.redis_server import RedisServer
+from tests.support.stores import an_ask, eventually, granted
+from tests.support.twins import TWINS, another_process, call, token_in
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+INDEX = "task_lock#index"
+
+
+@pytest.fixture
+def key(name: str) -> str:
+    """The lock's key, as one types it into redis-cli."""
+    return f"task_lock:{name}"
+
+
+def listed() -> list[str]:
+    """The names of all held locks."""
+    return [info.name for info in list_all_task_locks()]
+
+
+# --- redis-cli
+
+
+def test_get_and_ttl_say_what_people_expect(store: redis.Redis, name: str, key: str) -> None:
+    with TaskLock(name, timeout=90, lease=30) as lock:
+        assert store.type(key) == b"string"
+        assert 0 < store.ttl(key) <= 30
+        value = json.loads(store.get(key))  # type: ignore[arg-type]
+        assert list(value) == ["token", "holder", "at", "fence", "until"]
+        assert value["token"] == lock.token
+        assert re.fullmatch("[0-9a-f]{32}", value["token"])
+        assert value["until"] - value["at"] == 90_000
+        assert value["holder"].keys() >= {"host", "pid", "boot"}
+    assert store.get(key) is None
+    assert store.ttl(key) == -2
+
+
+def test_a_lock_without_a_heartbeat_lives_for_its_timeout(store: redis.Redis, name: str, key: str) -> None:
+    with TaskLock(name, timeout=90, lease=None):
+        assert 60 < store.ttl(key) <= 90
+
+
+@TWINS
+def test_del_frees_the_lock(store: redis.Redis, name: str, key: str, way: str) -> None:
+    """Gold standard 8.44: the index heals, the holder is told, and the next one has it."""
+    lock = TaskLock(name)
+    call(way, lock, "acquire")
+    assert name in listed()
+    store.delete(key)
+    assert not is_task_locked(name)
+    assert name not in listed()
+    assert store.zscore(INDEX, key) is None
+    next_one = an_ask(name)
+    granted(get_backend().acquire(next_one))
+    assert call(way, lock, "release") is Released.NOT_YOURS
+    assert get_backend().release(name, next_one.token) is Released.RELEASED
+
+
+@TWINS
+def test_del_wakes_a_waiter_that_sleeps(store: redis.Redis, name: str, key: str, way: str) -> None:
+    """Nobody publishes that; whoever waits looks once a second by itself."""
+    stranger = another_process()
+    granted(stranger.acquire(an_ask(name)))
+    lock = TaskLock(name)
+    with ThreadPoolExecutor(1) as pool:
+        waited = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
+        eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)
+        store.delete(key)
+        assert waited.result(5) is True
+        assert token_in(store, name) == lock.token
+        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
+    stranger.close()
+
+
+def test_a_deleted_index_comes_back_with_the_renewals(store: redis.Redis, name: str, key: str) -> None:
+    """Gold standard 8.44: the index is a convenience; what holds the lock is its key."""
+    with TaskLock(name) as lock:
+        store.zrem(INDEX, key)
+        assert is_task_locked(name)
+        assert name not in listed()
+        assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [True]
+        assert name in listed()
+    assert store.zscore(INDEX, key) is None
+
+
+def test_an_index_entry_without_a_lock_goes_when_somebody_looks(store: redis.Redis, name: str, key: str) -> None:
+    store.zadd(INDEX, {key: 9e15})
+    assert name not in listed()
+    assert store.zscore(INDEX, key) is None
+
+
+def test_persist_by_hand_is_seen_and_can_be_released(store: redis.Redis, name: str, key: str) -> None:
+    """A key that was made to stay for ever has no TTL to show, and its holder still releases it."""
+    with TaskLock(name, lease=None, timeout=60):
+        store.persist(key)
+        assert get_lock_ttl(name) is None
+        assert is_task_locked(name)
+    assert not store.exists(key)
+
+
+def test_a_queue_of_the_dead_holds_nobody_back(store: redis.Redis, name: str) -> None:
+    """Gold standard 8.28: places left by processes that died are skipped by the first who asks."""
+    entries = {f"{index:032d} task_lock#wake:nobody{index} 3000 3600000 {{}}": index for index in range(50)}
+    store.zadd(f"task_lock#queue:{name}", entries)
+    granted(get_backend().acquire(an_ask(name)))
+    assert not store.exists(f"task_lock#queue:{name}")
+
+
+# --- what is not ours
+
+FOREIGN = [
+    b"locked",
+    b"",
+    b"1",
+    b"null",
+    b"[]",
+    b"{}",
+    b'{"token":"',
+    b"\xff\xfe",
+    b'{"token":1,"holder":[],"at":1e999}',
+]
+
+
+@TWINS
+@pytest.mark.parametrize("value", FOREIGN, ids=repr)
+def test_a_foreign_value_is_somebody_s_lock(store: redis.Redis, name: str, key: str, way: str, value: bytes) -> None:
+    """The home-made lock of yesterday's release holds until it expires or is released by force."""
+    store.set(key, value, ex=60)
+    lock = TaskLock(name)
+    assert call(way, lock, "acquire") is False
+    assert lock.conflict is not None
+    assert call(way, lock, "acquire", blocking_timeout=0.05) is False
+    assert store.get(key) == value
+    assert is_task_locked(name)
+    assert get_lock_holder(name) == "unknown"
+    assert 0 < (get_lock_ttl(name) or 0) <= 60
+    assert get_backend().release(name, "0" * 32) is Released.NOT_YOURS
+    assert get_backend().extend(name, "0" * 32, 1000, 1000) is False
+    assert get_backend().renew([Renewal(name, "0" * 32, 1000)]) == [False]
+    assert store.get(key) == value
+    assert force_release_task_lock(name) is True
+    assert call(way, lock, "acquire") is True
+    assert call(way, lock, "release") is Released.RELEASED
+
+
+def test_a_foreign_value_that_expires_lets_a_waiter_in(store: redis.Redis, name: str, key: str) -> None:
+    store.set(key, "locked", px=300)
+    lock = TaskLock(name)
+    assert lock.acquire(blocking_timeout=30) is True
+    assert lock.release() is Released.RELEASED
+
+
+@TWINS
+def test_a_key_of_another_type_is_an_error_that_says_so(store: redis.Redis, name: str, key: str, way: str) -> None:
+    store.rpush(key, "something else")
+    with pytest.raises(
+        BackendUnavailable, match=r"something else's: delete it, or choose another TASKLOCK\['KEY_PREFIX'\]"
+    ):
+        call(way, TaskLock(name, on_unavailable="raise"), "acquire")
+    assert store.lrange(key, 0, -1) == [b"something else"]
+    with pytest.raises(BackendUnavailable, match="WRONGTYPE"):
+        get_lock_info(name)
+    store.delete(key)
+
+
+def test_a_key_of_another_type_does_not_hide_the_others(store: redis.Redis, name: str, key: str) -> None:
+    store.rpush(key, "something else")
+    store.zadd(INDEX, {key: 9e15})
+    with TaskLock(f"{name}:other"):
+        assert {name, f"{name}:other"} <= set(listed())
+    store.delete(key)
+    assert name not in listed()
+
+
+# --- what the server loses
+
+
+@TWINS
+def test_script_flush_between_verbs(store: redis.Redis, name: str, way: str) -> None:
+    """Gold standard 8.34: scripts are sent again, whichever verb is first to miss its own."""
+    backend = get_backend()
+    lock = TaskLock(name)
+    for verb, answer in (("acquire", True), ("extend", True), ("release", Released.RELEASED)):
+        store.script_flush()
+        assert call(way, lock, verb) == answer
+    ask = an_ask(name)
+    store.script_flush()
+    granted(call(way, backend, "acquire", ask))
+    store.script_flush()
+    assert call(way, backend, "get", name).token == ask.token
+    store.script_flush()
+    assert backend.renew([Renewal(name, ask.token, 60_000)]) == [True]
+    store.script_flush()
+    assert name in listed()
+    store.script_flush()
+    assert force_release_task_lock(name) is True
+
+
+@TWINS
+def test_a_missing_script_costs_one_more_trip(proxy: Proxy, store: redis.Redis, name: str, way: str) -> None:
+    call(way, get_backend(), "get", name)
+    store.script_flush()
+    with proxy.recorded() as sent:
+        call(way, get_backend(), "get", name)
+    assert [request[0] for request in sent] == [b"EVALSHA", b"EVAL"]
+
+
+@TWINS
+def test_a_restart_between_verbs(configure: Any, redis_server: RedisServer, name: str, way: str) -> None:
+    """Gold standard 8.34: neither script nor lock is there any more, and no answer pretends otherwise."""
+    configure(LOCATION=redis_server.url)
+
+    def restart() -> None:
+        redis_server.kill()
+        redis_server.start()
+
+    async def on_one_loop() -> None:
+        lock = TaskLock(name)
+        assert await lock.aacquire() is True
+        restart()
+        await asyncio.sleep(0.05)
+        assert await lock.aextend() is False
+        assert lock.lost
+        assert await lock.arelease() is Released.GONE
+        assert await lock.aacquire() is True
+        restart()
+        await asyncio.sleep(0.05)
+        assert await lock.arelease() is Released.GONE
+
+    if way == "async":
+        asyncio.run(on_one_loop())
+        return
+    lock = TaskLock(name)
+    assert lock.acquire() is True
+    restart()
+    assert lock.extend() is False
+    assert lock.lost
+    assert lock.release() is Released.GONE
+    assert lock.acquire() is True
+    restart()
+    assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [False]
+    assert lock.release() is Released.GONE
+
+
+@TWINS
+def test_a_waiter_outlives_a_restart(configure: Any, redis_server: RedisServer, name: str, way: str) -> None:
+    """It loses its place, its channel and the holder it waited for, and takes the lock."""
+    configure(LOCATION=redis_server.url)
+    stranger = another_process(redis_server.url)
+    granted(stranger.acquire(an_ask(name)))
+    lock = TaskLock(name)
+    with ThreadPoolExecutor(1) as pool, redis.Redis.from_url(redis_server.url) as private:
+        waited = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
+        eventually(lambda: private.zcard(f"task_lock#queue:{name}") == 1)
+        redis_server.kill()
+        redis_server.start()
+        assert waited.result(10) is True
+        assert token_in(private, name) == lock.token
+        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
+    stranger.close()
+
+
+@pytest.mark.parametrize("kind", ["django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"])
+def test_clearing_the_cache_clears_the_locks_in_its_database(
+    settings: Any, redis_server: RedisServer, name: str, kind: str
+) -> None:
+    """Not prevented, only never silent: the holder is told. The backend's docstring says to use another database."""
+    from django_tasklock.backends.redis import RedisBackend
+
+    assert "cache.clear()" in (RedisBackend.__doc__ or "")
+    settings.CACHES = {"default": {"BACKEND": kind, "LOCATION": redis_server.url}}
+    settings.TASKLOCK = {"LOCATION": "default", "LEASE": 0.3}
+    told: list[str] = []
+    lock = TaskLock(name, on_lost=told.append)
+    assert lock.acquire() is True
+    caches["default"].clear()
+    eventually(lambda: told)
+    assert lock.lost
+    assert lock.release() is Released.GONE
+
+
+# --- what the index keeps
+
+
+def test_the_index_forgets_what_lapsed_long_ago(configure: Any, redis_server: RedisServer, name: str) -> None:
+    """Gold standard 8.15: a little at a time, with the grants: it does not grow with the locks that ever lapsed."""
+    configure(LOCATION=redis_server.url)
+    with redis.Redis.from_url(redis_server.url) as private:
+        private.zadd(INDEX, {f"task_lock:old{index}": index for index in range(1000)})
+        for _ in range(1000):
+            with TaskLock(name, lease=None):
+                pass
+        assert private.zcard(INDEX) == 0

@@ -1,0 +1,116 @@
+"""One verb, one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import TaskLock, acquire_task_lock, list_all_task_locks, release_task_lock
+from django_tasklock.backends import get_backend
+from django_tasklock.types import Released, Renewal
+from tests.support.proxy import Proxy
+from tests.support.redis_server import RedisServer
+from tests.support.stores import an_ask, granted, new_token
+from tests.support.twins import TWINS, another_process, call
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def known(proxy: Proxy, name: str) -> Proxy:
+    """A proxy, before a server that knows every script."""
+    backend = another_process()
+    ask = an_ask(f"{name}:known")
+    backend.acquire(ask)
+    backend.extend(ask.name, ask.token, 1000, 1000)
+    backend.renew([Renewal(ask.name, ask.token, 1000)])
+    backend.get(ask.name)
+    backend.records()
+    backend.remove(ask.name)
+    backend.release(ask.name, ask.token)
+    backend.close()
+    return proxy
+
+
+def requests(proxy: Proxy, act: Callable[[], object]) -> list[bytes]:
+    """What was sent for that, by command."""
+    with proxy.recorded() as sent:
+        act()
+    return [request[0] for request in sent]
+
+
+@TWINS
+def test_the_verbs_of_a_holder(known: Proxy, name: str, way: str) -> None:
+    lock = TaskLock(name)
+    for verb in ("acquire", "extend", "info", "release"):
+        assert requests(known, lambda verb=verb: call(way, lock, verb)) == [b"EVALSHA"], verb
+
+
+@TWINS
+def test_busy(known: Proxy, name: str, way: str) -> None:
+    """Who has it and for how long comes with the refusal."""
+    granted(get_backend().acquire(an_ask(name)))
+    lock = TaskLock(name)
+    assert requests(known, lambda: call(way, lock, "acquire")) == [b"EVALSHA"]
+    assert lock.conflict is not None
+    assert lock.conflict.holder is not None
+
+
+@TWINS
+def test_waiting_for_a_free_lock_costs_no_more(known: Proxy, name: str, way: str) -> None:
+    lock = TaskLock(name, blocking_timeout=30)
+    assert requests(known, lambda: call(way, lock, "acquire")) == [b"EVALSHA"]
+    assert call(way, lock, "release") is Released.RELEASED
+
+
+def test_the_plain_functions(known: Proxy, name: str) -> None:
+    assert requests(known, lambda: acquire_task_lock(name, 30)) == [b"EVALSHA"]
+    assert requests(known, lambda: release_task_lock(name)) == [b"EVALSHA"]
+    assert requests(known, list_all_task_locks) == [b"EVALSHA"]
+    assert requests(known, lambda: get_backend().remove(name)) == [b"EVALSHA"]
+
+
+def test_renewing_a_hundred(known: Proxy, store: redis.Redis, name: str) -> None:
+    backend = get_backend()
+    asks = [an_ask(f"{name}:{index}", ttl=5_000) for index in range(100)]
+    for ask in asks:
+        granted(backend.acquire(ask))
+    batch = [Renewal(ask.name, ask.token, 60_000) for ask in asks]
+    batch[17] = batch[17]._replace(token=new_token())
+    assert requests(known, lambda: backend.renew(batch)) == [b"EVALSHA"]
+    assert backend.renew(batch) == [index != 17 for index in range(100)]
+    assert all((store.pttl(f"task_lock:{ask.name}") > 30_000) is (index != 17) for index, ask in enumerate(asks))
+    for ask in asks:
+        backend.release(ask.name, ask.token)
+
+
+def test_renewing_more_leaves_room_for_others(known: Proxy, name: str) -> None:
+    """In parts: Redis serves nobody else while a script runs."""
+    backend = get_backend()
+    batch = [Renewal(f"{name}:{index}", "0" * 32, 1000) for index in range(250)]
+    assert requests(known, lambda: backend.renew(batch)) == [b"EVALSHA"] * 3
+    assert backend.renew(batch) == [False] * 250
+    assert requests(known, lambda: backend.renew([])) == []
+
+
+def test_as_the_server_counts(configure: Any, redis_server: RedisServer, name: str) -> None:
+    """Nothing beside the verbs: no PING, no WATCH, no second connection."""
+    configure(LOCATION=redis_server.url)
+
+    def pairs(count: int) -> None:
+        for _ in range(count):
+            with TaskLock(name, lease=None):
+                pass
+
+    pairs(1)
+    with redis.Redis.from_url(redis_server.url) as client:
+        before = client.info("stats")
+        pairs(100)
+        after = client.info("stats")
+    assert after["total_connections_received"] == before["total_connections_received"]
+    read = "total_reads_processed"
+    assert after[read] - before[read] <= 2 * 100 + 1  # and the asking itself

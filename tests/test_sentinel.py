@@ -1,0 +1,158 @@
+"""Locks behind Sentinel, found through django-redis: they follow the primary."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django_redis.pool import ConnectionFactory
+
+from django_tasklock import BackendUnavailable, TaskLock
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.backends.redis.location import TIMEOUT, async_pool, sync_pool
+from django_tasklock.types import Released
+from tests.support.exercise import exercise, exercise_async
+from tests.support.redis_server import free_port
+from tests.support.sentinel import SERVICE, Watched, watched
+from tests.support.stores import an_ask, eventually, granted
+from tests.support.twins import TWINS, call, token_in
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """One set of servers for the module."""
+    with watched(tmp_path_factory.mktemp("sentinel")) as found:
+        yield found
+
+
+@pytest.fixture
+def alias(settings: Any, configure: Callable[..., None]) -> Callable[..., None]:
+    """``alias(port, ...)`` makes the cache alias "locks", whose Sentinels listen there, and has locks use it."""
+
+    def set_alias(*ports: int, **options: Any) -> None:
+        ConnectionFactory._pools.clear()  # it keeps them by URL, whatever else the alias says
+        settings.CACHES = {
+            "locks": {
+                "BACKEND": "django_redis.cache.RedisCache",
+                "LOCATION": f"redis://{SERVICE}/3",
+                "OPTIONS": {
+                    "CLIENT_CLASS": "django_redis.client.SentinelClient",
+                    "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+                    "CONNECTION_POOL_CLASS": "redis.sentinel.SentinelConnectionPool",
+                    "SENTINELS": [("127.0.0.1", port) for port in ports],
+                    "SENTINEL_KWARGS": options,
+                },
+            }
+        }
+        configure(LOCATION="locks")
+
+    return set_alias
+
+
+@pytest.mark.parametrize("exercised", [exercise, exercise_async], ids=["sync", "async"])
+def test_the_primary_is_found(watch: Watched, alias: Any, name: str, exercised: Any) -> None:
+    alias(watch.port, decode_responses=True, socket_timeout=30)
+    with watch.primary(3) as store:
+        exercised(name, store)
+
+
+@pytest.mark.parametrize("exercised", [exercise, exercise_async], ids=["sync", "async"])
+def test_a_sentinel_that_is_away_is_passed_over(watch: Watched, alias: Any, name: str, exercised: Any) -> None:
+    alias(free_port(), watch.port)
+    with watch.primary(3) as store:
+        exercised(name, store)
+
+
+@TWINS
+def test_no_sentinel_at_all(alias: Any, name: str, way: str) -> None:
+    """Told as soon as with a server: no node has more than its share of the time."""
+    alias(free_port(), free_port(), free_port())
+    started = time.monotonic()
+    with pytest.raises(BackendUnavailable, match="MasterNotFound"):
+        call(way, TaskLock(name), "acquire")
+    assert time.monotonic() - started < 3
+
+
+def test_all_nodes_together_have_the_time_of_one(watch: Watched, alias: Any) -> None:
+    alias(watch.port, free_port(), free_port(), socket_timeout=30)
+    for pool in (sync_pool("locks"), async_pool("locks")):
+        nodes = [node.connection_pool.make_connection() for node in pool.sentinel_manager.sentinels]  # type: ignore[attr-defined]
+        assert len(nodes) == 3
+        for setting in ("socket_timeout", "socket_connect_timeout"):
+            assert sum(getattr(node, setting) for node in nodes) <= TIMEOUT + 0.001
+        assert all(node.retry._retries == 0 for node in nodes)
+
+
+def test_tls_to_the_primary_is_kept(watch: Watched, alias: Any, settings: Any) -> None:
+    """Asked for in the alias' URL: the connections of the locks are made that way too."""
+    import redis
+
+    alias(watch.port)
+    settings.CACHES = {"locks": {**settings.CACHES["locks"], "LOCATION": f"rediss://{SERVICE}/3"}}
+    options = settings.CACHES["locks"]["OPTIONS"]
+    options["CONNECTION_POOL_KWARGS"] = {"connection_class": redis.sentinel.SentinelManagedSSLConnection}
+    assert issubclass(sync_pool("locks").connection_class, redis.SSLConnection)
+    assert issubclass(async_pool("locks").connection_class, redis.asyncio.SSLConnection)
+
+
+def test_a_failover(watch: Watched, alias: Any, name: str) -> None:
+    """Gold standards 8.34 and 8.36: verbs on connections to the old primary go to the new one, whichever is first."""
+    alias(watch.port)
+    backend = get_backend()
+    assert isinstance(backend, RedisBackend)
+
+    async def scenario() -> None:
+        before, abefore = TaskLock(name), TaskLock(f"{name}:async")
+        assert before.acquire() is True
+        assert await abefore.aacquire() is True
+        old = watch.primary_port()
+        with watch.replica(3) as store:  # what has not got there yet would be lost, as with any failover
+            eventually(lambda: store.exists(f"task_lock:{name}", f"task_lock:{name}:async") == 2)
+        await asyncio.to_thread(watch.fail_over)
+        assert watch.primary_port() != old
+        with watch.primary(3) as store:
+            sync_ask, async_ask = an_ask(f"{name}:1"), an_ask(f"{name}:2")
+            granted(backend.acquire(sync_ask))
+            granted(await backend.aacquire(async_ask))
+            for ask in (sync_ask, async_ask):
+                assert token_in(store, ask.name) == ask.token
+            assert backend.release(sync_ask.name, sync_ask.token) is Released.RELEASED
+            assert await backend.arelease(async_ask.name, async_ask.token) is Released.RELEASED
+            assert before.release() is Released.RELEASED
+            assert await abefore.arelease() is Released.RELEASED
+            assert not store.exists(f"task_lock:{name}", f"task_lock:{name}:async")
+
+    asyncio.run(asyncio.wait_for(scenario(), 200))
+
+
+def test_a_demoted_primary_says_so_and_the_new_one_is_asked(watch: Watched, alias: Any, name: str) -> None:
+    """Its connections are still open, as where Sentinel could not close them: READONLY, not a lost lock."""
+    alias(watch.port)
+    backend = get_backend()
+
+    async def scenario() -> None:
+        lock, alock = TaskLock(name), TaskLock(f"{name}:async")
+        assert lock.acquire() is True
+        assert await alock.aacquire() is True
+        with watch.primary() as old:
+            # Read-only for the moment of two writes, then primary again: the same address, another answer.
+            old.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
+            try:
+                with pytest.raises(BackendUnavailable):
+                    backend.acquire(an_ask(f"{name}:1"))
+                with pytest.raises(BackendUnavailable):
+                    await backend.aacquire(an_ask(f"{name}:2"))
+            finally:
+                old.execute_command("REPLICAOF", "NO", "ONE")
+        assert lock.release() is Released.RELEASED
+        assert await alock.arelease() is Released.RELEASED
+
+    asyncio.run(scenario())
+    eventually(lambda: watch.primary().role()[0] == b"master", 30)

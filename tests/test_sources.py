@@ -1,0 +1,406 @@
+"""The code of the two documents this package answers: the task-lock rules and the video lock.
+
+Each test does what one of their blocks does, with the same calls and nothing changed but
+where the names are imported from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+from celery.exceptions import Retry
+
+from django_tasklock import (
+    TaskLockAcquireError,
+    acquire_task_lock,
+    extend_task_lock,
+    force_release_task_lock,
+    get_lock_holder,
+    get_lock_info,
+    get_lock_ttl,
+    is_task_locked,
+    list_all_task_locks,
+    release_task_lock,
+    task_lock_context,
+)
+from django_tasklock.backends import get_backend
+from tests.support.public import forget, forked, in_store, raw_redis, setting
+from tests.support.stores import LISTING, an_ask, granted, stores
+from tests.testapp.models import PlainVideo
+
+logger = logging.getLogger("tests.sources")
+celery = Celery("tests.sources", set_as_current=False)
+
+
+@pytest.fixture(params=stores(*LISTING))
+def store(request, settings) -> Iterator[str]:
+    """The name of the store in force, empty."""
+    yield from in_store(request.param, settings)
+
+
+@pytest.fixture
+def redis(settings) -> Iterator[object]:
+    """A client such as redis-cli, beside the library on the same Redis."""
+    with raw_redis() as client:
+        for _ in in_store("redis", settings):
+            yield client
+
+
+@pytest.fixture
+def held_by_another(store) -> str:
+    """Somebody else has lock 6; how people are shown who."""
+    ask = an_ask("6", holder='{"host": "worker-1", "pid": 41}')
+    granted(get_backend().acquire(ask))
+    return "worker-1:41"
+
+
+class TestContextBlocks:
+    """000, "context manager": both ways."""
+
+    @staticmethod
+    def with_an_exception(task_id, work):
+        try:
+            with task_lock_context(f"task_lock:{task_id}") as acquired:
+                assert acquired
+                work()
+        except TaskLockAcquireError:
+            logger.warning("busy")
+            return "skipped"
+        return "done"
+
+    @staticmethod
+    def with_a_check(task_id, work):
+        with task_lock_context(f"task_lock:{task_id}", raise_on_fail=False) as acquired:
+            if acquired:
+                work()
+                return "done"
+            logger.warning("busy")
+            return "skipped"
+
+    @pytest.mark.parametrize("way", ["with_an_exception", "with_a_check"])
+    def test_works_when_free(self, store, way):
+        worked = []
+        assert getattr(self, way)(6, lambda: worked.append(is_task_locked("task_lock:6"))) == "done"
+        assert worked == [True]
+        assert not is_task_locked("task_lock:6")
+
+    @pytest.mark.parametrize("way", ["with_an_exception", "with_a_check"])
+    def test_skips_when_busy(self, held_by_another, way):
+        assert getattr(self, way)(6, lambda: pytest.fail("the body must not run")) == "skipped"
+        assert get_lock_holder("task_lock:6") == held_by_another
+
+
+@celery.task
+def execute_task_in_a_block(task_id: int, work=None, **kwargs):
+    lock_key = f"task_lock:{task_id}"
+    try:
+        with task_lock_context(lock_key):
+            return work()
+    except TaskLockAcquireError:
+        logger.info("task %s runs already", task_id)
+        return None
+
+
+@celery.task
+def execute_task_by_hand(task_id: int, work=None, **kwargs):
+    lock_key = f"task_lock:{task_id}"
+    if not acquire_task_lock(lock_key):
+        logger.info("task %s runs already", task_id)
+        return None
+    try:
+        return work()
+    finally:
+        release_task_lock(lock_key)
+
+
+@pytest.mark.parametrize("task", [execute_task_in_a_block, execute_task_by_hand], ids=["block", "by hand"])
+class TestExecuteTask:
+    """000, "in a Celery task": the block, and acquire with release."""
+
+    def test_runs_once_at_a_time(self, store, task):
+        def work():
+            inner = [get_lock_info("task_lock:6")]
+            if store != "memory":  # what a second worker would meet
+                inner.append(forked(lambda: task(6, work=lambda: pytest.fail("twice"))))
+            return inner
+
+        info, *second = task(6, work=work)
+        assert info.name == "6"
+        assert second in ([], [None])
+        assert not is_task_locked("task_lock:6")
+
+    def test_skips_when_busy(self, held_by_another, task):
+        assert task(6, work=lambda: pytest.fail("the body must not run")) is None
+        assert get_lock_holder("6") == held_by_another
+
+    def test_gives_the_lock_back_when_the_work_fails(self, store, task):
+        with pytest.raises(ZeroDivisionError):
+            task(6, work=lambda: 1 / 0)
+        assert task(6, work=lambda: "again") == "again"
+
+    def test_run_by_celery_the_holder_is_the_task(self, store, task):
+        result = task.apply(args=(6,), kwargs={"work": lambda: get_lock_info("6")}, task_id="id-1").get()
+        assert result.task == task.name
+        assert result.task_id == "id-1"
+        assert "id-1" in result.holder
+
+
+class TestFunctionTable:
+    """000, "core functions": names, arguments by position, and kinds of answers."""
+
+    def test_all_nine(self, store):
+        assert acquire_task_lock("task_lock:6", 1800) is True
+        assert acquire_task_lock("task_lock:6", 1800) is False
+        assert extend_task_lock("task_lock:6", 3600) is True
+        assert is_task_locked("task_lock:6") is True
+        assert isinstance(get_lock_holder("task_lock:6"), str)
+        assert 1800 < get_lock_ttl("task_lock:6") <= 3600
+        assert get_lock_info("task_lock:6")["holder"] == get_lock_holder("task_lock:6")
+        assert [lock["name"] for lock in list_all_task_locks()] == ["6"]
+        assert release_task_lock("task_lock:6") is True
+        assert is_task_locked("task_lock:6") is False
+        assert force_release_task_lock("task_lock:6") is False
+
+    def test_the_default_is_an_hour(self, store):
+        assert acquire_task_lock("task_lock:6")
+        assert 3590 < get_lock_ttl("task_lock:6") <= 3600
+
+
+class TestStaleLocksBlock:
+    """000, "monitoring": a coroutine that lists all locks, on every store, inside a running loop."""
+
+    @staticmethod
+    async def check_stale_locks():
+        stale = []
+        locks = list_all_task_locks()
+        for lock in locks:
+            if lock["ttl"] > 7200:
+                logger.warning(f"perhaps stuck: {lock}")  # noqa: G004
+                stale.append(lock["name"])
+        return stale
+
+    def test_names_those_with_a_long_way_to_go(self, store, caplog):
+        assert acquire_task_lock("task_lock:6", 10_000)
+        assert acquire_task_lock("task_lock:7", 3600)
+        assert asyncio.run(self.check_stale_locks()) == ["6"]
+        [record] = [record for record in caplog.records if record.name == logger.name]
+        assert "name='6'" in record.getMessage()
+        assert "holder=" in record.getMessage()
+
+    def test_when_there_are_none(self, store):
+        assert asyncio.run(self.check_stale_locks()) == []
+
+    def test_the_other_functions_in_a_running_loop(self, store):
+        async def main():
+            assert acquire_task_lock("task_lock:6", 100)
+            assert not acquire_task_lock("task_lock:6")
+            assert extend_task_lock("task_lock:6", 200)
+            assert get_lock_ttl("task_lock:6") > 100
+            assert force_release_task_lock("task_lock:6")
+            with task_lock_context("task_lock:6"):
+                assert is_task_locked("task_lock:6")
+            assert not is_task_locked("task_lock:6")
+
+        asyncio.run(main())
+
+
+@pytest.mark.redis
+class TestRedisCli:
+    """000, "troubleshooting", and the scheme of what was there before: ``SET key value NX EX``."""
+
+    def test_get_ttl_and_del(self, redis):
+        assert acquire_task_lock("task_lock:6")
+        assert 3590 <= redis.ttl("task_lock:6") <= 3600
+        assert '"host"' in redis.get("task_lock:6")
+        assert redis.delete("task_lock:6") == 1
+        assert not is_task_locked("task_lock:6")
+        assert list_all_task_locks() == []
+        assert release_task_lock("task_lock:6") is False
+        assert acquire_task_lock("task_lock:6")
+
+    def test_who_still_locks_the_old_way_is_kept_out(self, redis):
+        """While a project moves over, old and new workers run side by side."""
+        assert acquire_task_lock("task_lock:1")
+        assert redis.set("task_lock:1", "worker-2", nx=True, ex=3600) is None
+        assert release_task_lock("task_lock:1")
+        assert redis.set("task_lock:1", "worker-2", nx=True, ex=3600) is True
+        assert not acquire_task_lock("task_lock:1")
+        assert not release_task_lock("task_lock:1")
+        assert redis.get("task_lock:1") == "worker-2"
+
+    def test_the_old_releasing_script_leaves_ours_alone(self, redis):
+        assert acquire_task_lock("task_lock:1")
+        compare_and_delete = (
+            "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
+        )
+        assert redis.eval(compare_and_delete, 1, "task_lock:1", "worker-2") == 0
+        assert release_task_lock("task_lock:1")
+
+    def test_the_lock_of_the_second_document(self, redis, settings):
+        """Under its own prefix the key is the one its commands name."""
+        settings.TASKLOCK = setting("redis", KEY_PREFIX="video_processing_lock:")
+        assert acquire_task_lock("video_processing_lock:123", timeout=7200)
+        assert "video_processing_lock:123" in redis.keys("video_processing_lock:*")
+        assert 7190 <= redis.ttl("video_processing_lock:123") <= 7200
+        assert redis.delete("video_processing_lock:123")
+        assert not is_task_locked("123")
+
+
+@pytest.mark.redis
+class TestRedisDown:
+    """000, "Redis is not available": the work goes on."""
+
+    @pytest.fixture(autouse=True)
+    def _down(self, redis_server, settings):
+        settings.TASKLOCK = {"LOCATION": redis_server.url}
+        redis_server.kill()
+        yield
+        forget()
+
+    @pytest.mark.parametrize("task", [execute_task_in_a_block, execute_task_by_hand], ids=["block", "by hand"])
+    def test_tasks_run_and_say_so(self, task, caplog):
+        started = time.monotonic()
+        assert task(6, work=lambda: "worked") == "worked"
+        assert time.monotonic() - started < 4
+        [warning, *_] = [record for record in caplog.records if record.name == "django_tasklock"]
+        assert warning.levelno == logging.WARNING
+        assert "lock '6'" in warning.getMessage()
+
+
+def get_video_lock_key(video_id):
+    return f"video_processing_lock:{video_id}"
+
+
+def acquire_video_lock(video_id, timeout=3600):
+    return acquire_task_lock(get_video_lock_key(video_id), timeout)
+
+
+def release_video_lock(video_id):
+    release_task_lock(get_video_lock_key(video_id))
+
+
+def is_video_locked(video_id):
+    return is_task_locked(get_video_lock_key(video_id))
+
+
+class TestVideoHelpers:
+    """002: its four helpers, one line each."""
+
+    def test_lock_one_video(self, store):
+        assert acquire_video_lock(123) is True
+        assert acquire_video_lock(123) is False
+        assert is_video_locked(123) is True
+        assert is_video_locked(124) is False
+        assert acquire_video_lock(124, timeout=7200) is True
+        assert release_video_lock(123) is None
+        assert is_video_locked(123) is False
+        assert is_video_locked(124) is True
+
+    def test_what_the_document_warns_of_does_not_happen(self, store):
+        """Its release deletes whatever is there. Gold standard 8.1."""
+        successor = an_ask(get_video_lock_key(123))
+        assert acquire_video_lock(123)
+        assert force_release_task_lock(get_video_lock_key(123))
+        granted(get_backend().acquire(successor))
+        release_video_lock(123)
+        assert is_video_locked(123)
+
+
+def transcode(video):
+    """Stands for ffmpeg; tests replace it."""
+
+
+@celery.task(bind=True, max_retries=3, default_retry_delay=60)
+def process_video(self, video_id):
+    if not acquire_video_lock(video_id, timeout=7200):
+        logger.warning("video %s is being processed", video_id)
+        return {"status": "skipped", "reason": "already_processing"}
+    try:
+        updated = (
+            PlainVideo.objects.filter(id=video_id, status__in=["uploading", "processing", "transcoding"])
+            .exclude(hls_file__isnull=False)
+            .update(status="processing")
+        )
+        if updated == 0:
+            logger.warning("video %s cannot be processed", video_id)
+            return {"status": "skipped", "reason": "invalid_state"}
+        transcode(PlainVideo.objects.get(id=video_id))
+        return {"status": "success", "video_id": video_id}
+    except Exception as error:
+        logger.error("video %s failed", video_id)
+        if self.request.retries < self.max_retries:
+            raise self.retry(exc=error) from error
+        return {"status": "error", "reason": str(error)}
+    finally:
+        release_video_lock(video_id)
+
+
+@pytest.mark.django_db(transaction=True)
+class TestProcessVideo:
+    """002, the whole task: lock, conditional update, work, retry, release."""
+
+    @pytest.fixture(params=stores("redis", "database"), autouse=True)
+    def _store(self, request, settings):
+        yield from in_store(request.param, settings)
+
+    @pytest.fixture
+    def video(self):
+        return PlainVideo.objects.create()
+
+    def test_works_once(self, video, monkeypatch):
+        met = []
+
+        def meanwhile(found):
+            met.append((found.status, is_video_locked(found.pk), forked(lambda: process_video(found.pk))))
+
+        monkeypatch.setattr(f"{__name__}.transcode", meanwhile)
+        assert process_video(video.pk) == {"status": "success", "video_id": video.pk}
+        assert met == [("processing", True, {"status": "skipped", "reason": "already_processing"})]
+        assert not is_video_locked(video.pk)
+
+    @pytest.mark.parametrize("done", [{"status": "ready"}, {"hls_file": "v.m3u8"}], ids=["state", "excluded"])
+    def test_a_finished_video_is_skipped(self, video, done):
+        PlainVideo.objects.update(**done)
+        assert process_video(video.pk) == {"status": "skipped", "reason": "invalid_state"}
+        assert not is_video_locked(video.pk)
+
+    def test_a_failure_is_retried_with_the_lock_given_back(self, video, monkeypatch):
+        monkeypatch.setattr(f"{__name__}.transcode", lambda video: 1 / 0)
+        sent = []
+        monkeypatch.setattr("celery.canvas.Signature.apply_async", lambda *args, **kwargs: sent.append(args))
+        process_video.push_request(args=(video.pk,), kwargs={}, id="id-1", called_directly=False, retries=0)
+        try:
+            with pytest.raises(Retry):
+                process_video.run(video.pk)
+        finally:
+            process_video.pop_request()
+        assert len(sent) == 1
+        assert not is_video_locked(video.pk)
+
+    def test_the_last_failure_is_the_result(self, video, monkeypatch):
+        monkeypatch.setattr(f"{__name__}.transcode", lambda video: 1 / 0)
+        result = process_video.apply(args=(video.pk,), retries=3).get()
+        assert result == {"status": "error", "reason": "division by zero"}
+        assert not is_video_locked(video.pk)
+
+
+@pytest.mark.redis
+def test_its_cache_configuration_is_enough(settings):
+    """002, "configuration": a Redis cache with a KEY_PREFIX, and no setting of ours."""
+    url = settings.TASKLOCK["LOCATION"]
+    cache = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": url, "KEY_PREFIX": "video_web"}
+    settings.CACHES = {"default": {**cache, "TIMEOUT": 3600}}
+    settings.TASKLOCK = {}
+    with raw_redis() as client:
+        client.flushdb()
+        assert acquire_video_lock(123)
+        assert client.exists("task_lock:video_processing_lock:123")
+        settings.CACHES = {"default": {**cache, "VERSION": 2}}  # a deploy must not hand every lock out twice
+        assert not acquire_video_lock(123)
+        client.flushdb()
+    forget()
