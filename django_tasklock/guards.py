@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Set
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import F, Model, Q
+from django.db.models import Exists, F, Model, Q
 
 from django_tasklock import signals
 from django_tasklock.exceptions import GuardRejected, TaskLockError
@@ -73,7 +73,7 @@ class StateGuard:
         done: Any = None,
         failed: Any = None,
         retry: Any = None,
-        exclude: Q | Mapping[str, Any] | None = None,
+        exclude: Q | Exists | Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(claim_from, str):
             raise TaskLockError(
@@ -89,9 +89,11 @@ class StateGuard:
         self.claim_as = claim_as
         self.done = done
         self.failed = failed
-        self.exclude = Q(**exclude) if isinstance(exclude, Mapping) else exclude
-        if exclude is not None and not getattr(self.exclude, "conditional", False):
-            raise TaskLockError(f"exclude must be a Q object or a dict of lookups, not {exclude!r}")
+        if exclude is not None and not isinstance(exclude, Q | Exists | Mapping):
+            raise TaskLockError(f"exclude must be a Q object, Exists(...) or a dict of lookups, not {exclude!r}")
+        if isinstance(exclude, Mapping):
+            exclude = Q(**exclude)
+        self.exclude = None if exclude is None else Q(exclude)
         if retry is not None and retry not in self.claim_from:
             raise TaskLockError(f"retry={retry!r} is not in claim_from: a row left in it could not be claimed again")
         if retry is None:

@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 __all__ = ["GuardedModel", "LockRow"]
+
+
+if TYPE_CHECKING:
+    _Field = models.Field[Any, Any]
+    _CharField = models.CharField[str, str]
+    _BigIntegerField = models.BigIntegerField[int, int]
+else:
+    _Field, _CharField, _BigIntegerField = object, models.CharField, models.BigIntegerField
+
+
+class _Claimed(_Field):
+    """Left by ``save()`` as it is in the row: an instance that was read earlier must not take the row back."""
+
+    plain = ""
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        return super().pre_save(model_instance, add) if add else models.F(self.attname)
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, self.plain, args, kwargs  # to a migration it is a column like any other
+
+
+class _Token(_Claimed, _CharField):
+    plain = "django.db.models.CharField"
+
+
+class _Epoch(_Claimed, _BigIntegerField):
+    plain = "django.db.models.BigIntegerField"
 
 
 class GuardedModel(models.Model):
@@ -13,10 +44,12 @@ class GuardedModel(models.Model):
 
     ``lock_token`` is the token of the last claim, ``lock_epoch`` how often the row was
     claimed. A write of an overtaken claim is refused because the two no longer match.
+    ``save()`` of an existing row does not write them; the other columns it does write, claim
+    or no claim: in a guarded body use ``current_claim().update()``.
     """
 
-    lock_token = models.CharField(_("lock token"), max_length=64, default="", blank=True, editable=False)
-    lock_epoch = models.BigIntegerField(_("lock epoch"), default=0, editable=False)
+    lock_token = _Token(_("lock token"), max_length=64, default="", blank=True, editable=False)
+    lock_epoch = _Epoch(_("lock epoch"), default=0, editable=False)
 
     class Meta:
         abstract = True

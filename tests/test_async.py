@@ -514,7 +514,7 @@ import asyncio, gc, os
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 import django
 django.setup()
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.conf import settings
 from tests.support.public import setting
 settings.TASKLOCK = setting({store!r})
@@ -546,6 +546,12 @@ for _ in range(5):
     asyncio.run(main())
     async_to_sync(main)()
     gc.collect()
+
+# A connection to the database belongs to its thread, not to a loop: here as in any script.
+from django.db import connections
+close = sync_to_async(connections.close_all)
+asyncio.run(close())
+async_to_sync(close)()
 print("fine")
 """
 

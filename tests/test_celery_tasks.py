@@ -223,6 +223,16 @@ class TestTasks:
             assert dumps(skipped, serializer=serializer)
         assert json.loads(dumps(skipped, serializer="json")[2]) == skipped
 
+    def test_a_row_that_was_deleted_after_the_task_was_published(self):
+        """Gold standard 8.29: the name needs no row, and a row that is gone is a skip that says so."""
+        video = Video.objects.create()
+        process_video.delay(video.pk)
+        name = f"celery-video:{video.pk}"
+        video.delete()
+        skipped = {"status": "skipped", "reason": "invalid_state", "name": name, "state": None}
+        assert work_off() == ("SUCCESS", skipped)
+        assert not TaskLock(name).locked()
+
     def test_a_task_that_meets_its_own_kind_is_skipped(self):
         """Gold standard 8.22: the second message neither waits nor fails nor retries."""
         bodies["report"] = lambda day: {"inner": elsewhere(lambda: report.apply((day,)).get())["reason"]}

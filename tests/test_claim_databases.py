@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import pytest
 from django.db import DatabaseError, OperationalError, connection, connections, transaction
@@ -23,7 +24,7 @@ from django_tasklock import (
     model_lock,
 )
 from django_tasklock.exceptions import TransactionOpen
-from django_tasklock.signals import claim_rejected, claim_stale
+from django_tasklock.signals import claim_rejected, claim_stale, lock_released
 from tests.support.guards import (
     AGAIN,
     GUARD,
@@ -74,6 +75,28 @@ class TestTransactions:
         row = model.objects.create()
         assert locked_body(model, lambda claim: seen(row))(row.pk) == ("processing", 0)
         assert seen(row) == ("ready", 0)
+
+    @both
+    @pytest.mark.parametrize("error", [None, ValueError])
+    def test_the_end_is_committed_before_the_lock_is_free(self, model, error):
+        """Gold standard 8.6: the next holder sees what the last one did."""
+        row = model.objects.create()
+        found = []
+
+        def body(claim):
+            if error:
+                raise error
+
+        def released(**details):
+            found.append(seen(row))
+
+        lock_released.connect(released)
+        try:
+            with suppress(ValueError):
+                locked_body(model, body)(row.pk)
+        finally:
+            lock_released.disconnect(released)
+        assert found == [("failed" if error else "ready", 0)]
 
     @both
     def test_every_write_is_committed_at_once(self, model):
@@ -572,42 +595,49 @@ def changes(queryset, **values):
 original_update = QuerySet.update
 
 
+def set_option(monkeypatch, name, value):
+    """Another entry in the database's OPTIONS, from the next connection on, also of other threads."""
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], name, value)
+    connections["default"].__dict__.pop("isolation_level", None)
+    connection.close()
+
+
+@pytest.fixture
+def _options_are_put_back(monkeypatch):
+    yield
+    monkeypatch.undo()
+    connections["default"].__dict__.pop("isolation_level", None)
+    connection.close()
+
+
+@pytest.mark.usefixtures("_options_are_put_back")
 class TestSnapshots:
-    @pytest.mark.skipif(connection.vendor == "sqlite", reason="one writer at a time: nobody can take over meanwhile")
     def test_an_old_view_of_the_row_does_not_hide_that_it_was_taken(self, monkeypatch):
-        """REPEATABLE READ goes on showing the row as it was when the transaction began."""
+        """REPEATABLE READ, and SQLite's log, go on showing the row as it was when the transaction began."""
         if connection.vendor == "mysql":
-            monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", "repeatable read")
-        else:
+            set_option(monkeypatch, "isolation_level", "repeatable read")
+        elif connection.vendor == "postgresql":
             from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
-            monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", IsolationLevel.REPEATABLE_READ)
-        connections["default"].__dict__.pop("isolation_level", None)
-        connection.close()
+            set_option(monkeypatch, "isolation_level", IsolationLevel.REPEATABLE_READ)
+        else:
+            set_option(monkeypatch, "transaction_mode", "DEFERRED")
         video = Video.objects.create()
         claim = take(video)
-        try:
-            with pytest.raises((StaleClaim, OperationalError)), transaction.atomic():
-                assert claim.valid
-                elsewhere(lambda: take(video))
-                assert claim.valid, "this is no old view"
-                claim.update(progress=40)
-        finally:
-            connection.close()
-            monkeypatch.undo()
-            connections["default"].__dict__.pop("isolation_level", None)
+        with pytest.raises((StaleClaim, OperationalError)), transaction.atomic():
+            assert claim.valid
+            elsewhere(lambda: take(video))
+            assert claim.valid, "this is no old view"
+            claim.update(progress=40)
         assert states(video) == ("processing", 0, 2)
 
 
 class TestTwoConnections:
     @pytest.fixture(autouse=True)
-    def _sqlite_as_django_sets_it_up(self, monkeypatch):
+    def _sqlite_as_django_sets_it_up(self, monkeypatch, _options_are_put_back):
         """A transaction that takes the lock with its first write, not as it begins."""
         if connection.vendor == "sqlite":
-            monkeypatch.setitem(connection.settings_dict["OPTIONS"], "transaction_mode", "DEFERRED")
-        connection.close()
-        yield
-        connection.close()
+            set_option(monkeypatch, "transaction_mode", "DEFERRED")
 
     def test_a_take_over_before_the_block_keeps_everything_out(self):
         video = Video.objects.create()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from django_tasklock import TaskLock, TaskLockError, force_release_task_lock
 from django_tasklock.backends import get_backend
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted
-from tests.support.twins import TWINS, another_process, call
+from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -28,9 +29,10 @@ def server(configure: Any, redis_server: RedisServer) -> RedisServer:
 
 
 @pytest.fixture
-def private(server: RedisServer) -> redis.Redis:
+def private(server: RedisServer) -> Iterator[redis.Redis]:
     """That Redis, asked directly."""
-    return redis.Redis.from_url(server.url)
+    with redis.Redis.from_url(server.url) as client:
+        yield client
 
 
 def next_fence(way: str, name: str) -> int:
@@ -44,7 +46,7 @@ def next_fence(way: str, name: str) -> int:
 
 def grows(numbers: list[int]) -> bool:
     """Whether each is greater than the one before."""
-    return all(earlier < later for earlier, later in zip(numbers, numbers[1:], strict=False))
+    return all(earlier < later for earlier, later in pairwise(numbers))
 
 
 @TWINS
@@ -157,18 +159,20 @@ def test_waiters_have_their_own(server: RedisServer, private: redis.Redis, name:
 
 
 @TWINS
-def test_a_stale_holder_is_told_its_own(server: RedisServer, private: redis.Redis, name: str, way: str) -> None:
+def test_a_stale_holder_is_told_its_own(
+    server: RedisServer, private: redis.Redis, another: Any, name: str, way: str
+) -> None:
     """Gold standard 8.39: after the take-over the old holder's number is still the old one."""
     stale = TaskLock(name, lease=None, timeout=0.1)
     assert call(way, stale, "acquire") is True
     own = stale.fence
     eventually(lambda: stale.lost and not private.exists(f"task_lock:{name}"))
-    another = granted(another_process(server.url).acquire(an_ask(name)))
-    assert stale.fence == own < another.fence
+    newer = granted(another(server.url).acquire(an_ask(name)))
+    assert stale.fence == own < newer.fence
     assert not call(way, stale, "release")
     with pytest.raises(TaskLockError, match="acquire"):
         _ = stale.fence
-    assert get_backend().get(name).fence == another.fence  # type: ignore[union-attr]
+    assert get_backend().get(name).fence == newer.fence  # type: ignore[union-attr]
 
 
 def test_nested_holders_have_one(server: RedisServer, name: str) -> None:

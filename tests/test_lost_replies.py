@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,7 +27,7 @@ from django_tasklock.heartbeat import heartbeat
 from django_tasklock.types import Released, Renewal, monotonic
 from tests.support.proxy import Proxy, Request, scripts
 from tests.support.stores import an_ask, eventually, granted, new_token
-from tests.support.twins import TWINS, another_process, call, token_in
+from tests.support.twins import TWINS, call, token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -35,14 +35,6 @@ pytestmark = pytest.mark.redis
 ACQUIRE, RELEASE, EXTEND, RENEW, REMOVE = map(scripts, ("acquire", "release", "extend", "renew", "remove"))
 STRANGER = new_token()
 Store = redis.Redis  # bytes in and out
-
-
-@pytest.fixture
-def stranger() -> Iterator[RedisBackend]:
-    """Another process, which the faults do not touch."""
-    backend = another_process()
-    yield backend
-    backend.close()
 
 
 def enqueue(request: Request) -> bool:

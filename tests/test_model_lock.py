@@ -238,6 +238,13 @@ class TestEndings:
         if state == "processing":
             assert process(video.pk) == "done"
 
+    @pytest.mark.parametrize("result", [None, False, 0, "", {}, ValueError("returned, not raised")], ids=repr)
+    def test_whatever_it_returns_is_a_success(self, result):
+        """Gold standard 8.32: only an exception is a failure."""
+        video = Video.objects.create()
+        assert process(video.pk, lambda claim: result) is result
+        assert states(video) == ("ready", 0, 1)
+
     def test_given_back_to_the_state_for_another_try(self):
         video = Video.objects.create()
         guard = StateGuard(claim_from=["new", "uploading"], claim_as="processing", failed="failed", retry="new")

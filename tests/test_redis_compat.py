@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
+from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from django_redis.pool import ConnectionFactory
 
@@ -19,6 +21,7 @@ from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.location import async_pool, sync_pool
+from django_tasklock.backends.redis.subscribers import tell_deaf
 from django_tasklock.types import Released
 from tests.support import environment
 from tests.support.exercise import exercise, exercise_async
@@ -26,7 +29,7 @@ from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted
 from tests.support.tls import self_signed
-from tests.support.twins import TWINS, another_process, call, token_in
+from tests.support.twins import TWINS, call, token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -49,9 +52,10 @@ def server(socket_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def database(server: RedisServer) -> Callable[[int], redis.Redis]:
+def database(server: RedisServer) -> Iterator[Callable[[int], redis.Redis]]:
     """The server's databases, asked directly."""
-    return lambda number: redis.Redis(port=server.port, db=number)
+    with contextlib.ExitStack() as stack:
+        yield lambda number: stack.enter_context(redis.Redis(port=server.port, db=number))
 
 
 # --- by URL
@@ -182,23 +186,19 @@ def test_keys_do_not_depend_on_the_cache_s(
 
 @ALIASES
 def test_two_aliases_with_one_url_share_no_connection(
-    server: RedisServer, settings: Any, configure: Any, name: str, kind: str
+    server: RedisServer, settings: Any, configure: Any, database: Any, name: str, kind: str
 ) -> None:
     """django-redis has one pool per URL: what the cache does to its connections must not reach the locks'."""
-    from django.core.cache import caches
-
     location = f"redis://127.0.0.1:{server.port}/7"
     settings.CACHES = {"locks": {"BACKEND": KINDS[kind], "LOCATION": location}}
     configure(LOCATION="locks")
     caches["locks"].set("something", "else", 60)
     with TaskLock(name) as lock:
-        client = redis.Redis(port=server.port)
         ours = get_backend().wire._idle[0][0]._sock.getsockname()  # type: ignore[attr-defined]
         caches["locks"].get("something")
         caches["locks"].close()
-        assert "{}:{}".format(*ours) in {found["addr"] for found in client.client_list()}
+        assert "{}:{}".format(*ours) in {found["addr"] for found in database(0).client_list()}
         assert lock.held
-        client.close()
 
 
 def test_pools_have_short_timeouts_and_no_retries(server: RedisServer, alias: Any) -> None:
@@ -218,8 +218,8 @@ def test_a_shorter_timeout_is_kept(server: RedisServer) -> None:
 
 @pytest.mark.parametrize(
     ("location", "says"),
-    [("nowhere", "neither a CACHES alias nor"), ("locmem", "no single Redis primary"), ("db", "no single Redis primary")],
-)  # fmt: skip
+    [("nowhere", "neither a CACHES alias nor"), ("locmem", "no single Redis"), ("db", "no single Redis")],
+)
 def test_a_location_that_is_no_redis(location: str, says: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=says):
         sync_pool(location)
@@ -282,14 +282,11 @@ def test_a_user_without_the_keys(configure: Any, user: Any, store: redis.Redis, 
 
 @TWINS
 def test_a_user_without_channels_waits_by_asking(
-    configure: Any, user: Any, store: redis.Redis, name: str, way: str, warnings_logged: Callable[[], list[str]]
+    configure: Any, user: Any, store: redis.Redis, stranger: RedisBackend, name: str, way: str, warnings_logged: Any
 ) -> None:
     """Who may not listen is not in the queue, and gets the lock when it is free all the same."""
-    from django_tasklock.backends.redis.subscribers import tell_deaf
-
     tell_deaf.cache_clear()
     configure(LOCATION=user("~task_lock*", "resetchannels", "+@all"))
-    stranger = another_process()
     ask = an_ask(name)
     granted(stranger.acquire(ask))
     lock = TaskLock(name)
@@ -301,15 +298,14 @@ def test_a_user_without_channels_waits_by_asking(
         assert waited.result(10) is True
         assert token_in(store, name) == lock.token
         assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
-    stranger.close()
 
 
 @TWINS
 def test_a_holder_without_channels_releases_to_waiters_that_look(
-    configure: Any, user: Any, store: redis.Redis, name: str, way: str
+    configure: Any, user: Any, another: Any, store: redis.Redis, name: str, way: str
 ) -> None:
     """It may not tell the waiter, who has subscribed: the lock is left free for it to find."""
-    mute = another_process(user("~task_lock*", "resetchannels", "+@all"))
+    mute = another(user("~task_lock*", "resetchannels", "+@all"))
     ask = an_ask(name)
     granted(mute.acquire(ask))
     configure(LOCATION=os.environ[environment.REDIS])
@@ -321,15 +317,14 @@ def test_a_holder_without_channels_releases_to_waiters_that_look(
         assert waited.result(10) is True
         assert store.zcard(f"task_lock#queue:{name}") == 0
         assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
-    mute.close()
 
 
 def test_waiters_who_may_publish_to_nobody_leave_no_place_behind(
-    configure: Any, user: Any, store: redis.Redis, name: str
+    user: Any, another: Any, store: redis.Redis, name: str
 ) -> None:
     """Two wait; the one that finds the lock free goes, and takes its own place with it."""
     listening = user("~task_lock*", "&task_lock#*", "+@all", "-publish")
-    first, second = another_process(listening), another_process(listening)
+    first, second = another(listening), another(listening)
     holder = an_ask(name)
     granted(first.acquire(holder))
     asks = [an_ask(name), an_ask(name)]
@@ -342,6 +337,4 @@ def test_waiters_who_may_publish_to_nobody_leave_no_place_behind(
     assert store.zcard(f"task_lock#queue:{name}") == 1
     waiters[0].leave()
     assert store.zcard(f"task_lock#queue:{name}") == 0
-    for waiter, backend in zip(waiters, (first, second), strict=True):
-        waiter.leave()
-        backend.close()
+    waiters[1].leave()

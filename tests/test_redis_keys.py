@@ -23,11 +23,12 @@ from django_tasklock import (
     list_all_task_locks,
 )
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.types import Released, Renewal
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted
-from tests.support.twins import TWINS, another_process, call, token_in
+from tests.support.twins import TWINS, call, token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -85,9 +86,10 @@ def test_del_frees_the_lock(store: redis.Redis, name: str, key: str, way: str) -
 
 
 @TWINS
-def test_del_wakes_a_waiter_that_sleeps(store: redis.Redis, name: str, key: str, way: str) -> None:
+def test_del_wakes_a_waiter_that_sleeps(
+    store: redis.Redis, stranger: RedisBackend, name: str, key: str, way: str
+) -> None:
     """Nobody publishes that; whoever waits looks once a second by itself."""
-    stranger = another_process()
     granted(stranger.acquire(an_ask(name)))
     lock = TaskLock(name)
     with ThreadPoolExecutor(1) as pool:
@@ -97,7 +99,6 @@ def test_del_wakes_a_waiter_that_sleeps(store: redis.Redis, name: str, key: str,
         assert waited.result(5) is True
         assert token_in(store, name) == lock.token
         assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
-    stranger.close()
 
 
 def test_a_deleted_index_comes_back_with_the_renewals(store: redis.Redis, name: str, key: str) -> None:
@@ -271,10 +272,12 @@ def test_a_restart_between_verbs(configure: Any, redis_server: RedisServer, name
 
 
 @TWINS
-def test_a_waiter_outlives_a_restart(configure: Any, redis_server: RedisServer, name: str, way: str) -> None:
+def test_a_waiter_outlives_a_restart(
+    configure: Any, redis_server: RedisServer, another: Any, name: str, way: str
+) -> None:
     """It loses its place, its channel and the holder it waited for, and takes the lock."""
     configure(LOCATION=redis_server.url)
-    stranger = another_process(redis_server.url)
+    stranger = another(redis_server.url)
     granted(stranger.acquire(an_ask(name)))
     lock = TaskLock(name)
     with ThreadPoolExecutor(1) as pool, redis.Redis.from_url(redis_server.url) as private:
@@ -285,7 +288,6 @@ def test_a_waiter_outlives_a_restart(configure: Any, redis_server: RedisServer, 
         assert waited.result(10) is True
         assert token_in(private, name) == lock.token
         assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
-    stranger.close()
 
 
 @pytest.mark.parametrize("kind", ["django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"])
@@ -293,8 +295,6 @@ def test_clearing_the_cache_clears_the_locks_in_its_database(
     settings: Any, redis_server: RedisServer, name: str, kind: str
 ) -> None:
     """Not prevented, only never silent: the holder is told. The backend's docstring says to use another database."""
-    from django_tasklock.backends.redis import RedisBackend
-
     assert "cache.clear()" in (RedisBackend.__doc__ or "")
     settings.CACHES = {"default": {"BACKEND": kind, "LOCATION": redis_server.url}}
     settings.TASKLOCK = {"LOCATION": "default", "LEASE": 0.3}

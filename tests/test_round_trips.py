@@ -10,29 +10,28 @@ import redis
 
 from django_tasklock import TaskLock, acquire_task_lock, list_all_task_locks, release_task_lock
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.types import Released, Renewal
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, granted, new_token
-from tests.support.twins import TWINS, another_process, call
+from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
-def known(proxy: Proxy, name: str) -> Proxy:
+def known(proxy: Proxy, stranger: RedisBackend, name: str) -> Proxy:
     """A proxy, before a server that knows every script."""
-    backend = another_process()
     ask = an_ask(f"{name}:known")
-    backend.acquire(ask)
-    backend.extend(ask.name, ask.token, 1000, 1000)
-    backend.renew([Renewal(ask.name, ask.token, 1000)])
-    backend.get(ask.name)
-    backend.records()
-    backend.remove(ask.name)
-    backend.release(ask.name, ask.token)
-    backend.close()
+    stranger.acquire(ask)
+    stranger.extend(ask.name, ask.token, 1000, 1000)
+    stranger.renew([Renewal(ask.name, ask.token, 1000)])
+    stranger.get(ask.name)
+    stranger.records()
+    stranger.remove(ask.name)
+    stranger.release(ask.name, ask.token)
     return proxy
 
 

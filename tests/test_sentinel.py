@@ -22,7 +22,7 @@ from tests.support.stores import an_ask, eventually, granted
 from tests.support.twins import TWINS, call, token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
-pytestmark = [pytest.mark.redis, pytest.mark.slow]
+pytestmark = pytest.mark.redis
 
 
 @pytest.fixture(scope="module")
@@ -155,4 +155,3 @@ def test_a_demoted_primary_says_so_and_the_new_one_is_asked(watch: Watched, alia
         assert await alock.arelease() is Released.RELEASED
 
     asyncio.run(scenario())
-    eventually(lambda: watch.primary().role()[0] == b"master", 30)

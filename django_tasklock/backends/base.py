@@ -12,6 +12,7 @@ policy is. Names come in without the key prefix. Every verb
 from __future__ import annotations
 
 import random
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -74,8 +75,20 @@ class Backend(ABC):
         """Let go of connections. The backend can be used again afterwards."""
 
     async def aacquire(self, ask: Ask) -> Grant | Busy:
-        """``acquire`` for coroutines."""
-        return await sync_to_async(self.acquire)(ask)
+        """``acquire`` for coroutines. If it is cancelled, its thread goes on, and gives back what it is granted."""
+        cancelled = threading.Event()
+
+        def acquire() -> Grant | Busy:
+            answer = self.acquire(ask)
+            if cancelled.is_set() and isinstance(answer, Grant):
+                self.release(ask.name, ask.token)
+            return answer
+
+        try:
+            return await sync_to_async(acquire)()
+        except BaseException:
+            cancelled.set()
+            raise
 
     async def arelease(self, name: str, token: str) -> Released:
         """``release`` for coroutines."""

@@ -200,11 +200,11 @@ PROCESSES = 8
 
 
 class Tried(NamedTuple):
-    """One claim of a process: its epoch, and whether its completion was accepted."""
+    """One claim of a process: its epoch, and whether what it wrote beside the row was let in."""
 
     process: int
     epoch: int
-    accepted: bool
+    noted: bool
 
 
 def race(pk: int, rounds: int) -> list[Tried]:
@@ -233,16 +233,20 @@ def _race(process: int, pk: int, rounds: int) -> list[Tried]:
     tried = []
     try:
         _together.wait()
-        for _ in range(rounds):
+        for number in range(rounds):
             claim = Claim.take(Video, pk, AGAIN, new_token())
+            noted = False
             try:
                 claim.update(progress=claim.epoch)
-                with claim.transaction():  # the notes are in the order of the completions
-                    claim.finish()
+                with claim.transaction():  # the notes are in the order in which they were let in
                     Note.objects.create(video_id=pk, text=str(claim.epoch))
-                tried.append(Tried(process, claim.epoch, True))
+                    if number % 2:
+                        claim.finish()
+                noted = True
+                claim.finish()
             except StaleClaim:
-                tried.append(Tried(process, claim.epoch, False))
+                pass
+            tried.append(Tried(process, claim.epoch, noted))
     except BaseException:
         _together.abort()  # the others would wait for this one
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import redis
+from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.db import connections
 from django.dispatch import Signal
@@ -46,6 +48,8 @@ def in_store(store: str, settings: Any, **more: Any) -> Iterator[str]:
     clear(store)
     yield store
     forget()
+    if store == "database":  # coroutines used it in a thread of asgiref's, which stays, as would its connection
+        asyncio.run(sync_to_async(connections.close_all)())
 
 
 def forget() -> None:
@@ -98,7 +102,8 @@ def forked(work: Callable[[], T]) -> T:
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         data = pipe.read()
-    os.waitpid(child, 0)
+    status = os.waitpid(child, 0)[1]
+    assert data, f"the child died with status {status}"
     good, value = pickle.loads(data)
     assert good, value
     return value
@@ -117,7 +122,7 @@ def script(code: str, *options: str, cwd: Path = PROJECT, **environment: str) ->
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
+    assert done.stderr == "", done.stderr
     return done.stdout
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import redis
 
+from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.conf import Settings
 from django_tasklock.heartbeat import heartbeat
 from tests.support import environment
 from tests.support.proxy import Proxy
@@ -29,6 +31,26 @@ def store() -> Iterator[redis.Redis[bytes]]:
     """The Redis of the run, asked directly."""
     with redis.Redis.from_url(os.environ[environment.REDIS]) as client:
         yield client
+
+
+@pytest.fixture
+def another() -> Iterator[Callable[..., RedisBackend]]:
+    """``another(location)`` is a backend as another process has it: connections of its own, past any proxy."""
+    made: list[RedisBackend] = []
+
+    def make(location: str = "") -> RedisBackend:
+        made.append(RedisBackend(Settings(LOCATION=location or os.environ[environment.REDIS])))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+@pytest.fixture
+def stranger(another: Callable[..., RedisBackend]) -> RedisBackend:
+    """One of them, on the Redis of the run."""
+    return another()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.sentinel import Sentinel
 
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.stores import eventually
@@ -23,12 +24,12 @@ class Watched:
     def __init__(self, servers: tuple[RedisServer, RedisServer], sentinel: RedisServer) -> None:
         self.servers = servers
         self.sentinel = redis.Redis(port=sentinel.port)
+        self._clients = Sentinel([("127.0.0.1", sentinel.port)])
         self.port = sentinel.port
 
     def primary_port(self) -> int:
         """Where Sentinel sends writers now."""
-        _, port = self._ask("GET-MASTER-ADDR-BY-NAME")
-        return int(port)
+        return int(self._clients.discover_master(SERVICE)[1])
 
     def primary(self, db: int = 0) -> redis.Redis:
         """That server, asked directly."""
@@ -41,12 +42,14 @@ class Watched:
         return redis.Redis(port=port, db=db)
 
     def fail_over(self) -> None:
-        """Make the replica the primary; returns when the old primary has become a replica."""
-        old = self.primary_port()
-        eventually(self._begun, 30)
-        eventually(lambda: self.primary_port() != old, 60)
-        eventually(lambda: _role(self.primary_port()) == b"master", 60)
-        eventually(lambda: _role(old) == b"slave", 60)
+        """Make the replica the primary, and the primary a replica whose connections stay open."""
+        with self.primary() as old:
+            before = self.primary_port()
+            eventually(self._begun, 30)
+            eventually(lambda: self.primary_port() != before, 60)
+            with self.primary() as new:
+                eventually(lambda: new.role()[0] == b"master", 60)
+            old.execute_command("REPLICAOF", "127.0.0.1", str(self.primary_port()))  # Sentinel takes its time for that
 
     def _begun(self) -> bool:
         with contextlib.suppress(redis.ResponseError):  # no good replica yet: it has not heard of it
@@ -54,14 +57,8 @@ class Watched:
         return False
 
     def _ask(self, question: str) -> Any:
-        # Not by redis-py's methods for it, which differ by version, and are broken in one.
+        # Not by redis-py's methods for it, which differ by version, and are broken in one of them.
         return self.sentinel.execute_command("SENTINEL", question, SERVICE)
-
-
-def _role(port: int) -> bytes | None:
-    with contextlib.suppress(redis.ConnectionError), redis.Redis(port=port) as client:
-        return bytes(client.role()[0])
-    return None
 
 
 @contextlib.contextmanager
@@ -80,12 +77,14 @@ def watched(directory: Path) -> Iterator[Watched]:
         config.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {directory}\n"
             f"sentinel monitor {SERVICE} 127.0.0.1 {servers[0].port} 1\n"
-            f"sentinel down-after-milliseconds {SERVICE} 120000\n"  # it fails over when told, not when a machine is slow
+            f"sentinel down-after-milliseconds {SERVICE} 120000\n"  # fails over when told, not on a slow machine
             f"sentinel failover-timeout {SERVICE} 10000\n"
         )
         sentinel = stack.enter_context(RedisServer(port, sentinel=config))
         found = Watched((servers[0], servers[1]), sentinel)
         eventually(lambda: found._ask("REPLICAS"), 30)
-        eventually(lambda: redis.Redis(port=servers[1].port).info("replication")["master_link_status"] == "up", 30)
+        with found.replica() as replica:
+            eventually(lambda: replica.info("replication")["master_link_status"] == "up", 30)
         yield found
-        found.sentinel.close()
+        for client in (found.sentinel, *found._clients.sentinels):
+            client.close()

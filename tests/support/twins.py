@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ from asgiref.sync import async_to_sync
 
 from django_tasklock import TaskLock
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.conf import Settings
-from tests.support import environment
 
-__all__ = ["TWINS", "another_process", "call", "token_in"]
+__all__ = ["TWINS", "call", "token_in"]
 
 TWINS = pytest.mark.parametrize("way", ["sync", "async"])
 
@@ -25,11 +22,6 @@ def call(way: str, subject: TaskLock | RedisBackend, verb: str, *arguments: Any,
     if way == "sync":
         return getattr(subject, verb)(*arguments, **options)
     return async_to_sync(getattr(subject, f"a{verb}"))(*arguments, **options)
-
-
-def another_process(location: str = "") -> RedisBackend:
-    """A backend as another process has it: connections of its own, past any proxy."""
-    return RedisBackend(Settings(LOCATION=location or os.environ[environment.REDIS]))
 
 
 def token_in(store: redis.Redis[bytes], name: str) -> str | None:

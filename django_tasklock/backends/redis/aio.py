@@ -8,6 +8,7 @@ garbage collector.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 import time
@@ -85,8 +86,14 @@ class AsyncWire:
         self._idle.append((connection, time.monotonic()))
 
     async def discard(self, connection: Any) -> None:
-        """Close a connection, without waiting for the other side."""
+        """Close a connection that may have failed, without waiting for the other side."""
         await connection.disconnect(nowait=True)
+        await self._pool.release(connection)
+
+    async def close(self, connection: Any) -> None:
+        """Close one that has not: TLS is not closed before the other side has said so too."""
+        with contextlib.suppress(RedisError, OSError):
+            await connection.disconnect()
         await self._pool.release(connection)
 
     async def drop(self) -> None:
@@ -99,9 +106,11 @@ class AsyncWire:
             yield
         finally:
             self._closer = None
-            await self.drop()
+            while self._idle:
+                await self.close(self._idle.pop()[0])
             for pool in pools(self._pool):
-                await pool.disconnect()
+                with contextlib.suppress(RedisError, OSError):
+                    await pool.disconnect()
 
 
 def open_still(connection: Any) -> bool:
@@ -155,5 +164,9 @@ class AsyncWires:
         return await connection.read_response(timeout=seconds)
 
     async def discard(self, connection: Any) -> None:
-        """Close a connection made by ``subscribe``."""
+        """Close a connection made by ``subscribe`` that failed."""
         await self.wire.discard(connection)
+
+    async def close(self, connection: Any) -> None:
+        """Close a connection made by ``subscribe``."""
+        await self.wire.close(connection)

@@ -219,14 +219,15 @@ class AsyncWaiter:
     async def leave(self) -> None:
         """Give up the place and close the connection."""
         connection, self._connection = self._connection, None
-        if connection is not None:
-            await self.backend.aio.discard(connection)
-        if self._queued:
-            self._queued = False
-            try:
+        try:
+            if self._queued:
+                self._queued = False
                 await self.backend.aio.call(LEAVE, leaving(self.backend.layout, self.ask, self._channel))
-            except BackendUnavailable as error:
-                tell_left(self.ask.name, error)
+        except BackendUnavailable as error:
+            tell_left(self.ask.name, error)
+        finally:
+            if connection is not None:
+                await self.backend.aio.close(connection)
 
 
 def tell_left(name: str, error: BackendUnavailable) -> None:

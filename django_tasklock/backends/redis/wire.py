@@ -175,10 +175,16 @@ class Wire:
 
 def quiet(connection: Any) -> bool:
     """Whether an idle connection is open, with nothing to read: neither a stray reply nor the end."""
+    sock = getattr(connection, "_sock", None)
     try:
-        return not connection.can_read(0)
+        if sock is None or sock.gettimeout() is not None:
+            return not connection.can_read(0)
+        sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # can_read() would give the time back to Python
+    except BlockingIOError:
+        return True
     except (RedisError, OSError):
         return False
+    return False
 
 
 def kernel_timed(connection: Any) -> Any:

@@ -1,0 +1,217 @@
+"""What happened to locks, counted."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from django_tasklock import (
+    TaskLock,
+    acquire_task_lock,
+    force_release_task_lock,
+    metrics,
+    release_task_lock,
+    signals,
+    task_lock_context,
+)
+from django_tasklock.exceptions import TaskLockAcquireError
+from tests.support.public import forget, forked, in_store, script
+from tests.support.stores import eventually
+
+ALWAYS = {"lost", "forced", "unavailable", "claims_rejected", "claims_stale", "conflicts_skip"}
+
+
+@pytest.fixture(autouse=True)
+def _memory(settings) -> Iterator[str]:
+    yield from in_store("memory", settings)
+
+
+@pytest.fixture
+def counted() -> Callable[[], dict[str, int]]:
+    """What was added to the counts since the test began."""
+    before = metrics.snapshot()
+    return lambda: {what: number - before.get(what, 0) for what, number in metrics.snapshot().items()}
+
+
+@pytest.fixture
+def acquisitions() -> Iterator[None]:
+    """Acquisitions are counted, too; not afterwards."""
+    metrics.install(acquisitions=True)
+    yield
+    for counted_signal, what in metrics._ACQUISITIONS.items():
+        assert counted_signal.disconnect(dispatch_uid="tasklock.metrics")
+        del metrics._counts[what]
+
+
+class TestCounting:
+    def test_begins_when_the_apps_are_ready(self):
+        assert metrics.snapshot().keys() >= ALWAYS
+
+    def test_a_snapshot_is_a_copy(self):
+        metrics.snapshot()["lost"] = 1000
+        assert metrics.snapshot()["lost"] < 1000
+
+    def test_conflicts_by_what_was_done(self, counted):
+        with TaskLock("video:1"):
+            forget_here = threading.Thread(target=self.meet)
+            forget_here.start()
+            forget_here.join()
+        assert {what: number for what, number in counted().items() if number} == {
+            "conflicts_skip": 2,
+            "conflicts_raise": 1,
+        }
+
+    @staticmethod
+    def meet():
+        assert not acquire_task_lock("video:1")
+        with task_lock_context("video:1", raise_on_fail=False) as acquired:
+            assert not acquired
+        with pytest.raises(TaskLockAcquireError), task_lock_context("video:1"):
+            pass
+
+    def test_forced_and_lost(self, counted):
+        with TaskLock("video:1", lease=1.5) as lock:
+            assert force_release_task_lock("video:1")
+            assert counted()["forced"] == 1
+            eventually(lambda: lock.lost)
+            eventually(lambda: counted()["lost"] == 1)
+
+    @pytest.mark.redis
+    def test_a_store_that_is_down(self, counted, settings, redis_server):
+        settings.TASKLOCK = {"LOCATION": redis_server.url}
+        redis_server.kill()
+        assert acquire_task_lock("video:1")
+        assert counted()["unavailable"] == 1
+        forget()
+
+    def test_claims(self, counted):
+        signals.send(signals.claim_rejected, "testapp.Video:1", model=None, pk=1, state="ready")
+        for _ in range(2):
+            signals.send(signals.claim_stale, "testapp.Video:1", model=None, pk=1, attempted=("status",))
+        assert (counted()["claims_rejected"], counted()["claims_stale"]) == (1, 2)
+
+    def test_an_action_that_later_versions_may_have(self, counted):
+        signals.send(signals.lock_conflict, "video:1", error=None, action="coalesce")
+        assert counted()["conflicts_coalesce"] == 1
+        del metrics._counts["conflicts_coalesce"]
+
+    def test_from_many_threads(self, counted, monkeypatch):
+        class Slow(dict):
+            """Lets another thread in between a look and the write."""
+
+            def get(self, *what):
+                found = super().get(*what)
+                time.sleep(0)
+                return found
+
+        monkeypatch.setattr(metrics, "_counts", Slow(metrics._counts))
+
+        def work():
+            for _ in range(500):
+                signals.send(signals.lock_forced, "video:1", info=None)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert counted()["forced"] == 4000
+
+
+class TestAcquisitions:
+    def test_are_not_counted_unless_asked_for(self):
+        """So that a lock does not pay for signals nobody listens to."""
+        assert acquire_task_lock("video:1")
+        assert metrics.snapshot().keys().isdisjoint({"acquired", "released"})
+        assert not signals.lock_acquired.receivers
+        assert not signals.lock_released.receivers
+
+    @pytest.mark.usefixtures("acquisitions")
+    def test_are_counted_then(self, counted):
+        assert acquire_task_lock("video:1")
+        assert not acquire_task_lock("video:1")
+        assert release_task_lock("video:1")
+        with TaskLock("video:2"):
+            assert counted()["acquired"] == 2
+        assert (counted()["acquired"], counted()["released"], counted()["conflicts_skip"]) == (2, 2, 1)
+
+    @pytest.mark.usefixtures("acquisitions")
+    def test_installing_twice_counts_once(self, counted):
+        metrics.install(acquisitions=True)
+        metrics.install()
+        assert acquire_task_lock("video:1")
+        assert not acquire_task_lock("video:1")
+        assert (counted()["acquired"], counted()["conflicts_skip"]) == (1, 1)
+
+
+class TestProcesses:
+    def test_a_forked_worker_begins_at_zero(self):
+        signals.send(signals.lock_forced, "video:1", info=None)
+
+        def child():
+            first = metrics.snapshot()
+            signals.send(signals.lock_forced, "video:1", info=None)
+            return first, metrics.snapshot()["forced"]
+
+        first, then = forked(child)
+        assert first.keys() >= ALWAYS
+        assert set(first.values()) == {0}
+        assert then == 1
+        assert metrics.snapshot()["forced"] >= 1
+
+    def test_even_if_a_thread_was_counting_at_that_moment(self):
+        counting, over = threading.Event(), threading.Event()
+
+        def count():
+            with metrics._mutex:
+                counting.set()
+                assert over.wait(30)
+
+        def child():
+            signal.alarm(20)  # rather than wait for ever
+            return metrics.snapshot()["forced"]
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        assert counting.wait(30)
+        assert forked(child) == 0
+        over.set()
+        thread.join()
+
+
+class TestPrometheus:
+    def test_a_registry_gets_them_all(self):
+        with TaskLock("video:1"):
+            thread = threading.Thread(target=TestCounting.meet)
+            thread.start()
+            thread.join()
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry(auto_describe=True)
+        registry.register(metrics.collector())
+        text = generate_latest(registry).decode()
+        counts = metrics.snapshot()
+        for what in ("lost", "forced", "unavailable", "claims_rejected", "claims_stale"):
+            assert f"# TYPE tasklock_{what}_total counter" in text
+            assert f"tasklock_{what}_total {float(counts[what])}" in text
+        assert f'tasklock_conflicts_total{{action="skip"}} {float(counts["conflicts_skip"])}' in text
+        assert f'tasklock_conflicts_total{{action="raise"}} {float(counts["conflicts_raise"])}' in text
+
+    def test_without_it_all_else_works(self):
+        code = """
+import sys
+sys.modules["prometheus_client"] = None
+import django
+django.setup()
+from django_tasklock import metrics
+assert metrics.snapshot()["lost"] == 0
+try:
+    metrics.collector()
+except ImportError as error:
+    print(error.name)
+"""
+        assert script(code, DJANGO_SETTINGS_MODULE="tests.settings").startswith("prometheus_client")
