@@ -11,20 +11,20 @@ from django_tasklock.types import LockInfo, Released
 
 if TYPE_CHECKING:
     from django_tasklock.holds import Hold
-    from django_tasklock.locks import TaskLock
+    from django_tasklock.lock_base import LockBase
 
 __all__ = ["told_acquired", "told_conflict", "told_forced", "told_lost", "told_released", "told_unavailable"]
 
 logger = logging.getLogger("django_tasklock")
 
 
-def told_acquired(lock: TaskLock, hold: Hold) -> None:
+def told_acquired(lock: LockBase, hold: Hold) -> None:
     """Somebody of this process has the lock. No log line: this is the rule, not the exception."""
     if signals.lock_acquired.receivers:
         signals.send(signals.lock_acquired, lock.name, lock=lock, fence=hold.fence)
 
 
-def told_released(lock: TaskLock, hold: Hold, outcome: Released, lost: bool) -> Released:
+def told_released(lock: LockBase, hold: Hold, outcome: Released, lost: bool) -> Released:
     """The outcome to report: one never claims to have held to the end what was lost before."""
     if lost and outcome is Released.RELEASED:
         outcome = Released.GONE
@@ -40,7 +40,7 @@ def told_released(lock: TaskLock, hold: Hold, outcome: Released, lost: bool) -> 
     return outcome
 
 
-def told_lost(name: str, lock: TaskLock | None, reason: str) -> None:
+def told_lost(name: str, lock: LockBase | None, reason: str) -> None:
     """The lease is gone while the body runs. ``lock``: ``None`` if nobody has that object any more."""
     logger.error("lock %r is lost while its holder runs: %s", name, reason)
     signals.send(signals.lock_lost, name, lock=lock, reason=reason)

@@ -78,6 +78,8 @@ class Proxy:
         scheme = "rediss" if tls else "redis"
         self.url = urlunsplit((scheme, f"{user}{at}127.0.0.1:{self.port}", parts.path, parts.query, ""))
         self.requests: list[Request] = []
+        self.accepted = 0
+        """How many connections were made to it so far."""
         self._faults: list[Fault] = []
         self._lock = threading.RLock()
         self._listener: socket.socket | None = None
@@ -167,6 +169,7 @@ class Proxy:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pair = _Pair(self, client, server)
         with self._lock:
+            self.accepted += 1
             self._pairs.add(pair)
         threading.Thread(target=pair.pump_replies, daemon=True).start()
         pair.pump_requests()

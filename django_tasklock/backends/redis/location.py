@@ -32,10 +32,10 @@ URL_SCHEMES = ("redis://", "rediss://", "unix://")
 # What belongs to the pool or client it was made for, not to the place it talks to.
 _NOT_OURS = (
     "retry", "retry_on_timeout", "retry_on_error", "decode_responses", "encoding", "encoding_errors", "connection_pool",
-    "parser_class", "cache", "cache_config", "event_dispatcher", "maint_notifications_config",
-    "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "max_connections", "timeout",
-    "connection_class", "protocol", "redis_connect_func", "health_check_interval", "socket_keepalive",
+    "parser_class", "cache", "cache_config", "event_dispatcher", "max_connections", "timeout", "connection_class",
+    "protocol", "redis_connect_func", "health_check_interval", "socket_keepalive",
 )  # fmt: skip
+_NOT_OURS_EITHER = ("maint", "orig_", "oss_")  # redis-py's notes about maintenance, where protocol 3 was asked for
 _Kwargs = dict[str, Any]
 _signature = inspect.signature(redis.ConnectionPool.get_connection)
 # Before redis-py 5.3 it had to be told what for, since then it warns of being told.
@@ -60,7 +60,8 @@ def sync_pool(location: str) -> redis.ConnectionPool:
     kwargs = _kwargs(source, retry)
     if isinstance(source, redis.sentinel.SentinelConnectionPool):
         sentinel = redis.sentinel.Sentinel(**_sentinel(source.sentinel_manager, retry))
-        return redis.sentinel.SentinelConnectionPool(source.service_name, sentinel, **kwargs)
+        tls = issubclass(source.connection_class, redis.SSLConnection)
+        return redis.sentinel.SentinelConnectionPool(source.service_name, sentinel, ssl=tls, **kwargs)
     return redis.ConnectionPool(connection_class=source.connection_class, **kwargs)
 
 
@@ -68,18 +69,16 @@ def async_pool(location: str) -> redis.asyncio.ConnectionPool:
     """A pool for one event loop."""
     source = _source(location)
     retry = AsyncRetry(NoBackoff(), 0)
-    kwargs = _kwargs(source, retry)
-    tls = issubclass(source.connection_class, redis.SSLConnection)
-    if tls:
-        _drop_unknown(kwargs, location)
-    if isinstance(source, redis.sentinel.SentinelConnectionPool):
-        sentinel = redis.asyncio.sentinel.Sentinel(**_sentinel(source.sentinel_manager, retry))
-        return redis.asyncio.sentinel.SentinelConnectionPool(source.service_name, sentinel, **kwargs)
     kind: type[redis.asyncio.Connection] = redis.asyncio.Connection
-    if tls:
+    if issubclass(source.connection_class, redis.SSLConnection):
         kind = redis.asyncio.SSLConnection
     elif issubclass(source.connection_class, redis.UnixDomainSocketConnection):
         kind = redis.asyncio.UnixDomainSocketConnection  # type: ignore[assignment]
+    kwargs = _known(_kwargs(source, retry), kind, location)
+    if isinstance(source, redis.sentinel.SentinelConnectionPool):
+        sentinel = redis.asyncio.sentinel.Sentinel(**_sentinel(source.sentinel_manager, retry))
+        tls = kind is redis.asyncio.SSLConnection
+        return redis.asyncio.sentinel.SentinelConnectionPool(source.service_name, sentinel, ssl=tls, **kwargs)
     return redis.asyncio.ConnectionPool(connection_class=kind, **kwargs)
 
 
@@ -112,13 +111,12 @@ def _kwargs(source: redis.ConnectionPool, retry: object) -> _Kwargs:
     kwargs["max_connections"] = 10_000  # as many as run at once; kept idle: as many as ever ran at once
     if issubclass(source.connection_class, redis.UnixDomainSocketConnection):
         del kwargs["socket_keepalive"]
-    if isinstance(source, redis.sentinel.SentinelConnectionPool):
-        kwargs["ssl"] = issubclass(source.connection_class, redis.SSLConnection)
     return kwargs
 
 
 def _common(given: Mapping[str, Any], retry: object, timeout: float) -> _Kwargs:
-    kwargs = {key: value for key, value in given.items() if key not in _NOT_OURS}
+    ours = (key for key in given if key not in _NOT_OURS and not key.startswith(_NOT_OURS_EITHER))
+    kwargs = {key: given[key] for key in ours}
     for key in ("socket_timeout", "socket_connect_timeout"):
         kwargs[key] = min(kwargs.get(key) or timeout, timeout)
     return {**kwargs, "socket_keepalive": True, "protocol": 2, "retry": retry}
@@ -137,11 +135,12 @@ def _sentinel(manager: redis.sentinel.Sentinel, retry: object) -> _Kwargs:
     return kwargs
 
 
-def _drop_unknown(kwargs: _Kwargs, location: str) -> None:
-    """Take out what the asyncio client has no option for, if that is not asked for."""
-    known = inspect.signature(redis.asyncio.SSLConnection).parameters
-    for key in [key for key in kwargs if key.startswith("ssl_") and key not in known]:
-        if kwargs.pop(key):
+def _known(kwargs: _Kwargs, kind: type[redis.asyncio.Connection], location: str) -> _Kwargs:
+    """``kwargs`` without what the asyncio client has no option for; TLS that it cannot check is an error."""
+    known = {"max_connections"}.union(*(inspect.signature(base).parameters for base in kind.__mro__[:-1]))
+    for key in kwargs:
+        if key.startswith("ssl_") and kwargs[key] and key not in known:
             raise ImproperlyConfigured(
                 f"TASKLOCK['LOCATION'] {location!r} has {key}, which the asyncio client of this redis-py does not know"
             )
+    return {key: value for key, value in kwargs.items() if key in known}

@@ -1,0 +1,169 @@
+"""What a ``TaskLock`` knows and decides, without its verbs: both halves, sync and async, share it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+
+from django_tasklock.backends import get_backend
+from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, get_settings, milliseconds, spans
+from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
+from django_tasklock.heartbeat import heartbeat
+from django_tasklock.holders import me
+from django_tasklock.holds import Hold, Holds, holds_here
+from django_tasklock.info import busy_error
+from django_tasklock.names import clean
+from django_tasklock.reports import told_acquired, told_lost, told_unavailable
+from django_tasklock.types import Ask, Busy, Grant, Released
+from django_tasklock.waiting import Taken, patience
+
+__all__ = ["LockBase"]
+
+
+class LockBase:
+    """The terms of a lock, who holds it here, and the policies. Use ``TaskLock``."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timeout: Duration | None = None,
+        lease: Lease = DEFAULT,
+        blocking: bool | None = None,
+        blocking_timeout: Duration | None = None,
+        reentrant: bool = False,
+        on_unavailable: OnUnavailable | None = None,
+        on_lost: Callable[[str], object] | None = None,
+    ) -> None:
+        settings = get_settings()
+        self.name = clean(name, settings.KEY_PREFIX)
+        self._hold_ms, self._lease_ms = spans(timeout, lease, self.name)
+        self._patience = patience(blocking, blocking_timeout, self.name)
+        self._reentrant = reentrant
+        self._on_unavailable = on_unavailable or settings.ON_UNAVAILABLE
+        if self._on_unavailable not in ("run", "raise", "skip"):
+            raise TaskLockError(
+                f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=self.name
+            )
+        self._on_lost = partial(_lost, weakref.ref(self), self.name, on_lost)
+        self._last: Hold | None = None
+        self.conflict: TaskLockAcquireError | None = None
+        """Why the last ``acquire()`` through this object returned False."""
+
+    def _wait(self, blocking: bool | None, blocking_timeout: Duration | None) -> float:
+        if blocking is None and blocking_timeout is None:
+            return self._patience
+        return patience(blocking, blocking_timeout, self.name)
+
+    def _begin(self) -> tuple[Hold, Ask]:
+        self.conflict = None
+        hold = Hold(get_backend(), self.name, self._lease_ms, self._on_lost)
+        return hold, Ask(self.name, hold.token, self._lease_ms or self._hold_ms, self._hold_ms, me())
+
+    def _settle(self, hold: Hold, taken: Taken) -> bool:
+        asked, answer = taken
+        if isinstance(answer, Busy):
+            self.conflict = busy_error(self.name, answer)
+            return False
+        hold.granted(answer, asked, self._hold_ms)
+        if hold.lost:
+            raise BackendUnavailable("the store's answer came after the lease was over", name=self.name)
+        self._last = hold
+        hold.settle(self._here())
+        if hold.lease is not None:
+            heartbeat.follow(hold)
+        told_acquired(self, hold)
+        return True
+
+    def _reenter(self) -> bool:
+        hold = self._here().get(self.name)
+        if hold is None or hold.released or hold.lost:
+            return False
+        if not self._reentrant:
+            raise TaskLockError(
+                f"lock {self.name!r} is already held by this thread or asyncio task; release it first, "
+                "or pass reentrant=True if taking it twice is meant",
+                name=self.name,
+            )
+        hold.count += 1
+        self._last = hold
+        return True
+
+    def _unavailable(self, hold: Hold, ask: Ask, error: BackendUnavailable) -> bool:
+        self._drop(hold)
+        heartbeat.abandon(hold, ask.ttl)  # the answer may be lost, not the request
+        action = self._on_unavailable
+        told_unavailable(self.name, error, action)
+        if action == "raise":
+            error.name = error.name or self.name
+            raise error
+        if action == "skip":
+            self.conflict = TaskLockAcquireError(f"lock {self.name!r} was not taken: {error}", name=self.name)
+            self.conflict.__cause__ = error
+            return False
+        without = Hold(hold.backend, self.name, None, None)
+        without.unlocked = True
+        self._last = without
+        without.settle(self._here())
+        return True
+
+    def _drop(self, hold: Hold) -> None:
+        heartbeat.forget(hold)
+        hold.leave()
+        if self._last is hold:
+            self._last = None
+
+    def _struck(self) -> None:
+        """Give up what an exception out of a signal handler, a time limit say, has kept from being released."""
+        hold = self._here().get(self.name)
+        if hold is None or hold.released or hold.foreign:
+            return
+        hold.count -= 1
+        if not hold.count:
+            self._drop(hold)
+            heartbeat.abandon(hold, hold.lease or self._hold_ms)
+
+    def _later(self, hold: Hold, error: BackendUnavailable) -> Released:
+        heartbeat.abandon(hold, hold.lease or self._hold_ms)
+        told_unavailable(self.name, error, "release later")
+        return Released.UNKNOWN
+
+    def _extending(self, timeout: Duration | None) -> tuple[Hold, int, int]:
+        hold = self._mine()
+        hold_ms = self._hold_ms if timeout is None else milliseconds(timeout, "timeout", name=self.name)
+        return hold, hold_ms if hold.lease is None else min(hold.lease, hold_ms), hold_ms
+
+    def _extended(self, hold: Hold, asked: float, ttl: int, hold_ms: int, done: bool) -> bool:
+        if not done:
+            if hold.lose("the store no longer knows it"):
+                self._on_lost(hold.lost)
+            return False
+        if hold.lost:
+            return False
+        hold.granted(Grant(hold.fence, ttl), asked, hold_ms)
+        if hold.lease is not None:
+            heartbeat.follow(hold)
+        return True
+
+    def _here(self) -> Holds:
+        return holds_here()
+
+    def _find(self) -> Hold | None:
+        hold = self._here().get(self.name) or self._last
+        return None if hold is None or hold.released or hold.foreign else hold
+
+    def _mine(self) -> Hold:
+        hold = self._find()
+        if hold is None:
+            raise TaskLockError(
+                f"lock {self.name!r} is not held through this object: acquire() it first", name=self.name
+            )
+        return hold
+
+
+def _lost(lock: weakref.ref[LockBase], name: str, listener: Callable[[str], object] | None, reason: str) -> None:
+    # Weak: who drops a lock object must not be kept waiting for the garbage collector.
+    told_lost(name, lock(), reason)
+    if listener is not None:
+        listener(reason)
