@@ -92,7 +92,7 @@ def problems(given: object) -> list[tuple[str, str]]:
         wrong = _wrong(key, value)
         if wrong:
             found.append((f"TASKLOCK[{key!r}] {wrong}, not {value!r}.", f"Its default is {getattr(_DEFAULTS, key)!r}."))
-    if not found:
+    if not found and "LEASE" in given:
         lease, timeout = (given.get(key, getattr(_DEFAULTS, key)) for key in ("LEASE", "TIMEOUT"))
         if milliseconds(lease, "LEASE") > milliseconds(timeout, "TIMEOUT"):
             what = f"TASKLOCK['LEASE'] ({lease}) is longer than TASKLOCK['TIMEOUT'] ({timeout})."

@@ -118,6 +118,9 @@ def _decorator(
         if on_conflict != "wait":
             raise TaskLockError(f"blocking_timeout goes with on_conflict='wait', not {on_conflict!r}")
 
+    if options["on_unavailable"] not in (None, "run", "raise", "skip"):
+        raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {options['on_unavailable']!r}")
+
     def decorate(function: F) -> F:
         refuse(function)
         template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
@@ -188,4 +191,6 @@ def refuse(function: Any) -> None:
     if isinstance(function, staticmethod | classmethod):
         raise TaskLockError(f"{name}: put @{type(function).__name__} above the lock decorator, not below it")
     if not callable(function):
-        raise TaskLockError(f"{function!r} cannot be decorated: it is not callable")
+        raise TaskLockError(
+            f"{function!r} cannot be decorated: it is not callable (was it called as @task_lock, without a name?)"
+        )

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from django_tasklock.backends.base import Backend
-from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.holds import Hold
 from django_tasklock.types import Renewal, monotonic
 
@@ -33,6 +32,7 @@ logger = logging.getLogger("django_tasklock")
 
 LINGER = 5.0  # seconds the thread stays when there is nothing left to renew
 GONE = "the store no longer knows it: it expired, was released by force, or the store was flushed"
+STRAY = 2.0  # seconds in which a request that was given up may still reach the store
 AGAIN = 0.5  # seconds between two tries while the store does not answer
 
 
@@ -43,6 +43,8 @@ class Leftover(NamedTuple):
     name: str
     token: str
     until: float
+    """When its lease has ended by itself, or it has been missing in the store for long enough."""
+    missing: bool = False
 
 
 class Heartbeat:
@@ -55,6 +57,7 @@ class Heartbeat:
         # leave neither half taken, as it can a Condition, and a collected lock may call abandon() anywhere.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._starting = threading.RLock()
+        self._complained = False
         self._planned = math.inf  # when the thread wakes by itself; infinite while it does not sleep
         self._thread: threading.Thread | None = None
 
@@ -170,7 +173,7 @@ class Heartbeat:
             answers = backend.renew(
                 [Renewal(hold.name, hold.token, ttl) for hold, ttl in zip(batch, left, strict=True)]
             )
-        except BackendUnavailable as error:
+        except Exception as error:  # unknown, whatever it is: one store's trouble must not end the others' leases
             logger.warning("heartbeat: %d leases not renewed, trying again: %s", len(batch), error)
             for hold in batch:
                 hold.due = monotonic() + min(AGAIN, (hold.lease or 1) / 10_000)
@@ -195,17 +198,31 @@ class Heartbeat:
 
     def _clear(self) -> None:
         silent: set[Backend] = set()
+        asked = {left.backend for left in self._leftovers.values()}
         for token, left in list(self._leftovers.items()):
-            try:
-                if left.backend not in silent:
-                    left.backend.release(left.name, token)
-                    self._leftovers.pop(token, None)
-            except BackendUnavailable as error:
+            if left.backend not in silent and not self._free(token, left):
                 silent.add(left.backend)
-                logger.warning("lock %r: not released yet: %s", left.name, error)
-            if monotonic() >= left.until:
+            if monotonic() >= self._leftovers.get(token, left).until:
                 self._leftovers.pop(token, None)  # its lease has ended by itself
-            left.backend.rest()
+        for backend in asked:
+            backend.rest()
+        if not self._leftovers:
+            self._complained = False
+
+    def _free(self, token: str, left: Leftover) -> bool:
+        """Release one; False if the store does not answer."""
+        try:
+            outcome = left.backend.release(left.name, token)
+        except Exception as error:  # whatever it is, it must not end the renewal of the others
+            if not self._complained:  # an outage is told once, not twice a second
+                logger.warning("lock %r and maybe others: not released yet, trying on: %s", left.name, error)
+            self._complained = True
+            return False
+        if outcome:
+            self._leftovers.pop(token, None)
+        elif not left.missing:  # what was asked for may still be on its way to the store
+            self._leftovers[token] = left._replace(until=min(left.until, monotonic() + STRAY), missing=True)
+        return True
 
 
 def _tell(told: list[tuple[Callable[[str], None], str]]) -> None:

@@ -41,7 +41,7 @@ class LockBase:
         self._hold_ms, self._lease_ms = spans(timeout, lease, self.name)
         self._patience = patience(blocking, blocking_timeout, self.name)
         self._reentrant = reentrant
-        self._on_unavailable = on_unavailable or settings.ON_UNAVAILABLE
+        self._on_unavailable = settings.ON_UNAVAILABLE if on_unavailable is None else on_unavailable
         if self._on_unavailable not in ("run", "raise", "skip"):
             raise TaskLockError(
                 f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=self.name

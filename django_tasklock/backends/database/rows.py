@@ -57,6 +57,7 @@ class Row(NamedTuple):
 
 
 FIELDS = ("token", "holder", "acquired_at", "hold_until", "expires_at", "fence")
+"""The columns that a look reads."""
 
 
 def key_of(name: str) -> str:

@@ -108,6 +108,7 @@ class Store:
 
 
 store = Store()
+"""The one of this process."""
 
 
 def reset() -> None:
