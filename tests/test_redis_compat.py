@@ -247,7 +247,7 @@ def user(store: redis.Redis) -> Iterator[Callable[..., str]]:
     def make(*rules: str) -> str:
         who, password = f"tasklock-{secrets.token_hex(4)}", secrets.token_hex(8)
         made.append(who)
-        store.execute_command("ACL", "SETUSER", who, "reset", "on", f">{password}", *rules)
+        store.execute_command("ACL", "SETUSER", who, "reset", "resetchannels", "on", f">{password}", *rules)
         parts = urlsplit(os.environ[environment.REDIS])
         return f"redis://{who}:{password}@{parts.hostname}:{parts.port}{parts.path}"
 

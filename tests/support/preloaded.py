@@ -1,3 +1,4 @@
+# ruff: noqa: E402  # models can be imported once Django is set up
 """What a ``Worker`` begins with. Imported once, by the server that all of them are forked from, and by nobody else."""
 
 import django

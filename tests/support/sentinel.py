@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.stores import eventually
@@ -28,8 +28,13 @@ class Watched:
         self.port = sentinel.port
 
     def primary_port(self) -> int:
-        """Where Sentinel sends writers now."""
-        return int(self._clients.discover_master(SERVICE)[1])
+        """Where Sentinel sends writers; in the middle of a failover, where it sends them afterwards."""
+        return eventually(self._found, 60)
+
+    def _found(self) -> int:
+        with contextlib.suppress(MasterNotFoundError):
+            return int(self._clients.discover_master(SERVICE)[1])
+        return 0
 
     def primary(self, db: int = 0) -> redis.Redis:
         """That server, asked directly."""

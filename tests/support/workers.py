@@ -39,7 +39,7 @@ class Failed(Exception):
 
 
 class Worker:
-    """One process. Its names last from one statement to the next; ``tests.support.preloaded`` says which it begins with."""
+    """One process. Its names last from one statement to the next; it begins with those of ``preloaded``."""
 
     def __init__(self) -> None:
         self._pipe, theirs = _context.Pipe()
