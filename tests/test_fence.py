@@ -65,12 +65,12 @@ def test_it_is_the_same_everywhere(server: RedisServer, private: redis.Redis, na
     """On the lock, in the key, in the answer to "who has it" and to a second asking with the same token."""
     lock = TaskLock(name)
     call(way, lock, "acquire")
-    assert json.loads(private.get(f"task_lock:{name}"))["fence"] == lock.fence  # type: ignore[arg-type]
-    assert lock.info().fence == lock.fence  # type: ignore[union-attr]
+    assert json.loads(private.get(f"task_lock:{name}"))["fence"] == lock.fence
+    assert lock.info().fence == lock.fence
     assert granted(get_backend().acquire(an_ask(name, lock.token))).fence == lock.fence
     before = lock.fence
     assert call(way, lock, "extend") is True
-    assert lock.fence == before == lock.info().fence  # type: ignore[union-attr]
+    assert lock.fence == before == lock.info().fence
     call(way, lock, "release")
 
 
@@ -142,7 +142,7 @@ def test_waiters_have_their_own(server: RedisServer, private: redis.Redis, name:
     def wait() -> None:
         lock = TaskLock(name)
         assert call(way, lock, "acquire", blocking_timeout=30) is True
-        assert lock.info().fence == lock.fence  # type: ignore[union-attr]
+        assert lock.info().fence == lock.fence
         fences.append(lock.fence)
         assert call(way, lock, "release")
 
@@ -150,7 +150,7 @@ def test_waiters_have_their_own(server: RedisServer, private: redis.Redis, name:
         waiters = []
         for place in range(1, 5):
             waiters.append(pool.submit(wait))
-            eventually(lambda place=place: private.zcard(f"task_lock#queue:{name}") == place)  # type: ignore[misc]
+            eventually(lambda place=place: private.zcard(f"task_lock#queue:{name}") == place)
         assert call(way, first, "release")
         for waiter in waiters:
             waiter.result(30)
@@ -172,7 +172,7 @@ def test_a_stale_holder_is_told_its_own(
     assert not call(way, stale, "release")
     with pytest.raises(TaskLockError, match="acquire"):
         _ = stale.fence
-    assert get_backend().get(name).fence == newer.fence  # type: ignore[union-attr]
+    assert get_backend().get(name).fence == newer.fence
 
 
 def test_nested_holders_have_one(server: RedisServer, name: str) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.wire import RESTED
 from django_tasklock.heartbeat import heartbeat
 from django_tasklock.types import Released, Renewal, monotonic
-from tests.support.proxy import Proxy, Request, scripts
+from tests.support.proxy import Proxy, scripts
 from tests.support.stores import an_ask, eventually, granted, new_token
 from tests.support.twins import TWINS, call, token_in
 
@@ -35,16 +34,6 @@ pytestmark = pytest.mark.redis
 ACQUIRE, RELEASE, EXTEND, RENEW, REMOVE = map(scripts, ("acquire", "release", "extend", "renew", "remove"))
 STRANGER = new_token()
 Store = redis.Redis  # bytes in and out
-
-
-def enqueue(request: Request) -> bool:
-    """A waiter's acquire: it carries its place in the queue."""
-    return ACQUIRE(request) and len(request) == 3 + 4 + 5
-
-
-def leave(request: Request) -> bool:
-    """A waiter's good-bye: a release that also names its place."""
-    return RELEASE(request) and len(request) == 3 + 4 + 2
 
 
 # --- acquire
@@ -59,7 +48,7 @@ def test_acquire_succeeds_after_a_lost_reply(proxy: Proxy, store: Store, name: s
     assert lost.met, "the reply was not lost: the test shows nothing"
     assert lock.held
     assert token_in(store, name) == lock.token
-    assert get_backend().get(name).fence == lock.fence  # type: ignore[union-attr]
+    assert get_backend().get(name).fence == lock.fence
     assert call(way, lock, "release") is Released.RELEASED
     assert not store.exists(f"task_lock:{name}")
 
@@ -124,7 +113,7 @@ def test_the_lease_counts_from_the_request(proxy: Proxy, name: str, way: str) ->
     lock = TaskLock(name, lease=None, timeout=30)
     call(way, lock, "acquire")
     assert lock.time_left <= 30 - 0.4
-    assert lock._find().deadline <= monotonic() + 30 - 0.4  # type: ignore[union-attr]
+    assert lock._find().deadline <= monotonic() + 30 - 0.4
     call(way, lock, "release")
 
 
@@ -316,8 +305,8 @@ def test_a_renewal_that_failed_is_tried_again_before_the_lease_ends(proxy: Proxy
     lost = proxy.fault(RENEW, times=2, unsent=True)
     lock = TaskLock(name, lease=3, on_lost=told.append)
     lock.acquire()
-    first = lock._find().deadline  # type: ignore[union-attr]
-    eventually(lambda: lock._find().deadline > first)  # type: ignore[union-attr]
+    first = lock._find().deadline
+    eventually(lambda: lock._find().deadline > first)
     assert len(lost.met) == 2
     assert lock.held
     assert not told
@@ -335,131 +324,3 @@ def test_renewals_that_fail_for_the_whole_lease_lose_the_lock_once(proxy: Proxy,
     assert not lock.held
     assert not lock.release()
     assert len(told) == 1
-
-
-# --- waiters
-
-
-def waiting(store: Store, name: str) -> int:
-    """How many wait."""
-    return int(store.zcard(f"task_lock#queue:{name}"))
-
-
-def listeners(store: Store, name: str) -> int:
-    """How many listen where the first of the queue is to be told."""
-    (entry,) = store.zrange(f"task_lock#queue:{name}", 0, 0)
-    ((_, count),) = store.pubsub_numsub(entry.split()[1])
-    return int(count)
-
-
-@TWINS
-def test_a_waiter_keeps_one_place_after_a_lost_reply(
-    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
-) -> None:
-    granted(stranger.acquire(an_ask(name, STRANGER)))
-    lost = proxy.lose_reply(enqueue)
-    lock = TaskLock(name)
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
-        eventually(lambda: lost.met)
-        eventually(lambda: waiting(store, name) == 1)
-        assert stranger.release(name, STRANGER) is Released.RELEASED
-        assert taken.result(10) is True
-        assert token_in(store, name) == lock.token
-        assert waiting(store, name) == 0
-        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
-
-
-@TWINS
-def test_a_waiter_finds_out_although_the_push_was_lost(
-    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
-) -> None:
-    """Gold standard 8.27: the lock was handed over to it, and nobody could tell it so."""
-    granted(stranger.acquire(an_ask(name, STRANGER)))
-    lock = TaskLock(name)
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
-        eventually(lambda: waiting(store, name) == 1)
-        proxy.mute = True
-        stranger.release(name, STRANGER)
-        assert taken.result(10) is True
-        assert token_in(store, name) == lock.token
-        assert store.pttl(f"task_lock:{name}") > 30_000, "the short claim was not made a whole lease"
-        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
-
-
-@TWINS
-def test_a_waiter_outlives_its_connections(
-    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
-) -> None:
-    granted(stranger.acquire(an_ask(name, STRANGER)))
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(call, way, TaskLock(name), "acquire", blocking_timeout=30)
-        eventually(lambda: waiting(store, name) == 1)
-        proxy.cut()
-        stranger.release(name, STRANGER)
-        assert taken.result(10) is True
-
-
-@TWINS
-def test_a_waiter_that_listens_again_keeps_its_place(
-    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
-) -> None:
-    """Its connection was cut; whoever came later does not get in before it."""
-    granted(stranger.acquire(an_ask(name, STRANGER)))
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(call, way, TaskLock(name), "acquire", blocking_timeout=30)
-        eventually(lambda: waiting(store, name) == 1)
-        entries = store.zrange(f"task_lock#queue:{name}", 0, -1, withscores=True)
-        before = len(proxy.requests)
-        proxy.cut()
-        eventually(lambda: any(request[0] == b"SUBSCRIBE" for request in proxy.requests[before:]))
-        eventually(lambda: listeners(store, name) == 1)
-        assert store.zrange(f"task_lock#queue:{name}", 0, -1, withscores=True) == entries
-        stranger.release(name, STRANGER)
-        assert taken.result(10) is True
-
-
-@TWINS
-@pytest.mark.parametrize("times", [1, 2])
-def test_giving_up_is_told_after_lost_replies(
-    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str, times: int
-) -> None:
-    """Busy is busy: that good-bye was not heard does not make it "the store is down"."""
-    granted(stranger.acquire(an_ask(name, STRANGER)))
-    lost = proxy.lose_reply(leave, times=times)
-    lock = TaskLock(name)
-    assert call(way, lock, "acquire", blocking_timeout=0.2) is False
-    assert len(lost.met) == times
-    assert lock.conflict is not None
-    assert lock.conflict.time_left is not None
-    assert waiting(store, name) == 0
-    assert token_in(store, name) == STRANGER
-
-
-@TWINS
-def test_a_place_that_could_not_be_given_up_holds_nobody_back(
-    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
-) -> None:
-    """Gold standard 8.28: whoever is next in the queue and does not listen any more is passed over."""
-    granted(stranger.acquire(an_ask(name, STRANGER)))
-    proxy.fault(leave, times=2, unsent=True)
-    assert call(way, TaskLock(name), "acquire", blocking_timeout=0.2) is False
-    assert waiting(store, name) == 1, "the place is gone: the test shows nothing"
-    eventually(lambda: listeners(store, name) == 0)  # the server hears of the closed channel in its own time
-    assert stranger.release(name, STRANGER) is Released.RELEASED
-    granted(stranger.acquire(an_ask(name)))
-
-
-@TWINS
-def test_a_waiter_that_fails_leaves_no_key(
-    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
-) -> None:
-    """The holder lets go, the lock is the waiter's, and it never hears of that."""
-    granted(stranger.acquire(an_ask(name, STRANGER)))
-    proxy.lose_reply(enqueue)
-    lost = proxy.lose_reply(enqueue, then=lambda: stranger.release(name, STRANGER))
-    with pytest.raises(BackendUnavailable):
-        call(way, TaskLock(name), "acquire", blocking_timeout=30)
-    assert lost.met
-    eventually(lambda: not store.exists(f"task_lock:{name}"))

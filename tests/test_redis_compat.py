@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
-import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -22,15 +19,12 @@ from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.location import async_pool, sync_pool
-from django_tasklock.backends.redis.subscribers import tell_deaf
 from django_tasklock.types import Released
-from tests.support import environment
 from tests.support.exercise import exercise, exercise_async
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
-from tests.support.stores import an_ask, eventually, granted
 from tests.support.tls import self_signed
-from tests.support.twins import TWINS, call, token_in
+from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -154,7 +148,7 @@ def test_alias_that_decodes(
     """And has retries, timeouts and a protocol of its own: those are the cache's."""
     options = {"decode_responses": True, "socket_timeout": 30, "protocol": 3, "health_check_interval": 1}
     if kind == "django-redis":
-        options = {"CONNECTION_POOL_KWARGS": {**options, "retry_on_timeout": True}}  # type: ignore[dict-item]
+        options = {"CONNECTION_POOL_KWARGS": {**options, "retry_on_timeout": True}}
     alias(kind, f"redis://127.0.0.1:{server.port}/7", options)
     exercised(name, database(7))
 
@@ -170,7 +164,7 @@ def test_alias_that_pickles_and_compresses(
         options = {
             "SERIALIZER": "django_redis.serializers.json.JSONSerializer",
             "COMPRESSOR": "django_redis.compressors.zlib.ZlibCompressor",
-            "IGNORE_EXCEPTIONS": True,  # type: ignore[dict-item]
+            "IGNORE_EXCEPTIONS": True,
         }
     alias(kind, f"redis://127.0.0.1:{server.port}/7", options)
     exercised(name, database(7))
@@ -203,7 +197,7 @@ def test_two_aliases_with_one_url_share_no_connection(
     configure(LOCATION="locks")
     caches["locks"].set("something", "else", 60)
     with TaskLock(name) as lock:
-        ours = get_backend().wire._idle[0][0]._sock.getsockname()  # type: ignore[attr-defined]
+        ours = get_backend().wire._idle[0][0]._sock.getsockname()
         caches["locks"].get("something")
         caches["locks"].close()
         assert "{}:{}".format(*ours) in {found["addr"] for found in database(0).client_list()}
@@ -232,118 +226,3 @@ def test_a_shorter_timeout_is_kept(server: RedisServer) -> None:
 def test_a_location_that_is_no_redis(location: str, says: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=says):
         sync_pool(location)
-
-
-# --- as whom
-
-COMMANDS = "+@read +@write +@scripting +@pubsub +@connection +time"  # what the backend's docstring asks for
-
-
-@pytest.fixture
-def user(store: redis.Redis) -> Iterator[Callable[..., str]]:
-    """``user(*rules)`` makes a user of the run's Redis, and gives the URL to come as it."""
-    made: list[str] = []
-
-    def make(*rules: str) -> str:
-        who, password = f"tasklock-{secrets.token_hex(4)}", secrets.token_hex(8)
-        made.append(who)
-        store.execute_command("ACL", "SETUSER", who, "reset", "resetchannels", "on", f">{password}", *rules)
-        parts = urlsplit(os.environ[environment.REDIS])
-        return f"redis://{who}:{password}@{parts.hostname}:{parts.port}{parts.path}"
-
-    yield make
-    store.execute_command("ACL", "DELUSER", *made)
-
-
-@HALVES
-def test_user_with_the_least_permissions(
-    configure: Any, user: Any, store: redis.Redis, name: str, exercised: Exercise
-) -> None:
-    configure(LOCATION=user("~task_lock:*", "~task_lock#*", "&task_lock#*", *COMMANDS.split()))
-    exercised(name, store)
-
-
-@HALVES
-def test_user_of_an_alias(alias: Any, user: Any, store: redis.Redis, name: str, exercised: Exercise) -> None:
-    """With the password beside the URL, where django-redis takes it."""
-    parts = urlsplit(user("~*", "&*", "+@all"))
-    bare = f"redis://{parts.username}@{parts.hostname}:{parts.port}{parts.path}"
-    alias("django-redis", bare, {"PASSWORD": parts.password})
-    exercised(name, store)
-
-
-@TWINS
-def test_a_wrong_password(configure: Any, user: Any, name: str, way: str) -> None:
-    url = user("~*", "+@all")
-    configure(LOCATION=url.replace(urlsplit(url).password or "", "wrong"))
-    with pytest.raises(BackendUnavailable, match="Authentication") as caught:
-        call(way, TaskLock(name), "acquire")
-    assert "wrong@" not in str(caught.value)
-
-
-@TWINS
-def test_a_user_without_the_keys(configure: Any, user: Any, store: redis.Redis, name: str, way: str) -> None:
-    configure(LOCATION=user("~something:else", "&*", "+@all"))
-    with pytest.raises(BackendUnavailable, match="Redis refused"):
-        call(way, TaskLock(name), "acquire")
-    assert not store.exists(f"task_lock:{name}")
-
-
-@TWINS
-def test_a_user_without_channels_waits_by_asking(
-    configure: Any, user: Any, store: redis.Redis, stranger: RedisBackend, name: str, way: str, warnings_logged: Any
-) -> None:
-    """Who may not listen is not in the queue, and gets the lock when it is free all the same."""
-    tell_deaf.cache_clear()
-    configure(LOCATION=user("~task_lock*", "resetchannels", "+@all"))
-    ask = an_ask(name)
-    granted(stranger.acquire(ask))
-    lock = TaskLock(name)
-    with ThreadPoolExecutor(1) as pool:
-        waited = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
-        eventually(lambda: any("waiters poll" in line for line in warnings_logged()))
-        assert not store.exists(f"task_lock#queue:{name}")
-        assert stranger.release(name, ask.token) is Released.RELEASED
-        assert waited.result(10) is True
-        assert token_in(store, name) == lock.token
-        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
-
-
-@TWINS
-def test_a_holder_without_channels_releases_to_waiters_that_look(
-    configure: Any, user: Any, another: Any, store: redis.Redis, name: str, way: str
-) -> None:
-    """It may not tell the waiter, who has subscribed: the lock is left free for it to find."""
-    mute = another(user("~task_lock*", "resetchannels", "+@all"))
-    ask = an_ask(name)
-    granted(mute.acquire(ask))
-    configure(LOCATION=os.environ[environment.REDIS])
-    lock = TaskLock(name)
-    with ThreadPoolExecutor(1) as pool:
-        waited = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
-        eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)
-        assert mute.release(name, ask.token) is Released.RELEASED
-        assert waited.result(10) is True
-        assert store.zcard(f"task_lock#queue:{name}") == 0
-        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
-
-
-def test_waiters_who_may_publish_to_nobody_leave_no_place_behind(
-    user: Any, another: Any, store: redis.Redis, name: str
-) -> None:
-    """Two wait; the one that finds the lock free goes, and takes its own place with it."""
-    listening = user("~task_lock*", "&task_lock#*", "+@all", "-publish")
-    first, second = another(listening), another(listening)
-    holder = an_ask(name)
-    granted(first.acquire(holder))
-    asks = [an_ask(name), an_ask(name)]
-    waiters = [backend.waiter(ask) for backend, ask in zip((first, second), asks, strict=True)]
-    for waiter in waiters:
-        waiter.acquire()
-    assert store.zcard(f"task_lock#queue:{name}") == 2
-    assert first.release(name, holder.token) is Released.RELEASED
-    granted(waiters[1].acquire())
-    assert store.zcard(f"task_lock#queue:{name}") == 1
-    waiters[0].leave()
-    assert store.zcard(f"task_lock#queue:{name}") == 0
-    waiters[1].leave()

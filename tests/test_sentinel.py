@@ -83,7 +83,7 @@ def test_no_sentinel_at_all(alias: Any, name: str, way: str) -> None:
 def test_all_nodes_together_have_the_time_of_one(watch: Watched, alias: Any) -> None:
     alias(watch.port, free_port(), free_port(), socket_timeout=30)
     for pool in (sync_pool("locks"), async_pool("locks")):
-        nodes = [node.connection_pool.make_connection() for node in pool.sentinel_manager.sentinels]  # type: ignore[attr-defined]
+        nodes = [node.connection_pool.make_connection() for node in pool.sentinel_manager.sentinels]
         assert len(nodes) == 3
         for setting in ("socket_timeout", "socket_connect_timeout"):
             assert sum(getattr(node, setting) for node in nodes) <= TIMEOUT + 0.001

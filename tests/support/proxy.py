@@ -91,7 +91,7 @@ class Proxy:
 
     def fault(self, match: Matcher, **what: object) -> Fault:
         """Plan one; see ``Fault``. Those planned first are used up first."""
-        planned = Fault(match, **what)  # type: ignore[arg-type]
+        planned = Fault(match, **what)
         with self._lock:
             self._faults.append(planned)
         return planned

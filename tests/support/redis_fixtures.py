@@ -27,7 +27,7 @@ def name() -> str:
 
 
 @pytest.fixture
-def store() -> Iterator[redis.Redis[bytes]]:
+def store() -> Iterator[redis.Redis]:
     """The Redis of the run, asked directly."""
     with redis.Redis.from_url(os.environ[environment.REDIS]) as client:
         yield client

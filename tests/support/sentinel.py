@@ -70,7 +70,7 @@ class Watched:
 def watched(directory: Path) -> Iterator[Watched]:
     """Start them, wait until Sentinel knows both servers; stop them afterwards."""
     with contextlib.ExitStack() as stack:
-        servers = []
+        servers: list[RedisServer] = []
         for role in ("one", "two"):
             (directory / role).mkdir()
             options = ["--dir", str(directory / role), "--repl-diskless-sync-delay", "0"]

@@ -10,21 +10,21 @@ import redis
 from asgiref.sync import async_to_sync
 
 from django_tasklock import TaskLock
-from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.backends.base import Backend
 
 __all__ = ["TWINS", "call", "token_in"]
 
 TWINS = pytest.mark.parametrize("way", ["sync", "async"])
 
 
-def call(way: str, subject: TaskLock | RedisBackend, verb: str, *arguments: Any, **options: Any) -> Any:
+def call(way: str, subject: TaskLock | Backend, verb: str, *arguments: Any, **options: Any) -> Any:
     """``subject.verb(...)``, or what its twin says in an event loop of its own."""
     if way == "sync":
         return getattr(subject, verb)(*arguments, **options)
     return async_to_sync(getattr(subject, f"a{verb}"))(*arguments, **options)
 
 
-def token_in(store: redis.Redis[bytes], name: str) -> str | None:
+def token_in(store: redis.Redis, name: str) -> str | None:
     """The token in the lock's key, as the store has it."""
     value = store.get(f"task_lock:{name}")
     return None if value is None else str(json.loads(value)["token"])

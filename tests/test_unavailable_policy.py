@@ -1,0 +1,298 @@
+"""The store is down: the policy decides, in every way to take a lock; and it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import (
+    BackendUnavailable,
+    TaskLock,
+    TaskLockAcquireError,
+    acquire_task_lock,
+    force_release_task_lock,
+    get_lock_info,
+    is_task_locked,
+    release_task_lock,
+    signals,
+    task_lock,
+    task_lock_context,
+)
+from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.types import Released
+from tests.support.proxy import Proxy, scripts
+from tests.support.stores import an_ask, eventually, granted, new_token
+from tests.support.twins import TWINS, call, token_in
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+Told = list[tuple[str, str]]
+
+
+@pytest.fixture
+def down(proxy: Proxy) -> Proxy:
+    """The store is down from the start."""
+    proxy.refuse()
+    return proxy
+
+
+@pytest.fixture
+def told() -> Iterator[list[tuple[str, str]]]:
+    """What ``store_unavailable`` told: whose lock, and what was done."""
+    heard: list[tuple[str, str]] = []
+
+    def receiver(sender: str, error: BackendUnavailable, action: str, **kwargs: Any) -> None:
+        assert isinstance(error, BackendUnavailable)
+        heard.append((sender, action))
+
+    signals.store_unavailable.connect(receiver)
+    yield heard
+    signals.store_unavailable.disconnect(receiver)
+
+
+@TWINS
+@pytest.mark.parametrize("by_setting", [True, False], ids=["setting", "argument"])
+def test_policy_run(
+    down: Proxy, configure: Any, told: Told, name: str, way: str, by_setting: bool, warnings_logged: Any
+) -> None:
+    """On without the lock: said in the log and by a signal, and visible on the lock."""
+    if by_setting:
+        configure(LOCATION=down.url, ON_UNAVAILABLE="run")
+    lock = TaskLock(name, on_unavailable=None if by_setting else "run")
+    assert call(way, lock, "acquire") is True
+    assert lock.taken
+    assert not lock.held
+    assert not lock.lost
+    assert lock.fence == 0
+    assert told == [(name, "run")]
+    assert any(name in line and "policy: run" in line for line in warnings_logged())
+    assert call(way, lock, "release") is Released.GONE
+    assert not lock.taken
+
+
+@TWINS
+@pytest.mark.parametrize("by_setting", [True, False], ids=["setting", "argument"])
+def test_policy_raise(down: Proxy, configure: Any, told: Told, name: str, way: str, by_setting: bool) -> None:
+    configure(LOCATION=down.url, ON_UNAVAILABLE="raise" if by_setting else "run")
+    lock = TaskLock(name, on_unavailable=None if by_setting else "raise")
+    with pytest.raises(BackendUnavailable) as caught:
+        call(way, lock, "acquire")
+    assert caught.value.name == name
+    assert not lock.taken
+    assert told == [(name, "raise")]
+
+
+@TWINS
+@pytest.mark.parametrize("by_setting", [True, False], ids=["setting", "argument"])
+def test_policy_skip(down: Proxy, configure: Any, told: Told, name: str, way: str, by_setting: bool) -> None:
+    configure(LOCATION=down.url, ON_UNAVAILABLE="skip" if by_setting else "run")
+    lock = TaskLock(name, on_unavailable=None if by_setting else "skip")
+    assert call(way, lock, "acquire") is False
+    assert isinstance(lock.conflict, TaskLockAcquireError)
+    assert isinstance(lock.conflict.__cause__, BackendUnavailable)
+    assert not lock.taken
+    assert told == [(name, "skip")]
+
+
+def decorated(way: str, name: str, **options: Any) -> Callable[[], Any]:
+    """A function with ``task_lock``, called as the event loop or a worker would."""
+
+    @task_lock(name, **options)
+    def body() -> str:
+        return "ran"
+
+    @task_lock(name, **options)
+    async def coroutine() -> str:
+        return "ran"
+
+    return body if way == "sync" else lambda: asyncio.run(coroutine())
+
+
+@TWINS
+def test_decorator_policy_run(down: Proxy, told: Told, name: str, way: str) -> None:
+    assert decorated(way, name, on_unavailable="run")() == "ran"
+    assert told == [(name, "run")]
+
+
+@TWINS
+def test_decorator_policy_raise(down: Proxy, told: Told, name: str, way: str) -> None:
+    with pytest.raises(BackendUnavailable):
+        decorated(way, name, on_unavailable="raise")()
+    assert told == [(name, "raise")]
+
+
+@TWINS
+def test_decorator_policy_skip(down: Proxy, told: Told, name: str, way: str) -> None:
+    """The result says that it was not another run that kept this one away."""
+    skipped = decorated(way, name, on_unavailable="skip")()
+    assert skipped == {
+        "status": "skipped",
+        "reason": "lock_unavailable",
+        "name": name,
+        "holder": None,
+        "held_for": None,
+        "time_left": None,
+    }
+    assert told == [(name, "skip")]
+
+
+@TWINS
+@pytest.mark.parametrize("on_conflict", ["raise", "wait"])
+def test_decorator_policy_skip_where_a_conflict_raises(down: Proxy, name: str, way: str, on_conflict: str) -> None:
+    with pytest.raises(TaskLockAcquireError) as caught:
+        decorated(way, name, on_unavailable="skip", on_conflict=on_conflict)()
+    assert isinstance(caught.value.__cause__, BackendUnavailable)
+
+
+def within(way: str, context: task_lock_context) -> bool:
+    """What the context manager yields."""
+    if way == "sync":
+        with context as acquired:
+            return acquired
+
+    async def entered() -> bool:
+        async with context as acquired:
+            return acquired
+
+    return asyncio.run(entered())
+
+
+@TWINS
+def test_context_manager_policies(down: Proxy, told: Told, name: str, way: str) -> None:
+    assert within(way, task_lock_context(name, on_unavailable="run")) is True
+    assert within(way, task_lock_context(name, raise_on_fail=False, on_unavailable="skip")) is False
+    with pytest.raises(TaskLockAcquireError):
+        within(way, task_lock_context(name, on_unavailable="skip"))
+    for raise_on_fail in (True, False):
+        with pytest.raises(BackendUnavailable):
+            within(way, task_lock_context(name, raise_on_fail=raise_on_fail, on_unavailable="raise"))
+    assert told == [(name, action) for action in ("run", "skip", "skip", "raise", "raise")]
+
+
+@TWINS
+def test_with_statement_policies(down: Proxy, name: str, way: str) -> None:
+    def entered(**options: Any) -> bool:
+        async def twin() -> bool:
+            async with TaskLock(name, **options) as lock:
+                return lock.taken
+
+        if way == "async":
+            return asyncio.run(twin())
+        with TaskLock(name, **options) as lock:
+            return lock.taken
+
+    assert entered(on_unavailable="run") is True
+    with pytest.raises(TaskLockAcquireError):
+        entered(on_unavailable="skip")
+    with pytest.raises(BackendUnavailable):
+        entered(on_unavailable="raise")
+
+
+def test_plain_function_policies(down: Proxy, configure: Any, told: Told, name: str) -> None:
+    configure(LOCATION=down.url, ON_UNAVAILABLE="run")
+    assert acquire_task_lock(name, 30) is True
+    assert release_task_lock(name) is False
+    configure(LOCATION=down.url, ON_UNAVAILABLE="skip")
+    assert acquire_task_lock(name, 30) is False
+    assert release_task_lock(name) is False
+    configure(LOCATION=down.url, ON_UNAVAILABLE="raise")
+    with pytest.raises(BackendUnavailable):
+        acquire_task_lock(name, 30)
+    assert told == [(name, action) for action in ("run", "skip", "raise")]
+
+
+@pytest.mark.parametrize("policy", ["run", "skip"])
+def test_questions_are_never_answered_by_the_policy(down: Proxy, configure: Any, name: str, policy: str) -> None:
+    """Not known is not free."""
+    configure(LOCATION=down.url, ON_UNAVAILABLE=policy)
+    for question in (is_task_locked, get_lock_info, force_release_task_lock):
+        with pytest.raises(BackendUnavailable):
+            question(name)
+
+
+# --- it comes back
+
+
+@TWINS
+def test_a_release_that_the_store_did_not_hear_is_done_when_it_is_back(
+    proxy: Proxy, store: redis.Redis, told: Told, name: str, way: str
+) -> None:
+    lock = TaskLock(name)
+    call(way, lock, "acquire")
+    proxy.refuse()
+    assert call(way, lock, "release") is Released.UNKNOWN
+    assert not lock.taken
+    assert told == [(name, "release later")]
+    assert store.exists(f"task_lock:{name}")
+    proxy.heal()
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
+
+
+@TWINS
+def test_the_body_s_own_error_is_what_a_failed_release_leaves_standing(proxy: Proxy, name: str, way: str) -> None:
+    async def twin() -> None:
+        async with TaskLock(name):
+            proxy.refuse()
+            raise ZeroDivisionError
+
+    def body() -> None:
+        if way == "async":
+            asyncio.run(twin())
+        with TaskLock(name):
+            proxy.refuse()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        body()
+    proxy.heal()
+
+
+@TWINS
+def test_the_lock_is_a_lock_again_when_the_store_is_back(down: Proxy, name: str, way: str) -> None:
+    with pytest.raises(BackendUnavailable):
+        call(way, TaskLock(name), "acquire")
+    down.heal()
+    lock = TaskLock(name)
+    assert call(way, lock, "acquire") is True
+    assert lock.held
+    assert call(way, lock, "release") is Released.RELEASED
+
+
+def test_a_lock_that_was_only_ever_asked_for_is_not_taken_from_the_next_one(
+    proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str
+) -> None:
+    """Gold standard 8.2: giving up what may have been left behind touches nobody else's lock."""
+    proxy.refuse()
+    with pytest.raises(BackendUnavailable):
+        TaskLock(name).acquire()
+    token = new_token()
+    granted(stranger.acquire(an_ask(name, token)))
+    with proxy.recorded() as sent:
+        proxy.heal()
+        eventually(lambda: any(scripts("release")(request) for request in proxy.requests))
+    assert sent
+    assert token_in(store, name) == token
+
+
+@TWINS
+def test_a_waiter_whose_store_goes_down_is_told_in_time(
+    proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, way: str
+) -> None:
+    """While it sleeps: it does not sleep on, and it does not ask a dead store twice over."""
+    granted(stranger.acquire(an_ask(name)))
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(call, way, TaskLock(name), "acquire", blocking_timeout=60)
+        eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)
+        started = time.monotonic()
+        proxy.hang()
+        with pytest.raises(BackendUnavailable):
+            taken.result(20)
+        assert time.monotonic() - started < 1.0 + PROMISE + SLACK  # it looks at least once a second
+    proxy.heal()
