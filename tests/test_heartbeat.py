@@ -276,9 +276,9 @@ def test_a_lock_dropped_without_a_release_ends_with_its_thread(store: Store, nam
 
 def test_a_lock_whose_object_is_dropped_is_still_its_threads(store: Store, name: str) -> None:
     """The other way round: the thread lives, so it is renewed, and can be released by its name."""
-    assert TaskLock(name, lease=0.6).acquire()
+    assert TaskLock(name, lease=1.5).acquire()
     gc.collect()
-    time.sleep(1.0)
+    time.sleep(2.0)
     assert store.exists(f"task_lock:{name}")
     assert TaskLock(name).release() is Released.RELEASED
 

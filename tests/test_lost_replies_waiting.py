@@ -1,4 +1,4 @@
-"""Replies, pushes and connections are lost while somebody waits: no place is lost for long, and none is kept for the dead."""
+"""Replies, pushes and connections are lost while somebody waits: no place is kept for the dead."""
 
 from __future__ import annotations
 

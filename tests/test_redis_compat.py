@@ -13,14 +13,13 @@ import pytest
 import redis
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
-from django_redis.pool import ConnectionFactory
 
 from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.location import async_pool, sync_pool
 from django_tasklock.types import Released
-from tests.support.exercise import exercise, exercise_async
+from tests.support.exercise import HALVES, KINDS, Exercise
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.tls import self_signed
@@ -28,9 +27,6 @@ from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
-
-HALVES = pytest.mark.parametrize("exercised", [exercise, exercise_async], ids=["sync", "async"])
-Exercise = Callable[[str, Any], None]
 
 
 @pytest.fixture(scope="module")
@@ -116,20 +112,7 @@ def test_a_tls_option_that_the_asyncio_client_lacks(tls: tuple[Proxy, Path]) -> 
 
 # --- by CACHES alias
 
-KINDS = {"django-redis": "django_redis.cache.RedisCache", "core": "django.core.cache.backends.redis.RedisCache"}
 ALIASES = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture
-def alias(settings: Any, configure: Any) -> Callable[..., None]:
-    """``alias(kind, url, options, ...)`` makes the cache alias "locks" and has locks use it."""
-
-    def set_alias(kind: str, url: str, options: dict[str, Any] | None = None, **more: Any) -> None:
-        ConnectionFactory._pools.clear()  # django-redis keeps them by URL, whatever else the alias says
-        settings.CACHES = {"locks": {"BACKEND": KINDS[kind], "LOCATION": url, "OPTIONS": options or {}, **more}}
-        configure(LOCATION="locks")
-
-    return set_alias
 
 
 @ALIASES

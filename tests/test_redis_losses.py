@@ -13,6 +13,7 @@ from django.core.cache import caches
 from django_tasklock import (
     TaskLock,
     force_release_task_lock,
+    list_all_task_locks,
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
@@ -42,7 +43,7 @@ def test_script_flush_between_verbs(store: redis.Redis, name: str, way: str) -> 
     store.script_flush()
     assert backend.renew([Renewal(name, ask.token, 60_000)]) == [True]
     store.script_flush()
-    assert name in listed()
+    assert name in [info.name for info in list_all_task_locks()]
     store.script_flush()
     assert force_release_task_lock(name) is True
 
@@ -136,8 +137,8 @@ def test_the_index_forgets_what_lapsed_long_ago(configure: Any, redis_server: Re
     """Gold standard 8.15: a little at a time, with the grants: it does not grow with the locks that ever lapsed."""
     configure(LOCATION=redis_server.url)
     with redis.Redis.from_url(redis_server.url) as private:
-        private.zadd(INDEX, {f"task_lock:old{index}": index for index in range(1000)})
+        private.zadd("task_lock#index", {f"task_lock:old{index}": index for index in range(1000)})
         for _ in range(1000):
             with TaskLock(name, lease=None):
                 pass
-        assert private.zcard(INDEX) == 0
+        assert private.zcard("task_lock#index") == 0

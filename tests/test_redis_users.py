@@ -17,6 +17,7 @@ from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.subscribers import tell_deaf
 from django_tasklock.types import Released
 from tests.support import environment
+from tests.support.exercise import HALVES, Exercise
 from tests.support.stores import an_ask, eventually, granted
 from tests.support.twins import TWINS, call, token_in
 

@@ -15,7 +15,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.location import TIMEOUT, async_pool, sync_pool
 from django_tasklock.types import Released
-from tests.support.exercise import exercise, exercise_async
+from tests.support.exercise import HALVES, Exercise
 from tests.support.redis_server import free_port
 from tests.support.sentinel import SERVICE, Watched, watched
 from tests.support.stores import an_ask, eventually, granted
@@ -56,15 +56,15 @@ def alias(settings: Any, configure: Callable[..., None]) -> Callable[..., None]:
     return set_alias
 
 
-@pytest.mark.parametrize("exercised", [exercise, exercise_async], ids=["sync", "async"])
-def test_the_primary_is_found(watch: Watched, alias: Any, name: str, exercised: Any) -> None:
+@HALVES
+def test_the_primary_is_found(watch: Watched, alias: Any, name: str, exercised: Exercise) -> None:
     alias(watch.port, decode_responses=True, socket_timeout=30)
     with watch.primary(3) as store:
         exercised(name, store)
 
 
-@pytest.mark.parametrize("exercised", [exercise, exercise_async], ids=["sync", "async"])
-def test_a_sentinel_that_is_away_is_passed_over(watch: Watched, alias: Any, name: str, exercised: Any) -> None:
+@HALVES
+def test_a_sentinel_that_is_away_is_passed_over(watch: Watched, alias: Any, name: str, exercised: Exercise) -> None:
     alias(free_port(), watch.port)
     with watch.primary(3) as store:
         exercised(name, store)

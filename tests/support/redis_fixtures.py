@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import redis
+from django_redis.pool import ConnectionFactory
 
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings
 from django_tasklock.heartbeat import heartbeat
 from tests.support import environment
+from tests.support.exercise import KINDS
 from tests.support.proxy import Proxy
 
 Configure = Callable[..., None]
@@ -77,3 +79,15 @@ def warnings_logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]
     """What was logged as a warning or worse so far."""
     caplog.set_level(logging.WARNING, "django_tasklock")
     return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.fixture
+def alias(settings: Any, configure: Configure) -> Callable[..., None]:
+    """``alias(kind, url, options, ...)`` makes the cache alias "locks" and has locks use it."""
+
+    def set_alias(kind: str, url: str, options: dict[str, Any] | None = None, **more: Any) -> None:
+        ConnectionFactory._pools.clear()  # django-redis keeps them by URL, whatever else the alias says
+        settings.CACHES = {"locks": {"BACKEND": KINDS[kind], "LOCATION": url, "OPTIONS": options or {}, **more}}
+        configure(LOCATION="locks")
+
+    return set_alias
