@@ -78,7 +78,14 @@ class StaleClaim(TaskLockError):
 
 
 class BackendUnavailable(TaskLockError):
-    """The store could not be asked; whether the lock is free is not known."""
+    """The store could not be asked; whether the lock is free is not known.
+
+    ``doubt``: the request may have been carried out all the same, its answer lost.
+    """
+
+    def __init__(self, message: str, *, name: str | None = None, doubt: bool = True) -> None:
+        super().__init__(message, name=name)
+        self.doubt = doubt
 
 
 class TransactionOpen(TaskLockError):

@@ -92,7 +92,8 @@ class LockBase:
 
     def _unavailable(self, hold: Hold, ask: Ask, error: BackendUnavailable) -> bool:
         self._drop(hold)
-        heartbeat.abandon(hold, ask.ttl)  # the answer may be lost, not the request
+        if error.doubt:  # otherwise there is nothing to undo, however long the outage
+            heartbeat.abandon(hold, ask.ttl)
         action = self._on_unavailable
         told_unavailable(self.name, error, action)
         if action == "raise":

@@ -65,6 +65,7 @@ class TaskLock(LockBase):
         try:
             return self._settle(hold, take(hold.backend, ask, wait, hold.lease is None))
         except BackendUnavailable as error:
+            error.doubt |= wait > 0  # of a place in the queue there is always some
             return self._unavailable(hold, ask, error)
         except BaseException:
             self._drop(hold)
@@ -83,6 +84,7 @@ class TaskLock(LockBase):
         try:
             return self._settle(hold, await atake(hold.backend, ask, wait, hold.lease is None))
         except BackendUnavailable as error:
+            error.doubt |= wait > 0  # of a place in the queue there is always some
             return self._unavailable(hold, ask, error)
         except BaseException:  # a cancelled task had better not await its own clean-up
             self._drop(hold)

@@ -47,12 +47,15 @@ class AsyncWire:
         except (RedisError, OSError) as error:
             doubt = doubt and not answered(error)
             if final(error):
-                raise unavailable(error) from error
+                raise unavailable(error, doubt) from error
         await self.drop()
+        sent = False
         try:
-            return await self.exchange(await self.take(), script, tail), doubt
+            connection = await self.take()
+            sent = True
+            return await self.exchange(connection, script, tail), doubt
         except (RedisError, OSError) as error:
-            raise unavailable(error) from error
+            raise unavailable(error, doubt or (sent and not answered(error))) from error
 
     async def exchange(self, connection: Any, script: Script, tail: bytes) -> Any:
         """One command and its reply; a cancelled one takes its connection with it."""

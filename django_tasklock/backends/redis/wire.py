@@ -71,14 +71,14 @@ def load(verb: str, keys: int, arguments: int) -> Script:
     return Script(body, keys + arguments, keys)
 
 
-def unavailable(error: BaseException) -> BackendUnavailable:
-    """What a caller is told: the store, and what is known of why."""
+def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable:
+    """What a caller is told: the store, and what is known of why. ``doubt``: it may have been executed."""
     if "WRONGTYPE" in str(error):
         hint = "a key of this lock is something else's: delete it, or choose another TASKLOCK['KEY_PREFIX']"
     else:
         hint = "see TASKLOCK['LOCATION']"
     what = "Redis refused" if isinstance(error, ResponseError) else "Redis could not be asked"
-    return BackendUnavailable(f"{what} ({type(error).__name__}: {error}); {hint}")
+    return BackendUnavailable(f"{what} ({type(error).__name__}: {error}); {hint}", doubt=doubt)
 
 
 def final(error: Exception) -> bool:
@@ -115,12 +115,15 @@ class Wire:
         except (RedisError, OSError) as error:
             doubt = doubt and not answered(error)
             if final(error) or (doubt and not again):
-                raise unavailable(error) from error
+                raise unavailable(error, doubt) from error
         self.drop()  # what is idle is as old as the one that failed
+        sent = False
         try:
-            return self.exchange(self.take(), script, tail), doubt
+            connection = self.take()
+            sent = True
+            return self.exchange(connection, script, tail), doubt
         except (RedisError, OSError) as error:
-            raise unavailable(error) from error
+            raise unavailable(error, doubt or (sent and not answered(error))) from error
 
     def exchange(self, connection: Any, script: Script, tail: bytes) -> Any:
         """One command and its reply."""
