@@ -118,18 +118,22 @@ def test_the_lease_counts_from_the_request(proxy: Proxy, name: str, way: str) ->
 
 
 def test_a_cancelled_acquire_leaves_no_key(proxy: Proxy, store: Store, name: str) -> None:
-    executed = threading.Event()
-    proxy.fault(ACQUIRE, swallow=True, then=executed.set)
-
-    async def scenario() -> None:
-        task = asyncio.create_task(TaskLock(name).aacquire())
+    async def scenario() -> bool:
+        executed = threading.Event()
+        proxy.fault(ACQUIRE, swallow=True, then=executed.set)
+        lock = TaskLock(name)
+        task = asyncio.create_task(lock.aacquire())
         assert await asyncio.to_thread(executed.wait, 10)
         assert store.exists(f"task_lock:{name}")
+        if task.done():  # we were kept waiting for longer than the answer may take: it was asked again, and answered
+            store.delete(f"task_lock:{name}")
+            return False
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        return True
 
-    asyncio.run(scenario())
+    assert any(asyncio.run(scenario()) for _ in range(5))
     eventually(lambda: not store.exists(f"task_lock:{name}"))
 
 
