@@ -18,8 +18,9 @@ class TaskLockConfig(AppConfig):
 
     def ready(self) -> None:
         """Register checks, teach the core about Celery, begin to count. No query, no connection."""
-        from django_tasklock import celery, checks, metrics
+        from django_tasklock import checks, metrics
+        from django_tasklock.celery.install import install
 
         checks.register()
-        celery.install()
+        install()
         metrics.install()

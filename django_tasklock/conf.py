@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cache, cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -20,7 +20,19 @@ from django.core.signals import setting_changed
 
 from django_tasklock.exceptions import TaskLockError
 
-__all__ = ["DEFAULT", "Duration", "Lease", "Settings", "get_settings", "milliseconds", "problems", "spans"]
+__all__ = [
+    "DEFAULT",
+    "WORDS",
+    "Duration",
+    "Lease",
+    "OnConflict",
+    "OnUnavailable",
+    "Settings",
+    "get_settings",
+    "milliseconds",
+    "problems",
+    "spans",
+]
 
 Duration = int | float | timedelta
 """Seconds, or a timedelta."""
@@ -36,8 +48,12 @@ DEFAULT: Final = _Default.DEFAULT
 Lease = Duration | None | _Default
 """A duration, ``None`` for no heartbeat, or ``DEFAULT``."""
 
-OnConflict = Literal["skip", "raise", "wait"]
+OnConflict = Literal["skip", "raise", "wait", "retry", "reject", "queue", "coalesce"]
+"""What is done while the lock is busy. The last four need a message to put aside: only under Celery."""
+WORDS = get_args(OnConflict)
+"""Those words."""
 OnUnavailable = Literal["run", "raise", "skip"]
+"""What is done while the store cannot be asked: run without the lock, raise, or skip."""
 
 
 def milliseconds(value: object, what: str, *, name: str | None = None) -> int:
@@ -74,7 +90,7 @@ class Settings:
         return hold, min(hold, milliseconds(self.LEASE, "LEASE"))
 
 
-_CHOICES = {"ON_CONFLICT": ("skip", "raise", "wait"), "ON_UNAVAILABLE": ("run", "raise", "skip")}
+_CHOICES = {"ON_CONFLICT": WORDS, "ON_UNAVAILABLE": ("run", "raise", "skip")}
 _KEYS = tuple(field.name for field in fields(Settings))
 
 

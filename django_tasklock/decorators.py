@@ -14,12 +14,22 @@ from typing import Any, TypeVar
 from django.apps import apps
 from django.db.models import Model
 
-from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, get_settings, milliseconds, spans
+from django_tasklock.conf import (
+    DEFAULT,
+    WORDS,
+    Duration,
+    Lease,
+    OnConflict,
+    OnUnavailable,
+    get_settings,
+    milliseconds,
+    spans,
+)
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards import StateGuard
 from django_tasklock.locks import TaskLock
 from django_tasklock.names import NameTemplate
-from django_tasklock.running import Running
+from django_tasklock.running import Running, begin
 from django_tasklock.types import LockInfo
 
 __all__ = ["Locked", "model_lock", "task_lock"]
@@ -30,8 +40,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Locked:
     """What ``function.lock`` answers: the lock of one call, before that call is made."""
 
-    def __init__(self, template: NameTemplate) -> None:
+    def __init__(self, template: NameTemplate, on_conflict: OnConflict | None = None) -> None:
         self.template = template
+        self.on_conflict = on_conflict
 
     def name(self, /, **arguments: Any) -> str:
         """The lock's name for these arguments; those that the name uses and that have no default are enough."""
@@ -59,18 +70,21 @@ def task_lock(
     blocking_timeout: Duration | None = None,
     reentrant: bool = False,
     on_unavailable: OnUnavailable | None = None,
+    queue_limit: int | None = None,
 ) -> Callable[[F], F]:
     """Run the decorated function once at a time per name.
 
     ``name``: a template over its arguments, ``"report:{day}"``, or a callable that takes
     them. Busy, by ``on_conflict``: ``"skip"`` returns ``{"status": "skipped", "reason":
     "already_processing", ...}``, ``"raise"`` raises ``TaskLockAcquireError``, ``"wait"``
-    waits ``blocking_timeout`` seconds (by default the timeout), then raises.
+    waits ``blocking_timeout`` seconds (by default the timeout), then raises. In a Celery task
+    also ``"retry"``, ``"reject"``, ``"queue"`` (at most ``queue_limit`` wait) and ``"coalesce"``,
+    see ``django_tasklock.celery``; elsewhere these four raise.
 
     Raises ``TaskLockError`` at decoration for what cannot work.
     """
     options = dict(timeout=timeout, lease=lease, reentrant=reentrant, on_unavailable=on_unavailable)
-    return _decorator(name, options, on_conflict, blocking_timeout, None, None, "")
+    return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, None, None, "")
 
 
 def model_lock(
@@ -84,14 +98,15 @@ def model_lock(
     on_conflict: OnConflict | None = None,
     blocking_timeout: Duration | None = None,
     on_unavailable: OnUnavailable | None = None,
+    queue_limit: int | None = None,
 ) -> Callable[[F], F]:
     """Run the decorated function under a lock *and* a claim on the row it works on.
 
     ``pk`` names the argument with the row's primary key; ``model`` may be a label such as
     ``"videos.Video"``. The row is claimed before the body, closed as ``done`` or ``failed``
     after it, or given back if Celery will retry. A row that is not claimable gives
-    ``{"status": "skipped", "reason": "invalid_state", ...}`` or, with ``on_conflict`` other
-    than ``"skip"``, raises ``GuardRejected``. Inside, ``current_claim()`` writes to the row.
+    ``{"status": "skipped", "reason": "invalid_state", ...}`` or, with ``on_conflict="raise"``
+    or ``"wait"``, raises ``GuardRejected``. Inside, ``current_claim()`` writes to the row.
 
     Without the lock, when the store is down and the policy is ``"run"``, the claim still judges.
     This thread's database connection is closed before the body, so whoever calls it in a loop
@@ -99,7 +114,7 @@ def model_lock(
     """
     guard.register(model)
     options = dict(timeout=timeout, lease=lease, on_unavailable=on_unavailable)
-    return _decorator(name, options, on_conflict, blocking_timeout, model, guard, pk)
+    return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, model, guard, pk)
 
 
 def _decorator(
@@ -107,17 +122,12 @@ def _decorator(
     options: dict[str, Any],
     on_conflict: OnConflict | None,
     blocking_timeout: Duration | None,
+    queue_limit: int | None,
     model: type[Model] | str | None,
     guard: StateGuard | None,
     pk: str,
 ) -> Callable[[F], F]:
-    if on_conflict not in (None, "skip", "raise", "wait"):
-        raise TaskLockError(f"on_conflict must be 'skip', 'raise' or 'wait', not {on_conflict!r}")
-    if blocking_timeout is not None:
-        milliseconds(blocking_timeout, "blocking_timeout")
-        if on_conflict != "wait":
-            raise TaskLockError(f"blocking_timeout goes with on_conflict='wait', not {on_conflict!r}")
-
+    check_conflict(on_conflict, blocking_timeout, queue_limit)
     if options["on_unavailable"] not in (None, "run", "raise", "skip"):
         raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {options['on_unavailable']!r}")
 
@@ -131,6 +141,8 @@ def _decorator(
         label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
         hold, _ = spans(options["timeout"], options["lease"], label)
 
+        locked = Locked(template, on_conflict)
+
         def running(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Running:
             conflict = on_conflict or get_settings().ON_CONFLICT
             patience: dict[str, Any] = (
@@ -138,9 +150,10 @@ def _decorator(
             )
             lock = TaskLock(template.name(args, kwargs), **options, **patience)
             if guard is None:
-                return Running(lock, conflict)
+                return begin(locked, lock, conflict, None, None, None, queue_limit)
             key = template.bind(args, kwargs)[pk]
-            return Running(lock, conflict, apps.get_model(model) if isinstance(model, str) else model, key, guard)
+            table = apps.get_model(model) if isinstance(model, str) else model
+            return begin(locked, lock, conflict, table, key, guard, queue_limit)
 
         if is_async(function):
 
@@ -163,10 +176,26 @@ def _decorator(
                 return run.skipped
 
         wrapper.__signature__ = template.signature  # type: ignore[attr-defined]  # Celery checks arguments against it
-        wrapper.lock = Locked(template)  # type: ignore[attr-defined]
+        wrapper.lock = locked  # type: ignore[attr-defined]
         return wrapper  # type: ignore[return-value]
 
     return decorate
+
+
+def check_conflict(on_conflict: str | None, blocking_timeout: Duration | None, queue_limit: int | None) -> None:
+    """Raise ``TaskLockError`` for what cannot be done when the lock is busy."""
+    if on_conflict is not None and on_conflict not in WORDS:
+        known = ", ".join(map(repr, WORDS))
+        raise TaskLockError(f"on_conflict must be one of {known}, not {on_conflict!r}")
+    if blocking_timeout is not None:
+        milliseconds(blocking_timeout, "blocking_timeout")
+        if on_conflict != "wait":
+            raise TaskLockError(f"blocking_timeout goes with on_conflict='wait', not {on_conflict!r}")
+    if queue_limit is not None:
+        if on_conflict != "queue":
+            raise TaskLockError(f"queue_limit goes with on_conflict='queue', not {on_conflict!r}")
+        if type(queue_limit) is not int or queue_limit < 1:
+            raise TaskLockError(f"queue_limit must be a number of messages, 1 or more, not {queue_limit!r}")
 
 
 def call_of(function: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "BackendUnavailable",
+    "CrashLoop",
     "GuardRejected",
     "LockLost",
     "RateLimitExceeded",
@@ -90,6 +91,10 @@ class BackendUnavailable(TaskLockError):
 
 class TransactionOpen(TaskLockError):
     """A lock or a claim was asked for inside ``atomic()``: others would not see it until commit."""
+
+
+class CrashLoop(TaskLockError):
+    """The workers of this message died one after the other; it is not started again."""
 
 
 class RateLimitExceeded(TaskLockError):

@@ -1,4 +1,7 @@
-"""Who asks: what is written beside a lock for people to read. Never a proof of anything."""
+"""Who asks: what is written beside a lock for people to read, and whether that process still runs.
+
+Never a proof of ownership: that is the token.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,23 @@ import os
 import socket
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["BOOT", "describe_task", "me"]
+from django_tasklock.types import Holder
+
+__all__ = ["BOOT", "Task", "alive", "describe_task", "me"]
 
 BOOT = os.urandom(6).hex()
 """Tells this process from an earlier one with the same host name and pid; new after a fork."""
 
-Task = tuple[str, str]
+
+class Task(NamedTuple):
+    """The task that runs here."""
+
+    name: str
+    id: str
+    retries: int = 0
 
 
 def _no_task() -> Task | None:
@@ -24,19 +37,66 @@ _current_task: Callable[[], Task | None] = _no_task
 
 
 def describe_task(provider: Callable[[], Task | None]) -> None:
-    """Let ``provider`` say which task runs here: its name and id, or ``None``."""
+    """Let ``provider`` say which task runs here, or ``None``."""
     global _current_task
     _current_task = provider
 
 
-def me() -> str:
-    """This process, and the task that runs in it, as a JSON object."""
-    return _json(_current_task())
+def me(task: Task | None = None) -> str:
+    """This process, and ``task`` or the task that runs in it, as a JSON object."""
+    return _json(task or _current_task())
+
+
+def alive(holder: Holder) -> bool | None:
+    """Whether the holder's process runs. ``None``: this process cannot know.
+
+    Only what the same kernel says of the same pid namespace counts, and a later process with
+    that pid is told by its start time. A process that has ended but was not waited for is dead.
+    """
+    if holder.boot == BOOT:
+        return True
+    machine, _, began = holder.proc.rpartition(":")
+    if not machine or machine != _machine():
+        return None
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # somebody else's process, which exists
+    state = _state(holder.pid)
+    if state is None:
+        return None
+    return state[1] == began and state[0] not in "ZX"
 
 
 @cache
 def _process() -> dict[str, object]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), "boot": BOOT}
+    pid = os.getpid()
+    known: dict[str, object] = {"host": socket.gethostname(), "pid": pid, "boot": BOOT}
+    state = _state(pid)
+    if state is not None and _machine():
+        known["proc"] = f"{_machine()}:{state[1]}"
+    return known
+
+
+@cache
+def _machine() -> str:
+    """This boot of this kernel, and the pid namespace; empty where there is no such file system."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+        return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+def _state(pid: int) -> tuple[str, str] | None:
+    """State letter and start time of a process, in the words of proc(5)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return fields[0], fields[19]
+    except (OSError, IndexError):
+        return None
 
 
 @cache
@@ -47,7 +107,10 @@ def _alone() -> str:
 def _json(task: Task | None) -> str:
     if task is None:
         return _alone()
-    return json.dumps({**_process(), "task": task[0], "task_id": task[1]}, separators=(",", ":"))
+    known = {**_process(), "task": task.name, "task_id": task.id}
+    if task.retries:
+        known["retries"] = task.retries
+    return json.dumps(known, separators=(",", ":"))
 
 
 def _after_fork() -> None:

@@ -15,7 +15,7 @@ from django_tasklock.holds import Hold, Holds, holds_here
 from django_tasklock.info import busy_error
 from django_tasklock.names import clean
 from django_tasklock.reports import told_acquired, told_lost, told_unavailable
-from django_tasklock.types import Ask, Busy, Grant, Released
+from django_tasklock.types import Ask, Busy, Grant, Record, Released
 from django_tasklock.waiting import Taken, patience
 
 __all__ = ["LockBase"]
@@ -48,6 +48,9 @@ class LockBase:
             )
         self._on_lost = partial(_lost, weakref.ref(self), self.name, on_lost)
         self._last: Hold | None = None
+        self._carried: str | None = None
+        self.met: Record | None = None
+        """Who had the lock when the last ``acquire()`` found it busy, where that could be read."""
         self.conflict: TaskLockAcquireError | None = None
         """Why the last ``acquire()`` through this object returned False."""
 
@@ -57,13 +60,16 @@ class LockBase:
         return patience(blocking, blocking_timeout, self.name)
 
     def _begin(self) -> tuple[Hold, Ask]:
-        self.conflict = None
+        self.conflict = self.met = None
         hold = Hold(get_backend(), self.name, self._lease_ms, self._on_lost)
+        if self._carried is not None:
+            hold.token, self._carried = self._carried, None
         return hold, Ask(self.name, hold.token, self._lease_ms or self._hold_ms, self._hold_ms, me())
 
     def _settle(self, hold: Hold, taken: Taken) -> bool:
         asked, answer = taken
         if isinstance(answer, Busy):
+            self.met = answer.record
             self.conflict = busy_error(self.name, answer)
             return False
         hold.granted(answer, asked, self._hold_ms)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-__all__ = ["GuardedModel", "LockRow"]
+__all__ = ["GuardedModel", "LockRow", "ParkedMessage"]
 
 
 if TYPE_CHECKING:
@@ -80,3 +80,35 @@ class LockRow(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ParkedMessage(models.Model):
+    """A task's message that is kept outside the broker. Only ``django_tasklock.celery`` reads or writes it.
+
+    It waits for its lock, or was met again after its worker died, and is removed when its run
+    ends. ``key`` is the lock's name hashed, ``ticket`` the order of publication. Times are the
+    database's clock, in milliseconds since 1970.
+    """
+
+    key = models.CharField(max_length=64)
+    name = models.CharField(max_length=255)
+    ticket = models.BigIntegerField()
+    mode = models.CharField(max_length=10)
+    state = models.CharField(max_length=10)
+    task = models.CharField(max_length=255)
+    task_id = models.CharField(max_length=191, unique=True)
+    message = models.TextField()
+    holder = models.TextField(default="{}")
+    sent = models.IntegerField(default=0, help_text="how often it was put back into the broker")
+    crashes = models.IntegerField(default=0, help_text="how many workers died of it")
+    parked_at = models.BigIntegerField()
+    changed_at = models.BigIntegerField()
+
+    class Meta:
+        db_table = "tasklock_parked"
+        verbose_name = _("parked message")
+        verbose_name_plural = _("parked messages")
+        indexes: ClassVar = [models.Index(fields=["key", "ticket"], name="tasklock_parked_line")]
+
+    def __str__(self) -> str:
+        return f"{self.task}[{self.task_id}]"

@@ -19,7 +19,7 @@ from django_tasklock.guards import StateGuard
 from django_tasklock.locks import TaskLock
 from django_tasklock.reports import told_conflict
 
-__all__ = ["Running", "retries"]
+__all__ = ["Running", "begin", "hosted", "retries", "will_retry"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -37,8 +37,16 @@ def retries(judge: Callable[[BaseException], bool]) -> None:
     _will_retry = judge
 
 
+def will_retry(error: BaseException) -> bool:
+    """Whether a body that ended with ``error`` will be run again, as far as whoever hosts it can tell."""
+    return _will_retry(error)
+
+
 class Running:
-    """One call of a decorated function. ``skipped`` is its result if the body was not run."""
+    """One call of a decorated function. ``skipped`` is its result if the body was not run.
+
+    Busy, here where nobody can put a message aside: ``"skip"`` skips, every other word raises.
+    """
 
     def __init__(
         self,
@@ -47,19 +55,21 @@ class Running:
         model: type[Model] | None = None,
         pk: Any = None,
         guard: StateGuard | None = None,
+        queue_limit: int | None = None,
     ) -> None:
         self.lock = lock
         self.on_conflict = on_conflict
         self.model = model
         self.pk = pk
         self.guard = guard
+        self.queue_limit = queue_limit
         self.skipped: dict[str, Any] | None = None
 
     def enter(self, stack: ExitStack) -> bool:
         """Take lock and row, to be given back by ``stack``; False: skipped."""
         stack.push(self._exit)  # first: a time limit may strike between taking the lock and saying so
-        if not self.lock.acquire():
-            return self._conflict()
+        if not self._acquire():
+            return False if self.skipped else self._conflict()
         self.lock.enter()
         if self.model is None or self.guard is None:
             return True
@@ -87,6 +97,9 @@ class Running:
             return self._rejected(error)
         return True
 
+    def _acquire(self) -> bool:
+        return self.lock.acquire()
+
     def _exit(self, *how: Any) -> None:
         if self._ours:
             self.lock.__exit__(*how)
@@ -101,11 +114,17 @@ class Running:
         return self.lock._last is not None and self.lock.taken
 
     def _conflict(self) -> bool:
-        error = self.lock.conflict or TaskLockAcquireError(f"lock {self.lock.name!r} is busy", name=self.lock.name)
-        action = "skip" if self.on_conflict == "skip" else "raise"
-        told_conflict(error, action)
-        if action == "raise":
-            raise error
+        error = self._met()
+        if self.on_conflict == "skip":
+            return self._skip(error)
+        told_conflict(error, "raise")
+        raise error
+
+    def _met(self) -> TaskLockAcquireError:
+        return self.lock.conflict or TaskLockAcquireError(f"lock {self.lock.name!r} is busy", name=self.lock.name)
+
+    def _skip(self, error: TaskLockAcquireError) -> bool:
+        told_conflict(error, "skip")
         down = isinstance(error.__cause__, BackendUnavailable)
         self.skipped = {
             "status": "skipped",
@@ -118,7 +137,7 @@ class Running:
         return False
 
     def _rejected(self, error: GuardRejected) -> bool:
-        if self.on_conflict != "skip":
+        if self.on_conflict in ("raise", "wait"):
             raise error
         state = error.state
         self.skipped = {
@@ -128,6 +147,21 @@ class Running:
             "state": state if state is None or isinstance(state, str | int | float | bool) else str(state),
         }
         return False
+
+
+_kind_for: Callable[[object], type[Running] | None] | None = None
+
+
+def hosted(kind_for: Callable[[object], type[Running] | None]) -> None:
+    """Let ``kind_for`` say which ``Running`` a call of the function with that ``lock`` attribute needs here."""
+    global _kind_for
+    _kind_for = kind_for
+
+
+def begin(locked: object, *what: Any) -> Running:
+    """The ``Running`` for one call: a plain one, unless whoever hosts this code has a better one."""
+    kind = None if _kind_for is None else _kind_for(locked)
+    return (kind or Running)(*what)
 
 
 class Closing:

@@ -39,6 +39,10 @@ class Holder:
     boot: str = ""
     task: str = ""
     task_id: str = ""
+    retries: int = 0
+    """Which try of that task: Celery counts retries, not redeliveries."""
+    proc: str = ""
+    """Machine and start time of the process: what ``holders.alive`` compares. Empty where they are not known."""
 
     def __str__(self) -> str:
         where = f"{self.host}:{self.pid}" if self.host else "unknown"

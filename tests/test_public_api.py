@@ -21,6 +21,7 @@ import django_tasklock
 from django_tasklock import exceptions
 from django_tasklock.exceptions import (
     BackendUnavailable,
+    CrashLoop,
     GuardRejected,
     LockLost,
     RateLimitExceeded,
@@ -303,6 +304,7 @@ ERRORS = [
     StaleClaim("text", name="videos.Video:42"),
     BackendUnavailable("text", name="video:42"),
     TransactionOpen("text", name="video:42"),
+    CrashLoop("text", name="video:42"),
     RateLimitExceeded("text", name="tavily", retry_after=0.5),
     TaskLockError("text"),
 ]

@@ -28,6 +28,10 @@ __all__ = ["Backend", "Waiter"]
 POLL = 0.25  # seconds between two looks of a waiter that no release can wake
 
 
+_tickets = threading.Lock()
+_last_ticket = 0
+
+
 class Backend(ABC):
     """A store of locks. One object per process, shared by its threads, made anew after a fork."""
 
@@ -63,6 +67,16 @@ class Backend(ABC):
     @abstractmethod
     def remove(self, name: str, token: str | None = None) -> Record | None:
         """Take the lock away from its holder (only if that is ``token``, where given); what was removed."""
+
+    def ticket(self) -> int:
+        """A number that grows from call to call, in microseconds or slower: the order of what asked for one.
+
+        Between machines this one is as exact as their clocks; stores that have a clock do better.
+        """
+        global _last_ticket
+        with _tickets:
+            _last_ticket = max(_last_ticket + 1, time.time_ns() // 1000)
+            return _last_ticket
 
     def waiter(self, ask: Ask) -> Waiter:
         """A place to wait for ``ask.name``; use it as a context manager."""

@@ -23,8 +23,12 @@ def holder_of(data: object) -> Holder:
     """A holder from decoded JSON, whatever is unknown, missing or of a wrong type there."""
     if not isinstance(data, dict):
         return Holder()
+    texts = {key: str(data.get(key, "")) for key in ("host", "boot", "task", "task_id", "proc")}
+    return Holder(pid=_number(data.get("pid")), retries=_number(data.get("retries")), **texts)
+
+
+def _number(value: object) -> int:
     try:
-        pid = int(data.get("pid", 0))
+        return int(value)  # type: ignore[call-overload, no-any-return]
     except (TypeError, ValueError, OverflowError):
-        pid = 0
-    return Holder(pid=pid, **{key: str(data.get(key, "")) for key in ("host", "boot", "task", "task_id")})
+        return 0

@@ -15,6 +15,7 @@ from typing import TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model
 
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
 from django_tasklock.models import LockRow
@@ -32,12 +33,16 @@ _SQLITE_CODES = frozenset({5, 6})  # busy, locked
 
 
 class Session:
-    """Takes a verb to the database that the routers name for ``LockRow``."""
+    """Takes a verb to the database that the routers name for ``model``, one of this app's tables."""
+
+    def __init__(self, model: type[Model] = LockRow, what: str = "lock") -> None:
+        self.model = model
+        self.what = what
 
     @property
     def alias(self) -> str:
-        """The database the locks are in."""
-        return router.db_for_write(LockRow)
+        """The database the table is in."""
+        return router.db_for_write(self.model)
 
     def run(self, verb: Callable[[str, bool], T], *, name: str | None = None, write: bool = True) -> T:
         """``verb(alias, again)``; ``again``: an earlier try may have been executed, its reply was lost.
@@ -80,7 +85,21 @@ class Session:
                 elif _passing(error) and time.monotonic() < patience:
                     time.sleep(random.uniform(0.001, 0.05))
                 else:
-                    raise _explained(error, connection, name) from error
+                    raise self._explained(error, connection, name) from error
+
+    def _explained(self, error: Error, connection: BaseDatabaseWrapper, name: str | None) -> Exception:
+        table = self.model._meta.db_table
+        try:
+            missing = connection.connection is not None and table not in connection.introspection.table_names()
+        except Error:
+            missing = False
+        if missing:
+            return ImproperlyConfigured(
+                f"the {self.what} table {table!r} is missing in database {connection.alias!r}:"
+                " run manage.py migrate tasklock"
+            )
+        text = f"the {self.what} database {connection.alias!r} could not be asked: {error}"
+        return BackendUnavailable(text, name=name)
 
 
 @contextmanager
@@ -130,16 +149,3 @@ def _passing(error: Error) -> bool:
     if code is not None:
         return code & 0xFF in _SQLITE_CODES
     return cause is not None and bool(cause.args) and cause.args[0] in _MYSQL_CODES
-
-
-def _explained(error: Error, connection: BaseDatabaseWrapper, name: str | None) -> Exception:
-    table = LockRow._meta.db_table
-    try:
-        missing = connection.connection is not None and table not in connection.introspection.table_names()
-    except Error:
-        missing = False
-    if missing:
-        return ImproperlyConfigured(
-            f"the lock table {table!r} is missing in database {connection.alias!r}: run manage.py migrate tasklock"
-        )
-    return BackendUnavailable(f"the lock database {connection.alias!r} could not be asked: {error}", name=name)

@@ -30,6 +30,7 @@ RENEW = load("renew", 1, 0)
 GET = load("get", 2, 0)
 LIST = load("list", 1, 5)
 REMOVE = load("remove", 4, 1)
+TICKET = load("ticket", 1, 0)
 
 CHUNK = 100  # locks a renewing script handles at once: Redis serves nobody else meanwhile
 
@@ -126,6 +127,10 @@ class RedisBackend(Backend):
         # Never sent again: the second sending could take the lock from the next holder.
         tail = self.layout.keys(name) + bulk(token or "")
         return self.found(name, self.wire.call(REMOVE, tail, again=False)[0])
+
+    def ticket(self) -> int:
+        """Exact between machines: the counter of the fences."""
+        return int(self.wire.call(TICKET, self.layout.fence)[0])
 
     def waiter(self, ask: Ask) -> Waiter:
         return RedisWaiter(self, ask)

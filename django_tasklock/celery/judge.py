@@ -1,27 +1,15 @@
-"""What Celery adds: which task runs here, whether it will be run again, ``task.lock``."""
+"""Which task runs here, whether Celery will run it again, and ``task.lock``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from celery._state import get_current_worker_task
-from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
 
-from django_tasklock import holders, running
-from django_tasklock.exceptions import StaleClaim
+from django_tasklock.holders import Task
 
-__all__ = ["install"]
-
-
-def install() -> None:
-    """Teach the core about Celery; called once by the app's ``ready()``."""
-    holders.describe_task(task_here)
-    running.retries(will_retry)
-    if "lock" not in vars(Task):
-        Task.lock = LockAttribute()  # type: ignore[attr-defined]
-    if not hasattr(Task, "dont_autoretry_for"):  # a task's own option replaces it
-        Task.dont_autoretry_for = (StaleClaim,)  # type: ignore[attr-defined]  # no retry mends it
+__all__ = ["LockAttribute", "task_here", "will_retry"]
 
 
 class LockAttribute:
@@ -38,12 +26,12 @@ class LockAttribute:
             ) from None
 
 
-def task_here() -> tuple[str, str] | None:
-    """Name and id of the task that runs in this thread: the published one, whatever it calls directly."""
+def task_here() -> Task | None:
+    """The task that runs in this thread: the published one, whatever it calls directly."""
     task: Any = get_current_worker_task()
     if task is None or not task.request.id:
         return None
-    return task.name, task.request.id
+    return Task(task.name, task.request.id, task.request.retries or 0)
 
 
 def will_retry(error: BaseException) -> bool:

@@ -1,0 +1,82 @@
+"""What a task does when its lock is busy, beyond skipping, raising and waiting: its message is put aside.
+
+*Published* implies *ran, is parked, or is recorded as skipped, rejected or coalesced*.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import Any, NoReturn
+
+from celery.exceptions import Ignore, Reject, Retry
+
+from django_tasklock.backends import get_backend
+from django_tasklock.celery.message import Message
+from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.locks import TaskLock
+
+__all__ = ["Aside", "Rejected", "pause", "postpone", "reject", "ticket_of"]
+
+logger = logging.getLogger("django_tasklock")
+
+SHORTEST = 1.0  # seconds
+UNSEEN = 5.0  # seconds to come back after, where the holder could not be read
+
+
+class Aside(Ignore):
+    """The message was parked: its state stays ``PARKED`` until it is promoted."""
+
+
+class Rejected(Reject, Ignore):
+    """A ``Reject`` that ``autoretry_for=(Exception,)`` does not take for a failure."""
+
+
+def reject(error: TaskLockAcquireError) -> NoReturn:
+    """End the message without a result, without bringing it back."""
+    raise Rejected(str(error), requeue=False)
+
+
+def postpone(message: Message, lock: TaskLock) -> NoReturn:
+    """Send the message again, to come when the lock may be free. The task's own retries are not spent."""
+    seconds = pause(message, lock)
+    message.again(countdown=seconds, waits=message.header.get("waits", 0) + 1, put_back=None).apply_async()
+    raise Retry(f"lock {lock.name!r} is busy", when=seconds)  # type: ignore[arg-type]
+
+
+def pause(message: Message, lock: TaskLock) -> float:
+    """Seconds until another try: what is left of the holder's lease, doubled each time up to what is left of its
+    timeout; jittered, and below half the broker's visibility timeout, beyond which it would be delivered twice."""
+    met = lock.met
+    if met is None:
+        first = longest = UNSEEN
+    else:
+        longest = max(SHORTEST, (met.until - met.now) / 1000)
+        first = min(longest, longest if met.ttl is None else max(SHORTEST, met.ttl / 1000))
+    seconds = min(first * 2.0 ** min(message.header.get("waits", 0), 16), longest) * random.uniform(1.0, 1.25)
+    return float(min(seconds, visibility_timeout(message.task.app) / 2))
+
+
+def visibility_timeout(app: Any) -> float:
+    """Seconds after which the broker delivers again what is not acknowledged; infinite where it does not."""
+    transport = str(app.conf.broker_url or app.conf.broker_read_url or "").partition(":")[0]
+    options = app.conf.broker_transport_options or {}
+    if "visibility_timeout" in options:
+        return float(options["visibility_timeout"])
+    return 3600.0 if transport in ("redis", "rediss", "sentinel") else 1800.0 if transport == "sqs" else float("inf")
+
+
+def ticket_of(message: Message) -> int:
+    """Its place in the order of publication; drawn on arrival where its publisher drew none."""
+    ticket = message.header.get("ticket")
+    return int(ticket) if ticket else draw()
+
+
+def draw() -> int:
+    """A ticket from the lock's store. With that down, from this machine's clock: a later place at worst."""
+    try:
+        return get_backend().ticket()
+    except BackendUnavailable as error:
+        logger.warning("no ticket from the store, this machine's clock must do: %s", error)
+        return time.time_ns() // 1000

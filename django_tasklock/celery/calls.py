@@ -1,0 +1,53 @@
+"""One call of a ``OnceTask`` with options of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from celery.canvas import Signature
+
+from django_tasklock.celery import options
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+
+    from django_tasklock.celery.once import OnceTask
+
+__all__ = ["Once"]
+
+
+class Once:
+    """A task with the options of one call. Made by ``OnceTask.once()``."""
+
+    def __init__(self, task: OnceTask, asked: Mapping[str, Any]) -> None:
+        self.task: Any = task
+        self.asked = dict(asked)
+
+    def delay(self, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
+        """Publish."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **sending: Any) -> AsyncResult[Any]:
+        """Publish, with Celery's options."""
+        return self.task.apply_async(args, kwargs, once=self.asked, **sending)  # type: ignore[no-any-return]
+
+    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """Publish when the database transaction is committed."""
+        self.task.apply_async_on_commit(args, kwargs, once=self.asked)
+
+    def apply_async_on_commit(self, args: Any = None, kwargs: Any = None, **sending: Any) -> None:
+        """Publish with Celery's options when the database transaction is committed."""
+        self.task.apply_async_on_commit(args, kwargs, once=self.asked, **sending)
+
+    def apply(self, args: Any = None, kwargs: Any = None, **sending: Any) -> Any:
+        """Run here and now."""
+        return self.task.apply(args, kwargs, once=self.asked, **sending)
+
+    def s(self, *args: Any, **kwargs: Any) -> Signature[Any]:
+        """A signature, for chains, groups and chords."""
+        return self.task.s(*args, **kwargs).set(once=options.plain(self.asked))  # type: ignore[no-any-return]
+
+    def si(self, *args: Any, **kwargs: Any) -> Signature[Any]:
+        """An immutable signature."""
+        return self.task.si(*args, **kwargs).set(once=options.plain(self.asked))  # type: ignore[no-any-return]

@@ -1,0 +1,98 @@
+"""Ends that the task's own process cannot tell of: killed, or revoked before it began.
+
+Celery's hooks for these run in the worker's main process, on a hard time limit *before* the
+child has stopped. So nothing is freed there and then: a thread waits until the process that
+took the lock is dead, and removes the lock with the token that was seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+
+from django_tasklock.backends import get_backend
+from django_tasklock.celery import parking
+from django_tasklock.celery.message import header_of
+from django_tasklock.celery.promotion import promote
+from django_tasklock.celery.unique import free
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.holders import alive
+from django_tasklock.names import NameTemplate
+
+__all__ = ["on_failure", "on_revoked"]
+
+logger = logging.getLogger("django_tasklock")
+
+KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
+WATCH = 15.0  # seconds in which a process that is being killed has died; later its lease frees the lock
+STEP = 0.1
+
+
+def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **details: Any) -> None:
+    """``task_failure``, in the main process: the task was killed and does not come back."""
+    if isinstance(exception, KILLED):
+        args, kwargs = details.get("args") or (), details.get("kwargs") or {}
+        header = header_of(getattr(sender, "request", None))
+        _later(sender, task_id, lock_name(sender, header, args, kwargs), header)
+
+
+def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False, **details: Any) -> None:
+    """``task_revoked``: revoked or expired before it began, or its process was told to end."""
+    if request is None:
+        return
+    header = header_of(request)
+    name = lock_name(sender, header, getattr(request, "args", None) or (), getattr(request, "kwargs", None) or {})
+    if name is not None:
+        _later(sender, request.id, name, header)
+
+
+def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str | None:
+    """The lock of a message: as its header says, or as the decorated function would name it."""
+    if "key" in header:
+        return str(header["key"])
+    template = getattr(getattr(getattr(task, "run", None), "lock", None), "template", None)
+    if not isinstance(template, NameTemplate):
+        return None
+    bound = (task, *args) if "self" in template.signature.parameters else args
+    try:
+        return template.name(tuple(bound), kwargs)
+    except Exception:  # arguments that do not fit never ran
+        return None
+
+
+def _later(task: Any, task_id: str, name: str | None, header: dict[str, Any]) -> None:
+    if name is None:
+        return
+    thread = threading.Thread(target=_settle, args=(task, task_id, name, header), name="tasklock-ending", daemon=True)
+    thread.start()
+
+
+def _settle(task: Any, task_id: str, name: str, header: dict[str, Any]) -> None:
+    try:
+        _free_when_dead(task, task_id, name)
+        parking.forget(task_id)
+        free(header)
+        promote(name, task.app)
+    except BackendUnavailable as error:
+        logger.warning("lock %r of %s[%s] is left to its lease: %s", name, task.name, task_id, error)
+    except Exception:
+        logger.exception("lock %r of %s[%s] is left to its lease", name, task.name, task_id)
+    finally:
+        parking.rest()
+
+
+def _free_when_dead(task: Any, task_id: str, name: str) -> None:
+    ends = time.monotonic() + WATCH
+    while time.monotonic() < ends:
+        record = get_backend().get(name)
+        if record is None or record.holder.task_id != task_id or record.holder.task != task.name:
+            return
+        if alive(record.holder) is False:
+            if get_backend().remove(name, record.token) is not None:
+                logger.warning("lock %r is free: the process of %s[%s] died", name, task.name, task_id)
+            return
+        time.sleep(STEP)

@@ -1,0 +1,71 @@
+"""Teaching the core about Celery, once, when Django starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import current_app, signals
+from celery._state import get_current_task, get_current_worker_task
+from celery.app.task import Task
+
+from django_tasklock import holders, running
+from django_tasklock.celery import endings
+from django_tasklock.celery.busy import draw
+from django_tasklock.celery.delivered import Delivered, DeliveredInside
+from django_tasklock.celery.judge import LockAttribute, task_here, will_retry
+from django_tasklock.celery.message import HEADER
+from django_tasklock.celery.promotion import Promoter
+from django_tasklock.exceptions import StaleClaim
+from django_tasklock.running import Running
+
+__all__ = ["install"]
+
+_promoters: list[Promoter] = []
+
+
+def install() -> None:
+    """Called by the app's ``ready()``."""
+    holders.describe_task(task_here)
+    running.retries(will_retry)
+    running.hosted(kind_for)
+    if "lock" not in vars(Task):
+        Task.lock = LockAttribute()  # type: ignore[attr-defined]
+    if not hasattr(Task, "dont_autoretry_for"):  # a task's own option replaces it
+        Task.dont_autoretry_for = (StaleClaim,)  # type: ignore[attr-defined]  # no retry mends it
+    signals.before_task_publish.connect(stamp, weak=False, dispatch_uid="tasklock.stamp")
+    signals.task_failure.connect(endings.on_failure, weak=False, dispatch_uid="tasklock.failure")
+    signals.task_revoked.connect(endings.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
+    signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")
+    signals.worker_shutting_down.connect(end_promoting, weak=False, dispatch_uid="tasklock.end")
+
+
+def kind_for(locked: object) -> type[Running] | None:
+    """How to run a locked function here: as the body of the task that a worker runs, inside of it, or neither."""
+    task: Any = get_current_worker_task()
+    if task is None or not task.request.id or task.request.is_eager:
+        return None
+    own = getattr(task.run, "lock", None) is locked and get_current_task() is task
+    return Delivered if own else DeliveredInside
+
+
+def stamp(sender: Any = None, headers: Any = None, **details: Any) -> None:
+    """Give the message of a decorated task that lines up its place in the order of publication."""
+    task = current_app.tasks.get(sender)
+    locked = None if task is None else getattr(task.run, "lock", None)
+    if getattr(locked, "on_conflict", None) in ("queue", "coalesce") and isinstance(headers, dict):
+        ours = headers.setdefault(HEADER, {})
+        if "ticket" not in ours:
+            ours["ticket"] = draw()
+
+
+def begin_promoting(sender: Any = None, **details: Any) -> None:
+    """A worker is ready: it looks after what is parked."""
+    promoter = Promoter(sender.app if sender is not None else current_app)
+    _promoters.append(promoter)
+    promoter.start()
+
+
+def end_promoting(**details: Any) -> None:
+    """A worker shuts down."""
+    while _promoters:
+        _promoters.pop().stop()

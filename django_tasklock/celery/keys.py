@@ -1,0 +1,68 @@
+"""The lock's name of a call, where nobody gave one: the task's name and a fingerprint of its arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.names import MAX_LENGTH
+
+__all__ = ["fingerprint", "fingerprint_name"]
+
+DIGITS = 32  # of SHA-256, in hexadecimal: 128 bits
+
+
+def fingerprint_name(task: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """``task:fingerprint``. ``TypeError`` if the arguments do not fit, ``TaskLockError`` if one has no fixed text."""
+    bound = inspect.signature(run).bind(*args, **kwargs)
+    bound.apply_defaults()
+    name = task if len(task) < MAX_LENGTH - DIGITS else hashlib.sha256(task.encode()).hexdigest()
+    return f"{name}:{fingerprint(bound.arguments)}"
+
+
+def fingerprint(arguments: Mapping[str, Any]) -> str:
+    """Alike for equal arguments however they were passed, different for different ones.
+
+    The order of a dict or a set does not count, the type of a value does: ``1``, ``"1"`` and
+    ``True`` differ. A tuple counts as the list that a serializer makes of it.
+    """
+    return hashlib.sha256(_text(dict(arguments), "argument").encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+
+
+def _text(value: Any, where: str) -> str:
+    """An unambiguous text: each part says its type and its length."""
+    match value:
+        case None | bool():
+            return repr(value)
+        case Enum():
+            kind, inner = f"{type(value).__module__}.{type(value).__qualname__}", value.name
+        case str():
+            kind, inner = "str", value
+        case int() | float() | Decimal():
+            kind, inner = type(value).__name__, str(value)
+        case bytes() | bytearray():
+            kind, inner = "bytes", bytes(value).hex()
+        case datetime() | date() | time():
+            kind, inner = type(value).__name__, value.isoformat()
+        case timedelta() | UUID():
+            kind, inner = type(value).__name__, repr(value)
+        case list() | tuple():
+            kind, inner = "list", "".join(_text(item, f"{where}[{index}]") for index, item in enumerate(value))
+        case set() | frozenset():
+            kind, inner = "set", "".join(sorted(_text(item, where) for item in value))
+        case Mapping():
+            pairs = sorted((_text(key, where), _text(item, f"{where}[{key!r}]")) for key, item in value.items())
+            kind, inner = "dict", "".join(first + second for first, second in pairs)
+        case _:
+            raise TaskLockError(
+                f"{where} is a {type(value).__name__}, of which no lock name can be made: pass its primary key or"
+                " another plain value, or give the task a key, key='video:{video_id}'"
+            )
+    return f"{kind}({len(inner)}:{inner})"

@@ -1,0 +1,55 @@
+"""What is parked, for people."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+__all__ = ["ParkedInfo", "count_parked", "parked_messages"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedInfo:
+    """A message that waits for its lock outside the broker. Times are the database's."""
+
+    name: str
+    task: str
+    task_id: str
+    state: str
+    """``parked``, ``promoted`` (on its way), ``running`` (kept in case its worker dies) or ``superseded``."""
+    mode: str
+    """The word that parked it: ``queue`` or ``coalesce``."""
+    parked_at: datetime
+    waited: float
+    """Seconds since then."""
+    crashes: int
+
+
+def parked_messages(name: str | None = None, *, limit: int = 1000, offset: int = 0) -> list[ParkedInfo]:
+    """Messages kept in the database, of one lock or of all, in order of publication. ``BackendUnavailable``."""
+    from django_tasklock.celery import parking
+
+    found = []
+    for row in parking.page(name, limit, offset):
+        now: int = row.now  # type: ignore[attr-defined]
+        found.append(
+            ParkedInfo(
+                name=json.loads(row.message)["name"],
+                task=row.task,
+                task_id=row.task_id,
+                state=row.state,
+                mode=row.mode,
+                parked_at=datetime.fromtimestamp(row.parked_at / 1000, UTC),
+                waited=max(0, now - row.parked_at) / 1000,
+                crashes=row.crashes,
+            )
+        )
+    return found
+
+
+def count_parked(name: str | None = None) -> int:
+    """How many messages wait, of one lock or of all: parked, or on their way to a worker. ``BackendUnavailable``."""
+    from django_tasklock.celery import parking
+
+    return parking.count(name)

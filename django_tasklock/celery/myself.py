@@ -1,0 +1,84 @@
+"""A delivery that finds its own task's id in the lock: another delivery of it, dead or alive, or its last try.
+
+It is never skipped: a worker that died leaves its lock behind, and skipping what comes
+back would acknowledge work that nobody does.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NoReturn
+
+from celery.exceptions import Ignore
+
+from django_tasklock.backends import get_backend
+from django_tasklock.celery.message import Message
+from django_tasklock.exceptions import TaskLockAcquireError
+from django_tasklock.holders import alive
+from django_tasklock.locks import TaskLock
+from django_tasklock.reports import told_conflict
+from django_tasklock.types import Record, monotonic
+
+__all__ = ["Duplicate", "Outcome", "drop", "meet"]
+
+logger = logging.getLogger("django_tasklock")
+
+LOOK = 1.0  # seconds between two looks at a lease that may be renewed
+RENEWED = 250  # milliseconds by which the end of a lease must have moved
+
+
+class Duplicate(Ignore):
+    """Another delivery of this message runs, ran or will run: this one changes nothing, not even its result."""
+
+
+class Outcome:
+    """What a delivery made of its own id in the lock."""
+
+    def __init__(self, taken: bool = False, crashed: bool = False, unsure: bool = False) -> None:
+        self.taken = taken
+        """The lock is ours now."""
+        self.crashed = crashed
+        """The earlier delivery's process was seen to be dead."""
+        self.unsure = unsure
+        """Neither a renewal nor an end of the lease was seen in time."""
+
+
+def meet(lock: TaskLock, message: Message) -> Outcome:
+    """Decide, after ``lock.acquire()`` found it busy. Raises ``Duplicate`` if the other delivery lives.
+
+    An earlier try that is just leaving (``retry()`` publishes before it raises) is waited for.
+    A dead process's lock is taken over by its token. Of a process of another machine nothing is
+    known: if its lease is renewed it lives, if it ends it is dead.
+    """
+    crashed = False
+    ends = monotonic() + (lock._lease_ms or 60_000) / 1000 + 2 * LOOK
+    first: Record | None = None
+    while (met := lock.met) is not None and met.holder.task_id == message.id and met.holder.task == message.task.name:
+        leaving = message.retries > met.holder.retries
+        living = None if leaving else alive(met.holder)
+        if living is False:
+            logger.warning("lock %r: %s died, its message goes on here", lock.name, met.holder)
+            crashed |= get_backend().remove(lock.name, met.token) is not None
+        elif living or (not leaving and first is not None and renewed(first, met)):
+            drop(lock.conflict, message, "another delivery of it runs")
+        if first is None or first.token != met.token:
+            first = met
+        if monotonic() >= ends:
+            return Outcome(crashed=crashed, unsure=True)
+        if lock.acquire(blocking_timeout=LOOK):
+            return Outcome(taken=True, crashed=crashed)
+    return Outcome(crashed=crashed)
+
+
+def renewed(first: Record, now: Record) -> bool:
+    """Whether the same holder's lease ends later than it did."""
+    if first.token != now.token or first.ttl is None or now.ttl is None:
+        return False
+    return now.now + now.ttl > first.now + first.ttl + RENEWED
+
+
+def drop(error: TaskLockAcquireError | None, message: Message, why: str) -> NoReturn:
+    """End this delivery visibly, without a result: that is the other delivery's."""
+    text = f"{message.task.name}[{message.id}] is delivered again: {why}"
+    told_conflict(error or TaskLockAcquireError(text), "duplicate")
+    raise Duplicate(text)

@@ -1,0 +1,229 @@
+"""``OnceTask``: a task base that runs one message at a time per key. The task's own code knows nothing of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from celery.canvas import Signature
+from celery.contrib.django.task import DjangoTask
+from celery.utils import uuid
+from django.apps import apps
+
+from django_tasklock.celery import options
+from django_tasklock.celery.busy import draw
+from django_tasklock.celery.calls import Once
+from django_tasklock.celery.keys import fingerprint_name
+from django_tasklock.celery.message import HEADER, header_of
+from django_tasklock.celery.unique import Pending, publish
+from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, get_settings
+from django_tasklock.decorators import Locked
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.guards import StateGuard
+from django_tasklock.handover import resume
+from django_tasklock.locks import TaskLock
+from django_tasklock.names import NameTemplate, clean
+
+if TYPE_CHECKING:
+    from django.db.models import Model
+
+    _DjangoTask = DjangoTask[Any, Any]
+else:
+    _DjangoTask = DjangoTask
+
+__all__ = ["OnceTask"]
+
+
+class OnceTask(_DjangoTask):
+    """``@shared_task(base=OnceTask, on_conflict="queue")``: options as task options or class attributes.
+
+    Durations are seconds or timedeltas. What a caller can say for one call is in ``once()``.
+    Called directly, or eagerly, a task takes its lock as well; busy, it cannot be put aside,
+    so ``retry``, ``queue`` and ``coalesce`` raise ``TaskLockAcquireError`` there.
+
+    Raises ``TaskLockError`` for options that cannot work, when the task is bound to its app.
+    """
+
+    abstract = True
+
+    key: ClassVar[str | Callable[..., str] | None] = None
+    """A template over the arguments, ``"video:{video_id}"``, or a callable that takes them (without ``self``).
+    ``None``: the task's name and a fingerprint of the arguments."""
+    timeout: ClassVar[Duration | None] = None
+    """The most one run may hold the lock; ``TASKLOCK["TIMEOUT"]``."""
+    lease: ClassVar[Lease] = DEFAULT
+    """How long the lock outlives a worker that died; ``TASKLOCK["LEASE"]``."""
+    on_conflict: ClassVar[OnConflict] = "reject"
+    """Busy: ``skip``, ``raise``, ``wait``, ``retry``, ``reject``, ``queue`` or ``coalesce``."""
+    blocking_timeout: ClassVar[Duration | None] = None
+    """For ``wait``: how long; by default the timeout."""
+    on_unavailable: ClassVar[OnUnavailable | None] = None
+    """The store is down: ``run``, ``raise`` or ``skip``."""
+    queue_limit: ClassVar[int | None] = None
+    """For ``queue``: the most messages that are parked for one key; one more fails."""
+    unique: ClassVar[str | None] = None
+    """``"until_start"`` or ``"until_finish"``: a second ``delay()`` meanwhile gives the result of the first."""
+    unique_for: ClassVar[Duration | None] = None
+    """The longest a message may wait in the broker before another one may be published; by default the timeout."""
+    guard: ClassVar[StateGuard | None] = None
+    """Claims the row before the body; with ``model`` (or its label) and ``pk``, the argument with its primary key."""
+    model: ClassVar[type[Model] | str | None] = None
+    pk: ClassVar[str] = "pk"
+    retry_keeps_lock: ClassVar[bool] = False
+    """Whether ``retry()`` keeps the lock until the task is back, or frees it."""
+    takeovers: ClassVar[int] = 3
+    """How often a message whose worker died of it is started again; then it fails with ``CrashLoop``."""
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Check the options, when Celery binds the task to its app."""
+        super().on_bound(app)
+        if cls.abstract and not cls.__dict__.get("run"):
+            return
+        where = f"task {cls.name}"
+        options.check({name: _raw(cls, name) for name in options.OF_CALL}, where)
+        if (cls.guard is None) != (cls.model is None):
+            raise TaskLockError(f"{where}: guard and model go together, and pk names the argument with the row's key")
+        if cls.guard is not None and cls.model is not None:
+            if cls.pk not in inspect.signature(cls.run).parameters:
+                raise TaskLockError(f"{where}: pk={cls.pk!r} is no argument of it")
+            cls.guard.register(cls.model)
+
+    def once(self, **asked: Any) -> Once:
+        """The task with options for one call: ``task.once(key="video:42", on_conflict="wait").delay(...)``.
+
+        ``key`` (literally), ``timeout``, ``lease``, ``on_conflict``, ``blocking_timeout``, ``on_unavailable``,
+        ``queue_limit``, ``unique``, ``unique_for``, ``retry_keeps_lock``. Raises ``TaskLockError`` at once.
+        """
+        self._terms(asked)
+        return Once(self, asked)
+
+    @property
+    def lock(self) -> Locked:
+        """``task.lock.is_locked(video_id=42)`` and ``.info(...)``: ask before publishing."""
+        return Locked(NameTemplate(self.lock_name, self.run), self.on_conflict)
+
+    def lock_name(self, *args: Any, **kwargs: Any) -> str:
+        """The lock's name for these arguments."""
+        prefix = get_settings().KEY_PREFIX
+        key = _raw(type(self), "key")
+        if key is None:
+            return clean(fingerprint_name(self.name, self.run, args, kwargs), prefix)
+        return clean(NameTemplate(key, self.run, prefix=prefix).name(args, kwargs), prefix)
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
+        """Publish, with the lock's name in the header; the ``AsyncResult``.
+
+        ``once``: a dict of options as in ``once()``.
+
+        Raises ``TaskLockError`` for options that cannot work and ``BackendUnavailable`` as ``unique`` says.
+        """
+        kwargs = dict(kwargs or {})
+        asked = {**options.asked_by_keywords(kwargs), **(sending.pop("once", None) or {})}
+        headers = dict(sending.pop("headers", None) or {})
+        base: Any = super()
+        if HEADER in headers and not asked:  # on its way again: a retry, or out of the line
+            return base.apply_async(args, kwargs, *more, headers=headers, **sending)
+        terms = self._terms(asked)
+        name = asked.pop("key", None)
+        if name is None:
+            name = self.lock_name(*(args or ()), **kwargs)
+        header: dict[str, Any] = {"once": options.plain(asked), "key": clean(name, get_settings().KEY_PREFIX)}
+        if self.app.conf.task_always_eager:
+            return base.apply_async(args, kwargs, *more, headers={**headers, HEADER: header}, **sending)
+        if terms["on_conflict"] in ("queue", "coalesce"):
+            header["ticket"] = draw()
+        headers[HEADER] = header
+        if terms["unique"] is None:
+            return base.apply_async(args, kwargs, *more, headers=headers, **sending)
+        task_id = (more[0] if more else sending.pop("task_id", None)) or uuid()
+
+        def send() -> Any:
+            return base.apply_async(args, kwargs, task_id, *more[1:], headers=headers, **sending)
+
+        return publish(self, header["key"], terms, header, task_id, sending, send)
+
+    def apply(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
+        """Run here and now, with the same options as ``apply_async``."""
+        asked = sending.pop("once", None)
+        if asked:
+            self._terms(asked)
+            sending["headers"] = {**(sending.get("headers") or {}), HEADER: {"once": options.plain(asked)}}
+        return super().apply(args, kwargs, *more, **sending)
+
+    def signature_from_request(
+        self, request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **extra: Any
+    ) -> Signature[Any]:
+        """What ``retry()`` publishes: with the header of this message, and the token of a lock that is kept."""
+        request = self.request if request is None else request
+        ours = (extra.get("headers") or {}).get(HEADER) or header_of(request)
+        kept: TaskLock | None = request.__dict__.get("tasklock_kept")
+        if kept is not None and kept.held:
+            ours = {**ours, "token": kept.token}
+        if ours:
+            extra["headers"] = {**(extra.get("headers") or request.headers or {}), HEADER: ours}
+        return super().signature_from_request(request, args, kwargs, queue, **extra)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from django_tasklock.celery.runs import Direct, OnceRun  # they touch models, which early imports must not
+
+        request = self.request
+        sent = bool(request.id) and not request.called_directly and not request.__dict__.get("tasklock_begun")
+        header = header_of(request) if sent else {}
+        asked = {**options.asked_by_keywords(kwargs), **(header.get("once") or {})}
+        key = asked.pop("key", None)
+        terms = self._terms(asked)
+        name = header.get("key") or key or self.lock_name(*args, **kwargs)
+        conflict = terms["on_conflict"]
+        patience = {"blocking_timeout": terms["blocking_timeout"]} if conflict == "wait" else {}
+        lock = TaskLock(
+            name, timeout=terms["timeout"], lease=terms["lease"], on_unavailable=terms["on_unavailable"], **patience
+        )
+        if conflict == "wait" and not terms["blocking_timeout"]:
+            lock._patience = lock._hold_ms / 1000
+        row = self._row(args, kwargs)
+        if not sent or request.is_eager:
+            run: Any = Direct(lock, conflict, *row)
+            pending = Pending(None, None, None)
+            body = self.run if sent else super().__call__
+        else:
+            run = OnceRun(lock, conflict, *row, terms["queue_limit"])
+            run.keeps = terms["retry_keeps_lock"]
+            pending = Pending(run.message, terms["timeout"], terms["lease"])
+            body = self.run
+            if header.get("token"):
+                resume(lock, header["token"])
+        if sent:
+            request.__dict__["tasklock_begun"] = True
+        with pending, ExitStack() as stack:
+            if run.enter(stack):
+                pending.started()
+                return body(*args, **kwargs)
+        return run.skipped
+
+    def _row(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any, StateGuard | None]:
+        if self.guard is None:
+            return None, None, None
+        bound = inspect.signature(self.run).bind(*args, **kwargs)
+        bound.apply_defaults()
+        model = apps.get_model(self.model) if isinstance(self.model, str) else self.model
+        return model, bound.arguments[self.pk], self.guard
+
+    def _terms(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The task's options with the caller's over them. Raises ``TaskLockError``."""
+        options.known(asked, f"task {self.name}, once()")
+        terms = {word: _raw(type(self), word) for word in options.OF_CALL if word != "key"}
+        if asked.get("on_conflict") is not None:  # what goes with the task's own word goes with that alone
+            terms["blocking_timeout"] = terms["queue_limit"] = None
+        terms.update((word, value) for word, value in asked.items() if word != "key")
+        terms["on_conflict"] = terms["on_conflict"] or get_settings().ON_CONFLICT
+        options.check({**terms, "key": asked.get("key")}, f"task {self.name}")
+        return terms
+
+
+def _raw(kind: type[Any], word: str) -> Any:
+    """A class attribute as it was written: a function there is not a method."""
+    value = inspect.getattr_static(kind, word)
+    return value.__func__ if isinstance(value, staticmethod) else value

@@ -1,0 +1,80 @@
+"""What a caller asked for in one call of a ``OnceTask``: validated when it is published, before anything is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from datetime import timedelta
+from typing import Any
+
+from django_tasklock.conf import DEFAULT, milliseconds, spans
+from django_tasklock.decorators import check_conflict
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.names import clean
+
+__all__ = ["OF_CALL", "UNIQUE", "asked_by_keywords", "check", "known", "plain"]
+
+UNIQUE = (None, "until_start", "until_finish")
+"""What ``unique`` may be."""
+
+OF_CALL = (
+    "key", "timeout", "lease", "blocking_timeout", "on_conflict", "on_unavailable", "unique", "unique_for",
+    "queue_limit", "retry_keeps_lock",
+)  # fmt: skip
+"""What a caller can say for one call, and a task for all of them."""
+_KEYWORDS = ("key", "timeout", "blocking_timeout", "sleep", "enable_wait", "enable_retry")
+_DURATIONS = ("timeout", "lease", "blocking_timeout", "unique_for")
+
+
+def asked_by_keywords(kwargs: MutableMapping[str, Any]) -> dict[str, Any]:
+    """Take the ``celery_once_*`` arguments out of ``kwargs``: they are the caller's, the body never sees them.
+
+    ``celery_once_enable_wait``, or ``celery_once_enable_retry``, waits for a busy lock for at most
+    ``celery_once_blocking_timeout``, by default the timeout; False rejects. ``celery_once_sleep`` is
+    accepted and not needed: who waits is woken.
+    """
+    found = {word: kwargs.pop(f"celery_once_{word}") for word in _KEYWORDS if f"celery_once_{word}" in kwargs}
+    if not found:
+        return {}
+    if "sleep" in found:
+        milliseconds(found["sleep"], "celery_once_sleep")
+    asked = {word: found[word] for word in ("key", "timeout", "blocking_timeout") if found.get(word) is not None}
+    waits = [bool(found[word]) for word in ("enable_wait", "enable_retry") if word in found]
+    if waits:
+        asked["on_conflict"] = "wait" if any(waits) else "reject"
+    if asked.get("on_conflict") != "wait":
+        asked.pop("blocking_timeout", None)  # as in the source: without waiting it says nothing
+    return asked
+
+
+def known(asked: Mapping[str, Any], where: str) -> None:
+    """Raise ``TaskLockError`` for an option that there is not."""
+    unknown = sorted(set(asked) - set(OF_CALL))
+    if unknown:
+        raise TaskLockError(f"{where}: unknown option {', '.join(unknown)}; known: {', '.join(OF_CALL)}")
+
+
+def check(options: Mapping[str, Any], where: str) -> None:
+    """Raise ``TaskLockError`` for options that cannot work. ``where``: whose they are, for people."""
+    if options.get("key") is not None and not callable(options["key"]):
+        clean(options["key"])
+    spans(options.get("timeout"), options.get("lease", DEFAULT), where)
+    check_conflict(options.get("on_conflict"), options.get("blocking_timeout"), options.get("queue_limit"))
+    if options.get("on_unavailable") not in (None, "run", "raise", "skip"):
+        raise TaskLockError(
+            f"{where}: on_unavailable must be 'run', 'raise' or 'skip', not {options['on_unavailable']!r}"
+        )
+    if options.get("unique") not in UNIQUE:
+        raise TaskLockError(f"{where}: unique must be None, 'until_start' or 'until_finish', not {options['unique']!r}")
+    if options.get("unique_for") is not None:
+        milliseconds(options["unique_for"], "unique_for", name=where)
+
+
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as they travel: seconds for durations."""
+    travels = {key: value for key, value in options.items() if value is not DEFAULT and value is not None}
+    for key in _DURATIONS:
+        if isinstance(travels.get(key), timedelta):
+            travels[key] = travels[key].total_seconds()
+    if "lease" in options and options["lease"] is None:
+        travels["lease"] = None
+    return travels

@@ -1,0 +1,228 @@
+"""Messages kept in the database: what waits for its lock, and what was met again after a worker's death.
+
+A row is changed only by an UPDATE that names what was read there, so of any number of
+processes that want to put a message back into the broker one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django.db import IntegrityError, connections, transaction
+from django.db.models import F, Q, QuerySet
+
+from django_tasklock.backends.database.clock import Now
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.session import Session
+from django_tasklock.models import ParkedMessage
+
+__all__ = [
+    "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "change", "find", "forget", "forward", "line",
+    "next_key", "others", "park", "places", "rest", "started", "visit",
+]  # fmt: skip
+
+PARKED = "parked"
+"""It waits for its lock."""
+PROMOTED = "promoted"
+"""It was put back into the broker, and a worker will take it up."""
+RUNNING = "running"
+"""A worker runs it. Kept for messages that are acknowledged late: they come back if that worker dies."""
+SUPERSEDED = "superseded"
+"""A newer one took its place (``coalesce``); it was put back to say so."""
+
+_FIELDS = ("id", "key", "ticket", "mode", "state", "task", "task_id", "holder", "sent", "crashes", "changed_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A kept message as one query saw it. Times are the database's, in milliseconds since 1970."""
+
+    id: int
+    key: str
+    ticket: int
+    mode: str
+    state: str
+    task: str
+    task_id: str
+    holder: str
+    sent: int
+    crashes: int
+    changed_at: int
+    now: int
+
+
+class Line(NamedTuple):
+    """Who waits for one lock: the first that is parked, and all that are neither parked nor over."""
+
+    head: Parked | None
+    others: list[Parked]
+
+
+_session = Session(ParkedMessage, "parked message")
+
+
+def _rows(alias: str) -> QuerySet[ParkedMessage]:
+    return ParkedMessage._base_manager.using(alias)
+
+
+def _read(rows: QuerySet[ParkedMessage]) -> list[Parked]:
+    return [Parked(*values) for values in rows.annotate(now=Now()).values_list(*_FIELDS, "now")]
+
+
+def find(task_id: str) -> Parked | None:
+    """The row of a message, if it has one."""
+    found = _session.run(lambda alias, again: _read(_rows(alias).filter(task_id=task_id)), write=False)
+    return found[0] if found else None
+
+
+def line(key: str) -> Line:
+    """Who waits for the lock with this key, in order of publication; of ``coalesce`` the newest is the head."""
+
+    def verb(alias: str, again: bool) -> Line:
+        rows = _rows(alias).filter(key=key)
+        moving = _read(rows.exclude(state=PARKED).order_by("ticket", "id")[:50])
+        parked = rows.filter(state=PARKED)
+        first = _read(parked.order_by("ticket", "id")[:1])
+        if first and first[0].mode == "coalesce":
+            first = _read(parked.filter(mode="coalesce").order_by("-ticket", "-id")[:1])
+        return Line(first[0] if first else None, moving)
+
+    return _session.run(verb, write=False)
+
+
+def others(name: str, ticket: int, task_id: str) -> tuple[bool, bool]:
+    """Whether other messages wait for ``name`` that were published before, and after, that ``ticket``."""
+
+    def verb(alias: str, again: bool) -> tuple[bool, bool]:
+        rows = _rows(alias).filter(key=key_of(name), state__in=(PARKED, PROMOTED)).exclude(task_id=task_id)
+        tickets = rows.order_by("ticket").values_list("ticket", flat=True)
+        first, last = tickets.first(), tickets.reverse().first()
+        return first is not None and first < ticket, last is not None and last > ticket
+
+    return _session.run(verb, name=name, write=False)
+
+
+def places(name: str, task_id: str) -> int:
+    """How many had been parked for ``name`` when that message was."""
+
+    def verb(alias: str, again: bool) -> int:
+        rows = _rows(alias).filter(key=key_of(name))
+        mine = rows.filter(task_id=task_id).values_list("id", flat=True).first()
+        return 0 if mine is None else rows.filter(id__lt=mine).exclude(state__in=(RUNNING, SUPERSEDED)).count()
+
+    return _session.run(verb, name=name, write=False)
+
+
+def park(name: str, ticket: int, mode: str, task: str, task_id: str, message: str) -> bool:
+    """Keep a message; True if it had no row yet."""
+    return _put(name, ticket, mode, task, task_id, message, state=PARKED)
+
+
+def started(
+    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str, crashes: int
+) -> None:
+    """Keep a message that runs from now on, so that it is found if this worker dies too."""
+    _put(name, ticket, mode, task, task_id, message, state=RUNNING, holder=holder, crashes=crashes)
+
+
+def _put(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, **rest: Any) -> bool:
+    def verb(alias: str, again: bool) -> bool:
+        mine = _rows(alias).filter(task_id=task_id)
+        new = {"changed_at": Now(), **rest}
+        if mine.update(message=message, **new):
+            return False
+        shown = name.encode("ascii", "backslashreplace").decode()[:255]
+        row = ParkedMessage(
+            key=key_of(name), name=shown, ticket=ticket, mode=mode, task=task[:255], task_id=task_id,
+            message=message, parked_at=Now(), **new,
+        )  # fmt: skip
+        try:
+            with transaction.atomic(using=alias):
+                _rows(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
+        except IntegrityError:  # a second delivery of it was first
+            mine.update(message=message, **new)
+            return False
+        return True
+
+    return _session.run(verb, name=name)
+
+
+def change(row: Parked, state: str, *, sent: int = 0) -> bool:
+    """Move a message on, if nobody has moved it since it was read."""
+
+    def verb(alias: str, again: bool) -> bool:
+        same = _rows(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
+        return same.update(state=state, sent=F("sent") + sent, changed_at=Now()) > 0
+
+    return _session.run(verb)
+
+
+def forward(key: str, ticket: int, task_id: str) -> list[Parked]:
+    """The ``coalesce`` messages that were published before that ``ticket`` and still wait."""
+
+    def verb(alias: str, again: bool) -> list[Parked]:
+        rows = _rows(alias).filter(key=key, mode="coalesce", state__in=(PARKED, PROMOTED))
+        return _read(rows.filter(ticket__lt=ticket).exclude(task_id=task_id))
+
+    return _session.run(verb, write=False)
+
+
+def message_of(row: Parked) -> str | None:
+    """The message itself; ``None`` if the row is gone."""
+    return _session.run(
+        lambda alias, again: _rows(alias).filter(id=row.id).values_list("message", flat=True).first(), write=False
+    )
+
+
+def forget(task_id: str) -> bool:
+    """Remove a message's row; True if it had one."""
+    return _session.run(lambda alias, again: _rows(alias).filter(task_id=task_id).delete()[0] > 0)
+
+
+def next_key(after: str) -> str | None:
+    """The next of the keys that have messages, in order: one index look-up, however many messages there are."""
+    return _session.run(
+        lambda alias, again: (
+            _rows(alias).filter(Q(key__gt=after)).order_by("key", "ticket").values_list("key", flat=True).first()
+        ),
+        write=False,
+    )
+
+
+def page(name: str | None, limit: int, offset: int) -> list[ParkedMessage]:
+    """Rows in order of publication."""
+
+    def verb(alias: str, again: bool) -> list[ParkedMessage]:
+        rows = _rows(alias) if name is None else _rows(alias).filter(key=key_of(name))
+        return list(rows.annotate(now=Now()).order_by("ticket", "id")[offset : offset + limit])
+
+    return _session.run(verb, name=name, write=False)
+
+
+def count(name: str | None) -> int:
+    """How many wait."""
+
+    def verb(alias: str, again: bool) -> int:
+        rows = _rows(alias) if name is None else _rows(alias).filter(key=key_of(name))
+        return rows.filter(state__in=(PARKED, PROMOTED)).count()
+
+    return _session.run(verb, name=name, write=False)
+
+
+@contextmanager
+def visit() -> Iterator[None]:
+    """Close this thread's connection at the end if it was not open before."""
+    was_open = connections[_session.alias].connection is not None
+    try:
+        yield
+    finally:
+        if not was_open:
+            rest()
+
+
+def rest() -> None:
+    """Close this thread's connection, unless a transaction is open on it."""
+    _session.rest()

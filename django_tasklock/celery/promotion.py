@@ -1,0 +1,145 @@
+"""Putting parked messages back into the broker, one per lock, when the lock is free.
+
+Whoever releases a lock promotes its next message at once. That wake-up can be lost: the
+releaser may be killed, Redis flushed, the broker purged. So a thread in every worker's main
+process looks at each waiting key every few seconds; of any number of promoters one acts.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from typing import Any
+
+from django_tasklock import holders
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.values import holder_of, json_object
+from django_tasklock.celery import parking
+from django_tasklock.celery.envelope import unseal
+from django_tasklock.celery.message import HEADER
+from django_tasklock.celery.parking import PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
+
+__all__ = ["Promoter", "promote", "runs", "supersede"]
+
+logger = logging.getLogger("django_tasklock")
+
+PERIOD = 5.0  # seconds between two looks of one promoter
+PATIENCE = 10.0  # seconds a message that was put back may take to arrive, doubled each time: it may be in a long queue
+MOST_PATIENCE = 600.0
+AT_ONCE = 200  # keys in one look; the next one goes on from there
+
+
+def promote(name: str, app: Any) -> bool:
+    """Put the next message for ``name`` back into the broker if its lock is free; True if one was.
+
+    What cannot be done now, with a store, the database or the broker down, is logged and left to the promoters.
+    """
+    try:
+        return _promote(key_of(name), app)
+    except Exception as error:
+        logger.warning("lock %r: what is parked behind it was not promoted, a worker will: %s", name, error)
+        return False
+
+
+def _promote(key: str, app: Any) -> bool:
+    head, moving = parking.line(key)  # before the lock: who is seen running here, and has ended, has no row any more
+    for row in moving:
+        if row.state == SUPERSEDED and _overdue(row):
+            _send(row, app, SUPERSEDED)
+    if any(row.state == PROMOTED and not _overdue(row) for row in moving):
+        return False
+    ready = [row for row in moving if row.state in (PROMOTED, RUNNING)] + ([] if head is None else [head])
+    ready = [row for row in ready if row.state != RUNNING or not runs(row)]
+    if not ready:
+        return False
+    row = min(ready, key=lambda row: (row.ticket, row.id))
+    text = parking.message_of(row)
+    if text is None or get_backend().get(str(json_object(text).get("name"))) is not None:
+        return False
+    if row.mode == "coalesce":
+        supersede(row, app)
+    return _send(row, app, PROMOTED)
+
+
+def supersede(newest: Parked, app: Any) -> None:
+    """End the older ``coalesce`` messages that wait for the same lock: each is sent off to say so."""
+    for row in parking.forward(newest.key, newest.ticket, newest.task_id):
+        if row.state == PROMOTED:
+            parking.change(row, SUPERSEDED)  # it is on its way already
+        else:
+            _send(row, app, SUPERSEDED)
+
+
+def _overdue(row: Parked) -> bool:
+    """Whether a message that was put back has not arrived: its queue may have been purged."""
+    patience = min(PATIENCE * 2.0 ** max(0, row.sent - 1), MOST_PATIENCE)
+    return row.now - row.changed_at > patience * 1000
+
+
+def runs(row: Parked) -> bool:
+    """Whether the process that last ran it is known to live."""
+    return holders.alive(holder_of(json_object(row.holder))) is True
+
+
+def _send(row: Parked, app: Any, state: str) -> bool:
+    """Put one message back into the broker. Killed half-way, it is overdue later, or comes twice and runs once."""
+    text = parking.message_of(row)
+    if text is None or not parking.change(row, state, sent=1):
+        return False
+    name, signature = unseal(text, app)
+    headers = signature.options.get("headers") or {}
+    put_back = (row.sent + 1, signature.options.get("retries") or 0)
+    headers = {**headers, HEADER: {**(headers.get(HEADER) or {}), "put_back": put_back}}
+    try:
+        signature.clone(headers=headers).apply_async()
+    except Exception as error:
+        logger.warning("lock %r: %s[%s] could not be sent: %s", name, row.task, row.task_id, error)
+        back = parking.find(row.task_id)
+        if back is not None and back.state == state:
+            parking.change(back, PARKED if state == PROMOTED else state)
+        return False
+    logger.info("lock %r: %s[%s] %s", name, row.task, row.task_id, state)
+    return True
+
+
+class Promoter:
+    """The thread of a worker's main process that finds what a lost wake-up left behind."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self._stop = threading.Event()
+        self._after = ""
+        self._silent = False
+
+    def start(self) -> None:
+        """Begin to look."""
+        threading.Thread(target=self._run, name="tasklock-promoter", daemon=True).start()
+
+    def stop(self) -> None:
+        """End before the next look."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(PERIOD * random.uniform(0.5, 1.0)):
+            try:
+                self.look()
+                self._silent = False
+            except Exception as error:  # whatever it is, the next look may find it mended
+                if not self._silent:
+                    logger.warning("promoter: parked messages could not be looked at, trying on: %s", error)
+                self._silent = True
+            finally:
+                parking.rest()
+
+    def look(self) -> int:
+        """Promote behind free locks; how many messages were."""
+        promoted = 0
+        for _ in range(AT_ONCE):
+            key = parking.next_key(self._after)
+            self._after = key or ""
+            if key is None:
+                break
+            promoted += _promote(key, self.app)
+        return promoted

@@ -1,0 +1,60 @@
+"""How the body of a ``OnceTask`` is run: by a worker, or directly and eagerly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.exceptions import Retry
+
+from django_tasklock.celery.busy import reject
+from django_tasklock.celery.delivered import Delivered
+from django_tasklock.celery.unique import seconds_until
+from django_tasklock.exceptions import TaskLockAcquireError
+from django_tasklock.handover import keep
+from django_tasklock.holds import holds_here
+from django_tasklock.reports import told_conflict
+from django_tasklock.running import Running
+
+__all__ = ["Direct", "OnceRun"]
+
+MARGIN = 60.0  # seconds that a kept lock outlives the countdown: the message may wait in its queue
+
+
+class OnceRun(Delivered):
+    """A worker's run of a ``OnceTask``."""
+
+    keeps = False
+    """Whether ``retry()`` keeps the lock."""
+
+    def _acquire(self) -> bool:
+        taken = super()._acquire()
+        if taken and self.keeps:
+            self.message.request.__dict__["tasklock_kept"] = self.lock
+        return taken
+
+    def _leave(self, ours: bool, *how: Any) -> None:
+        error = how[1]
+        if ours and self.keeps and isinstance(error, Retry):
+            keep(self.lock, max(0.0, seconds_until(error.when) or 0.0) + MARGIN)
+        else:
+            super()._leave(ours, *how)
+
+
+class Direct(Running):
+    """A direct or eager call: there is no message to put aside, and nobody else may be waited for by oneself."""
+
+    def _acquire(self) -> bool:
+        hold = holds_here().get(self.lock.name)
+        if hold is not None and not (hold.released or hold.lost):
+            self.lock.conflict = TaskLockAcquireError(
+                f"lock {self.lock.name!r} is held by this very thread, which called its task again", name=self.lock.name
+            )
+            return False
+        return super()._acquire()
+
+    def _conflict(self) -> bool:
+        if self.on_conflict == "reject":
+            error = self._met()
+            told_conflict(error, "reject")
+            reject(error)
+        return super()._conflict()

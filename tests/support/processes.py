@@ -1,0 +1,37 @@
+"""Other processes as the operating system sees them; zombies are dead."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Process", "processes"]
+
+
+class Process(NamedTuple):
+    """One that lives."""
+
+    pid: int
+    parent: int
+    group: int
+    state: str
+    """``T``: stopped."""
+
+
+def processes() -> list[Process]:
+    """All of this machine."""
+    rows = []
+    if Path("/proc/self/stat").exists():
+        for entry in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, parent, group = entry.read_text(errors="replace").rpartition(")")[2].split()[:3]
+                rows.append((entry.parent.name, parent, group, state))
+    else:
+        command = ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        rows = [tuple(line.split()[:4]) for line in said.splitlines()]  # type: ignore[misc]
+    return [
+        Process(int(pid), int(parent), int(group), state[0]) for pid, parent, group, state in rows if state[0] != "Z"
+    ]
