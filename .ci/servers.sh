@@ -147,3 +147,32 @@ start_mysql() {
     url=mysql://root@127.0.0.1:$port/tasklock
     version="MySQL $("$program" --no-defaults --version | grep -o 'Ver [0-9.]*' | cut -d ' ' -f 2)"
 }
+
+# start_rabbitmq: everything that Debian's package would put in /etc and /var is in a directory of its own
+start_rabbitmq() {
+    local port epmd_port directory=$work/rabbitmq
+    local program=/usr/lib/rabbitmq/bin/rabbitmq-server # the one on PATH changes to a user who owns nothing here
+    [ -x $program ] || return 1
+    mkdir -p "$directory"
+    port=$(free_port)
+    epmd_port=$(free_port)
+    cat >"$directory/rabbitmq.conf" <<END
+listeners.tcp.local = 127.0.0.1:$port
+disk_free_limit.absolute = 10MB
+END
+    echo '[].' >"$directory/plugins"
+    # Erlang starts its name server by itself where none answers, and leaves it running.
+    launch epmd epmd -address 127.0.0.1 -port "$epmd_port"
+    wait_for epmd 10 tcp_answers "$epmd_port" || return 1
+    # RUNNING_UNDER_SYSTEMD: the script becomes the server, so that stop_servers stops that
+    launch rabbitmq env HOME="$directory" RUNNING_UNDER_SYSTEMD=1 ERL_EPMD_ADDRESS=127.0.0.1 ERL_EPMD_PORT="$epmd_port" \
+        RABBITMQ_NODENAME=tasklock@localhost RABBITMQ_DIST_PORT="$(free_port)" \
+        RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1}" \
+        RABBITMQ_MNESIA_BASE="$directory/mnesia" RABBITMQ_LOG_BASE="$directory/log" RABBITMQ_LOGS=- \
+        RABBITMQ_CONF_ENV_FILE=/dev/null RABBITMQ_CONFIG_FILE="$directory/rabbitmq.conf" \
+        RABBITMQ_ADVANCED_CONFIG_FILE="$directory/none" RABBITMQ_CONFIG_FILES="$directory/none" \
+        RABBITMQ_ENABLED_PLUGINS_FILE="$directory/plugins" RABBITMQ_PID_FILE="$directory/pid" $program
+    wait_for rabbitmq 60 grep -q 'Server startup complete' "$work/rabbitmq.log" || return 1
+    url=amqp://guest:guest@127.0.0.1:$port//
+    version=$(sed -n 's/.*Starting RabbitMQ \([0-9.]*\).*/RabbitMQ \1/p' "$work/rabbitmq.log" | head -n 1)
+}

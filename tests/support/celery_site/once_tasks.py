@@ -1,0 +1,68 @@
+"""Tasks with ``base=OnceTask``, and decorated ones with the words that only Celery knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import shared_task
+
+from django_tasklock import model_lock, task_lock
+from django_tasklock.celery import OnceTask
+from tests.support.celery_site.tasks import hold_here
+from tests.support.guards import GUARD
+from tests.testapp.models import Video
+
+__all__ = ["coalescing_hold", "guarded_queue", "late_hold", "once_hold", "queued_hold", "queueing_hold"]
+
+
+@shared_task(base=OnceTask, key="hold:{key}")
+def once_hold(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
+    """Rejects if busy, unless the caller says something else."""
+    return hold_here(key, seconds, until, **more)
+
+
+@shared_task(base=OnceTask, key="hold:{key}", on_conflict="queue")
+def queued_hold(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
+    """Parked if busy."""
+    return hold_here(key, seconds, until, **more)
+
+
+@shared_task(base=OnceTask, key="hold:{key}", on_conflict="queue", acks_late=True, reject_on_worker_lost=True)
+def late_hold(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
+    """Parked if busy; comes back if its worker dies."""
+    return hold_here(key, seconds, until, **more)
+
+
+@shared_task(base=OnceTask, key="hold:{key}", on_conflict="coalesce")
+def coalescing_hold(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
+    """At most one waits, the newest."""
+    return hold_here(key, seconds, until, **more)
+
+
+@shared_task(
+    base=OnceTask,
+    key="video:{video_id}",
+    on_conflict="queue",
+    guard=GUARD,
+    model=Video,
+    pk="video_id",
+    acks_late=True,
+    reject_on_worker_lost=True,
+)
+def guarded_queue(video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
+    """Claims the row."""
+    return hold_here(video_id, seconds, until)
+
+
+@shared_task
+@task_lock("hold:{key}", on_conflict="queue")
+def queueing_hold(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
+    """A decorated task that is parked if busy."""
+    return hold_here(key, seconds, until, **more)
+
+
+@shared_task
+@model_lock(Video, "video:{video_id}", guard=GUARD, pk="video_id", on_conflict="queue")
+def queueing_video(video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
+    """A decorated, guarded task that is parked if busy."""
+    return hold_here(video_id, seconds, until)
