@@ -10,7 +10,7 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import TaskLock
 from django_tasklock.reports import told_unavailable
 
-__all__ = ["keep", "resume"]
+__all__ = ["follow", "keep", "resume"]
 
 
 def keep(lock: TaskLock, seconds: Duration) -> bool:
@@ -34,3 +34,9 @@ def keep(lock: TaskLock, seconds: Duration) -> bool:
 def resume(lock: TaskLock, token: str) -> None:
     """Let the next ``acquire()`` of ``lock`` bring ``token``: granted if the lock was kept for it, or is free."""
     lock._carried = token
+
+
+def follow(lock: TaskLock, token: str) -> None:
+    """Let the next ``acquire()`` of ``lock`` follow the hold with ``token``: granted over it, and only to the first
+    that comes, with a token of its own. The same message may be delivered twice."""
+    lock._follows = token

@@ -185,7 +185,11 @@ class Heartbeat:
                 hold.renewed(asked, ttl)
                 if ttl < (hold.lease or 1) and hold.deadline >= hold.until - 0.001:
                     hold.due = hold.until  # that was the last one, unless extended meanwhile: its timeout ends it
-        return [(hold, GONE) for hold, renewed in zip(batch, answers, strict=True) if not renewed and not hold.released]
+        return [
+            (hold, hold.lost or GONE)  # at its timeout the key may end before this request arrives
+            for hold, renewed in zip(batch, answers, strict=True)
+            if not renewed and not hold.released
+        ]
 
     def _announce(self, lost: list[tuple[Hold, str]]) -> None:
         told = []

@@ -49,6 +49,7 @@ class LockBase:
         self._on_lost = partial(_lost, weakref.ref(self), self.name, on_lost)
         self._last: Hold | None = None
         self._carried: str | None = None
+        self._follows = ""
         self.met: Record | None = None
         """Who had the lock when the last ``acquire()`` found it busy, where that could be read."""
         self.conflict: TaskLockAcquireError | None = None
@@ -64,7 +65,8 @@ class LockBase:
         hold = Hold(get_backend(), self.name, self._lease_ms, self._on_lost)
         if self._carried is not None:
             hold.token, self._carried = self._carried, None
-        return hold, Ask(self.name, hold.token, self._lease_ms or self._hold_ms, self._hold_ms, me())
+        follows, self._follows = self._follows, ""
+        return hold, Ask(self.name, hold.token, self._lease_ms or self._hold_ms, self._hold_ms, me(), follows)
 
     def _settle(self, hold: Hold, taken: Taken) -> bool:
         asked, answer = taken

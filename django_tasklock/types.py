@@ -61,6 +61,8 @@ class Ask(NamedTuple):
     ttl: int
     hold: int
     holder: str = "{}"
+    instead: str = ""
+    """The token of an earlier hold that this one follows: granted over it, once. Not for a waiter."""
 
 
 class Grant(NamedTuple):

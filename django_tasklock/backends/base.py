@@ -42,7 +42,7 @@ class Backend(ABC):
 
     @abstractmethod
     def acquire(self, ask: Ask) -> Grant | Busy:
-        """Take the lock if it is free, or already held by ``ask.token``. Never waits."""
+        """Take the lock if it is free, or already held by ``ask.token`` or ``ask.instead``. Never waits."""
 
     @abstractmethod
     def release(self, name: str, token: str) -> Released:
@@ -68,15 +68,30 @@ class Backend(ABC):
     def remove(self, name: str, token: str | None = None) -> Record | None:
         """Take the lock away from its holder (only if that is ``token``, where given); what was removed."""
 
-    def ticket(self) -> int:
-        """A number that grows from call to call, in microseconds or slower: the order of what asked for one.
+    def ticket(self, name: str = "", member: str = "") -> int:
+        """A time in microseconds that grows from call to call: the order of what asked for one.
 
-        Between machines this one is as exact as their clocks; stores that have a clock do better.
+        ``member`` joins the line for ``name`` with it, where lines are kept. Between machines
+        this ticket is as exact as their clocks; a store that has a clock does better.
         """
         global _last_ticket
         with _tickets:
             _last_ticket = max(_last_ticket + 1, time.time_ns() // 1000)
             return _last_ticket
+
+    def expects(self, name: str, ticket: int, *, forget: bool = False) -> bool:
+        """Whether the line for ``name`` has a member with a lower ticket; ``forget`` ends its waiting."""
+        return False
+
+    def arrived(self, name: str, member: str) -> None:
+        """Leave the line for ``name``."""
+
+    def flag(self, name: str) -> None:
+        """Note that something waits for ``name`` elsewhere: who releases it is to look there."""
+
+    def flagged(self, name: str) -> bool:
+        """Whether there was such a note, which is gone then. True where none are kept: looking never harms."""
+        return True
 
     def waiter(self, ask: Ask) -> Waiter:
         """A place to wait for ``ask.name``; use it as a context manager."""

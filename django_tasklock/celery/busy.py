@@ -17,7 +17,7 @@ from django_tasklock.celery.message import Message
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks import TaskLock
 
-__all__ = ["Aside", "Rejected", "pause", "postpone", "reject", "ticket_of"]
+__all__ = ["Aside", "Rejected", "draw", "leave_line", "pause", "postpone", "reject", "ticket_of"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -58,6 +58,14 @@ def pause(message: Message, lock: TaskLock) -> float:
     return float(min(seconds, visibility_timeout(message.task.app) / 2))
 
 
+def leave_line(name: str, task_id: str) -> None:
+    """The message has arrived, or never will: nobody waits for it any more."""
+    try:
+        get_backend().arrived(name, task_id)
+    except BackendUnavailable as error:
+        logger.warning("lock %r: the line still has %s in it for a while: %s", name, task_id, error)
+
+
 def visibility_timeout(app: Any) -> float:
     """Seconds after which the broker delivers again what is not acknowledged; infinite where it does not."""
     transport = str(app.conf.broker_url or app.conf.broker_read_url or "").partition(":")[0]
@@ -73,10 +81,10 @@ def ticket_of(message: Message) -> int:
     return int(ticket) if ticket else draw()
 
 
-def draw() -> int:
-    """A ticket from the lock's store. With that down, from this machine's clock: a later place at worst."""
+def draw(name: str = "", task_id: str = "") -> int:
+    """A ticket from the lock's store, and a place in its line. With that down, from this machine's clock."""
     try:
-        return get_backend().ticket()
+        return get_backend().ticket(name, task_id)
     except BackendUnavailable as error:
         logger.warning("no ticket from the store, this machine's clock must do: %s", error)
         return time.time_ns() // 1000

@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 
 from celery._state import get_current_worker_task
 
+from django_tasklock.backends import get_backend
 from django_tasklock.celery import parking
-from django_tasklock.celery.busy import Aside, postpone, reject, ticket_of
+from django_tasklock.celery.busy import Aside, leave_line, postpone, reject, ticket_of
 from django_tasklock.celery.envelope import seal
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.myself import drop, meet
@@ -118,11 +119,20 @@ class Delivered(DeliveredInside):
             if after:
                 self._superseded()
             return not after
-        if before:
+        if before or self._another_comes():
             error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
             told_conflict(error, "queue")
             self._park()
         return True
+
+    def _another_comes(self) -> bool:
+        """Whether one that was published before is still on its way. Who was promoted has waited for that already."""
+        if self.message.sent:
+            return False
+        try:
+            return get_backend().expects(self.name, self.ticket)
+        except BackendUnavailable:
+            return False  # then the lock is as good as free, and its policy decides
 
     def _superseded(self) -> None:
         error = TaskLockAcquireError(f"lock {self.name!r}: a newer message took this one's place", name=self.name)
@@ -207,11 +217,22 @@ class Delivered(DeliveredInside):
             row = parking.find(message.id)
             if row is not None:
                 supersede(row, self.task.app)
+        leave_line(self.name, message.id)
+        self._wave()
         promote(self.name, self.task.app)
         raise Aside(f"parked behind lock {self.name!r}")
 
+    def _wave(self) -> None:
+        """Let the holder know, whose task may not look for parked messages of itself."""
+        try:
+            get_backend().flag(self.name)
+        except BackendUnavailable as error:
+            logger.warning("lock %r: its holder was not told of the parked message: %s", self.name, error)
+
     def _exit(self, *how: Any) -> None:
         ours = self._ours
+        if ours and self.on_conflict == "queue":  # not before: until it has the lock it could be overtaken
+            leave_line(self.name, self.message.id)
         try:
             if ours and self._kept:  # before the release: who finds the lock free finds no row of ours
                 self._forget()

@@ -46,8 +46,7 @@ def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False
         return
     header = header_of(request)
     name = lock_name(sender, header, getattr(request, "args", None) or (), getattr(request, "kwargs", None) or {})
-    if name is not None:
-        _later(sender, request.id, name, header)
+    _later(sender, request.id, name, header, None if terminated else header.get("token"))
 
 
 def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str | None:
@@ -64,16 +63,22 @@ def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str 
         return None
 
 
-def _later(task: Any, task_id: str, name: str | None, header: dict[str, Any]) -> None:
+def _later(task: Any, task_id: str, name: str | None, header: dict[str, Any], kept: str | None = None) -> None:
     if name is None:
         return
-    thread = threading.Thread(target=_settle, args=(task, task_id, name, header), name="tasklock-ending", daemon=True)
-    thread.start()
+    what = (task, task_id, name, header, kept)
+    threading.Thread(target=_settle, args=what, name="tasklock-ending", daemon=True).start()
 
 
-def _settle(task: Any, task_id: str, name: str, header: dict[str, Any]) -> None:
+def _settle(task: Any, task_id: str, name: str, header: dict[str, Any], kept: str | None) -> None:
+    """``kept``: the token of a lock that an earlier try kept for this message, which never began."""
     try:
-        _free_when_dead(task, task_id, name)
+        if kept is not None:
+            get_backend().release(name, kept)
+        if not _free_when_dead(task, task_id, name):
+            return  # its process goes on, and frees everything when it ends
+        if "ticket" in header:
+            get_backend().arrived(name, task_id)
         parking.forget(task_id)
         free(header)
         promote(name, task.app)
@@ -85,14 +90,16 @@ def _settle(task: Any, task_id: str, name: str, header: dict[str, Any]) -> None:
         parking.rest()
 
 
-def _free_when_dead(task: Any, task_id: str, name: str) -> None:
+def _free_when_dead(task: Any, task_id: str, name: str) -> bool:
+    """Wait for the end of the process that runs it, and free its lock; False if that still lives."""
     ends = time.monotonic() + WATCH
     while time.monotonic() < ends:
         record = get_backend().get(name)
         if record is None or record.holder.task_id != task_id or record.holder.task != task.name:
-            return
+            return True
         if alive(record.holder) is False:
             if get_backend().remove(name, record.token) is not None:
                 logger.warning("lock %r is free: the process of %s[%s] died", name, task.name, task_id)
-            return
+            return True
         time.sleep(STEP)
+    return False

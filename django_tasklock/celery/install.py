@@ -48,14 +48,17 @@ def kind_for(locked: object) -> type[Running] | None:
     return Delivered if own else DeliveredInside
 
 
-def stamp(sender: Any = None, headers: Any = None, **details: Any) -> None:
+def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
     """Give the message of a decorated task that lines up its place in the order of publication."""
     task = current_app.tasks.get(sender)
     locked = None if task is None else getattr(task.run, "lock", None)
-    if getattr(locked, "on_conflict", None) in ("queue", "coalesce") and isinstance(headers, dict):
-        ours = headers.setdefault(HEADER, {})
-        if "ticket" not in ours:
-            ours["ticket"] = draw()
+    if locked is None or locked.on_conflict not in ("queue", "coalesce") or not isinstance(headers, dict):
+        return
+    ours = headers.setdefault(HEADER, {})
+    if "ticket" not in ours:
+        args, kwargs = (body or ((), {}))[:2]
+        name = endings.lock_name(task, ours, args, kwargs) if locked.on_conflict == "queue" else None
+        ours["ticket"] = draw(name, headers["id"]) if name else draw()
 
 
 def begin_promoting(sender: Any = None, **details: Any) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import MAX_LENGTH
 
-__all__ = ["fingerprint", "fingerprint_name"]
+__all__ = ["fingerprint", "fingerprint_name", "shortened"]
 
 DIGITS = 32  # of SHA-256, in hexadecimal: 128 bits
 
@@ -23,8 +23,14 @@ def fingerprint_name(task: str, run: Callable[..., Any], args: tuple[Any, ...], 
     """``task:fingerprint``. ``TypeError`` if the arguments do not fit, ``TaskLockError`` if one has no fixed text."""
     bound = inspect.signature(run).bind(*args, **kwargs)
     bound.apply_defaults()
-    name = task if len(task) < MAX_LENGTH - DIGITS else hashlib.sha256(task.encode()).hexdigest()
-    return f"{name}:{fingerprint(bound.arguments)}"
+    return f"{shortened(task, MAX_LENGTH - DIGITS - 1)}:{fingerprint(bound.arguments)}"
+
+
+def shortened(text: str, most: int) -> str:
+    """``text``, or a hash of it if it is longer or cannot be in a lock's name."""
+    if len(text) <= most and text.isprintable():
+        return text
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def fingerprint(arguments: Mapping[str, Any]) -> str:
@@ -33,20 +39,28 @@ def fingerprint(arguments: Mapping[str, Any]) -> str:
     The order of a dict or a set does not count, the type of a value does: ``1``, ``"1"`` and
     ``True`` differ. A tuple counts as the list that a serializer makes of it.
     """
-    return hashlib.sha256(_text(dict(arguments), "argument").encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+    try:
+        text = _text(dict(arguments), "argument")
+    except RecursionError:
+        raise TaskLockError("an argument contains itself: no lock name can be made of it") from None
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
 def _text(value: Any, where: str) -> str:
     """An unambiguous text: each part says its type and its length."""
     match value:
         case None | bool():
-            return repr(value)
+            kind, inner = "", repr(value)
         case Enum():
-            kind, inner = f"{type(value).__module__}.{type(value).__qualname__}", value.name
+            kind, inner = f"{type(value).__module__}.{type(value).__qualname__}", f"{value.name}={value.value!r}"
         case str():
-            kind, inner = "str", value
-        case int() | float() | Decimal():
-            kind, inner = type(value).__name__, str(value)
+            kind, inner = "str", str.__str__(value)
+        case int():
+            kind, inner = "int", int.__format__(value, "x")  # in decimal there is a limit of digits
+        case float():
+            kind, inner = "float", float.__repr__(value)
+        case Decimal():
+            kind, inner = "Decimal", Decimal.__str__(value)
         case bytes() | bytearray():
             kind, inner = "bytes", bytes(value).hex()
         case datetime() | date() | time():

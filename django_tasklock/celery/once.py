@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery.canvas import Signature
@@ -13,10 +14,10 @@ from celery.utils import uuid
 from django.apps import apps
 
 from django_tasklock.celery import options
-from django_tasklock.celery.busy import draw
+from django_tasklock.celery.busy import draw, leave_line
 from django_tasklock.celery.calls import Once
 from django_tasklock.celery.keys import fingerprint_name
-from django_tasklock.celery.message import HEADER, header_of
+from django_tasklock.celery.message import HEADER, Message, header_of
 from django_tasklock.celery.unique import Pending, publish
 from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, get_settings
 from django_tasklock.decorators import Locked
@@ -80,10 +81,16 @@ class OnceTask(_DjangoTask):
     def on_bound(cls, app: Any) -> None:
         """Check the options, when Celery binds the task to its app."""
         super().on_bound(app)
-        if cls.abstract and not cls.__dict__.get("run"):
+        if cls.run is DjangoTask.run or options.celerys_own(cls):
             return
         where = f"task {cls.name}"
-        options.check({name: _raw(cls, name) for name in options.OF_CALL}, where)
+        options.check({name: options.written(cls, name) for name in options.OF_CALL}, where)
+        if type(cls.takeovers) is not int or cls.takeovers < 0:
+            raise TaskLockError(f"{where}: takeovers must be a number, 0 or more, not {cls.takeovers!r}")
+        key = options.written(cls, "key")
+        if isinstance(key, str):
+            bound = inspect.isfunction(inspect.getattr_static(cls, "run"))  # its ``self`` is no argument of a message
+            NameTemplate(key, MethodType(cls.run, cls) if bound else cls.run, prefix=get_settings().KEY_PREFIX)
         if (cls.guard is None) != (cls.model is None):
             raise TaskLockError(f"{where}: guard and model go together, and pk names the argument with the row's key")
         if cls.guard is not None and cls.model is not None:
@@ -103,12 +110,14 @@ class OnceTask(_DjangoTask):
     @property
     def lock(self) -> Locked:
         """``task.lock.is_locked(video_id=42)`` and ``.info(...)``: ask before publishing."""
-        return Locked(NameTemplate(self.lock_name, self.run), self.on_conflict)
+        key = options.written(type(self), "key")
+        template = key if isinstance(key, str) else self.lock_name
+        return Locked(NameTemplate(template, self.run, prefix=get_settings().KEY_PREFIX), self.on_conflict)
 
     def lock_name(self, *args: Any, **kwargs: Any) -> str:
         """The lock's name for these arguments."""
         prefix = get_settings().KEY_PREFIX
-        key = _raw(type(self), "key")
+        key = options.written(type(self), "key")
         if key is None:
             return clean(fingerprint_name(self.name, self.run, args, kwargs), prefix)
         return clean(NameTemplate(key, self.run, prefix=prefix).name(args, kwargs), prefix)
@@ -120,30 +129,38 @@ class OnceTask(_DjangoTask):
 
         Raises ``TaskLockError`` for options that cannot work and ``BackendUnavailable`` as ``unique`` says.
         """
-        kwargs = dict(kwargs or {})
-        asked = {**options.asked_by_keywords(kwargs), **(sending.pop("once", None) or {})}
-        headers = dict(sending.pop("headers", None) or {})
         base: Any = super()
-        if HEADER in headers and not asked:  # on its way again: a retry, or out of the line
+        if options.celerys_own(type(self)):
+            return base.apply_async(args, kwargs, *more, **sending)
+        kwargs = dict(kwargs or {})
+        asked = self._asked(kwargs, sending.pop("once", None))
+        headers = dict(sending.pop("headers", None) or {})
+        if ours := headers.get(HEADER):  # on its way again: a retry, or out of the line
+            headers[HEADER] = {**ours, "once": {**(ours.get("once") or {}), **options.plain(asked)}}
             return base.apply_async(args, kwargs, *more, headers=headers, **sending)
         terms = self._terms(asked)
         name = asked.pop("key", None)
-        if name is None:
-            name = self.lock_name(*(args or ()), **kwargs)
-        header: dict[str, Any] = {"once": options.plain(asked), "key": clean(name, get_settings().KEY_PREFIX)}
+        name = self.lock_name(*(args or ()), **kwargs) if name is None else clean(name, get_settings().KEY_PREFIX)
+        header: dict[str, Any] = {"once": options.plain(asked), "key": name}
         if self.app.conf.task_always_eager:
             return base.apply_async(args, kwargs, *more, headers={**headers, HEADER: header}, **sending)
-        if terms["on_conflict"] in ("queue", "coalesce"):
-            header["ticket"] = draw()
         headers[HEADER] = header
-        if terms["unique"] is None:
-            return base.apply_async(args, kwargs, *more, headers=headers, **sending)
         task_id = (more[0] if more else sending.pop("task_id", None)) or uuid()
+        lines_up = terms["on_conflict"] in ("queue", "coalesce")
 
         def send() -> Any:
-            return base.apply_async(args, kwargs, task_id, *more[1:], headers=headers, **sending)
+            if lines_up:
+                header["ticket"] = draw(name, task_id if terms["on_conflict"] == "queue" else "")
+            try:
+                return base.apply_async(args, kwargs, task_id, *more[1:], headers=headers, **sending)
+            except BaseException:
+                if lines_up:
+                    leave_line(name, task_id)
+                raise
 
-        return publish(self, header["key"], terms, header, task_id, sending, send)
+        if terms["unique"] is None:
+            return send()
+        return publish(self, name, terms, header, task_id, sending, send)
 
     def apply(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Run here and now, with the same options as ``apply_async``."""
@@ -167,15 +184,25 @@ class OnceTask(_DjangoTask):
         return super().signature_from_request(request, args, kwargs, queue, **extra)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from django_tasklock.celery.runs import Direct, OnceRun  # they touch models, which early imports must not
-
+        if options.celerys_own(type(self)):
+            return self.run(*args, **kwargs)
         request = self.request
         sent = bool(request.id) and not request.called_directly and not request.__dict__.get("tasklock_begun")
-        header = header_of(request) if sent else {}
-        asked = {**options.asked_by_keywords(kwargs), **(header.get("once") or {})}
-        key = asked.pop("key", None)
+        if not sent:
+            return self._locked(args, kwargs, super().__call__, {}, None)
+        request.__dict__["tasklock_begun"] = True
+        with Pending(None if request.is_eager else Message(self)) as pending:
+            return self._locked(args, kwargs, self.run, header_of(request), None if request.is_eager else pending)
+
+    def _locked(
+        self, args: Any, kwargs: dict[str, Any], body: Callable[..., Any], header: Any, pending: Pending | None
+    ) -> Any:
+        """Run ``body``, or what there is to do instead. ``pending``: for what a worker was sent."""
+        from django_tasklock.celery.runs import Direct, OnceRun  # they touch models, which early imports must not
+
+        asked = self._asked(kwargs, header.get("once"))
         terms = self._terms(asked)
-        name = header.get("key") or key or self.lock_name(*args, **kwargs)
+        name = header.get("key") or asked.get("key") or self.lock_name(*args, **kwargs)
         conflict = terms["on_conflict"]
         patience = {"blocking_timeout": terms["blocking_timeout"]} if conflict == "wait" else {}
         lock = TaskLock(
@@ -184,22 +211,22 @@ class OnceTask(_DjangoTask):
         if conflict == "wait" and not terms["blocking_timeout"]:
             lock._patience = lock._hold_ms / 1000
         row = self._row(args, kwargs)
-        if not sent or request.is_eager:
+        if pending is None:
             run: Any = Direct(lock, conflict, *row)
-            pending = Pending(None, None, None)
-            body = self.run if sent else super().__call__
         else:
+            if "key" not in header:  # it was sent by its name alone; what is sent again of it has all
+                ours = {**header, "key": lock.name, "once": options.plain(asked)}
+                if conflict in ("queue", "coalesce"):
+                    ours.setdefault("ticket", draw())
+                self.request.__dict__[HEADER] = ours
             run = OnceRun(lock, conflict, *row, terms["queue_limit"])
             run.keeps = terms["retry_keeps_lock"]
-            pending = Pending(run.message, terms["timeout"], terms["lease"])
-            body = self.run
             if header.get("token"):
                 resume(lock, header["token"])
-        if sent:
-            request.__dict__["tasklock_begun"] = True
-        with pending, ExitStack() as stack:
+        with ExitStack() as stack:
             if run.enter(stack):
-                pending.started()
+                if pending is not None:
+                    pending.started(terms)
                 return body(*args, **kwargs)
         return run.skipped
 
@@ -211,19 +238,23 @@ class OnceTask(_DjangoTask):
         model = apps.get_model(self.model) if isinstance(self.model, str) else self.model
         return model, bound.arguments[self.pk], self.guard
 
+    def _asked(self, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
+        """What the caller asked for, out of ``kwargs`` and in ``once``."""
+        if once is not None and not isinstance(once, Mapping):
+            raise TaskLockError(f"task {self.name}: once must be a dict of options, not {once!r}")
+        word = (once or {}).get("on_conflict") or self.on_conflict or get_settings().ON_CONFLICT
+        asked = {**options.asked_by_keywords(kwargs, word), **(once or {})}
+        return {word: value for word, value in asked.items() if value is not DEFAULT}
+
     def _terms(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The task's options with the caller's over them. Raises ``TaskLockError``."""
         options.known(asked, f"task {self.name}, once()")
-        terms = {word: _raw(type(self), word) for word in options.OF_CALL if word != "key"}
-        if asked.get("on_conflict") is not None:  # what goes with the task's own word goes with that alone
+        terms = {word: options.written(type(self), word) for word in options.OF_CALL if word != "key"}
+        if asked.get("on_conflict", self.on_conflict) != self.on_conflict:  # what goes with its own word alone
             terms["blocking_timeout"] = terms["queue_limit"] = None
+        if asked.get("unique", self.unique) is None:
+            terms["unique_for"] = None
         terms.update((word, value) for word, value in asked.items() if word != "key")
         terms["on_conflict"] = terms["on_conflict"] or get_settings().ON_CONFLICT
         options.check({**terms, "key": asked.get("key")}, f"task {self.name}")
         return terms
-
-
-def _raw(kind: type[Any], word: str) -> Any:
-    """A class attribute as it was written: a function there is not a method."""
-    value = inspect.getattr_static(kind, word)
-    return value.__func__ if isinstance(value, staticmethod) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
 from typing import Any
@@ -11,7 +12,7 @@ from django_tasklock.decorators import check_conflict
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 
-__all__ = ["OF_CALL", "UNIQUE", "asked_by_keywords", "check", "known", "plain"]
+__all__ = ["OF_CALL", "UNIQUE", "asked_by_keywords", "celerys_own", "check", "known", "plain", "written"]
 
 UNIQUE = (None, "until_start", "until_finish")
 """What ``unique`` may be."""
@@ -21,27 +22,31 @@ OF_CALL = (
     "queue_limit", "retry_keeps_lock",
 )  # fmt: skip
 """What a caller can say for one call, and a task for all of them."""
+_MARK = "celery_once_"
 _KEYWORDS = ("key", "timeout", "blocking_timeout", "sleep", "enable_wait", "enable_retry")
 _DURATIONS = ("timeout", "lease", "blocking_timeout", "unique_for")
 
 
-def asked_by_keywords(kwargs: MutableMapping[str, Any]) -> dict[str, Any]:
+def asked_by_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = None) -> dict[str, Any]:
     """Take the ``celery_once_*`` arguments out of ``kwargs``: they are the caller's, the body never sees them.
 
     ``celery_once_enable_wait``, or ``celery_once_enable_retry``, waits for a busy lock for at most
     ``celery_once_blocking_timeout``, by default the timeout; False rejects. ``celery_once_sleep`` is
-    accepted and not needed: who waits is woken.
+    accepted and not needed: who waits is woken. ``otherwise``: what is done when busy if they do not say.
     """
-    found = {word: kwargs.pop(f"celery_once_{word}") for word in _KEYWORDS if f"celery_once_{word}" in kwargs}
+    found = {word.removeprefix(_MARK): kwargs.pop(word) for word in list(kwargs) if word.startswith(_MARK)}
     if not found:
         return {}
+    if unknown := sorted(set(found) - set(_KEYWORDS)):
+        known = ", ".join(_MARK + word for word in _KEYWORDS)
+        raise TaskLockError(f"unknown option {', '.join(_MARK + word for word in unknown)}; known: {known}")
     if "sleep" in found:
         milliseconds(found["sleep"], "celery_once_sleep")
     asked = {word: found[word] for word in ("key", "timeout", "blocking_timeout") if found.get(word) is not None}
     waits = [bool(found[word]) for word in ("enable_wait", "enable_retry") if word in found]
     if waits:
         asked["on_conflict"] = "wait" if any(waits) else "reject"
-    if asked.get("on_conflict") != "wait":
+    if asked.get("on_conflict", otherwise) != "wait":
         asked.pop("blocking_timeout", None)  # as in the source: without waiting it says nothing
     return asked
 
@@ -67,14 +72,27 @@ def check(options: Mapping[str, Any], where: str) -> None:
         raise TaskLockError(f"{where}: unique must be None, 'until_start' or 'until_finish', not {options['unique']!r}")
     if options.get("unique_for") is not None:
         milliseconds(options["unique_for"], "unique_for", name=where)
+        if options.get("unique") is None:
+            raise TaskLockError(f"{where}: unique_for goes with unique")
+    if not isinstance(options.get("retry_keeps_lock", False), bool):
+        raise TaskLockError(f"{where}: retry_keeps_lock must be True or False, not {options['retry_keeps_lock']!r}")
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options as they travel: seconds for durations."""
-    travels = {key: value for key, value in options.items() if value is not DEFAULT and value is not None}
+    travels = {key: value for key, value in options.items() if value is not DEFAULT}
     for key in _DURATIONS:
         if isinstance(travels.get(key), timedelta):
             travels[key] = travels[key].total_seconds()
-    if "lease" in options and options["lease"] is None:
-        travels["lease"] = None
     return travels
+
+
+def written(kind: type[Any], word: str) -> Any:
+    """A class attribute as it was written: a function there is not a method."""
+    value = inspect.getattr_static(kind, word)
+    return value.__func__ if isinstance(value, staticmethod) else value
+
+
+def celerys_own(kind: type[Any]) -> bool:
+    """Whether it is one of Celery's own tasks, which get the ``task_cls`` of an app as well."""
+    return kind.__module__ == "celery.app.builtins"

@@ -33,7 +33,20 @@ RUNNING = "running"
 SUPERSEDED = "superseded"
 """A newer one took its place (``coalesce``); it was put back to say so."""
 
-_FIELDS = ("id", "key", "ticket", "mode", "state", "task", "task_id", "holder", "sent", "crashes", "changed_at")
+_FIELDS = (
+    "id",
+    "key",
+    "ticket",
+    "mode",
+    "state",
+    "task",
+    "task_id",
+    "holder",
+    "sent",
+    "crashes",
+    "parked_at",
+    "changed_at",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,7 @@ class Parked:
     holder: str
     sent: int
     crashes: int
+    parked_at: int
     changed_at: int
     now: int
 

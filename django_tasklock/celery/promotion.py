@@ -28,6 +28,7 @@ logger = logging.getLogger("django_tasklock")
 PERIOD = 5.0  # seconds between two looks of one promoter
 PATIENCE = 10.0  # seconds a message that was put back may take to arrive, doubled each time: it may be in a long queue
 MOST_PATIENCE = 600.0
+MISSING = 10.0  # seconds the line waits for a message that was published before and has not arrived
 AT_ONCE = 200  # keys in one look; the next one goes on from there
 
 
@@ -56,7 +57,10 @@ def _promote(key: str, app: Any) -> bool:
         return False
     row = min(ready, key=lambda row: (row.ticket, row.id))
     text = parking.message_of(row)
-    if text is None or get_backend().get(str(json_object(text).get("name"))) is not None:
+    if text is None:
+        return False
+    name = str(json_object(text).get("name"))
+    if get_backend().get(name) is not None or (row.mode == "queue" and _awaits_another(row, name)):
         return False
     if row.mode == "coalesce":
         supersede(row, app)
@@ -76,6 +80,14 @@ def _overdue(row: Parked) -> bool:
     """Whether a message that was put back has not arrived: its queue may have been purged."""
     patience = min(PATIENCE * 2.0 ** max(0, row.sent - 1), MOST_PATIENCE)
     return row.now - row.changed_at > patience * 1000
+
+
+def _awaits_another(row: Parked, name: str) -> bool:
+    """Whether a message that was published before is still on its way. It is not waited for for ever: it may be lost,
+    or lie in the buffer of a worker that is busy with something else."""
+    return get_backend().expects(name, row.ticket, forget=row.now - row.parked_at > MISSING * 1000) and (
+        row.now - row.parked_at <= MISSING * 1000
+    )
 
 
 def runs(row: Parked) -> bool:

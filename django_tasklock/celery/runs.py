@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery.exceptions import Retry
 
+from django_tasklock.backends import get_backend
 from django_tasklock.celery.busy import reject
 from django_tasklock.celery.delivered import Delivered
+from django_tasklock.celery.promotion import promote
 from django_tasklock.celery.unique import seconds_until
-from django_tasklock.exceptions import TaskLockAcquireError
+from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.handover import keep
 from django_tasklock.holds import holds_here
 from django_tasklock.reports import told_conflict
 from django_tasklock.running import Running
 
 __all__ = ["Direct", "OnceRun"]
+
+logger = logging.getLogger("django_tasklock")
 
 MARGIN = 60.0  # seconds that a kept lock outlives the countdown: the message may wait in its queue
 
@@ -38,6 +43,18 @@ class OnceRun(Delivered):
             keep(self.lock, max(0.0, seconds_until(error.when) or 0.0) + MARGIN)
         else:
             super()._leave(ours, *how)
+            if ours and not self.lines_up and self._awaited():
+                promote(self.name, self.task.app)
+
+    def _awaited(self) -> bool:
+        """Whether a caller of this task chose to be parked although the task itself does not park."""
+        try:
+            return get_backend().flagged(self.name)
+        except BackendUnavailable as error:
+            logger.warning(
+                "lock %r: what may be parked behind it is left to the workers' next look: %s", self.name, error
+            )
+            return False
 
 
 class Direct(Running):

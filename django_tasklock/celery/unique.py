@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -17,18 +18,21 @@ from typing import Any
 from celery.exceptions import Reject, Retry
 from celery.utils.time import maybe_iso8601
 
-from django_tasklock import running
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.base import Backend
 from django_tasklock.celery.busy import Aside
+from django_tasklock.celery.keys import shortened
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.myself import Duplicate
 from django_tasklock.conf import get_settings, milliseconds
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.handover import keep, resume
+from django_tasklock.heartbeat import heartbeat
 from django_tasklock.holders import Task, me
+from django_tasklock.holds import Hold
 from django_tasklock.info import busy_error
 from django_tasklock.locks import TaskLock
-from django_tasklock.names import clean
+from django_tasklock.names import MAX_LENGTH
 from django_tasklock.reports import told_conflict, told_unavailable
 from django_tasklock.types import Ask, Busy
 
@@ -54,47 +58,70 @@ def publish(
     Raises ``BackendUnavailable`` with the store down, unless the policy is ``"run"``: then it is sent.
     """
     backend = get_backend()
-    own = clean(PREFIX + name)
-    span = _span(terms, options)
+    own = _name(task.name, name)
+    span = _span(task, terms, options)
     ask = Ask(own, os.urandom(16).hex(), PROVISIONAL, span, me(Task(task.name, task_id)))
     try:
         answer = backend.acquire(ask)
     except BackendUnavailable as error:
         action = "run" if (terms["on_unavailable"] or get_settings().ON_UNAVAILABLE) == "run" else "raise"
         told_unavailable(own, error, action)
+        if error.doubt:  # it may be locked, for a message that nobody sends or that does not know of it
+            _abandon(backend, ask)
         if action == "raise":
             raise
         return send()
-    if isinstance(answer, Busy) and answer.record is not None:
+    if isinstance(answer, Busy):
+        first = "" if answer.record is None else answer.record.holder.task_id
+        # A member of a chain, a group or a chord is sent all the same: the others wait for the id it was given.
+        if not first or "reply_to" in options:
+            return send()
         told_conflict(busy_error(own, answer), "unique")
-        return task.AsyncResult(answer.record.holder.task_id)
+        return task.AsyncResult(first)
     header["unique"] = {"name": own, "token": ask.token, "until": terms["unique"], "span": span}
     try:
         result = send()
     except BaseException:
-        _tell(own, lambda: backend.release(own, ask.token))
+        try:
+            backend.release(own, ask.token)
+        except BackendUnavailable:
+            _abandon(backend, ask)
         raise
     _tell(own, lambda: backend.extend(own, ask.token, span, span))
     return result
 
 
-def _span(terms: Mapping[str, Any], options: Mapping[str, Any]) -> int:
+def _name(task: str, key: str) -> str:
+    """Each task has its own: another one with the same key takes turns with it, and is not made superfluous by it."""
+    text = key if key.startswith(f"{task}:") else f"{task}:{key}"
+    return PREFIX + shortened(text, MAX_LENGTH - len(PREFIX))
+
+
+def _abandon(backend: Backend, ask: Ask) -> None:
+    """Free it as soon as the store answers."""
+    hold = Hold(backend, ask.name, None, None)
+    hold.token = ask.token
+    heartbeat.abandon(hold, PROVISIONAL)
+
+
+def _span(task: Any, terms: Mapping[str, Any], options: Mapping[str, Any]) -> int:
     """Milliseconds the lock lives in the queue: ``unique_for`` after the message is due, or until it expires."""
     patience = milliseconds(terms["unique_for"] or terms["timeout"] or get_settings().TIMEOUT, "unique_for")
-    span = patience + round(1000 * (options.get("countdown") or seconds_until(options.get("eta")) or 0))
-    expires = options.get("expires")
+    due = options.get("countdown") or seconds_until(options.get("eta")) or 0
+    span = patience + max(0, round(1000 * due))
+    expires = options.get("expires", task.expires)
     if expires is not None:
         span = min(span, PROVISIONAL + max(0, round(1000 * (seconds_until(expires) or 0))))
     return span
 
 
 def seconds_until(when: Any) -> float | None:
-    """Seconds until what Celery takes for a time: a number of seconds, a datetime or its text."""
+    """Seconds until what Celery takes for a time: a number of seconds, a datetime or its text. Naive ones are UTC."""
     if when is None or isinstance(when, int | float):
         return when
     moment = maybe_iso8601(when)
     assert isinstance(moment, datetime)
-    return (moment - datetime.now(UTC if moment.tzinfo else None)).total_seconds()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - time.time()
 
 
 def _tell(name: str, verb: Callable[[], object]) -> None:
@@ -113,21 +140,20 @@ def free(header: Mapping[str, Any]) -> None:
 class Pending:
     """The worker's side: frees the lock when the body starts or when the message is over, keeps it otherwise."""
 
-    def __init__(self, message: Message | None, timeout: Any, lease: Any) -> None:
+    def __init__(self, message: Message | None) -> None:
         self.message = message
         self.ours: dict[str, Any] = {} if message is None else message.header.get("unique") or {}
-        self._terms = {"timeout": timeout, "lease": lease}
         self._lock: TaskLock | None = None
 
-    def started(self) -> None:
-        """The body begins."""
+    def started(self, terms: Mapping[str, Any]) -> None:
+        """The body begins, with these options of its task."""
         if not self.ours or self.message is None:
             return
         if self.ours["until"] == "until_start":
             free(self.message.header)
             self.ours = {}
             return
-        lock = TaskLock(self.ours["name"], on_unavailable="run", **self._terms)
+        lock = TaskLock(self.ours["name"], timeout=terms["timeout"], lease=terms["lease"], on_unavailable="run")
         resume(lock, self.ours["token"])
         if lock.acquire(blocking=False):  # renewed from here on, so that a worker that dies does not block for long
             self._lock = lock
@@ -149,11 +175,11 @@ class Pending:
     def _comes_back(self, error: BaseException | None) -> bool:
         if isinstance(error, Retry | Aside):
             return True
-        if isinstance(error, Reject):
-            return bool(getattr(error, "requeue", False))
-        stopped = error is not None and not isinstance(error, Exception)
         assert self.message is not None
-        return (stopped and self.message.late) or (isinstance(error, Exception) and running.will_retry(error))
+        if isinstance(error, Reject):
+            return bool(getattr(error, "requeue", False)) and self.message.late  # else it was acknowledged: it is gone
+        # ``autoretry_for`` has made a ``Retry`` of what it is for.
+        return error is not None and not isinstance(error, Exception) and self.message.late
 
     def _keep(self, seconds: float) -> None:
         if self._lock is not None:

@@ -52,6 +52,10 @@ class CacheBackend(Backend):
                     self._leases.start(ask.token, asked, ask.ttl)
                     return self._fenced(cache, ask, value)
                 found = _decoded(cache.get(key))
+                if found is not None and ask.instead and found.get("token") == ask.instead:
+                    cache.set(key, json.dumps(value), self._private.seconds(ask.ttl))  # not atomic: no cache can do that
+                    self._leases.start(ask.token, asked, ask.ttl)
+                    return self._fenced(cache, ask, value)
                 if found is not None and found.get("token") != ask.token:
                     record = _record(ask.name, found)
                     return Busy(record, record.ttl)

@@ -54,7 +54,7 @@ class DatabaseBackend(Backend):
                 if row is None:
                     fence = now * 1000
                     taken: int = insert(alias, key, ask, fence)
-                elif not row.live:
+                elif not row.live or (ask.instead and row.token == ask.instead):
                     fence = max(row.fence + 1, now * 1000)
                     taken = unchanged(alias, key, row).update(fence=fence, acquired_at=Now(), **terms(ask))
                 elif row.token == ask.token:
@@ -132,7 +132,7 @@ class DatabaseBackend(Backend):
 
         return self._session.run(verb, name=name)
 
-    def ticket(self) -> int:
+    def ticket(self, name: str = "", member: str = "") -> int:
         """As exact as the database's clock, in milliseconds; what is drawn within one counts as drawn at once."""
         rows = self._session.run(lambda alias, again: rows_of(alias).aggregate(now=AggregateNow()), write=False)
         return int(rows["now"]) * 1000

@@ -1,6 +1,8 @@
 -- Take the lock, if it is free or already held by this token; join the queue if asked to.
+-- A holder that asks to follow an earlier one (6) replaces it: a token is good for one holder.
 -- KEYS: 1 lock, 2 index, 3 fence counter, 4 queue
--- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 queue entry ('' or absent: do not wait)
+-- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 queue entry ('' or absent: do not wait),
+--       6 the token of the hold to follow ('' or absent: none)
 -- Reply: granted: fence; busy: {ms left (-1: no expiry), value, now ms}
 local key, token, entry = KEYS[1], ARGV[1], ARGV[5] or ''
 local value = redis.call('GET', key)
@@ -33,6 +35,9 @@ if owned(value, token) then
   return tonumber(string.match(value, ',"fence":(%d+),"until":%d+}$'))
 end
 local now, t = clock()
+if (ARGV[6] or '') ~= '' and owned(value, ARGV[6]) then
+  return grant(key, KEYS[2], tick(KEYS[3], t), now, token, ARGV[2], ARGV[3], ARGV[4])
+end
 if entry ~= '' then
   if not redis.call('ZSCORE', KEYS[4], entry) then
     redis.call('ZADD', KEYS[4], string.format('%.0f', tick(KEYS[3], t)), entry)

@@ -28,7 +28,7 @@ class MemoryBackend(Backend):
     def acquire(self, ask: Ask) -> Grant | Busy:
         with store.mutex:
             held = store.current(ask.name)
-            if held is None:
+            if held is None or (ask.instead and held.token == ask.instead):
                 held = store.grant(ask, ask.ttl)
             elif held.token == ask.token:
                 held.expires = store.now() + ask.ttl

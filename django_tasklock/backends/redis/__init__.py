@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.base import Backend
 from django_tasklock.backends.redis.aio import AsyncWires
-from django_tasklock.backends.redis.layout import Layout, record
+from django_tasklock.backends.redis.layout import KEPT, Layout, record
 from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.subscribers import Subscribers
 from django_tasklock.backends.redis.waiter import RedisWaiter
@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["RedisBackend"]
 
 ACQUIRE = load("acquire", 4, 4)
+FOLLOW = load("acquire", 4, 6)
 RELEASE = load("release", 4, 1)
 EXTEND = load("extend", 2, 3)
 RENEW = load("renew", 1, 0)
 GET = load("get", 2, 0)
 LIST = load("list", 1, 5)
 REMOVE = load("remove", 4, 1)
-TICKET = load("ticket", 1, 0)
+TICKET = load("ticket", 2, 2)
+LINE = load("line", 1, 3)
+FLAG = load("flag", 1, 1)
 
 CHUNK = 100  # locks a renewing script handles at once: Redis serves nobody else meanwhile
 
@@ -75,6 +78,8 @@ class RedisBackend(Backend):
         return self._subscribers
 
     def acquire(self, ask: Ask) -> Grant | Busy:
+        if ask.instead:
+            return self.answer(ask, self.wire.call(FOLLOW, self.layout.following(ask))[0])
         return self.answer(ask, self.wire.call(ACQUIRE, self.layout.ask(ask))[0])
 
     def answer(self, ask: Ask, reply: Any) -> Grant | Busy:
@@ -128,9 +133,22 @@ class RedisBackend(Backend):
         tail = self.layout.keys(name) + bulk(token or "")
         return self.found(name, self.wire.call(REMOVE, tail, again=False)[0])
 
-    def ticket(self) -> int:
-        """Exact between machines: the counter of the fences."""
-        return int(self.wire.call(TICKET, self.layout.fence)[0])
+    def ticket(self, name: str = "", member: str = "") -> int:
+        tail = self.layout.ticket + self.layout.line(name) + bulk(member) + bulk(KEPT)
+        return int(self.wire.call(TICKET, tail)[0])
+
+    def expects(self, name: str, ticket: int, *, forget: bool = False) -> bool:
+        tail = self.layout.line(name) + bulk("") + bulk(ticket) + bulk("forget" if forget else "")
+        return bool(self.wire.call(LINE, tail)[0])
+
+    def arrived(self, name: str, member: str) -> None:
+        self.wire.call(LINE, self.layout.line(name) + bulk(member) + bulk(0) + bulk(""))
+
+    def flag(self, name: str) -> None:
+        self.wire.call(FLAG, self.layout.flag(name) + bulk(KEPT))
+
+    def flagged(self, name: str) -> bool:
+        return bool(self.wire.call(FLAG, self.layout.flag(name) + bulk(0))[0])
 
     def waiter(self, ask: Ask) -> Waiter:
         return RedisWaiter(self, ask)
@@ -144,6 +162,8 @@ class RedisBackend(Backend):
             self._wire = self._subscribers = None
 
     async def aacquire(self, ask: Ask) -> Grant | Busy:
+        if ask.instead:
+            return self.answer(ask, (await self.aio.call(FOLLOW, self.layout.following(ask)))[0])
         return self.answer(ask, (await self.aio.call(ACQUIRE, self.layout.ask(ask)))[0])
 
     async def arelease(self, name: str, token: str) -> Released:

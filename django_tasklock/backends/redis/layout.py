@@ -3,7 +3,9 @@
 With the prefix ``task_lock:`` the lock ``video:42`` is the plain string key
 ``task_lock:video:42``, so ``GET``, ``TTL`` and ``DEL`` of redis-cli work on it. Beside
 the locks: ``task_lock#index`` (a sorted set of keys, scored by expiry),
-``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (who waits, by arrival).
+``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (who waits, by arrival),
+``task_lock#flag:video:42`` (something waits elsewhere: a parked message), ``task_lock#ticket``
+(the last ticket drawn) and ``task_lock#line:video:42`` (who drew one for it and has not arrived).
 A prefix with a hash tag, ``{task_lock}:``, keeps them all in one cluster slot.
 """
 
@@ -18,11 +20,15 @@ from django_tasklock.backends.redis.wire import bulk
 from django_tasklock.backends.values import holder_of
 from django_tasklock.types import Ask, Busy, Holder, Record
 
-__all__ = ["CLAIM", "Layout", "record"]
+__all__ = ["CLAIM", "KEPT", "Layout", "record"]
 
 CLAIM = 3000
 """Milliseconds a lock passed on to a waiter is its own before its first renewal: the most
 that a waiter which is frozen, but still connected, can hold the others back."""
+
+
+KEPT = 86_400_000
+"""Milliseconds a line, or a note that something waits for a lock elsewhere, is kept after its last change."""
 
 
 class Layout:
@@ -33,8 +39,11 @@ class Layout:
         root = prefix.removesuffix(":") + "#"
         self.queue = f"{root}queue:"
         self.channel = f"{root}wake:"
+        self.flags = f"{root}flag:"
+        self.lines = f"{root}line:"
         self.index = bulk(f"{root}index")
         self.fence = bulk(f"{root}fence")
+        self.ticket = bulk(f"{root}ticket")
         self._prefix, self._queue = len(prefix.encode()), len(self.queue.encode())
         self._keys = b"$%%d\r\n%b%%b\r\n%b%b$%%d\r\n%b%%b\r\n" % tuple(
             part.replace(b"%", b"%%") for part in (prefix.encode(), self.index, self.fence, self.queue.encode())
@@ -43,6 +52,14 @@ class Layout:
     def lock(self, name: str) -> bytes:
         """The key of a lock."""
         return bulk(self.prefix + name)
+
+    def flag(self, name: str) -> bytes:
+        """The key of the note that something waits for a lock elsewhere."""
+        return bulk(self.flags + name)
+
+    def line(self, name: str) -> bytes:
+        """The key of the line of what was published for a lock and has not arrived."""
+        return bulk(self.lines + name)
 
     def keys(self, name: str) -> bytes:
         """Lock, index, fence counter and queue."""
@@ -53,6 +70,10 @@ class Layout:
     def ask(self, ask: Ask) -> bytes:
         """Keys and arguments of ``acquire.lua`` for somebody who does not wait."""
         return self.keys(ask.name) + bulk(ask.token) + _terms(ask.ttl, ask.hold, ask.holder)
+
+    def following(self, ask: Ask) -> bytes:
+        """The same for somebody who follows an earlier holder."""
+        return self.ask(ask) + bulk("") + bulk(ask.instead)
 
     def new_channel(self) -> str:
         """Where one waiter listens."""
