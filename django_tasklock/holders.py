@@ -62,6 +62,8 @@ def alive(holder: Holder) -> bool | None:
         os.kill(holder.pid, 0)
     except ProcessLookupError:
         return False
+    except OverflowError:
+        return None  # no number of a process
     except OSError:
         pass  # somebody else's process, which exists
     state = _state(holder.pid)

@@ -38,10 +38,11 @@ def reject(error: TaskLockAcquireError) -> NoReturn:
     raise Rejected(str(error), requeue=False)
 
 
-def postpone(message: Message, lock: TaskLock) -> NoReturn:
+def postpone(message: Message, lock: TaskLock, **header: Any) -> NoReturn:
     """Send the message again, to come when the lock may be free. The task's own retries are not spent."""
     seconds = pause(message, lock)
-    message.again(countdown=seconds, waits=message.header.get("waits", 0) + 1, put_back=None).apply_async()
+    header |= {"waits": message.header.get("waits", 0) + 1, "put_back": None}
+    message.again(countdown=seconds, **header).apply_async()
     raise Retry(f"lock {lock.name!r} is busy", when=seconds)  # type: ignore[arg-type]
 
 

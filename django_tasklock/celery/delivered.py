@@ -231,15 +231,21 @@ class Delivered(DeliveredInside):
 
     def _exit(self, *how: Any) -> None:
         ours = self._ours
-        if ours and self.on_conflict == "queue":  # not before: until it has the lock it could be overtaken
-            leave_line(self.name, self.message.id)
         try:
-            if ours and self._kept:  # before the release: who finds the lock free finds no row of ours
-                self._forget()
-        except Exception as error:
-            logger.warning("%s[%s]: its row was not removed: %s", self.task.name, self.message.id, error)
-        finally:
+            if ours:
+                self._clear()
+        finally:  # a time limit may strike in there
             self._leave(ours, *how)
+
+    def _clear(self) -> None:
+        """Before the release: who finds the lock free finds neither a row nor a place in the line of ours."""
+        if self.on_conflict == "queue":
+            leave_line(self.name, self.message.id)
+        if self._kept:
+            try:
+                self._forget()
+            except Exception as error:
+                logger.warning("%s[%s]: its row was not removed: %s", self.task.name, self.message.id, error)
 
     def _leave(self, ours: bool, *how: Any) -> None:
         super()._exit(*how)

@@ -13,10 +13,11 @@ from django_tasklock.celery import endings
 from django_tasklock.celery.busy import draw
 from django_tasklock.celery.delivered import Delivered, DeliveredInside
 from django_tasklock.celery.judge import LockAttribute, task_here, will_retry
-from django_tasklock.celery.message import HEADER
+from django_tasklock.celery.message import HEADER, RECEIVED
 from django_tasklock.celery.promotion import Promoter
-from django_tasklock.exceptions import StaleClaim
+from django_tasklock.exceptions import CrashLoop, StaleClaim
 from django_tasklock.running import Running
+from django_tasklock.types import monotonic
 
 __all__ = ["install"]
 
@@ -31,8 +32,9 @@ def install() -> None:
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
     if not hasattr(Task, "dont_autoretry_for"):  # a task's own option replaces it
-        Task.dont_autoretry_for = (StaleClaim,)  # type: ignore[attr-defined]  # no retry mends it
+        Task.dont_autoretry_for = (StaleClaim, CrashLoop)  # type: ignore[attr-defined]  # no retry mends it
     signals.before_task_publish.connect(stamp, weak=False, dispatch_uid="tasklock.stamp")
+    signals.task_received.connect(note_arrival, weak=False, dispatch_uid="tasklock.received")
     signals.task_failure.connect(endings.on_failure, weak=False, dispatch_uid="tasklock.failure")
     signals.task_revoked.connect(endings.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
     signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")
@@ -59,6 +61,12 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
         args, kwargs = (body or ((), {}))[:2]
         name = endings.lock_name(task, ours, args, kwargs) if locked.on_conflict == "queue" else None
         ours["ticket"] = draw(name, headers["id"]) if name else draw()
+
+
+def note_arrival(sender: Any = None, request: Any = None, **details: Any) -> None:
+    """Note when a worker was given a message: what lies there for too long may be delivered to another one too."""
+    if request is not None:
+        request.request_dict[RECEIVED] = monotonic()
 
 
 def begin_promoting(sender: Any = None, **details: Any) -> None:

@@ -7,6 +7,9 @@ from typing import Any
 from celery._state import get_current_worker_task
 from celery.exceptions import Ignore, Reject, Retry
 
+from django_tasklock.celery.busy import Aside
+from django_tasklock.celery.message import tries_of
+from django_tasklock.celery.myself import Duplicate
 from django_tasklock.holders import Task
 
 __all__ = ["LockAttribute", "task_here", "will_retry"]
@@ -31,7 +34,7 @@ def task_here() -> Task | None:
     task: Any = get_current_worker_task()
     if task is None or not task.request.id:
         return None
-    return Task(task.name, task.request.id, task.request.retries or 0)
+    return Task(task.name, task.request.id, tries_of(task.request))
 
 
 def will_retry(error: BaseException) -> bool:
@@ -39,7 +42,7 @@ def will_retry(error: BaseException) -> bool:
 
     If the error gets as far as Celery: a body that was called by another task's cannot know that.
     """
-    if isinstance(error, Retry):
+    if isinstance(error, Retry | Aside | Duplicate):
         return True
     if isinstance(error, Ignore):
         return False

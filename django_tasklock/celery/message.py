@@ -6,11 +6,17 @@ from functools import cached_property
 from typing import Any
 
 from celery.canvas import Signature
+from celery.exceptions import Reject
 
-__all__ = ["HEADER", "Message"]
+from django_tasklock.types import monotonic
+
+__all__ = ["HEADER", "RECEIVED", "Message", "header_of", "tries_of"]
 
 HEADER = "tasklock"
 """The message header: a dict of plain values. ``key``: the lock's name, computed when it was published."""
+RECEIVED = "tasklock_received"
+"""In the request: when the worker's main process was given it, on the machine's monotonic clock."""
+REPLACED = 1_000_000  # more than there are retries
 
 
 class Message:
@@ -21,6 +27,7 @@ class Message:
         self.request = task.request
         self.id: str = self.request.id
         self.retries: int = self.request.retries or 0
+        self.tries = tries_of(self.request)
 
     @cached_property
     def header(self) -> dict[str, Any]:
@@ -40,6 +47,30 @@ class Message:
     def redelivered(self) -> bool:
         """Whether the broker says that an earlier delivery was not acknowledged."""
         return bool((self.request.delivery_info or {}).get("redelivered"))
+
+    @property
+    def waited(self) -> float:
+        """Seconds since this worker was given it: it may have lain in its buffer. 0 if that is not known."""
+        received = getattr(self.request, RECEIVED, None)
+        return 0.0 if received is None else max(0.0, monotonic() - received)
+
+    @property
+    def published(self) -> float | None:
+        """When this try was published, in seconds since 1970 on its publisher's clock, if that was noted."""
+        at = self.header.get("at") or (None, 0)
+        return at[0] if at[1] == self.retries else None
+
+    @property
+    def crashes(self) -> int:
+        """How many workers had died of it when it was put off."""
+        crashes = self.header.get("crashes") or (0, 0)
+        return int(crashes[0]) if crashes[1] == self.retries else 0
+
+    def returns(self, error: BaseException | None) -> bool:
+        """Whether the broker brings this very message again after ``error``: the worker stops, or it is rejected."""
+        if isinstance(error, Reject):
+            return self.late and bool(getattr(error, "requeue", False))
+        return self.late and error is not None and not isinstance(error, Exception)
 
     @property
     def late(self) -> bool:
@@ -64,6 +95,11 @@ class Message:
         return self.task.signature_from_request(  # type: ignore[no-any-return]
             self.request, headers=headers, retries=self.retries, **options
         )
+
+
+def tries_of(request: Any) -> int:
+    """Which try of its task a request is: more for a later one. ``replace()`` begins the retries anew."""
+    return (getattr(request, "replaced_task_nesting", 0) or 0) * REPLACED + (request.retries or 0)
 
 
 def header_of(request: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from celery.exceptions import Ignore
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.message import Message
-from django_tasklock.exceptions import TaskLockAcquireError
+from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.holders import alive
 from django_tasklock.locks import TaskLock
 from django_tasklock.reports import told_conflict
@@ -58,7 +58,7 @@ def meet(lock: TaskLock, message: Message) -> Outcome:
         living = None if leaving else alive(met.holder)
         if living is False:
             logger.warning("lock %r: %s died, its message goes on here", lock.name, met.holder)
-            crashed |= get_backend().remove(lock.name, met.token) is not None
+            crashed |= took_away(lock.name, met.token)
         elif living or (not leaving and first is not None and renewed(first, met)):
             drop(lock.conflict, message, "another delivery of it runs")
         if first is None or first.token != met.token:
@@ -68,6 +68,15 @@ def meet(lock: TaskLock, message: Message) -> Outcome:
         if lock.acquire(blocking_timeout=LOOK):
             return Outcome(taken=True, crashed=crashed)
     return Outcome(crashed=crashed)
+
+
+def took_away(name: str, token: str) -> bool:
+    """Whether this delivery is the one that freed a dead process's lock."""
+    try:
+        return get_backend().remove(name, token) is not None
+    except BackendUnavailable as error:  # the next acquire does what the policy says
+        logger.warning("lock %r: not taken over: %s", name, error)
+        return False
 
 
 def renewed(first: Record, now: Record) -> bool:

@@ -23,7 +23,7 @@ from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavail
 from django_tasklock.decorators import Locked
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards import StateGuard
-from django_tasklock.handover import resume
+from django_tasklock.handover import follow
 from django_tasklock.locks import TaskLock
 from django_tasklock.names import NameTemplate, clean
 
@@ -222,7 +222,7 @@ class OnceTask(_DjangoTask):
             run = OnceRun(lock, conflict, *row, terms["queue_limit"])
             run.keeps = terms["retry_keeps_lock"]
             if header.get("token"):
-                resume(lock, header["token"])
+                follow(lock, header["token"])
         with ExitStack() as stack:
             if run.enter(stack):
                 if pending is not None:

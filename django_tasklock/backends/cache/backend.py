@@ -53,7 +53,7 @@ class CacheBackend(Backend):
                     return self._fenced(cache, ask, value)
                 found = _decoded(cache.get(key))
                 if found is not None and ask.instead and found.get("token") == ask.instead:
-                    cache.set(key, json.dumps(value), self._private.seconds(ask.ttl))  # not atomic: no cache can do that
+                    cache.set(key, json.dumps(value), self._private.seconds(ask.ttl))  # as atomic as a cache is
                     self._leases.start(ask.token, asked, ask.ttl)
                     return self._fenced(cache, ask, value)
                 if found is not None and found.get("token") != ask.token:
