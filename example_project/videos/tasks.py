@@ -23,7 +23,7 @@ __all__ = ["process_video"]
 logger = logging.getLogger(__name__)
 
 
-@shared_task(bind=True, max_retries=3, default_retry_delay=60, acks_late=True)
+@shared_task(bind=True, max_retries=3, default_retry_delay=60, acks_late=True, reject_on_worker_lost=True)
 @video_lock
 def process_video(self: Task, video_id: int) -> dict[str, object]:
     """Make the HLS stream and the thumbnail of a video, once.
