@@ -37,6 +37,8 @@ class Backend(ABC):
 
     across_processes: bool = True
     """False: only this process sees the locks."""
+    lines: bool = False
+    """True: who drew a ticket for a name with ``ticket()`` is known until it has ``arrived()``."""
     wakes: bool = False
     """True: a release wakes the longest waiter and hands it the lock, in order of arrival."""
 
@@ -79,12 +81,13 @@ class Backend(ABC):
             _last_ticket = max(_last_ticket + 1, time.time_ns() // 1000)
             return _last_ticket
 
-    def expects(self, name: str, ticket: int, *, forget: bool = False) -> bool:
-        """Whether the line for ``name`` has a member with a lower ticket; ``forget`` ends its waiting."""
-        return False
+    def expects(self, name: str, ticket: int, *, forget: bool = False) -> int:
+        """How many in the line for ``name`` have a lower ticket; ``forget``: they leave it. 0 where none is kept."""
+        return 0
 
-    def arrived(self, name: str, member: str) -> None:
-        """Leave the line for ``name``."""
+    def arrived(self, name: str, member: str) -> bool:
+        """Leave the line for ``name``; whether others are in it. True where none is kept: looking never harms."""
+        return True
 
     def flag(self, name: str) -> None:
         """Note that something waits for ``name`` elsewhere: who releases it is to look there."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from django_tasklock.types import Holder
 
-__all__ = ["holder_of", "json_object"]
+__all__ = ["holder_of", "json_object", "text_of"]
 
 
 def json_object(text: object) -> dict[str, Any]:
@@ -25,6 +26,11 @@ def holder_of(data: object) -> Holder:
         return Holder()
     texts = {key: str(data.get(key, "")) for key in ("host", "boot", "task", "task_id", "proc")}
     return Holder(pid=_number(data.get("pid")), retries=_number(data.get("retries")), **texts)
+
+
+def text_of(holder: Holder) -> str:
+    """A holder as ``holder_of`` reads it."""
+    return json.dumps({key: value for key, value in asdict(holder).items() if value})
 
 
 def _number(value: object) -> int:

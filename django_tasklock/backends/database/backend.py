@@ -15,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db.models import Q
 
 from django_tasklock.backends.base import Backend
-from django_tasklock.backends.database.clock import AggregateNow, Now
+from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.rows import FIELDS, Row, insert, key_of, look, rows_of, terms, unchanged
 from django_tasklock.backends.database.session import Session
 from django_tasklock.conf import Settings
@@ -134,8 +134,8 @@ class DatabaseBackend(Backend):
 
     def ticket(self, name: str = "", member: str = "") -> int:
         """As exact as the database's clock, in milliseconds; what is drawn within one counts as drawn at once."""
-        rows = self._session.run(lambda alias, again: rows_of(alias).aggregate(now=AggregateNow()), write=False)
-        return int(rows["now"]) * 1000
+        _, now = self._session.run(lambda alias, again: look(alias, ""), write=False)
+        return now * 1000
 
     def rest(self) -> None:
         """Close this thread's connection to the lock database, unless a transaction is open on it."""

@@ -49,6 +49,7 @@ class RedisBackend(Backend):
     +@scripting +@pubsub +@connection +time``; without the channels its waiters poll.
     """
 
+    lines = True
     wakes = True
 
     def __init__(self, settings: Settings) -> None:
@@ -137,12 +138,12 @@ class RedisBackend(Backend):
         tail = self.layout.ticket + self.layout.line(name) + bulk(member) + bulk(KEPT)
         return int(self.wire.call(TICKET, tail)[0])
 
-    def expects(self, name: str, ticket: int, *, forget: bool = False) -> bool:
+    def expects(self, name: str, ticket: int, *, forget: bool = False) -> int:
         tail = self.layout.line(name) + bulk("") + bulk(ticket) + bulk("forget" if forget else "")
-        return bool(self.wire.call(LINE, tail)[0])
+        return int(self.wire.call(LINE, tail)[0])
 
-    def arrived(self, name: str, member: str) -> None:
-        self.wire.call(LINE, self.layout.line(name) + bulk(member) + bulk(0) + bulk(""))
+    def arrived(self, name: str, member: str) -> bool:
+        return bool(self.wire.call(LINE, self.layout.line(name) + bulk(member) + bulk("+inf") + bulk(""))[0])
 
     def flag(self, name: str) -> None:
         self.wire.call(FLAG, self.layout.flag(name) + bulk(KEPT))
