@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,20 +17,23 @@ LINES = ("redis",)
 
 
 @pytest.fixture(params=stores(*ALL))
-def backend(request) -> Backend:
+def backend(request) -> Iterator[Backend]:
     """A backend with an empty store."""
     clear(request.param)
     backend = make(request.param)
-    return backend
+    yield backend
+    backend.rest()
+    backend.close()
 
 
 @pytest.fixture(params=stores(*LINES))
-def keeper(request) -> Backend:
+def keeper(request) -> Iterator[Backend]:
     """A backend that keeps lines."""
     clear(request.param)
     backend = make(request.param)
     assert backend.lines
-    return backend
+    yield backend
+    backend.close()
 
 
 class TestTickets:
