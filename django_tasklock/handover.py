@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from django_tasklock.conf import Duration, milliseconds
 from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.holders import me
 from django_tasklock.locks import TaskLock
 from django_tasklock.reports import told_unavailable
+from django_tasklock.types import Ask, Grant
 
 __all__ = ["follow", "keep", "resume"]
 
 
-def keep(lock: TaskLock, seconds: Duration) -> bool:
+def keep(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
     """Stop holding ``lock`` without releasing it: its key lives for ``seconds``. False: it was lost before.
 
-    With the store down it lives for what is left of its lease.
+    ``token``: another one than that of the hold, which whoever was told of it beforehand may ``follow``
+    from now on, and not before. With the store down the lock lives for what is left of its lease.
     """
     span = milliseconds(seconds, "seconds", name=lock.name)
     hold = lock._mine()
@@ -25,7 +28,9 @@ def keep(lock: TaskLock, seconds: Duration) -> bool:
     if hold.unlocked or hold.lost:
         return False
     try:
-        return hold.backend.extend(hold.name, hold.token, span, span)
+        if token is None:
+            return hold.backend.extend(hold.name, hold.token, span, span)
+        return isinstance(hold.backend.acquire(Ask(hold.name, token, span, span, me(), hold.token)), Grant)
     except BackendUnavailable as error:
         told_unavailable(lock.name, error, "keep for its lease")
         return False
@@ -37,6 +42,6 @@ def resume(lock: TaskLock, token: str) -> None:
 
 
 def follow(lock: TaskLock, token: str) -> None:
-    """Let the next ``acquire()`` of ``lock`` follow the hold with ``token``: granted over it, and only to the first
-    that comes, with a token of its own. The same message may be delivered twice."""
+    """Let ``lock``, where it does not wait, be granted over the hold with ``token``: once, and with a token of its own,
+    because the same message may be delivered twice."""
     lock._follows = token

@@ -65,8 +65,7 @@ class LockBase:
         hold = Hold(get_backend(), self.name, self._lease_ms, self._on_lost)
         if self._carried is not None:
             hold.token, self._carried = self._carried, None
-        follows, self._follows = self._follows, ""
-        return hold, Ask(self.name, hold.token, self._lease_ms or self._hold_ms, self._hold_ms, me(), follows)
+        return hold, Ask(self.name, hold.token, self._lease_ms or self._hold_ms, self._hold_ms, me(), self._follows)
 
     def _settle(self, hold: Hold, taken: Taken) -> bool:
         asked, answer = taken

@@ -101,6 +101,7 @@ class ParkedMessage(models.Model):
     holder = models.TextField(default="{}")
     sent = models.IntegerField(default=0, help_text="how often it was put back into the broker")
     crashes = models.IntegerField(default=0, help_text="how many workers died of it")
+    place = models.IntegerField(null=True, help_text="one of queue_limit places, so that no two take the last one")
     parked_at = models.BigIntegerField()
     changed_at = models.BigIntegerField()
 
@@ -108,7 +109,8 @@ class ParkedMessage(models.Model):
         db_table = "tasklock_parked"
         verbose_name = _("parked message")
         verbose_name_plural = _("parked messages")
-        indexes: ClassVar = [models.Index(fields=["key", "ticket"], name="tasklock_parked_line")]
+        indexes: ClassVar = [models.Index(fields=["key", "state", "ticket"], name="tasklock_parked_line")]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["key", "place"], name="tasklock_parked_place")]
 
     def __str__(self) -> str:
         return f"{self.task}[{self.task_id}]"

@@ -84,7 +84,7 @@ class Running:
     async def aenter(self, stack: AsyncExitStack) -> bool:
         """``enter`` for coroutines."""
         stack.push_async_exit(self._aexit)
-        if not await self.lock.aacquire():
+        if not await self._aacquire():
             return self._conflict()
         self.lock.enter()
         if self.model is None or self.guard is None:
@@ -99,6 +99,9 @@ class Running:
 
     def _acquire(self) -> bool:
         return self.lock.acquire()
+
+    async def _aacquire(self) -> bool:
+        return await self.lock.aacquire()
 
     def _exit(self, *how: Any) -> None:
         if self._ours:

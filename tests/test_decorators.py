@@ -394,7 +394,10 @@ class TestWhatIsRefused:
             (lambda: task_lock("a", lease=-1)(lambda: None), "lease must be a positive number"),
             (lambda: task_lock("a", lease=float("nan"))(lambda: None), "lease must be a positive number"),
             (lambda: task_lock("a", timeout=5, lease=6)(lambda: None), "longer than its timeout"),
-            (lambda: task_lock("a", on_conflict="ignore"), "on_conflict must be one of 'skip', .*'coalesce', not 'ignore'"),
+            (
+                lambda: task_lock("a", on_conflict="ignore"),
+                "on_conflict must be one of 'skip', .*'coalesce', not 'ignore'",
+            ),
             (lambda: task_lock("a", on_conflict="wait", blocking_timeout=0), "blocking_timeout must be a positive"),
             (lambda: task_lock("a", blocking_timeout=5), "goes with on_conflict='wait'"),
             (

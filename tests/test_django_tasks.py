@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,6 +16,7 @@ from django.tasks import TaskResultStatus, task
 from django_tasklock import TaskLock, TaskLockError, current_claim, model_lock, task_lock
 from django_tasklock.backends.memory import reset
 from tests.support.guards import GUARD, MEMORY, elsewhere, states
+from tests.support.stores import eventually
 from tests.testapp.models import Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db]
@@ -62,6 +64,58 @@ async def process_async(video_id):
     return current_claim().epoch
 
 
+@task_lock("tasks-report:{day}", on_conflict="retry")
+def report_or_retry(day):
+    return "ran"
+
+
+@task_lock("tasks-report:{day}", on_conflict="reject")
+def report_or_reject(day):
+    return "ran"
+
+
+@task_lock("tasks-report:{day}", on_conflict="queue")
+def report_or_queue(day):
+    return "ran"
+
+
+@task_lock("tasks-report:{day}", on_conflict="coalesce")
+def report_or_coalesce(day):
+    return "ran"
+
+
+WORDS = {
+    "retry": report_or_retry,
+    "reject": report_or_reject,
+    "queue": report_or_queue,
+    "coalesce": report_or_coalesce,
+}
+
+
+@task
+@model_lock(Video, "tasks-video:{video_id}", pk="video_id", guard=GUARD, on_conflict="raise")
+def process_or_raise(video_id):
+    return current_claim().epoch
+
+
+@task
+@model_lock(Video, "tasks-video:{video_id}", pk="video_id", guard=GUARD, on_conflict="wait", blocking_timeout=30)
+def process_or_wait(video_id):
+    return current_claim().epoch
+
+
+@task
+@model_lock(Video, "tasks-video:{video_id}", pk="video_id", guard=GUARD, on_conflict="wait", blocking_timeout=0.05)
+def process_or_wait_shortly(video_id):
+    return current_claim().epoch
+
+
+@task
+@task_lock("tasks-report:{day}", on_conflict="wait", blocking_timeout=30)
+def report_in_turn(day):
+    return "ran"
+
+
 def outcome(result):
     """Of a task that did not fail, what it returned; else the name of its error."""
     if result.status == TaskResultStatus.FAILED:
@@ -87,6 +141,23 @@ class TestTaskLock:
         with TaskLock("tasks-report:monday"):
             assert outcome(elsewhere(lambda: busy.enqueue("monday"))) == "TaskLockAcquireError"
         assert outcome(busy.enqueue("monday")) == "ran"
+
+    def test_waits_until_it_is_free(self):
+        lock = TaskLock("tasks-report:monday")
+        assert lock.acquire()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(report_in_turn.enqueue, "monday")
+            eventually(lambda: lock.info().waiting)
+            lock.release()
+            assert outcome(waiting.result(30)) == "ran"
+
+    @pytest.mark.parametrize("word", ["retry", "reject", "queue", "coalesce"])
+    def test_the_words_of_celery_raise(self, word):
+        """There is no message that could be put aside."""
+        locked = task(WORDS[word])
+        with TaskLock("tasks-report:monday"):
+            assert outcome(elsewhere(lambda: locked.enqueue("monday"))) == "TaskLockAcquireError"
+        assert outcome(locked.enqueue("monday")) == "ran"
 
 
 class TestModelLock:
@@ -115,6 +186,36 @@ class TestModelLock:
         video = Video.objects.create()
         assert outcome(process_async.enqueue(video.pk)) == 1
         assert states(video) == ("ready", 40, 1)
+
+
+class TestBusyRows:
+    def test_skip(self):
+        video = Video.objects.create()
+        with TaskLock(f"tasks-video:{video.pk}"):
+            result = elsewhere(lambda: process.enqueue(video.pk))
+        assert (result.status, result.return_value["reason"]) == (TaskResultStatus.SUCCESSFUL, "already_processing")
+        assert states(video) == ("uploading", 0, 0)
+
+    @pytest.mark.parametrize("busy", [process_or_raise, process_or_wait_shortly], ids=["raise", "wait"])
+    def test_raise_and_wait(self, busy):
+        video = Video.objects.create()
+        with TaskLock(f"tasks-video:{video.pk}"):
+            assert outcome(elsewhere(lambda: busy.enqueue(video.pk))) == "TaskLockAcquireError"
+        assert states(video) == ("uploading", 0, 0)
+        assert outcome(busy.enqueue(video.pk)) == 1
+        assert outcome(busy.enqueue(video.pk)) == "GuardRejected"
+
+    @pytest.mark.django_db(transaction=True)
+    def test_waits_until_it_is_free(self):
+        video = Video.objects.create()
+        lock = TaskLock(f"tasks-video:{video.pk}")
+        assert lock.acquire()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(process_or_wait.enqueue, video.pk)
+            eventually(lambda: lock.info().waiting)
+            lock.release()
+            assert outcome(waiting.result(30)) == 1
+        assert states(video)[0] == "ready"
 
 
 def test_a_lock_is_not_put_around_a_task():

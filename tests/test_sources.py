@@ -1,4 +1,4 @@
-"""The code of the two documents this package answers: the task-lock rules and the video lock.
+"""The code of the documents this package answers: the task-lock rules, the video lock, and a task base for Celery.
 
 Each test does what one of their blocks does, with the same calls and nothing changed but
 where the names are imported from.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -29,9 +31,14 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
+from tests.support.celery_site import journal
+from tests.support.celery_site.journal import most_at_once
 from tests.support.public import forget, forked, in_store, raw_redis, setting
 from tests.support.stores import LISTING, an_ask, granted, stores
 from tests.testapp.models import PlainVideo
+
+pytest_plugins = ["tests.support.celery_site.fixtures"]
+SITE_TASKS = ["tests.support.celery_site.api_tasks"]
 
 logger = logging.getLogger("tests.sources")
 celery = Celery("tests.sources", set_as_current=False)
@@ -404,3 +411,55 @@ def test_its_cache_configuration_is_enough(settings):
         assert not acquire_video_lock(123)
         client.flushdb()
     forget()
+
+
+@pytest.fixture
+def test(celery_site):
+    """004: ``@celery.task(name="tasks1", base=OnceTask) def test(*args, **kwargs): time.sleep(60)``."""
+    return celery_site.task("tasks1")
+
+
+class TestOnceTask:
+    """004, on real workers. ``apply()`` stands there, which runs a task in its caller: ``apply_async()`` was meant."""
+
+    @staticmethod
+    def wake_up(celery_site) -> None:
+        Path(f"{os.environ[journal.ENVIRONMENT]}.gate").touch()
+
+    @pytest.mark.parametrize("word", ["celery_once_enable_retry", "celery_once_enable_wait"])
+    def test_its_example(self, celery_site, test, word):
+        """The second is rejected, the third waits for the end of the first and runs."""
+        worker = celery_site.worker(concurrency=3)
+        first = test.apply_async()
+        celery_site.started("tasks1")
+        second = test.apply_async()
+        third = test.apply_async(kwargs={word: True, "celery_once_sleep": 1})
+        celery_site.wait_until(lambda: "reject: lock 'tasks1:" in worker.log())
+        celery_site.wait_until(lambda: test.lock.info().waiting)
+        assert len(celery_site.events("start")) == 1
+        self.wake_up(celery_site)
+        for result in (first, third):
+            assert celery_site.outcome(result)[0] == "SUCCESS"
+        starts, ends = celery_site.events("start"), celery_site.events("end")
+        assert [event.task_id for event in starts] == [event.task_id for event in ends] == [first.id, third.id]
+        assert most_at_once(celery_site.events()) == 1
+        assert [event.more for event in starts] == [{"args": [], "kwargs": {}}] * 2
+        assert second.state in ("PENDING", "FAILURE")  # no result, or since Celery 5.7 the ``Reject`` itself
+        assert not test.lock.is_locked()
+
+    def test_the_arguments_of_its_docstring(self, celery_site, test):
+        """A key of the caller's, a time to hold, a time to wait after which the task fails."""
+        celery_site.worker(concurrency=3)
+        test.apply_async(kwargs={"celery_once_key": "mine", "celery_once_timeout": 100})
+        celery_site.started("tasks1")
+        info = celery_site.lock("mine")
+        assert 50 < info.held_for + info.time_left <= 100
+        waits = {"celery_once_key": "mine", "celery_once_enable_wait": True, "celery_once_blocking_timeout": 0.2}
+        impatient = test.apply_async(kwargs=waits)
+        state, error = celery_site.outcome(impatient)
+        assert (state, type(error).__name__) == ("FAILURE", "TaskLockAcquireError")
+        other = test.apply_async(kwargs={"celery_once_key": "another"})
+        celery_site.started("tasks1", number=2)
+        self.wake_up(celery_site)
+        assert celery_site.outcome(other)[0] == "SUCCESS"
+        celery_site.wait_until(lambda: celery_site.lock("mine") is None, 10)

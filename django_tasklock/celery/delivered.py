@@ -3,58 +3,29 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, NoReturn
-
-from celery._state import get_current_worker_task
+from typing import Any
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery import parking
-from django_tasklock.celery.busy import Aside, leave_line, postpone, reject, ticket_of
-from django_tasklock.celery.envelope import seal
-from django_tasklock.celery.message import Message
-from django_tasklock.celery.myself import drop, meet
-from django_tasklock.celery.promotion import promote, runs, supersede
-from django_tasklock.exceptions import BackendUnavailable, CrashLoop, TaskLockAcquireError
-from django_tasklock.holders import me
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.celery import ended, parking
+from django_tasklock.celery.busy import Aside, leave_line, reject, ticket_of
+from django_tasklock.celery.myself import Duplicate
+from django_tasklock.celery.promotion import promote, supersede
+from django_tasklock.celery.redelivered import DeliveredInside, Redelivered
+from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.reports import told_conflict
-from django_tasklock.running import Running
 
 __all__ = ["Delivered", "DeliveredInside"]
 
 logger = logging.getLogger("django_tasklock")
 
-TAKEOVERS = 3
-"""How often a message whose worker died is started again, where its task does not say."""
 
-
-class DeliveredInside(Running):
-    """A locked function somewhere inside a task's body: its message is not its own to put aside."""
-
-    def __init__(self, *what: Any) -> None:
-        super().__init__(*what)
-        self.message = Message(get_current_worker_task())
-        self.crashed = False
-
-    def _acquire(self) -> bool:
-        if self.lock.acquire(blocking=False):
-            return True
-        outcome = meet(self.lock, self.message)
-        self.crashed = outcome.crashed
-        if outcome.unsure:
-            postpone(self.message, self.lock)
-        return outcome.taken or (self.on_conflict == "wait" and self.lock.acquire())
-
-
-class Delivered(DeliveredInside):
+class Delivered(Redelivered):
     """The run of a task's own body."""
 
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)
-        self.name = self.lock.name
-        self.task = self.message.task
         self.lines_up = self.on_conflict in ("queue", "coalesce")
-        self._row: parking.Parked | None = None
-        self._kept = False
         self._ticket = 0
 
     @property
@@ -65,10 +36,27 @@ class Delivered(DeliveredInside):
         return self._ticket
 
     def _acquire(self) -> bool:
-        if not (self.message.sent or self.message.redelivered or self.lines_up):
-            return super()._acquire() and self._count()
+        if not (self.lines_up or self._known):
+            return self._take() and self._go()
         with parking.visit():  # the body may run for hours: it holds no connection that it does not use
-            return self._due() and super()._acquire() and self._count()
+            return self._due() and self._take() and self._go()
+
+    def _take(self) -> bool:
+        try:
+            taken = super()._acquire()
+        except Duplicate:
+            if self.message.late:
+                self._vouch()
+            raise
+        if taken and self.message.late:
+            ended.look_after(self.message.request, sure=self.lines_up)
+        return taken
+
+    def _go(self) -> bool:
+        if not (self._known or self.crashed):
+            return True
+        with parking.visit():
+            return self._still() and self._count()
 
     def _due(self) -> bool:
         """Whether it is this message's turn; may end it or put it aside. With the database down the lock decides."""
@@ -78,39 +66,6 @@ class Delivered(DeliveredInside):
             logger.warning("lock %r: parked messages could not be looked at: %s", self.name, error)
             return True
 
-    def _welcome(self) -> bool:
-        """Whether a message that has been here before still has something to do. Raises ``Duplicate`` if not."""
-        message = self.message
-        if not (message.sent or message.redelivered):
-            return True
-        row = self._row = parking.find(message.id)
-        if row is not None and row.state == parking.SUPERSEDED:
-            self._superseded()
-            return False
-        if row is None:
-            if message.sent:
-                self._drop("its run has ended")
-        elif row.state == parking.PARKED or (row.state == parking.PROMOTED and message.sent != row.sent):
-            self._drop("it is parked")
-        elif row.state == parking.RUNNING and runs(row):
-            self._drop("another delivery of it runs")
-        if (message.redelivered or row is not None) and self._succeeded():
-            self._forget()
-            self._drop("it has succeeded")
-        return True
-
-    def _drop(self, why: str) -> NoReturn:
-        drop(None, self.message, why)
-
-    def _succeeded(self) -> bool:
-        if not self.message.wants_result:
-            return False
-        try:
-            return bool(self.task.backend.get_state(self.message.id) == "SUCCESS")
-        except Exception as error:  # no result backend, or one that is down: then the lock and the guard judge
-            logger.debug("%s[%s]: no result to look at: %s", self.task.name, self.message.id, error)
-            return False
-
     def _first_in_line(self) -> bool:
         if not self.lines_up:
             return True
@@ -118,6 +73,8 @@ class Delivered(DeliveredInside):
         if self.on_conflict == "coalesce":
             if after:
                 self._superseded()
+            elif before:
+                self._supersede()
             return not after
         if before or self._another_comes():
             error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
@@ -130,55 +87,24 @@ class Delivered(DeliveredInside):
         if self.message.sent:
             return False
         try:
-            return get_backend().expects(self.name, self.ticket)
+            return get_backend().expects(self.name, self.ticket) > 0
         except BackendUnavailable:
             return False  # then the lock is as good as free, and its policy decides
 
     def _superseded(self) -> None:
         error = TaskLockAcquireError(f"lock {self.name!r}: a newer message took this one's place", name=self.name)
         told_conflict(error, "coalesce")
-        self._forget()
+        row = parking.find(self.message.id)
+        if row is not None:  # it stays until the result is stored
+            if row.state != parking.SUPERSEDED:
+                parking.change(row, parking.SUPERSEDED)
+            ended.look_after(self.message.request, sure=True)
         self.skipped = {"status": "skipped", "reason": "coalesced", "name": self.name}
-
-    def _count(self) -> bool:
-        """Keep what comes back if this worker dies, once it has been here before, and end a loop of crashes."""
-        row = self._row
-        if row is None and not (self.message.redelivered or self.crashed):
-            return True
-        try:
-            self._keep(row)
-        except BackendUnavailable as error:
-            logger.warning("%s[%s]: its start was not counted: %s", self.task.name, self.message.id, error)
-        return True
-
-    def _keep(self, row: parking.Parked | None) -> None:
-        if not self.message.late:
-            self._forget()
-            return
-        died = self.crashed or (row is not None and row.state == parking.RUNNING)
-        crashes = (row.crashes if row else 0) + died
-        most = getattr(self.task, "takeovers", TAKEOVERS)
-        if crashes > most:
-            self._forget()
-            text = f"{self.task.name}[{self.message.id}]: {crashes} workers died of it; it is not started again"
-            raise CrashLoop(text, name=self.name)
-        self._kept = True
-        message = seal(self.name, self.message.again(put_back=None), self._serializer)
-        parking.started(
-            self.name, self.ticket, self.on_conflict, self.task.name, self.message.id, message, me(), crashes
-        )
-
-    @property
-    def _serializer(self) -> str:
-        return str(self.task.serializer or self.task.app.conf.task_serializer)
-
-    def _forget(self) -> None:
-        self._kept = False
-        parking.forget(self.message.id)
 
     def _conflict(self) -> bool:
         error = self._met()
         word = self.on_conflict
+        self._drop_if_done()
         if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
             return self._skip(error)  # that is what on_unavailable="skip" says
         if word == "reject":
@@ -188,7 +114,7 @@ class Delivered(DeliveredInside):
             reject(error)
         if word == "retry":
             told_conflict(error, "retry")
-            postpone(self.message, self.lock)
+            self._put_off()
         if self.lines_up:
             told_conflict(error, word)
             return self._park()
@@ -200,27 +126,25 @@ class Delivered(DeliveredInside):
         try:
             if message.wants_result:  # before it is parked: later it may have run already
                 self.task.backend.store_result(message.id, {"name": self.name}, "PARKED", request=message.request)
-            text = seal(self.name, message.again(put_back=None), self._serializer)
-            parking.park(self.name, self.ticket, self.on_conflict, self.task.name, message.id, text)
-            if self.queue_limit is not None and parking.places(self.name, message.id) >= self.queue_limit:
-                parking.forget(message.id)
+            if not parking.park(*self._what, self._sealed(), limit=self.queue_limit):
                 text = f"lock {self.name!r}: {self.queue_limit} messages are parked for it, its queue_limit"
                 raise TaskLockAcquireError(text, name=self.name)
         except BackendUnavailable as error:
             logger.warning("lock %r: the message could not be parked, the broker keeps it: %s", self.name, error)
-            postpone(message, self.lock)
+            self._put_off()
         if self.on_conflict == "coalesce":
             # Looks after it was parked, so that of two that are parked at once the older one sees the newer.
             if parking.others(self.name, self.ticket, message.id)[1]:
                 self._superseded()
                 return False
-            row = parking.find(message.id)
-            if row is not None:
-                supersede(row, self.task.app)
+            self._supersede()
         leave_line(self.name, message.id)
         self._wave()
         promote(self.name, self.task.app)
         raise Aside(f"parked behind lock {self.name!r}")
+
+    def _supersede(self) -> None:
+        supersede(key_of(self.name), self.ticket, self.message.id, self.task.app)
 
     def _wave(self) -> None:
         """Let the holder know, whose task may not look for parked messages of itself."""
@@ -233,19 +157,16 @@ class Delivered(DeliveredInside):
         ours = self._ours
         try:
             if ours:
-                self._clear()
+                self._clear(how[1])
         finally:  # a time limit may strike in there
             self._leave(ours, *how)
 
-    def _clear(self) -> None:
+    def _clear(self, error: BaseException | None) -> None:
         """Before the release: who finds the lock free finds neither a row nor a place in the line of ours."""
         if self.on_conflict == "queue":
             leave_line(self.name, self.message.id)
         if self._kept:
-            try:
-                self._forget()
-            except Exception as error:
-                logger.warning("%s[%s]: its row was not removed: %s", self.task.name, self.message.id, error)
+            self._let_go(error)
 
     def _leave(self, ours: bool, *how: Any) -> None:
         super()._exit(*how)

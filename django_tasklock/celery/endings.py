@@ -34,10 +34,18 @@ STEP = 0.1
 
 def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **details: Any) -> None:
     """``task_failure``, in the main process: the task was killed and does not come back."""
-    if isinstance(exception, KILLED):
+    if isinstance(exception, KILLED) and not comes_back(sender, exception):
         args, kwargs = details.get("args") or (), details.get("kwargs") or {}
         header = header_of(getattr(sender, "request", None))
         _later(sender, task_id, lock_name(sender, header, args, kwargs), header)
+
+
+def comes_back(task: Any, exception: Exception) -> bool:
+    """Whether Celery puts the message back into the broker although it tells of a failure: after a hard time limit."""
+    if not (isinstance(exception, TimeLimitExceeded) and task.acks_late):
+        return False
+    acks = getattr(task, "acks_on_timeout", None)  # newer than the other
+    return not (task.acks_on_failure_or_timeout if acks is None else acks)
 
 
 def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False, **details: Any) -> None:

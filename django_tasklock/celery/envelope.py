@@ -7,14 +7,25 @@ import json
 from typing import Any
 
 from celery.canvas import Signature
+from kombu.exceptions import EncodeError
 from kombu.serialization import dumps, loads
 
 __all__ = ["seal", "unseal"]
 
 
-def seal(name: str, signature: Signature[Any], serializer: str) -> str:
-    """The message and its lock's name, in ASCII. Raises what the serializer raises."""
-    kind, encoding, body = dumps(dict(signature), serializer=serializer)
+def seal(name: str, signature: Signature[Any], task: Any) -> str:
+    """The message and its lock's name, in ASCII. Raises what the serializer raises.
+
+    What came pickled, as its publisher chose, may be nothing that the task's own serializer knows.
+    """
+    serializer = str(task.serializer or task.app.conf.task_serializer)
+    try:
+        kind, encoding, body = dumps(dict(signature), serializer=serializer)
+    except (EncodeError, TypeError):
+        if not {"pickle", "application/x-python-serialize"} & set(task.app.conf.accept_content):
+            raise
+        signature = signature.clone().set(serializer="pickle")
+        kind, encoding, body = dumps(dict(signature), serializer="pickle")
     if isinstance(body, bytes):
         try:
             return json.dumps({"name": name, "type": kind, "encoding": encoding, "text": body.decode()})

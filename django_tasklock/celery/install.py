@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from celery import current_app, signals
@@ -9,12 +10,13 @@ from celery._state import get_current_task, get_current_worker_task
 from celery.app.task import Task
 
 from django_tasklock import holders, running
-from django_tasklock.celery import endings
+from django_tasklock.celery import ended, endings
 from django_tasklock.celery.busy import draw
 from django_tasklock.celery.delivered import Delivered, DeliveredInside
 from django_tasklock.celery.judge import LockAttribute, task_here, will_retry
 from django_tasklock.celery.message import HEADER, RECEIVED
 from django_tasklock.celery.promotion import Promoter
+from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import CrashLoop, StaleClaim
 from django_tasklock.running import Running
 from django_tasklock.types import monotonic
@@ -35,6 +37,7 @@ def install() -> None:
         Task.dont_autoretry_for = (StaleClaim, CrashLoop)  # type: ignore[attr-defined]  # no retry mends it
     signals.before_task_publish.connect(stamp, weak=False, dispatch_uid="tasklock.stamp")
     signals.task_received.connect(note_arrival, weak=False, dispatch_uid="tasklock.received")
+    signals.task_postrun.connect(ended.on_postrun, weak=False, dispatch_uid="tasklock.postrun")
     signals.task_failure.connect(endings.on_failure, weak=False, dispatch_uid="tasklock.failure")
     signals.task_revoked.connect(endings.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
     signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")
@@ -51,15 +54,19 @@ def kind_for(locked: object) -> type[Running] | None:
 
 
 def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
-    """Give the message of a decorated task that lines up its place in the order of publication."""
+    """Note in a message of ours when it is published; for a decorated task that lines up, draw its place as well."""
     task = current_app.tasks.get(sender)
     locked = None if task is None else getattr(task.run, "lock", None)
-    if locked is None or locked.on_conflict not in ("queue", "coalesce") or not isinstance(headers, dict):
+    if not isinstance(headers, dict) or (locked is None and HEADER not in headers):
         return
-    ours = headers.setdefault(HEADER, {})
-    if "ticket" not in ours:
+    ours = headers[HEADER] = dict(headers.get(HEADER) or {})
+    retries = headers.get("retries") or 0
+    if (ours.get("at") or (0, -1))[1] != retries:
+        ours["at"] = (time.time(), retries)
+    word = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
+    if word in ("queue", "coalesce") and "ticket" not in ours:
         args, kwargs = (body or ((), {}))[:2]
-        name = endings.lock_name(task, ours, args, kwargs) if locked.on_conflict == "queue" else None
+        name = endings.lock_name(task, ours, args, kwargs) if word == "queue" else None
         ours["ticket"] = draw(name, headers["id"]) if name else draw()
 
 

@@ -10,12 +10,14 @@ from celery.exceptions import Reject
 
 from django_tasklock.types import monotonic
 
-__all__ = ["HEADER", "RECEIVED", "Message", "header_of", "tries_of"]
+__all__ = ["HEADER", "KEPT", "RECEIVED", "Message", "header_of", "tries_of"]
 
 HEADER = "tasklock"
 """The message header: a dict of plain values. ``key``: the lock's name, computed when it was published."""
 RECEIVED = "tasklock_received"
 """In the request: when the worker's main process was given it, on the machine's monotonic clock."""
+KEPT = "tasklock_kept"
+"""In the request: the lock that ``retry()`` keeps, and the token under which the next try finds it."""
 REPLACED = 1_000_000  # more than there are retries
 
 

@@ -7,6 +7,7 @@ back would acknowledge work that nobody does.
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from typing import NoReturn
 
 from celery.exceptions import Ignore
@@ -19,11 +20,13 @@ from django_tasklock.locks import TaskLock
 from django_tasklock.reports import told_conflict
 from django_tasklock.types import Record, monotonic
 
-__all__ = ["Duplicate", "Outcome", "drop", "meet"]
+__all__ = ["Duplicate", "Outcome", "ameet", "drop", "meet"]
 
 logger = logging.getLogger("django_tasklock")
 
 LOOK = 1.0  # seconds between two looks at a lease that may be renewed
+BRIEF = 0.1  # the same where the holder is to pass the lock on, of which nobody is told
+MARGIN = 0.1  # seconds by which a lease that ends by itself may seem to end early
 RENEWED = 250  # milliseconds by which the end of a lease must have moved
 
 
@@ -34,13 +37,17 @@ class Duplicate(Ignore):
 class Outcome:
     """What a delivery made of its own id in the lock."""
 
-    def __init__(self, taken: bool = False, crashed: bool = False, unsure: bool = False) -> None:
+    def __init__(
+        self, taken: bool = False, crashed: bool = False, unsure: bool = False, given_back: bool = False
+    ) -> None:
         self.taken = taken
         """The lock is ours now."""
         self.crashed = crashed
         """The earlier delivery's process was seen to be dead."""
         self.unsure = unsure
         """Neither a renewal nor an end of the lease was seen in time."""
+        self.given_back = given_back
+        """The earlier delivery did not die: it let go of the lock before its lease was over."""
 
 
 def meet(lock: TaskLock, message: Message) -> Outcome:
@@ -50,23 +57,53 @@ def meet(lock: TaskLock, message: Message) -> Outcome:
     A dead process's lock is taken over by its token. Of a process of another machine nothing is
     known: if its lease is renewed it lives, if it ends it is dead.
     """
+    looks = _looks(lock, message)
+    try:
+        next(looks)
+        while True:
+            looks.send(lock.acquire(blocking=False) or lock.acquire(blocking_timeout=_nap(lock)))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def ameet(lock: TaskLock, message: Message) -> Outcome:
+    """``meet`` for coroutines."""
+    looks = _looks(lock, message)
+    try:
+        next(looks)
+        while True:
+            looks.send(await lock.aacquire(blocking=False) or await lock.aacquire(blocking_timeout=_nap(lock)))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _nap(lock: TaskLock) -> float:
+    return BRIEF if lock._follows else LOOK
+
+
+def _looks(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
+    """Looks at who was met, and is told each time whether the lock could be had after that."""
     crashed = False
     ends = monotonic() + (lock._lease_ms or 60_000) / 1000 + 2 * LOOK
     first: Record | None = None
     while (met := lock.met) is not None and met.holder.task_id == message.id and met.holder.task == message.task.name:
-        leaving = message.retries > met.holder.retries
-        living = None if leaving else alive(met.holder)
-        if living is False:
+        later = message.tries - met.holder.retries
+        living = alive(met.holder)
+        if later < 0:
+            drop(lock.conflict, message, "a later try of it runs")
+        elif living is False:
             logger.warning("lock %r: %s died, its message goes on here", lock.name, met.holder)
-            crashed |= took_away(lock.name, met.token)
-        elif living or (not leaving and first is not None and renewed(first, met)):
+            crashed |= took_away(lock.name, met.token) and not later
+        elif not later and (living or (first is not None and renewed(first, met))):
             drop(lock.conflict, message, "another delivery of it runs")
         if first is None or first.token != met.token:
             first = met
-        if monotonic() >= ends:
+        now = monotonic()
+        if now >= ends:
             return Outcome(crashed=crashed, unsure=True)
-        if lock.acquire(blocking_timeout=LOOK):
-            return Outcome(taken=True, crashed=crashed)
+        if (yield):
+            in_time = met.ttl is None or monotonic() < now + met.ttl / 1000 - MARGIN
+            return Outcome(taken=True, crashed=crashed, given_back=living is None and not later and in_time)
     return Outcome(crashed=crashed)
 
 

@@ -17,7 +17,7 @@ from django_tasklock.celery import options
 from django_tasklock.celery.busy import draw, leave_line
 from django_tasklock.celery.calls import Once
 from django_tasklock.celery.keys import fingerprint_name
-from django_tasklock.celery.message import HEADER, Message, header_of
+from django_tasklock.celery.message import HEADER, KEPT, Message, header_of
 from django_tasklock.celery.unique import Pending, publish
 from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, get_settings
 from django_tasklock.decorators import Locked
@@ -136,6 +136,7 @@ class OnceTask(_DjangoTask):
         asked = self._asked(kwargs, sending.pop("once", None))
         headers = dict(sending.pop("headers", None) or {})
         if ours := headers.get(HEADER):  # on its way again: a retry, or out of the line
+            asked.pop("key", None)
             headers[HEADER] = {**ours, "once": {**(ours.get("once") or {}), **options.plain(asked)}}
             return base.apply_async(args, kwargs, *more, headers=headers, **sending)
         terms = self._terms(asked)
@@ -176,9 +177,9 @@ class OnceTask(_DjangoTask):
         """What ``retry()`` publishes: with the header of this message, and the token of a lock that is kept."""
         request = self.request if request is None else request
         ours = (extra.get("headers") or {}).get(HEADER) or header_of(request)
-        kept: TaskLock | None = request.__dict__.get("tasklock_kept")
+        kept, token = request.__dict__.get(KEPT) or (None, "")
         if kept is not None and kept.held:
-            ours = {**ours, "token": kept.token}
+            ours = {**ours, "token": token}
         if ours:
             extra["headers"] = {**(extra.get("headers") or request.headers or {}), HEADER: ours}
         return super().signature_from_request(request, args, kwargs, queue, **extra)
@@ -202,7 +203,8 @@ class OnceTask(_DjangoTask):
 
         asked = self._asked(kwargs, header.get("once"))
         terms = self._terms(asked)
-        name = header.get("key") or asked.get("key") or self.lock_name(*args, **kwargs)
+        key = asked.pop("key", None)
+        name = header.get("key") or key or self.lock_name(*args, **kwargs)
         conflict = terms["on_conflict"]
         patience = {"blocking_timeout": terms["blocking_timeout"]} if conflict == "wait" else {}
         lock = TaskLock(

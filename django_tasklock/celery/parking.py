@@ -6,13 +6,14 @@ processes that want to put a message back into the broker one does.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 
 from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.rows import key_of
@@ -20,8 +21,8 @@ from django_tasklock.backends.database.session import Session
 from django_tasklock.models import ParkedMessage
 
 __all__ = [
-    "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "change", "find", "forget", "forward", "line",
-    "next_key", "others", "park", "places", "rest", "started", "visit",
+    "ENDED", "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "change", "ending", "find", "forget",
+    "forward", "line", "next_key", "others", "park", "rest", "started", "visit", "vouch",
 ]  # fmt: skip
 
 PARKED = "parked"
@@ -30,6 +31,8 @@ PROMOTED = "promoted"
 """It was put back into the broker, and a worker will take it up."""
 RUNNING = "running"
 """A worker runs it. Kept for messages that are acknowledged late: they come back if that worker dies."""
+ENDED = "ended"
+"""Its run is over, and its result is being stored."""
 SUPERSEDED = "superseded"
 """A newer one took its place (``coalesce``); it was put back to say so."""
 
@@ -97,7 +100,8 @@ def line(key: str) -> Line:
 
     def verb(alias: str, again: bool) -> Line:
         rows = _rows(alias).filter(key=key)
-        moving = _read(rows.exclude(state=PARKED).order_by("ticket", "id")[:50])
+        moving = _read(rows.filter(state__in=(PROMOTED, RUNNING, ENDED)).order_by("ticket", "id")[:50])
+        moving += _read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
         parked = rows.filter(state=PARKED)
         first = _read(parked.order_by("ticket", "id")[:1])
         if first and first[0].mode == "coalesce":
@@ -112,64 +116,87 @@ def others(name: str, ticket: int, task_id: str) -> tuple[bool, bool]:
 
     def verb(alias: str, again: bool) -> tuple[bool, bool]:
         rows = _rows(alias).filter(key=key_of(name), state__in=(PARKED, PROMOTED)).exclude(task_id=task_id)
-        tickets = rows.order_by("ticket").values_list("ticket", flat=True)
-        first, last = tickets.first(), tickets.reverse().first()
-        return first is not None and first < ticket, last is not None and last > ticket
+        return rows.filter(ticket__lt=ticket).exists(), rows.filter(ticket__gt=ticket).exists()
 
     return _session.run(verb, name=name, write=False)
 
 
-def places(name: str, task_id: str) -> int:
-    """How many had been parked for ``name`` when that message was."""
-
-    def verb(alias: str, again: bool) -> int:
-        rows = _rows(alias).filter(key=key_of(name))
-        mine = rows.filter(task_id=task_id).values_list("id", flat=True).first()
-        return 0 if mine is None else rows.filter(id__lt=mine).exclude(state__in=(RUNNING, SUPERSEDED)).count()
-
-    return _session.run(verb, name=name, write=False)
-
-
-def park(name: str, ticket: int, mode: str, task: str, task_id: str, message: str) -> bool:
-    """Keep a message; True if it had no row yet."""
-    return _put(name, ticket, mode, task, task_id, message, state=PARKED)
+def park(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None) -> bool:
+    """Keep a message; False if ``limit`` others wait for ``name`` already. Who waited before keeps its place."""
+    return _put(name, ticket, mode, task, task_id, message, limit, state=PARKED)
 
 
 def started(
     name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str, crashes: int
 ) -> None:
     """Keep a message that runs from now on, so that it is found if this worker dies too."""
-    _put(name, ticket, mode, task, task_id, message, state=RUNNING, holder=holder, crashes=crashes)
+    new = {"state": RUNNING, "holder": holder, "crashes": crashes, "place": None}
+    _put(name, ticket, mode, task, task_id, message, None, **new)
 
 
-def _put(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, **rest: Any) -> bool:
+def vouch(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str) -> bool:
+    """Keep a message that another delivery of it runs, unless it has a row; True if it had none."""
+
+    def verb(alias: str, again: bool) -> bool:
+        return _insert(alias, _row(name, ticket, mode, task, task_id, message, state=RUNNING, holder=holder))
+
+    return _session.run(verb, name=name)
+
+
+def _put(
+    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None, **rest: Any
+) -> bool:
     def verb(alias: str, again: bool) -> bool:
         mine = _rows(alias).filter(task_id=task_id)
-        new = {"changed_at": Now(), **rest}
-        if mine.update(message=message, **new):
-            return False
-        shown = name.encode("ascii", "backslashreplace").decode()[:255]
-        row = ParkedMessage(
-            key=key_of(name), name=shown, ticket=ticket, mode=mode, task=task[:255], task_id=task_id,
-            message=message, parked_at=Now(), **new,
-        )  # fmt: skip
-        try:
-            with transaction.atomic(using=alias):
-                _rows(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
-        except IntegrityError:  # a second delivery of it was first
-            mine.update(message=message, **new)
-            return False
+        new = {"message": message, "changed_at": Now(), **rest}
+        while not mine.update(**new):
+            row = _row(name, ticket, mode, task, task_id, message, **rest)
+            if limit is not None:
+                row.place = _free_place(alias, row.key, limit)
+                if row.place is None:
+                    return False
+            if _insert(alias, row):  # else a second delivery of it was first, or somebody took the place
+                break
         return True
 
     return _session.run(verb, name=name)
 
 
-def change(row: Parked, state: str, *, sent: int = 0) -> bool:
+def _row(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, **rest: Any) -> ParkedMessage:
+    shown = name.encode("ascii", "backslashreplace").decode()[:255]
+    return ParkedMessage(
+        key=key_of(name), name=shown, ticket=ticket, mode=mode, task=task[:255], task_id=task_id,
+        message=message, parked_at=Now(), changed_at=Now(), **rest,
+    )  # fmt: skip
+
+
+def _insert(alias: str, row: ParkedMessage) -> bool:
+    try:
+        with transaction.atomic(using=alias):
+            _rows(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
+    except IntegrityError:
+        return False
+    return True
+
+
+def _free_place(alias: str, key: str, limit: int) -> int | None:
+    """A place that nobody has. Any of several, so that those who come at the same time rarely want the same."""
+    waiting = _rows(alias).filter(key=key, state__in=(PARKED, PROMOTED))
+    taken = list(waiting.values_list("place", flat=True)[:limit])
+    free = set(range(min(limit, len(taken) + 64))) - set(taken)
+    return random.choice(sorted(free)) if len(taken) < limit and free else None
+
+
+def _same(alias: str, row: Parked) -> QuerySet[ParkedMessage]:
+    return _rows(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
+
+
+def change(row: Parked, state: str, *, sent: int = 0, crashes: int = 0) -> bool:
     """Move a message on, if nobody has moved it since it was read."""
 
     def verb(alias: str, again: bool) -> bool:
-        same = _rows(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
-        return same.update(state=state, sent=F("sent") + sent, changed_at=Now()) > 0
+        new = {"sent": F("sent") + sent, "crashes": F("crashes") + crashes, "changed_at": Now()}
+        return _same(alias, row).update(state=state, **new) > 0
 
     return _session.run(verb)
 
@@ -191,17 +218,29 @@ def message_of(row: Parked) -> str | None:
     )
 
 
-def forget(task_id: str) -> bool:
-    """Remove a message's row; True if it had one."""
-    return _session.run(lambda alias, again: _rows(alias).filter(task_id=task_id).delete()[0] > 0)
+def ending(task_id: str) -> None:
+    """The run of a kept message is over, but for its result."""
+
+    def verb(alias: str, again: bool) -> int:
+        return _rows(alias).filter(task_id=task_id, state=RUNNING).update(state=ENDED, changed_at=Now())
+
+    _session.run(verb)
+
+
+def forget(task_id: str, *, waiting: bool = True) -> bool:
+    """Remove a message's row; True if it had one. ``waiting=False``: not if it waits, as its next try may."""
+
+    def verb(alias: str, again: bool) -> bool:
+        rows = _rows(alias).filter(task_id=task_id)
+        return (rows if waiting else rows.filter(state__in=(RUNNING, ENDED, SUPERSEDED))).delete()[0] > 0
+
+    return _session.run(verb)
 
 
 def next_key(after: str) -> str | None:
     """The next of the keys that have messages, in order: one index look-up, however many messages there are."""
     return _session.run(
-        lambda alias, again: (
-            _rows(alias).filter(Q(key__gt=after)).order_by("key", "ticket").values_list("key", flat=True).first()
-        ),
+        lambda alias, again: _rows(alias).filter(key__gt=after).order_by("key").values_list("key", flat=True).first(),
         write=False,
     )
 

@@ -19,7 +19,7 @@ from django_tasklock.backends.values import holder_of, json_object
 from django_tasklock.celery import parking
 from django_tasklock.celery.envelope import unseal
 from django_tasklock.celery.message import HEADER
-from django_tasklock.celery.parking import PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
+from django_tasklock.celery.parking import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
 
 __all__ = ["Promoter", "promote", "runs", "supersede"]
 
@@ -29,6 +29,7 @@ PERIOD = 5.0  # seconds between two looks of one promoter
 PATIENCE = 10.0  # seconds a message that was put back may take to arrive, doubled each time: it may be in a long queue
 MOST_PATIENCE = 600.0
 MISSING = 10.0  # seconds the line waits for a message that was published before and has not arrived
+STORING = 60.0  # seconds in which a result is stored, if nothing is known of the process that does it
 AT_ONCE = 200  # keys in one look; the next one goes on from there
 
 
@@ -45,14 +46,14 @@ def promote(name: str, app: Any) -> bool:
 
 
 def _promote(key: str, app: Any) -> bool:
-    head, moving = parking.line(key)  # before the lock: who is seen running here, and has ended, has no row any more
+    head, moving = parking.line(key)
     for row in moving:
         if row.state == SUPERSEDED and _overdue(row):
             _send(row, app, SUPERSEDED)
     if any(row.state == PROMOTED and not _overdue(row) for row in moving):
         return False
-    ready = [row for row in moving if row.state in (PROMOTED, RUNNING)] + ([] if head is None else [head])
-    ready = [row for row in ready if row.state != RUNNING or not runs(row)]
+    ready = [row for row in moving if row.state == PROMOTED or (row.state in (RUNNING, ENDED) and not runs(row))]
+    ready += [] if head is None else [head]
     if not ready:
         return False
     row = min(ready, key=lambda row: (row.ticket, row.id))
@@ -63,13 +64,13 @@ def _promote(key: str, app: Any) -> bool:
     if get_backend().get(name) is not None or (row.mode == "queue" and _awaits_another(row, name)):
         return False
     if row.mode == "coalesce":
-        supersede(row, app)
+        supersede(key, row.ticket, row.task_id, app)
     return _send(row, app, PROMOTED)
 
 
-def supersede(newest: Parked, app: Any) -> None:
-    """End the older ``coalesce`` messages that wait for the same lock: each is sent off to say so."""
-    for row in parking.forward(newest.key, newest.ticket, newest.task_id):
+def supersede(key: str, ticket: int, task_id: str, app: Any) -> None:
+    """End the ``coalesce`` messages that are older than this one and wait for the same lock: each is sent to say so."""
+    for row in parking.forward(key, ticket, task_id):
         if row.state == PROMOTED:
             parking.change(row, SUPERSEDED)  # it is on its way already
         else:
@@ -85,20 +86,21 @@ def _overdue(row: Parked) -> bool:
 def _awaits_another(row: Parked, name: str) -> bool:
     """Whether a message that was published before is still on its way. It is not waited for for ever: it may be lost,
     or lie in the buffer of a worker that is busy with something else."""
-    return get_backend().expects(name, row.ticket, forget=row.now - row.parked_at > MISSING * 1000) and (
-        row.now - row.parked_at <= MISSING * 1000
-    )
+    waited = row.now - row.parked_at > MISSING * 1000
+    return get_backend().expects(name, row.ticket, forget=waited) > 0 and not waited
 
 
 def runs(row: Parked) -> bool:
-    """Whether the process that last ran it is known to live."""
-    return holders.alive(holder_of(json_object(row.holder))) is True
+    """Whether the process that last ran it is known to live, or may be storing its result."""
+    known = holders.alive(holder_of(json_object(row.holder)))
+    storing = row.state == ENDED and row.now - row.changed_at < STORING * 1000
+    return known is True or (known is None and storing)
 
 
 def _send(row: Parked, app: Any, state: str) -> bool:
     """Put one message back into the broker. Killed half-way, it is overdue later, or comes twice and runs once."""
     text = parking.message_of(row)
-    if text is None or not parking.change(row, state, sent=1):
+    if text is None or not parking.change(row, state, sent=1, crashes=row.state == RUNNING):
         return False
     name, signature = unseal(text, app)
     headers = signature.options.get("headers") or {}

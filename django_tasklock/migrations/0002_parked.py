@@ -22,6 +22,12 @@ class Migration(migrations.Migration):
                 ("holder", models.TextField(default="{}")),
                 ("sent", models.IntegerField(default=0, help_text="how often it was put back into the broker")),
                 ("crashes", models.IntegerField(default=0, help_text="how many workers died of it")),
+                (
+                    "place",
+                    models.IntegerField(
+                        null=True, help_text="one of queue_limit places, so that no two take the last one"
+                    ),
+                ),
                 ("parked_at", models.BigIntegerField()),
                 ("changed_at", models.BigIntegerField()),
             ],
@@ -29,7 +35,8 @@ class Migration(migrations.Migration):
                 "verbose_name": "parked message",
                 "verbose_name_plural": "parked messages",
                 "db_table": "tasklock_parked",
-                "indexes": [models.Index(fields=["key", "ticket"], name="tasklock_parked_line")],
+                "indexes": [models.Index(fields=["key", "state", "ticket"], name="tasklock_parked_line")],
+                "constraints": [models.UniqueConstraint(fields=["key", "place"], name="tasklock_parked_place")],
             },
         ),
     ]

@@ -1,0 +1,39 @@
+"""Whether a message's work is done already, as far as the result backend can tell."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+from celery.utils.time import maybe_iso8601
+
+from django_tasklock.celery.message import Message
+
+__all__ = ["succeeded"]
+
+logger = logging.getLogger("django_tasklock")
+
+SKEW = 5.0  # seconds by which the clocks of two machines may differ
+
+
+def succeeded(message: Message) -> bool:
+    """Whether a delivery of this message has succeeded. An older success, of a task id that is used again, is none."""
+    try:
+        meta = message.task.backend.get_task_meta(message.id, cache=False)
+        if meta.get("status") != "SUCCESS":
+            return False
+        done = seconds_since_1970(meta.get("date_done"))
+    except Exception as error:  # no result backend, or one that is down: then the lock and the guard judge
+        logger.debug("%s[%s]: no result to look at: %s", message.task.name, message.id, error)
+        return False
+    return done is None or message.published is None or done > message.published - SKEW
+
+
+def seconds_since_1970(moment: object) -> float | None:
+    """Of what a result backend has for a time: a datetime or its text; without a time zone it is UTC."""
+    if not isinstance(moment, datetime | str):
+        return None
+    found = maybe_iso8601(moment)
+    if not isinstance(found, datetime):
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

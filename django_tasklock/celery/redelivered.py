@@ -1,0 +1,232 @@
+"""What a run makes of earlier deliveries of its message: of other processes, of the dead, of its own last try.
+
+What it finds before it has the lock is looked at once more with the lock in hand: of two
+deliveries at once the other may have run in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, NoReturn
+
+from celery._state import get_current_worker_task
+from celery.exceptions import Retry
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.values import text_of
+from django_tasklock.celery import ended, parking
+from django_tasklock.celery.busy import postpone, visibility_timeout
+from django_tasklock.celery.envelope import seal
+from django_tasklock.celery.evidence import succeeded
+from django_tasklock.celery.message import Message
+from django_tasklock.celery.myself import Outcome, ameet, drop, meet
+from django_tasklock.celery.promotion import runs
+from django_tasklock.exceptions import BackendUnavailable, CrashLoop
+from django_tasklock.holders import me
+from django_tasklock.running import Running
+
+__all__ = ["DeliveredInside", "Redelivered"]
+
+logger = logging.getLogger("django_tasklock")
+
+TAKEOVERS = 3
+"""How often a message whose worker died is started again, where its task does not say."""
+SETTLING = 2.0  # seconds after a run has left its lock in which Celery has stored its result
+
+
+class DeliveredInside(Running):
+    """A locked function somewhere inside a task's body: its message is not its own to put aside."""
+
+    def __init__(self, *what: Any) -> None:
+        super().__init__(*what)
+        self.message = Message(get_current_worker_task())
+        self.crashed = False
+        """An earlier delivery of this message was seen to have died."""
+        self.waited = False
+        """Somebody had the lock, and let go of it: perhaps another delivery of this message."""
+
+    def _acquire(self) -> bool:
+        if self.lock.acquire(blocking=False):
+            return True
+        if self._met_myself(meet(self.lock, self.message)):
+            return True
+        self.waited = True
+        return self.on_conflict == "wait" and self.lock.acquire()
+
+    async def _aacquire(self) -> bool:
+        if await self.lock.aacquire(blocking=False):
+            return True
+        if self._met_myself(await ameet(self.lock, self.message)):
+            return True
+        return self.on_conflict == "wait" and await self.lock.aacquire()
+
+    def _met_myself(self, outcome: Outcome) -> bool:
+        self.crashed = outcome.crashed
+        self.waited = outcome.given_back
+        if outcome.unsure:
+            self._put_off()
+        return outcome.taken
+
+    def _put_off(self) -> NoReturn:
+        postpone(self.message, self.lock)
+
+
+class Redelivered(DeliveredInside):
+    """The run of a task's own body, which may have been begun before."""
+
+    def __init__(self, *what: Any) -> None:
+        super().__init__(*what)
+        self.name = self.lock.name
+        self.task = self.message.task
+        self._row: parking.Parked | None = None
+        self._kept = False
+
+    @property
+    def _known(self) -> bool:
+        """Whether it may have been delivered before, or to somebody else meanwhile."""
+        message = self.message
+        return bool(message.sent) or message.redelivered or message.waited > visibility_timeout(self.task.app) / 2
+
+    def _welcome(self) -> bool:
+        """Whether a message that has been here before still has something to do. Raises ``Duplicate`` if not."""
+        if not self._known:
+            return True
+        message = self.message
+        row = self._row = parking.find(message.id)
+        if row is not None and row.state == parking.SUPERSEDED:
+            self._superseded()
+            return False
+        if row is None:
+            if message.sent:
+                self._drop("its run has ended")
+        elif row.state == parking.PARKED or (row.state == parking.PROMOTED and message.sent != row.sent):
+            self._drop("it is parked")
+        elif row.state in (parking.RUNNING, parking.ENDED) and runs(row):
+            self._drop("another delivery of it runs")
+        return True
+
+    def _still(self) -> bool:
+        """Whether it has something to do, with the lock in hand: ``_welcome``, and no other delivery has done it."""
+        if not self._known:
+            return True
+        try:
+            if not self._welcome():
+                return False
+        except BackendUnavailable as error:
+            logger.warning("lock %r: earlier deliveries could not be looked at: %s", self.name, error)
+        self._drop_if_done()
+        return True
+
+    def _drop_if_done(self) -> None:
+        """Raise ``Duplicate`` if another delivery has succeeded. One that died cannot have: it left its lock behind."""
+        if self.crashed or not (self._known and self.message.wants_result):
+            return
+        ends = time.monotonic() + (SETTLING if self.waited else 0.0)
+        while not (done := succeeded(self.message)) and time.monotonic() < ends:
+            time.sleep(0.05)
+        if done:
+            self._quietly_forget()
+            self._drop("it has succeeded")
+
+    def _drop(self, why: str) -> NoReturn:
+        drop(None, self.message, why)
+
+    def _count(self) -> bool:
+        """Keep what comes back if this worker dies, once it has been here before, and end a loop of crashes."""
+        row = self._row
+        if row is None and not (self.message.redelivered or self.crashed):
+            return True
+        try:
+            self._keep(row)
+        except BackendUnavailable as error:
+            logger.warning("%s[%s]: its start was not counted: %s", self.task.name, self.message.id, error)
+        return True
+
+    def _keep(self, row: parking.Parked | None) -> None:
+        if not self.message.late:
+            self._forget()
+            return
+        died = self.crashed or (row is not None and row.state == parking.RUNNING)
+        crashes = (row.crashes if row else self.message.crashes) + died
+        most = getattr(self.task, "takeovers", TAKEOVERS)
+        if crashes > most:
+            self._forget()
+            text = f"{self.task.name}[{self.message.id}]: {crashes} workers died of it; it is not started again"
+            raise CrashLoop(text, name=self.name)
+        self._kept = True
+        parking.started(*self._what, self._sealed(), me(), crashes)
+
+    def _vouch(self) -> None:
+        """Keep the message while the other delivery runs it: with this one the broker's copy is acknowledged."""
+        met = self.lock.met
+        if met is None or met.holder.retries != self.message.tries:  # a later try has a message of its own
+            return
+        try:
+            with parking.visit():
+                parking.vouch(*self._what, self._sealed(), text_of(met.holder))
+                get_backend().flag(ended.AGAIN + self.message.id)
+                now = get_backend().get(self.name)
+                if now is None or now.token != met.token:  # it has ended, and may not have seen the note
+                    parking.forget(self.message.id, waiting=False)
+        except BackendUnavailable as error:
+            logger.warning("%s[%s]: only its other delivery has it now: %s", self.task.name, self.message.id, error)
+
+    @property
+    def ticket(self) -> int:
+        """Its place in the order of publication."""
+        raise NotImplementedError
+
+    @property
+    def _what(self) -> tuple[str, int, str, str, str]:
+        return self.name, self.ticket, self.on_conflict, self.task.name, self.message.id
+
+    def _sealed(self) -> str:
+        return seal(self.name, self.message.again(put_back=None, ticket=self.ticket), self.task)
+
+    def _superseded(self) -> None:
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        self._kept = False
+        parking.forget(self.message.id)
+
+    def _quietly_forget(self) -> None:
+        try:
+            self._forget()
+        except Exception as error:
+            logger.warning("%s[%s]: its row was not removed: %s", self.task.name, self.message.id, error)
+
+    def _let_go(self, error: BaseException | None) -> None:
+        """The run ends: so does its row, unless the broker brings this very message again."""
+        if not self.message.returns(error):
+            self._close(error)
+            return
+        try:
+            row = parking.find(self.message.id)
+            if row is not None:  # the worker stops, it did not die of it
+                parking.change(row, parking.PROMOTED)
+        except Exception as trouble:
+            logger.warning("%s[%s]: its row says that it runs: %s", self.task.name, self.message.id, trouble)
+
+    def _close(self, error: BaseException | None) -> None:
+        """Its row goes when its result is stored: killed before that, it is neither over nor to be counted a crash."""
+        if isinstance(error, Retry) or not self.message.wants_result:  # the next try is another message
+            self._quietly_forget()
+            return
+        try:
+            parking.ending(self.message.id)
+        except Exception as trouble:
+            logger.warning("%s[%s]: its row says that it runs: %s", self.task.name, self.message.id, trouble)
+        ended.look_after(self.message.request, sure=True)
+
+    def _put_off(self) -> NoReturn:
+        """``postpone``: from then on the broker has it, with the number of its crashes, and no row has."""
+        row = self._row
+        crashes = row.crashes if row else self.message.crashes
+        try:
+            postpone(self.message, self.lock, crashes=(crashes, self.message.retries) if crashes else None)
+        except Retry:
+            if row is not None:
+                self._quietly_forget()
+            raise

@@ -1,0 +1,221 @@
+"""Tasks that are delivered, or tried, more than once. Every word, and both ways to say it.
+
+Read when this module is imported, so set them before a worker is started:
+``SITE_MACHINE`` lets the worker's processes take themselves for those of another machine;
+``SITE_PAUSE`` names a file that a redelivered message waits for after it has looked around
+and before it asks for its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import shared_task
+from celery.exceptions import Reject
+
+from django_tasklock import holders, model_lock, task_lock
+from django_tasklock.celery import OnceTask
+from django_tasklock.celery.redelivered import Redelivered
+from django_tasklock.conf import WORDS
+from tests.support.celery_site.journal import note
+from tests.support.celery_site.tasks import LONGEST, hold_here
+from tests.support.guards import GUARD
+from tests.testapp.models import Video
+
+MACHINE, PAUSE = "SITE_MACHINE", "SITE_PAUSE"
+LATE: dict[str, Any] = {"acks_late": True, "reject_on_worker_lost": True}
+
+
+def wait_for(file: str) -> None:
+    """Until somebody makes it."""
+    ends = time.monotonic() + LONGEST
+    while not Path(file).exists():
+        assert time.monotonic() < ends, file
+        time.sleep(0.01)
+
+
+if os.environ.get(MACHINE):
+    holders._machine = lambda: os.environ[MACHINE]  # type: ignore[assignment]
+
+if os.environ.get(PAUSE):
+    _welcome = Redelivered._welcome
+
+    def _slow_welcome(self: Any) -> bool:
+        answer = _welcome(self)
+        if self._known and not getattr(self, "paused", False):
+            self.paused = True
+            note("welcomed", self.name)
+            wait_for(os.environ[PAUSE])
+        return answer
+
+    Redelivered._welcome = _slow_welcome  # type: ignore[method-assign]
+
+
+@shared_task(base=OnceTask, key="hold:{key}", **LATE)
+def late_once(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
+    """Comes back if its worker dies; the caller says the word."""
+    return hold_here(key, seconds, until, **more)
+
+
+@shared_task(base=OnceTask, key="hold:{key}", takeovers=1, **LATE)
+def frail_once(key: str, until: str | None = None) -> dict[str, Any]:
+    """May be started twice."""
+    return hold_here(key, 0.0, until)
+
+
+@shared_task(autoretry_for=(Exception,), default_retry_delay=0, takeovers=1, **LATE)
+@task_lock("hold:{key}", on_conflict="queue")
+def stubborn(key: str, until: str | None = None) -> dict[str, Any]:
+    """Retries for whatever is raised."""
+    return hold_here(key, 0.0, until)
+
+
+@shared_task(takeovers=1, **LATE)
+@model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD, on_conflict="queue")
+def frail_video(video_id: int, until: str | None = None) -> dict[str, Any]:
+    """May be started twice."""
+    return hold_here(video_id, 0.0, until)
+
+
+def _decorated(word: Any) -> Any:
+    @shared_task(name=f"{__name__}.late_{word}", **LATE)
+    @task_lock("hold:{key}", on_conflict=word)
+    def late(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
+        return hold_here(key, seconds, until, **more)
+
+    @shared_task(name=f"{__name__}.early_{word}", autoretry_for=(Exception,), max_retries=1, default_retry_delay=0)
+    @task_lock("hold:{key}", on_conflict=word)
+    def early(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
+        return hold_here(key, seconds, until, **more)
+
+    @shared_task(name=f"{__name__}.video_{word}", **LATE)
+    @model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD, on_conflict=word)
+    def video(video_id: int, until: str | None = None) -> dict[str, Any]:
+        return hold_here(video_id, 0.0, until)
+
+    return late, early, video
+
+
+DECORATED = {word: _decorated(word) for word in WORDS}
+
+
+@task_lock("hold:{key}", on_conflict="skip")
+def helper(key: str, until: str | None) -> dict[str, Any]:
+    """Locked, and no task."""
+    return hold_here(key, 0.0, until)
+
+
+@task_lock("hold:{key}", on_conflict="skip")
+async def async_helper(key: str, until: str | None) -> dict[str, Any]:
+    """The same for coroutines."""
+    return hold_here(key, 0.0, until)
+
+
+@shared_task(**LATE)
+def outer(key: str, until: str | None = None) -> dict[str, Any]:
+    """Calls a locked function."""
+    return helper(key, until)
+
+
+@shared_task(**LATE)
+def async_outer(key: str, until: str | None = None) -> dict[str, Any]:
+    """Runs a locked coroutine."""
+    return asyncio.run(async_helper(key, until))
+
+
+@shared_task(**LATE)
+@model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD)
+def guarded_outer(video_id: int, key: str) -> dict[str, Any]:
+    """A guarded row, and a locked function inside."""
+    return helper(key, None)
+
+
+@shared_task(base=OnceTask, bind=True, key="hold:{key}", on_conflict="queue", **LATE)
+def rejected_once(self: Any, key: str, until: str) -> dict[str, Any]:
+    """Gives its message back to the broker until ``until`` exists."""
+    note("tried", key)
+    if not Path(until).exists():
+        time.sleep(0.05)
+        raise Reject("not yet", requeue=True)
+    return hold_here(key)
+
+
+@shared_task(base=OnceTask, bind=True, key="hold:{key}", max_retries=3, **LATE)
+def retrying(
+    self: Any, key: str, tries: int = 1, countdown: float = 0.0, until: str | None = None, **how: Any
+) -> dict[str, Any]:
+    """Retries ``tries`` times, and stays for a while after each ``retry()``."""
+    header = self.request.get("tasklock") or {}
+    note("try", key, retries=self.request.retries, changed=how.get("changed"), headers=self.request.get("mine"))
+    note("header", key, token=header.get("token", ""))
+    if self.request.retries >= tries:
+        return hold_here(key, 0.0, until, retries=self.request.retries)
+    options: dict[str, Any] = {}
+    if "change" in how:
+        options["kwargs"] = {"key": key, "tries": tries, "changed": how["change"]}
+    if how.get("headers"):
+        options["headers"] = how["headers"]
+    answer = self.retry(countdown=countdown, throw=False, **options)
+    if how.get("leave"):  # the next try comes while this one still has the lock
+        wait_for(how["leave"])
+    if how.get("throw", True):
+        raise answer
+    return {"status": "went on"}
+
+
+@shared_task(base=OnceTask, bind=True, key="hold:{key}", **LATE)
+def replaced(self: Any, key: str, page: int = 0, leave: str | None = None) -> Any:
+    """Its next page takes its place, and may come before this one has left."""
+    note("page", key, page=page)
+    if page == 2:
+        return hold_here(key)
+    try:
+        raise self.replace(replaced.s(key, page + 1, leave))
+    finally:
+        if leave is not None:
+            wait_for(leave)
+
+
+@shared_task
+def collect(results: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """The body of a chord, and the end of a chain."""
+    note("collected", key)
+    return results
+
+
+@shared_task
+def linked(result: Any, key: str) -> None:
+    """A callback."""
+    note("linked", key)
+
+
+@shared_task(base=OnceTask, bind=True, key="hold:{key}", on_conflict="retry", max_retries=0)
+def patient(self: Any, key: str, until: str | None = None) -> dict[str, Any]:
+    """Put off while it is busy; has no retries of its own."""
+    delivery = self.request.delivery_info
+    return hold_here(
+        key, 0.0, until, retries=self.request.retries, priority=delivery["priority"], queue=delivery["routing_key"]
+    )
+
+
+@shared_task
+def direct(word: str, key: str) -> str:
+    """Calls a decorated task inside of its own body, and says what became of it."""
+    try:
+        return str(DECORATED[word][0](key)["status"])
+    except Exception as error:
+        return type(error).__name__
+
+
+@shared_task(base=OnceTask, bind=True, key="hold:{key}", takeovers=1, **LATE)
+def twice(self: Any, key: str, first: str, second: str) -> str:
+    """Retries once; each of the two tries waits for a file."""
+    note("try", key, retries=self.request.retries)
+    wait_for(second if self.request.retries else first)
+    if not self.request.retries:
+        raise self.retry(countdown=0)
+    return "done"

@@ -1,0 +1,123 @@
+"""``on_conflict="coalesce"``: at most one runs and one waits, the newest; the others say what became of them."""
+
+from __future__ import annotations
+
+import pytest
+from celery import chord, group
+
+from django_tasklock.celery import count_parked, parked_messages
+from django_tasklock.models import ParkedMessage
+from tests.support.celery_site import queue_tasks
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.celery_site.fixtures"]
+SITE_TASKS = ["tests.support.celery_site.once_tasks", "tests.support.celery_site.queue_tasks"]
+
+COALESCED = {"status": "skipped", "reason": "coalesced", "name": "hold:a"}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setenv(queue_tasks.QUICK, "1")
+
+
+def holding(site, task="coalescing_hold", key="a", name="until"):
+    """One that runs until its gate is opened: (gate, result)."""
+    gate = site.gate()
+    result = site.publish(task, key, until=gate)
+    site.started(key)
+    return gate, result
+
+
+def test_a_thousand_during_one_run(celery_site):
+    """Issue 3, 4. Gold standard 8.5 of the wishes: one running and one pending."""
+    for _ in range(2):
+        celery_site.worker(concurrency=2)
+    gate, first = holding(celery_site)
+    results = [celery_site.publish("coalescing_hold", "a", number=number) for number in range(1000)]
+    for result in results[:-1]:
+        assert celery_site.outcome(result, 60) == ("SUCCESS", COALESCED)
+    celery_site.wait_until(lambda: count_parked("hold:a") == 1)
+    assert [one.task_id for one in parked_messages("hold:a")] == [results[-1].id]
+    assert celery_site.result(results[-1]).state == "PARKED"
+    gate.open()
+    assert celery_site.outcome(first)[0] == "SUCCESS"
+    assert celery_site.outcome(results[-1]) == ("SUCCESS", {"status": "success", "key": "a"})
+    assert [one.more for one in celery_site.events("start", "a")] == [{}, {"number": 999}]
+    celery_site.wait_until(lambda: not ParkedMessage.objects.exists())
+    assert celery_site.lock("hold:a") is None
+
+
+@pytest.mark.parametrize("task", ["decorated_coalesce", "coalescing_hold"])
+def test_two_wait_for_one(celery_site, task):
+    celery_site.worker(concurrency=2)
+    gate, first = holding(celery_site, task)
+    older = celery_site.publish(task, "a", number=1)
+    celery_site.wait_until(lambda: count_parked("hold:a") == 1)
+    newer = celery_site.publish(task, "a", number=2)
+    assert celery_site.outcome(older) == ("SUCCESS", COALESCED)
+    gate.open()
+    assert celery_site.outcome(newer)[1]["status"] == "success"
+    assert [one.task_id for one in celery_site.events("start", "a")] == [first.id, newer.id]
+
+
+def test_a_guarded_one(celery_site):
+    video = Video.objects.create()
+    celery_site.worker(concurrency=2)
+    gate, first = holding(celery_site, "coalescing_video", video.pk)
+    results = [celery_site.publish("coalescing_video", video.pk) for _ in range(5)]
+    for result in results[:-1]:
+        assert celery_site.outcome(result)[1]["reason"] == "coalesced"
+    gate.open()
+    assert celery_site.outcome(first)[1]["status"] == "success"
+    assert celery_site.outcome(results[-1])[1]["reason"] == "invalid_state"  # the first has done it: its row is ready
+    video.refresh_from_db()
+    assert (video.status, video.lock_epoch) == ("ready", 1)
+
+
+def test_callbacks_hear_of_it(celery_site):
+    """A link of the message that was superseded is called with what became of it."""
+    celery_site.worker(concurrency=2)
+    gate, _ = holding(celery_site)
+    told = queue_tasks.told
+    older = celery_site.publish("coalescing_hold", "a", options={"link": told.s("older")})
+    celery_site.wait_until(lambda: count_parked("hold:a") == 1)
+    newer = celery_site.publish("coalescing_hold", "a", options={"link": told.s("newer")})
+    assert celery_site.outcome(older)[1] == COALESCED
+    celery_site.wait_until(lambda: celery_site.events("told", "older"))
+    assert celery_site.events("told", "older")[0].more["result"] == COALESCED
+    gate.open()
+    assert celery_site.outcome(newer)[1]["status"] == "success"
+    celery_site.wait_until(lambda: celery_site.events("told", "newer"))
+    assert celery_site.events("told", "newer")[0].more["result"]["status"] == "success"
+
+
+def test_no_chord_hangs(celery_site):
+    """A superseded member has a result, so the others are not waited for in vain."""
+    celery_site.worker(concurrency=2)
+    gate, _ = holding(celery_site)
+    task = celery_site.task("coalescing_hold")
+    body = queue_tasks.told.s("chord")
+    whole = chord(group(task.s("a", number=number) for number in range(5)), body).apply_async()
+    celery_site.wait_until(lambda: len([one for one in whole.parent.results if one.ready()]) == 4)
+    gate.open()
+    assert celery_site.outcome(whole.id)[0] == "SUCCESS"
+    reasons = [one.get("reason", one["status"]) for one in celery_site.events("told", "chord")[0].more["result"]]
+    assert sorted(reasons) == ["coalesced"] * 4 + ["success"]
+
+
+def test_what_is_on_its_way_is_superseded_too(celery_site):
+    """The one that was promoted, and not taken up yet, gives way to a newer one."""
+    worker = celery_site.worker(concurrency=1)
+    gate, first = holding(celery_site)
+    older = celery_site.publish("coalescing_hold", "a", number=1)
+    other = celery_site.worker(concurrency=1)
+    celery_site.wait_until(lambda: count_parked("hold:a") == 1)
+    blocked = [celery_site.publish("hold", name, until=gate2) for name in "xy" for gate2 in [celery_site.gate()]]
+    del worker, other, first, blocked
+    newer = celery_site.publish("coalescing_hold", "a", number=2)
+    gate.open()
+    celery_site.worker(concurrency=2)
+    assert celery_site.outcome(older)[1] == COALESCED
+    assert celery_site.outcome(newer)[1]["status"] == "success"
+    assert [one.more for one in celery_site.events("start", "a")] == [{}, {"number": 2}]

@@ -1,0 +1,113 @@
+"""A message that kills who runs it is started again a few times, and then it fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_tasklock import get_lock_info
+from django_tasklock.celery import parked_messages
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.celery_site.fixtures"]
+pytestmark = [pytest.mark.redis]
+SITE_TASKS = ["tests.support.celery_site.redelivery_tasks", "tests.support.celery_site.once_tasks"]
+
+
+def killed(site, worker, key, times):
+    """Kill whoever runs ``key``, so many times."""
+    done = len(site.events("killed"))
+    for number in range(done + 1, done + times + 1):
+        worker.kill_one(site.started(key, number, 20).pid)
+
+
+def failed(site, result):
+    state, error = site.outcome(result)
+    assert state == "FAILURE"
+    return type(error).__name__
+
+
+def nothing_is_left(site):
+    site.wait_until(lambda: not parked_messages() and not site.locks.keys("task_lock:*"), 15)
+
+
+def test_it_ends(celery_site):
+    """1 + takeovers executions, of a task of ours or of a decorated one, with a place in the line or without."""
+    celery_site.configure(lease=60)
+    tasks = ("late_once", "late_skip", "late_hold", "late_queue")
+    worker = celery_site.worker(concurrency=4)
+    results = [celery_site.publish(task, task, until=celery_site.gate()) for task in tasks]
+    for number in range(1, 5):
+        for start in [celery_site.started(task, number, 20) for task in tasks]:
+            worker.kill_one(start.pid)
+    for task, result in zip(tasks, results, strict=True):
+        assert failed(celery_site, result) == "CrashLoop"
+        assert len(celery_site.events("start", task)) == 4
+    nothing_is_left(celery_site)
+    assert celery_site.waiting() == 0
+
+
+def test_as_often_as_the_task_says(celery_site):
+    celery_site.configure(lease=60)
+    worker = celery_site.worker(concurrency=1)
+    result = celery_site.publish("frail_once", "a", until=celery_site.gate(), once={"unique": "until_finish"})
+    killed(celery_site, worker, "a", 2)
+    assert failed(celery_site, result) == "CrashLoop"
+    assert len(celery_site.events("start", "a")) == 2
+    nothing_is_left(celery_site)  # not even what made it the only one
+    assert celery_site.publish("frail_once", "a", once={"unique": "until_finish"}).id != result.id
+
+
+def test_retrying_for_everything_is_not_retrying_for_that(celery_site):
+    """Otherwise ``autoretry_for=(Exception,)`` would count from the beginning, for ever."""
+    celery_site.configure(lease=60)
+    worker = celery_site.worker(concurrency=1)
+    result = celery_site.publish("stubborn", "a", until=celery_site.gate())
+    killed(celery_site, worker, "a", 2)
+    assert failed(celery_site, result) == "CrashLoop"
+    assert len(celery_site.events("start", "a")) == 2
+
+
+def test_a_run_in_between_counts_from_the_beginning(celery_site):
+    """One dies, the second says retry(): its next try is a message of its own, of which one may die too."""
+    celery_site.configure(lease=60)
+    worker, first, second = celery_site.worker(concurrency=1), celery_site.gate(), celery_site.gate()
+    result = celery_site.publish("twice", "a", first, second)
+    tries = lambda number: lambda: len(celery_site.events("try")) == number  # noqa: E731
+    for number, gate in ((1, first), (3, second)):
+        celery_site.wait_until(tries(number))
+        worker.kill_one(celery_site.events("try")[-1].pid)
+        celery_site.wait_until(tries(number + 1))
+        gate.open()
+    assert celery_site.outcome(result)[1] == "done"
+    nothing_is_left(celery_site)
+
+
+def test_what_was_never_started_is_not_counted(celery_site):
+    """Workers die with the message in their buffers."""
+    celery_site.configure(lease=60, visibility_timeout=1)
+    result = None
+    for number in range(1, 5):
+        worker = celery_site.worker(concurrency=1, prefetch=2)
+        blocker = celery_site.publish("hold", f"blocker{number}", until=celery_site.gate())
+        celery_site.started(f"blocker{number}")
+        result = result or celery_site.publish("frail_once", "a")
+        celery_site.wait_until(lambda worker=worker, result=result: result.id in worker.log())
+        worker.kill()
+        assert blocker.state == "PENDING"
+    celery_site.worker(concurrency=1)
+    assert celery_site.outcome(result)[1]["status"] == "success"
+    assert len(celery_site.events("start", "a")) == 1
+    nothing_is_left(celery_site)
+
+
+def test_the_row_that_it_worked_on(celery_site):
+    """The last claim died with its worker; nobody but the sweep may say what that row is now."""
+    celery_site.configure(lease=60)
+    worker = celery_site.worker(concurrency=1)
+    video = Video.objects.create(status="uploading")
+    result = celery_site.publish("frail_video", video.pk, until=celery_site.gate())
+    killed(celery_site, worker, video.pk, 2)
+    assert failed(celery_site, result) == "CrashLoop"
+    video.refresh_from_db()
+    assert video.status == "processing"
+    assert get_lock_info(f"video:{video.pk}") is None

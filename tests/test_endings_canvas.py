@@ -1,0 +1,128 @@
+"""Chains, groups and chords: no member that meets a busy lock leaves the others waiting.
+
+Nor does a duplicate that is dropped: see ``test_redelivery``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from celery import chain, chord, group
+
+from django_tasklock.celery import parked_messages
+from tests.support.celery_site.canvas_tasks import WORDS
+
+pytest_plugins = ["tests.support.celery_site.fixtures"]
+SITE_TASKS = ["tests.support.celery_site.canvas_tasks"]
+
+
+class Members:
+    """Members of one kind, and somebody who has their lock."""
+
+    def __init__(self, site, kind, word):
+        self.site, self.word = site, word
+        self.key = f"{kind}-{word}"
+        self.name = f"member:{self.key}"
+        self.gate = site.gate()
+        self.kind = kind
+        self.holder = site.publish("once_member", self.key, until=self.gate)
+        site.started(self.key)
+
+    def member(self, number):
+        if self.kind == "once":
+            return self.site.task("once_member").once(on_conflict=self.word).si(self.key, number)
+        return self.site.task(f"{self.word}_member").si(self.key, number)
+
+    def other(self, number):
+        return self.site.task("other").si(number)
+
+    def chord(self, *header):
+        return chord(header, self.site.task("gather").s()).apply_async()
+
+    def put_aside(self):
+        """Let the holder go, when those who come back have met it."""
+        if self.word == "retry":
+            self.site.wait_until(lambda: f"retry: lock '{self.name}'" in self.site.workers[0].log())
+        if self.word in ("queue", "coalesce"):
+            self.site.wait_until(lambda: parked_messages(self.name))
+        self.gate.open()
+
+    def nothing_left(self):
+        self.gate.open()
+        self.site.wait_until(lambda: not parked_messages(self.name) and self.site.lock(self.name) is None, 10)
+
+
+@pytest.fixture
+def made(celery_site):
+    """``made(word)``: members that do so when busy, of each kind."""
+    celery_site.configure(lease=2)  # which is when ``retry`` comes again
+    celery_site.worker(concurrency=6, prefetch=4)
+    return lambda word: [Members(celery_site, kind, word) for kind in ("once", "decorated")]
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("word", ["skip", "reject"])
+def test_a_chord_is_told_who_was_skipped(celery_site, made, word):
+    for one in made(word):
+        result = one.chord(one.other(1), one.member(2), one.other(3))
+        state, value = celery_site.outcome(result)
+        assert state == "SUCCESS"
+        assert [answer["reason"] if isinstance(answer, dict) else answer for answer in value] == [
+            1,
+            "already_processing",
+            3,
+        ]
+        assert celery_site.lock(one.name) is not None
+        one.nothing_left()
+
+
+@pytest.mark.broker
+def test_a_chord_fails_with_its_member(celery_site, made):
+    for one in made("raise"):
+        result = one.chord(one.other(1), one.member(2), one.other(3))
+        assert celery_site.outcome(result)[0] == "FAILURE"
+        one.nothing_left()
+    assert celery_site.events("start", "gathered") == []
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("word", ["wait", "retry", "queue", "coalesce"])
+def test_a_chord_waits_for_who_comes_later(celery_site, made, word):
+    ran = [(one, one.chord(one.other(1), one.member(2), one.other(3))) for one in made(word)]
+    for one, result in ran:
+        one.put_aside()
+        assert celery_site.outcome(result) == ("SUCCESS", [1, 2, 3])
+        one.nothing_left()
+    assert len(celery_site.events("start", "gathered")) == len(ran)
+
+
+@pytest.mark.broker
+def test_a_chord_ends_although_members_are_superseded(celery_site, made):
+    for one in made("coalesce"):
+        result = one.chord(*(one.member(number) for number in range(5)))
+        one.put_aside()
+        state, value = celery_site.outcome(result)
+        assert state == "SUCCESS"
+        assert len(value) == 5
+        assert value[4] == 4
+        assert {answer["reason"] for answer in value if isinstance(answer, dict)} <= {"coalesced"}
+        one.nothing_left()
+
+
+def test_a_chord_of_chains_ends_although_a_link_is_rejected(celery_site, made):
+    for one in made("reject"):
+        chains = [chain(one.member(1), one.other(2)), chain(one.other(3), one.other(4))]
+        assert celery_site.outcome(one.chord(*chains))[0] in ("SUCCESS", "FAILURE")
+        one.nothing_left()
+
+
+def test_groups_and_chains_end(celery_site, made):
+    ran = [one for word in WORDS if word not in ("raise", "reject", "wait") for one in made(word)]
+    for one in ran:
+        one.all = group([one.other(1), one.member(2)]).apply_async()
+        one.last = chain(one.other(1), one.member(2), one.other(3)).apply_async()
+    for one in ran:
+        one.put_aside()
+        celery_site.wait_until(one.all.ready)
+        assert one.all.successful()
+        assert celery_site.outcome(one.last) == ("SUCCESS", 3)
+        one.nothing_left()

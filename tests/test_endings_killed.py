@@ -1,0 +1,196 @@
+"""Every way in which a running task is ended from outside: what is left, and how soon its key is free.
+
+The lease is a minute where the key must not wait for it. Each row runs as a ``OnceTask`` and
+decorated, in a real worker.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.celery_site.site import Gate
+from tests.support.endings import LEASE, PROMPT, Begun, begin, revoke
+
+pytest_plugins = ["tests.support.celery_site.fixtures"]
+SITE_TASKS = ["tests.support.celery_site.ending_tasks"]
+
+LATE = {"task_acks_late": True}
+LOST = {"task_acks_late": True, "task_reject_on_worker_lost": True}
+SHORT = 2.0  # seconds of lease where it is the lease that frees
+LATER = SHORT + 3.0
+
+
+def killed(site, worker, one):
+    worker.kill_one(one.started().pid)
+
+
+def revoked(name):
+    return lambda site, worker, one: revoke(site, worker, one.result.id, terminate=True, signal=name)
+
+
+FROM_OUTSIDE = {
+    # how it is ended: who does it or which option, its body, its result, the row, what its body did
+    "soft time limit": ({"soft_time_limit": 0.5}, "sits", "FAILURE", "failed", "start raised"),
+    # Celery kills 0.1 s after it has asked to end: that may be enough to give the row back or not
+    "hard time limit": ({"time_limit": 0.5}, "sits", "FAILURE", "uploading processing", None),
+    "hard time limit, deaf": ({"time_limit": 0.5}, "deaf", "FAILURE", "processing", "start"),
+    "SIGKILL of the child": (killed, "sits", "FAILURE", "processing", "start"),
+    "revoke, TERM": (revoked("TERM"), "sits", "REVOKED", "uploading", "start raised"),
+    "revoke, USR1": (revoked("USR1"), "sits", "REVOKED FAILURE", "failed", "start raised"),
+    "revoke, KILL": (revoked("KILL"), "sits", "REVOKED", "processing", "start"),
+}
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("acks", [{}, LATE], ids=["early", "late"])
+@pytest.mark.parametrize("ended", FROM_OUTSIDE)
+def test_a_task_that_is_ended(celery_site, ended, acks):
+    by, how, states, row, body = FROM_OUTSIDE[ended]
+    celery_site.configure(lease=LEASE, **acks)
+    worker = celery_site.worker(concurrency=2)
+    ran = begin(celery_site, how, sits=True, **(by if isinstance(by, dict) else {}))
+    for one in ran:
+        one.started()
+        if callable(by):
+            by(celery_site, worker, one)
+    for one in ran:
+        one.left(states, row)
+        assert body in (None, " ".join(one.told()))
+
+
+def test_a_hard_time_limit_frees_nothing_before_the_child_is_dead(celery_site):
+    """Gold standard 8.17: it lives although everybody was told of its end."""
+    celery_site.configure(lease=LEASE, tasks=("tests.support.celery_site.slow_kill",))
+    celery_site.worker(concurrency=2)
+    kill = Gate(celery_site.folder / "kill")
+    ran = begin(celery_site, "deaf", sits=True, time_limit=1)
+    celery_site.wait_until(lambda: celery_site.events("killing"))
+    [first] = [one for one in ran if one.started().pid == celery_site.events("killing")[0].pid]
+    celery_site.wait_until(lambda: first.state == "FAILURE")
+    told = len(celery_site.events("lives", first.video.pk))
+    celery_site.wait_until(lambda: len(celery_site.events("lives", first.video.pk)) > told + 50)
+    info = celery_site.lock(first.name)
+    assert info is not None
+    assert info.task_id == first.result.id
+    kill.open()
+    for one in ran:
+        one.left("FAILURE", "processing")
+
+
+@pytest.mark.broker
+def test_lost_with_its_child_and_sent_again(celery_site):
+    """Gold standard 8.17: the first is known to be dead, so the second neither skips nor waits for the lease."""
+    celery_site.configure(lease=LEASE, **LOST)
+    worker = celery_site.worker(concurrency=2)
+    ran = begin(celery_site, sits=True)
+    for one in ran:
+        worker.kill_one(one.started().pid)
+        died = time.monotonic()
+        assert one.started(2).time - died < PROMPT
+        one.let_go()
+        one.left("SUCCESS", "ready")
+        assert one.told() == ["start", "start", "end"]
+
+
+def test_timed_out_and_sent_again(celery_site):
+    """Its ends are counted, although Celery tells of each as if it were the last: it is not killed without end."""
+    celery_site.configure(lease=LEASE, task_acks_on_failure_or_timeout=False, **LATE)
+    celery_site.worker(concurrency=1)
+    one = Begun(celery_site, "locked_video", "deaf", True, {"time_limit": 0.5})
+    one.started(2)
+    celery_site.wait_until(lambda: "CrashLoop" in repr(celery_site.result(one.result).result))
+    one.left("FAILURE", "processing")
+    assert one.told() == ["start"] * 2
+
+
+class TestTheWholeWorkerIsKilled:
+    def test_the_lease_frees(self, celery_site):
+        celery_site.configure(lease=SHORT)
+        worker = celery_site.worker(concurrency=2)
+        ran = begin(celery_site, sits=True)
+        for one in ran:
+            one.started()
+        worker.kill()
+        for one in ran:
+            assert celery_site.lock(one.name) is not None
+        for one in ran:
+            one.left("PENDING", "processing", LATER)
+
+    @pytest.mark.broker
+    def test_what_comes_back_is_done(self, celery_site):
+        celery_site.configure(lease=LEASE, visibility_timeout=1, **LATE)
+        worker = celery_site.worker(concurrency=2)
+        ran = begin(celery_site, sits=True)
+        for one in ran:
+            one.started()
+        worker.kill()
+        celery_site.worker(concurrency=2)
+        for one in ran:
+            one.started(2)
+            one.let_go()
+            one.left("SUCCESS", "ready")
+            assert one.told() == ["start", "start", "end"]
+
+
+class TestShutdown:
+    @pytest.mark.parametrize("acks", [{}, LATE], ids=["early", "late"])
+    def test_warm_waits_for_the_end(self, celery_site, acks):
+        celery_site.configure(lease=LEASE, **acks)
+        worker = celery_site.worker(concurrency=2)
+        ran = begin(celery_site, sits=True)
+        for one in ran:
+            one.started()
+        worker.terminate()
+        celery_site.wait_until(lambda: "Warm shutdown" in worker.log())
+        for one in ran:
+            one.let_go()
+        assert worker.ended() == 0
+        for one in ran:
+            one.left("SUCCESS", "ready")
+
+    @pytest.mark.parametrize("soft", [0, 1], ids=["cold", "soft"])
+    def test_cold_gives_everything_back(self, celery_site, soft):
+        celery_site.configure(lease=LEASE, worker_soft_shutdown_timeout=soft)
+        worker = celery_site.worker(concurrency=2)
+        ran = begin(celery_site, sits=True)
+        for one in ran:
+            one.started()
+        worker.quit()
+        worker.ended()
+        for one in ran:
+            one.left("RETRY", "uploading")
+            assert one.told() == ["start", "raised"]
+
+    @pytest.mark.broker
+    @pytest.mark.parametrize("soft", [0, 1], ids=["cold", "soft"])
+    def test_cold_brings_back_what_was_not_acknowledged(self, celery_site, soft):
+        celery_site.configure(lease=LEASE, worker_soft_shutdown_timeout=soft, **LATE)
+        worker = celery_site.worker(concurrency=2)
+        ran = begin(celery_site, sits=True)
+        for one in ran:
+            one.started()
+        worker.quit()
+        worker.ended()
+        celery_site.worker(concurrency=2)
+        for one in ran:
+            one.started(2)
+            one.let_go()
+            one.left("SUCCESS", "ready")
+            assert one.told() == ["start", "raised", "start", "end"]
+
+    def test_soft_waits_for_what_ends_in_time(self, celery_site):
+        celery_site.configure(lease=LEASE, worker_soft_shutdown_timeout=3)
+        worker = celery_site.worker(concurrency=2)
+        ran = begin(celery_site, sits=True)
+        for one in ran:
+            one.started()
+        worker.quit()
+        celery_site.wait_until(lambda: "Soft" in worker.log())
+        for one in ran:
+            one.let_go()
+        for one in ran:
+            one.left("SUCCESS", "ready")
+        worker.ended()
+        assert [one.told() for one in ran] == [["start", "end"]] * 2

@@ -1,0 +1,192 @@
+"""Whether the process that a lock names still runs: three answers, and the third is that nobody here can know."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from django_tasklock import holders
+from django_tasklock.backends.values import holder_of, json_object
+from django_tasklock.holders import Task, alive, me
+from django_tasklock.types import Holder
+from tests.support.public import forked
+from tests.support.stores import eventually
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc to look at")
+
+SAY_WHO = "from django_tasklock.holders import me; print(me(), flush=True); import sys; sys.stdin.read()"
+
+
+def read(text: str) -> Holder:
+    """A holder as it comes back from a store."""
+    return holder_of(json_object(text))
+
+
+@pytest.fixture
+def other():
+    """Another process and the holder it is: of this package, started on its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SAY_WHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process, read(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def stat_of(pid: int | str) -> list[str]:
+    """State, ..., start time as the 20th, in the words of proc(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+class TestKnown:
+    def test_this_process(self):
+        assert alive(read(me())) is True
+
+    def test_another_process_until_it_ends(self, other):
+        process, holder = other
+        assert holder.pid == process.pid
+        assert holder.boot != holders.BOOT
+        assert alive(holder) is True
+        process.kill()
+        process.wait()
+        assert alive(holder) is False
+
+    def test_a_stopped_process_lives(self, other):
+        process, holder = other
+        process.send_signal(signal.SIGSTOP)
+        eventually(lambda: stat_of(process.pid)[0] == "T")
+        assert alive(holder) is True
+        process.send_signal(signal.SIGCONT)
+
+    def test_a_process_that_ended_and_was_not_waited_for_is_dead(self, other):
+        process, holder = other
+        os.kill(process.pid, signal.SIGKILL)
+        eventually(lambda: stat_of(process.pid)[0] == "Z")
+        assert alive(holder) is False
+
+    def test_a_later_process_with_that_pid_is_another(self, other):
+        _, holder = other
+        machine, _, began = holder.proc.rpartition(":")
+        assert alive(replace(holder, proc=f"{machine}:{int(began) - 1}")) is False
+
+    def test_a_process_of_another_user(self):
+        """The kernel refuses to signal it, which says that it is there."""
+        if os.geteuid() == 0:
+            mine = read(me())
+
+            def as_nobody() -> bool | None:
+                os.setuid(65534)
+                with pytest.raises(PermissionError):
+                    os.kill(mine.pid, 0)
+                return alive(mine)
+
+            assert forked(as_nobody) is True
+        else:
+            machine, _, _ = read(me()).proc.rpartition(":")
+            assert alive(Holder("h", 1, "b", proc=f"{machine}:{stat_of(1)[19]}")) is True
+
+
+class TestForked:
+    def test_a_child_is_somebody_else(self):
+        mine = read(me())
+        child = read(forked(me))
+        assert child.boot != mine.boot
+        assert child.pid != mine.pid
+        assert child.proc != mine.proc
+        assert alive(child) is False  # it has ended
+
+    def test_a_child_knows_its_parent(self):
+        mine = me()
+        assert forked(lambda: alive(read(mine))) is True
+
+    def test_a_parent_knows_its_child(self):
+        ready, say = os.pipe()
+        hear, go = os.pipe()
+        pid = os.fork()
+        if not pid:  # pragma: no cover - the child
+            with contextlib.suppress(BaseException):
+                os.write(say, me().encode())
+                os.read(hear, 1)
+            os._exit(0)
+        try:
+            child = read(os.read(ready, 4096).decode())
+            assert alive(child) is True
+        finally:
+            os.write(go, b".")
+            os.waitpid(pid, 0)
+            for end in (ready, say, hear, go):
+                os.close(end)
+        assert alive(child) is False
+
+
+class TestNotKnown:
+    def test_another_machine(self, other):
+        _, holder = other
+        boot, _, rest = holder.proc.partition(".")
+        assert alive(replace(holder, proc=f"{'0' * len(boot)}.{rest}")) is None
+
+    def test_another_namespace(self, other):
+        """A container of the same machine has the same boot id and other processes with the same pids."""
+        _, holder = other
+        machine, _, began = holder.proc.rpartition(":")
+        assert alive(replace(holder, proc=f"{machine}0:{began}")) is None
+
+    def test_a_holder_without_a_word_of_its_process(self):
+        """As in records that older versions wrote, and where there is no /proc."""
+        assert alive(Holder("h", os.getpid(), "another boot")) is None
+
+    @pytest.mark.parametrize("began", ["", "x", "-1"])
+    @pytest.mark.parametrize("pid", [0, -1, 2**31 - 1, 2**70, -(2**70)])
+    def test_garbage(self, pid, began):
+        machine, _, _ = read(me()).proc.rpartition(":")
+        assert alive(Holder("h", pid, "b", proc=f"{machine}:{began}")) in (None, False)
+        assert alive(Holder("h", pid, "b", proc=began)) is None
+
+    def test_nothing_at_all(self):
+        assert alive(Holder()) is None
+
+    def test_no_proc(self, other, monkeypatch):
+        _, holder = other
+        monkeypatch.setattr(holders, "_machine", lambda: "")
+        assert alive(holder) is None
+        assert alive(replace(holder, proc="")) is None
+        assert alive(replace(holder, proc=":5")) is None
+
+    def test_a_process_that_may_not_be_read(self, other, monkeypatch):
+        """hidepid: it can be told that there is one, and not which."""
+        _, holder = other
+        monkeypatch.setattr(holders, "_state", lambda pid: None)
+        assert alive(holder) is None
+
+
+class TestWritten:
+    def test_what_is_kept_of_a_process(self):
+        holder = json.loads(me(Task("app.t", "id-1", 2)))
+        assert holder["task"] == "app.t"
+        assert holder["task_id"] == "id-1"
+        assert holder["retries"] == 2
+        assert holder["proc"].endswith(":" + stat_of("self")[19])
+
+    def test_the_first_try_is_not_worth_a_word(self):
+        assert "retries" not in json.loads(me(Task("app.t", "id-1")))
+
+    def test_records_of_older_versions_are_read(self):
+        old = '{"host": "web1", "pid": 7, "boot": "b", "task": "app.t", "task_id": "id-1"}'
+        assert read(old) == Holder("web1", 7, "b", "app.t", "id-1", 0, "")
+        assert alive(read(old)) is None
+
+    @pytest.mark.parametrize("retries", ["x", None, [], "1e3", float("inf")])
+    def test_a_number_of_tries_that_is_none(self, retries):
+        assert holder_of({"host": "h", "retries": retries}).retries == 0

@@ -1,0 +1,546 @@
+"""The lock's name of a ``OnceTask`` call: from its arguments, from a template, from the caller; in the header."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import random
+import sys
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from django_tasklock import TaskLock, TaskLockError
+from django_tasklock.backends.memory import reset
+from django_tasklock.celery import OnceTask
+from django_tasklock.celery.keys import fingerprint
+from django_tasklock.names import MAX_LENGTH
+from tests.support.guards import MEMORY, elsewhere
+from tests.support.once_app import OnceApp, once_app
+from tests.testapp.models import Video
+
+
+@pytest.fixture(autouse=True)
+def _locks_in_memory(settings: Any) -> None:
+    settings.TASKLOCK = MEMORY
+    reset()
+
+
+@pytest.fixture
+def app() -> Iterator[OnceApp]:
+    with once_app() as made:
+        yield made
+
+
+def keys(app: OnceApp) -> list[str]:
+    return [message.key for message in app.all()]
+
+
+class TestSameArguments:
+    """Gold standard 8.29: how they are passed does not count."""
+
+    def test_position_and_name_and_default(self, app):
+        task = app.task(lambda x, y=2, *, z=None: None)
+        task.delay(1)
+        task.delay(x=1)
+        task.delay(1, 2)
+        task.delay(1, y=2)
+        task.delay(y=2, x=1, z=None)
+        task.apply_async((1,))
+        task.apply_async([1], {"y": 2})
+        task.s(1).apply_async()
+        task.s(y=2).apply_async((1,))
+        assert len(set(keys(app))) == 1
+
+    def test_order_of_dicts_and_sets(self, app):
+        task = app.task(lambda options: None)
+        names = {
+            task.lock.name(options=value)
+            for value in ({"a": 1, "b": [{"c": 2, "d": 3}]}, OrderedDict([("b", [{"d": 3, "c": 2}]), ("a", 1)]))
+        }
+        assert len(names) == 1
+        assert task.lock.name(options={3, 1, 2}) == task.lock.name(options=frozenset([2, 3, 1]))
+
+    def test_star_arguments(self, app):
+        task = app.task()
+        task.delay(1, 2, a=3, b=4)
+        task.delay(1, 2, b=4, a=3)
+        task.delay(2, 1, b=4, a=3)
+        task.delay(1, b=4, a=3)
+        task.delay()
+        first, second, *others = keys(app)
+        assert first == second
+        assert len({first, *others}) == 4
+
+    def test_what_a_serializer_makes_of_a_tuple(self, app):
+        task = app.task(lambda pair: None)
+        assert task.lock.name(pair=(1, (2,))) == task.lock.name(pair=[1, [2]])
+
+    def test_a_bound_task_has_no_self(self, app):
+        def body(self, x):
+            return None
+
+        task = app.task(body, bind=True)
+        task.delay(1)
+        task.delay(x=1)
+        first, second = keys(app)
+        assert first == second == task.lock.name(x=1)
+
+    @pytest.mark.parametrize("bind", [False, True])
+    def test_autoretry_wraps_the_body(self, app, bind):
+        def plain(x, y=2):
+            return None
+
+        def bound(self, x, y=2):
+            return None
+
+        task = app.task(bound if bind else plain, bind=bind, autoretry_for=(ValueError,))
+        assert hasattr(task, "_orig_run")
+        task.delay(1)
+        task.delay(y=2, x=1)
+        first, second = keys(app)
+        assert first == second
+
+    def test_a_task_class(self, app):
+        class Resize(OnceTask):
+            name = "once.resize"
+
+            def run(self, width, height=10):
+                return width * height
+
+        task = app.app.register_task(Resize())
+        task.delay(1)
+        task.delay(width=1, height=10)
+        first, second = keys(app)
+        assert first == second == task.lock.name(width=1)
+        assert first.startswith("once.resize:")
+        task.delay(3)
+        assert app.run() == ("SUCCESS", 30)
+
+    def test_a_wrapped_body(self, app):
+        def wrapped(function):
+            @functools.wraps(function)
+            def wrapper(*args, **kwargs):
+                return function(*args, **kwargs)
+
+            return wrapper
+
+        task = app.task(wrapped(lambda x, y=2: None))
+        task.delay(1)
+        task.delay(x=1, y=2)
+        first, second = keys(app)
+        assert first == second
+
+
+class Colour(enum.Enum):
+    RED = 1
+    GREEN = "1"
+
+
+class Other(enum.Enum):
+    RED = 1
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+class Marks(enum.Flag):
+    A = 1
+    B = 2
+
+
+DIFFERENT = [
+    1, "1", True, 1.0, Decimal(1), b"1", [1], {1}, {1: 1}, {"1": 1}, {1: "1"}, Number.ONE, Colour.RED, Colour.GREEN,
+    Other.RED, None, "None", False, 0, "", "0", 0.0, -0.0, float("inf"), float("-inf"), float("nan"), "nan", [], {},
+    set(), [[]], [[], []], [[[]]], [None], ["None"], [1, 2], [12], ["1", "2"], ["1,2"], ["12"], "[1, 2]", [[1], 2],
+    [1, [2]], {"a": 1, "b": 2}, {"a": {"b": 2}}, {"a": 2, "b": 1}, [["a", 1], ["b", 2]], {("a", 1): 2}, "int(1:1)",
+    "a", "A", "ä", "a\u0308", "\ud800", "\udfff", "\U0001f600", "\x00", " ", "\n", 10**50, 10**50 + 1, 10**5000,
+    -(10**5000), 2**53, float(2**53), 2**53 + 1, 0.1, 0.1 + 2**-56, Decimal("0.1"), Decimal("0.10"), date(2026, 1, 1),
+    datetime.fromisoformat("2026-01-01"), datetime(2026, 1, 1, tzinfo=UTC),
+    datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1))), "2026-01-01", time(0), timedelta(0), timedelta(days=1),
+    timedelta(seconds=1), uuid.UUID(int=1), str(uuid.UUID(int=1)), Marks.A, Marks.B, Marks.A | Marks.B, b"", b"\xff",
+    "ff", [b"a"], ["a"], [True, False], [False, True], ["True", "False"],
+]  # fmt: skip
+
+
+def test_different_values_never_make_one_key():
+    """Gold standard 8.38: their types count as well."""
+    seen: dict[str, Any] = {}
+    for value in DIFFERENT:
+        print_ = fingerprint({"value": value})
+        assert print_ not in seen, (value, seen.get(print_))
+        seen[print_] = value
+
+
+def test_equal_values_make_one_key():
+    class Text(str):
+        def __str__(self):
+            return "something else"
+
+    class Whole(int):
+        def __str__(self):
+            return "something else"
+
+    for one, two in [
+        ("a" * 3, "aaa"),
+        (float("nan"), float("nan") * 2),
+        (10**5000, 10**2500 * 10**2500),
+        (b"a", bytearray(b"a")),
+        ("a", Text("a")),
+        (1, Whole(1)),
+        ({1, 2}, frozenset({2, 1})),
+        (Marks.A | Marks.B, Marks.B | Marks.A),
+    ]:
+        assert fingerprint({"value": one}) == fingerprint({"value": two}), (one, two)
+
+
+# Texts that look like parts of others, so that a join without lengths would be found out.
+_TEXTS = [
+    "",
+    "a",
+    "b",
+    "ab",
+    "1",
+    "1:",
+    ")",
+    "(",
+    "str(1:a)",
+    "str(1:a",
+    ":a)",
+    "None",
+    "True",
+    "list(0:)",
+    "ä",
+    "\ud800",
+]
+_SCALARS = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    11,
+    0.0,
+    -0.0,
+    1.0,
+    float("nan"),
+    b"",
+    b"a",
+    Decimal(1),
+    date(2026, 1, 1),
+    2**80,
+]
+
+
+def a_value(dice: random.Random, depth: int) -> Any:
+    kind = dice.randrange(8 if depth else 4)
+    if kind < 2:
+        return dice.choice(_TEXTS)
+    if kind < 4:
+        return dice.choice(_SCALARS)
+    size = dice.randrange(3)
+    if kind == 4:
+        return {dice.choice(_TEXTS): a_value(dice, depth - 1) for _ in range(size)}
+    if kind == 5:
+        return {dice.choice(_TEXTS + _SCALARS) for _ in range(size)}
+    if kind == 6:
+        return tuple(a_value(dice, depth - 1) for _ in range(size))
+    return [a_value(dice, depth - 1) for _ in range(size)]
+
+
+def meaning(value: Any) -> Any:
+    """What must be told apart, made without any text of its parts put together."""
+    if isinstance(value, dict):
+        return "dict", frozenset((meaning(key), meaning(item)) for key, item in value.items())
+    if isinstance(value, set):
+        return "set", frozenset(map(meaning, value))
+    if isinstance(value, list | tuple):
+        return "list", tuple(map(meaning, value))
+    return type(value).__name__, repr(value)
+
+
+def test_any_values():
+    """Gold standard 8.38: one key for one meaning, over many nested values."""
+    dice = random.Random(38)
+    of_key: dict[str, Any] = {}
+    of_meaning: dict[Any, str] = {}
+    for _ in range(20_000):
+        value = a_value(dice, 3)
+        key, what = fingerprint({"value": value}), meaning(value)
+        assert of_key.setdefault(key, what) == what, value
+        assert of_meaning.setdefault(what, key) == key, value
+    assert len(of_key) > 3_000
+
+
+def test_other_arguments_are_others():
+    """The names count, so ``f(a=1)`` and ``f(b=1)`` of ``f(**kwargs)`` differ, and so do positions."""
+    prints = {
+        fingerprint(arguments)
+        for arguments in ({"a": 1}, {"b": 1}, {"a": 1, "b": 1}, {"a": {"b": 1}}, {"args": [1]}, {"args": [[1]]}, {})
+    }
+    assert len(prints) == 7
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Plain(), "argument['x'] is a Plain, of which no lock name can be made"),
+        ([1, {"a": Plain()}], "argument['x'][1]['a'] is a Plain"),
+        (Video(), "argument['x'] is a Video, of which no lock name can be made: pass its primary key"),
+        (Plain, "argument['x'] is a type"),
+        (len, "is a builtin_function_or_method"),
+        ((number for number in [1]), "is a generator"),
+        (range(3), "is a range"),
+        ({Plain(): 1}, "argument['x'] is a Plain"),
+    ],
+    ids=["object", "nested", "model", "class", "function", "generator", "range", "dict key"],
+)
+def test_a_value_without_a_fixed_text_is_refused(app, value, message):
+    task = app.task(lambda x: None)
+    with pytest.raises(TaskLockError) as caught:
+        task.delay(value)
+    assert message in str(caught.value)
+    assert "give the task a key" in str(caught.value)
+    assert app.all() == []
+
+
+def test_a_value_that_contains_itself_is_refused(app):
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(TaskLockError, match="contains itself"):
+        app.task(lambda x: None).delay(value)
+
+
+@pytest.mark.parametrize("length", [10, 160, 166, 167, 168, 169, 250])
+@pytest.mark.parametrize("unique", [None, "until_finish"])
+def test_long_task_names(app, length, unique):
+    """Gold standard 8.29: a key always fits, also behind ``unique:``."""
+    task, twin = (app.task(lambda x: None, name="t" * length + end, unique=unique) for end in "ab")
+    for each in (task, twin):
+        each.delay(1)
+    first, second = app.all()
+    assert first.key != second.key
+    assert len(first.key) <= MAX_LENGTH
+    assert app.run(first) == ("SUCCESS", None)
+    assert task.delay(1).id != first.id
+
+
+def test_a_task_name_that_is_not_printable(app):
+    task = app.task(lambda x: None, name="a\nb")
+    task.delay(1)
+    assert keys(app) == [task.lock.name(x=1)]
+
+
+class TestTemplates:
+    def test_over_the_arguments(self, app):
+        task = app.task(lambda video_id, quality="hd", **more: None, key="video:{video_id}:{quality}")
+        task.delay(42)
+        task.delay(video_id=42)
+        task.delay("42", "hd", more=1)
+        task.delay(42, quality="sd")
+        assert keys(app) == ["video:42:hd"] * 3 + ["video:42:sd"]
+
+    def test_a_constant(self, app):
+        app.task(key="mail-server").delay(1, a=2)
+        assert keys(app) == ["mail-server"]
+
+    def test_separators_in_values(self, app):
+        """Gold standard 8.38: they do not make two calls one."""
+        task = app.task(lambda a, b: None, key="{a}:{b}")
+        task.delay("1:2", "3")
+        task.delay("1", "2:3")
+        first, second = keys(app)
+        assert first != second
+
+    def test_the_prefix_of_the_store_is_not_put_twice(self, app):
+        task = app.task(lambda x: None, key="task_lock:{x}")
+        task.delay(6)
+        task.once(key="task_lock:6").delay(7)
+        assert keys(app) == ["6", "6"]
+        assert task.lock.name(x=6) in ("6", "task_lock:6")
+        with TaskLock("6"):
+            assert task.lock.is_locked(x=6)
+
+    def test_what_makes_no_name_is_refused(self, app):
+        task = app.task(lambda x: None, key="{x}")
+        for value in ("", "a\nb", "x" * 201):
+            with pytest.raises(TaskLockError, match="lock name"):
+                task.delay(value)
+        assert app.all() == []
+
+    def test_a_missing_argument_is_a_type_error(self, app):
+        with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+            app.task(lambda x: None, key="v:{x}").delay()
+        assert app.all() == []
+
+
+class TestCallables:
+    """They take the arguments, never the task."""
+
+    def test_a_lambda_as_a_task_option(self, app):
+        app.task(lambda video_id, x=1: None, key=lambda video_id, x=1: f"video:{video_id}").delay(42)
+        assert keys(app) == ["video:42"]
+
+    def test_a_lambda_of_a_bound_task(self, app):
+        def body(self, video_id):
+            return None
+
+        task = app.task(body, bind=True, key=lambda video_id: f"video:{video_id}")
+        task.delay(42)
+        assert keys(app) == ["video:42"]
+        assert task.lock.name(video_id=42) == "video:42"
+
+    def test_a_function_a_staticmethod_and_a_partial_in_a_class(self, app):
+        class ByFunction(OnceTask):
+            name = "once.by-function"
+            key = lambda video_id: f"video:{video_id}"  # noqa: E731
+
+            def run(self, video_id):
+                return video_id
+
+        class ByStatic(ByFunction):
+            name = "once.by-static"
+
+            @staticmethod
+            def key(video_id):
+                return f"static:{video_id}"
+
+        class ByPartial(ByFunction):
+            name = "once.by-partial"
+            key = functools.partial("{1}:{0}".format, "x")
+
+        for kind in (ByFunction, ByStatic, ByPartial):
+            app.app.register_task(kind()).delay(42)
+        assert keys(app) == ["video:42", "static:42", "42:x"]
+        assert app.app.tasks["once.by-static"].lock.name(video_id=1) == "static:1"
+
+    @pytest.mark.parametrize("answer", [None, 42, b"video", "", "a\n"])
+    def test_a_bad_answer_is_refused(self, app, answer):
+        with pytest.raises(TaskLockError, match="lock name"):
+            app.task(lambda: None, key=lambda: answer).delay()
+        assert app.all() == []
+
+    def test_its_error_is_the_publishers(self, app):
+        with pytest.raises(ZeroDivisionError):
+            app.task(lambda x: None, key=lambda x: f"{1 / x}").delay(0)
+        assert app.all() == []
+
+
+class TestTravels:
+    """Computed where it is published, and nowhere else."""
+
+    def test_a_template_that_differs_on_the_worker(self, app):
+        """Gold standard 8.29: a deploy between publish and run."""
+        held = []
+
+        def body(x):
+            held.extend(name for name in ("old:1", "new:1") if TaskLock(name).locked())
+
+        task = app.task(body, key="old:{x}")
+        task.delay(1)
+        type(task).key = "new:{x}"
+        assert app.run() == ("SUCCESS", None)
+        assert held == ["old:1"]
+
+    @pytest.mark.database
+    @pytest.mark.django_db
+    def test_a_row_that_was_deleted(self, app):
+        """Gold standard 8.29: the key needs a row that is gone when the task runs."""
+        ran = []
+        task = app.task(
+            lambda pk: ran.append(TaskLock("status:uploading").locked()),
+            key=lambda pk: f"status:{Video.objects.get(pk=pk).status}",
+        )
+        video = Video.objects.create()
+        assert video.status == "uploading"
+        task.delay(video.pk)
+        video.delete()
+        assert app.run() == ("SUCCESS", None)
+        assert ran == [True]
+
+    def test_a_retry_with_other_arguments(self, app):
+        def body(self, x):
+            if x == 1:
+                raise self.retry(args=(2,), countdown=0)
+            return x
+
+        task = app.task(body, bind=True, key="v:{x}")
+        task.delay(1)
+        assert app.run()[0] == "RETRY"
+        message = app.take()
+        assert (message.args, message.key) == ([2], "v:1")
+        assert app.run(message) == ("SUCCESS", 2)
+
+    def test_published_by_name(self, app):
+        """There nobody knew the task: the worker computes the key, once."""
+        held = []
+
+        def body(self, x):
+            held.append(TaskLock(f"v:{x}").locked())
+            if not self.request.retries:
+                raise self.retry(args=(2,), countdown=0)
+
+        task = app.task(body, bind=True, key="v:{x}")
+        app.app.send_task(task.name, (1,))
+        assert app.run()[0] == "RETRY"
+        message = app.take()
+        assert message.key == "v:1"
+        assert app.run(message) == ("SUCCESS", None)
+        assert held == [True, False]
+
+    def test_the_header_is_plain(self, app):
+        task = app.task(lambda x: None, key="v:{x}")
+        task.once(timeout=timedelta(minutes=2), lease=None).delay(1)
+        assert app.take().ours == {"key": "v:1", "once": {"timeout": 120.0, "lease": None}}
+
+
+class TestLockAttribute:
+    """``task.lock``: as that of the decorators."""
+
+    def test_name(self, app):
+        task = app.task(lambda video_id, quality, x=1: None, key="video:{video_id}:{x}")
+        assert task.lock.name(video_id=42) == "video:42:1"  # what the name does not use is not asked for
+        with pytest.raises(TaskLockError, match="also needs video_id"):
+            task.lock.name(quality=1)
+        default = app.task(lambda a, b=2: None)
+        assert default.lock.name(a=1) == default.lock.name(a=1, b=2)
+        with pytest.raises(TypeError):
+            default.lock.name(b=1)
+
+    def test_is_locked_and_info(self, app):
+        task = app.task(lambda a, b=2: None)
+        assert not task.lock.is_locked(a=1)
+        assert task.lock.info(a=1) is None
+        with TaskLock(task.lock.name(a=1)):
+            assert task.lock.is_locked(a=1, b=2)
+            assert not task.lock.is_locked(a=1, b=3)
+            assert task.lock.info(a=1).holder
+            assert elsewhere(lambda: task.lock.is_locked(a=1))
+
+    def test_inside_of_the_body(self, app):
+        seen = []
+
+        def body(self, a, b=2):
+            seen.append(self.lock.info(a=a).task_id == self.request.id)
+
+        task = app.task(body, bind=True)
+        task.delay(1)
+        assert app.run() == ("SUCCESS", None)
+        assert seen == [True]
+
+
+def test_no_limit_of_digits():
+    """Python refuses to write longer integers in decimal."""
+    assert sys.get_int_max_str_digits() < 5000
+    assert fingerprint({"x": 10**5000}) != fingerprint({"x": 10**5000 + 1})

@@ -1,0 +1,325 @@
+"""One message, several deliveries: of a slow run, of a dead one, of a last try. Never skipped, and run once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from celery import chord
+
+from django_tasklock.celery import parked_messages
+from tests.support.celery_site.journal import most_at_once
+from tests.support.celery_site.redelivery_tasks import MACHINE, PAUSE, collect, late_once
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.celery_site.fixtures"]
+pytestmark = [pytest.mark.redis]
+SITE_TASKS = ["tests.support.celery_site.redelivery_tasks", "tests.support.celery_site.once_tasks"]
+
+WORDS = ("skip", "raise", "wait", "retry", "reject", "queue", "coalesce")
+AGAIN = "duplicate: "
+
+
+def said(worker, text, times=1):
+    return worker.log().count(text) >= times
+
+
+def nothing_is_left(site):
+    site.wait_until(lambda: not parked_messages() and not site.locks.keys("task_lock:*"), 15)
+
+
+class TestTheFirstLives:
+    """The visibility timeout brings a message again whose task still runs."""
+
+    def test_two_seconds_and_a_task_of_six(self, celery_site):
+        celery_site.configure(visibility_timeout=2)
+        worker = celery_site.worker(concurrency=2)
+        result = celery_site.publish("late_once", "a", seconds=6)
+        state, value = celery_site.outcome(result)
+        assert (state, value["status"]) == ("SUCCESS", "success")
+        assert said(worker, AGAIN)
+        assert len(celery_site.events("start", "a")) == 1
+        nothing_is_left(celery_site)
+
+    def test_a_worker_with_free_slots(self, celery_site):
+        """The same for a decorated task; its row is dropped although the word is skip."""
+        celery_site.configure(visibility_timeout=1)
+        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
+        result = celery_site.publish("late_skip", "a", until=gate)
+        celery_site.wait_until(lambda: said(worker, AGAIN))
+        assert result.state == "PENDING"
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        assert len(celery_site.events("start", "a")) == 1
+        nothing_is_left(celery_site)
+
+    def test_a_worker_with_one_slot(self, celery_site):
+        """The other delivery lies in the worker's buffer until the first has finished."""
+        celery_site.configure(visibility_timeout=1)
+        worker, gate = celery_site.worker(concurrency=1, prefetch=4), celery_site.gate()
+        result = celery_site.publish("late_once", "a", until=gate)
+        celery_site.wait_until(lambda: said(worker, f"late_once[{result.id}] received", 2))
+        gate.open()
+        celery_site.wait_until(lambda: said(worker, "it has succeeded"))
+        assert celery_site.result(result).result["status"] == "success"
+        assert len(celery_site.events("start", "a")) == 1
+        nothing_is_left(celery_site)
+
+    def test_two_workers(self, celery_site):
+        celery_site.configure(visibility_timeout=1)
+        workers = [celery_site.worker(concurrency=1), celery_site.worker(concurrency=1)]
+        gate = celery_site.gate()
+        result = celery_site.publish("late_once", "a", until=gate)
+        celery_site.wait_until(lambda: any(said(worker, AGAIN) for worker in workers))
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        assert len(celery_site.events("start", "a")) == 1
+
+    def test_the_first_lies_in_a_buffer_while_the_second_runs(self, celery_site):
+        """It says nothing of a redelivery, and comes after the work is done: it has lain there for too long."""
+        celery_site.configure(visibility_timeout=1)
+        busy, gate = celery_site.worker(concurrency=1, prefetch=2), celery_site.gate()
+        celery_site.publish("hold", "blocker", until=gate)
+        celery_site.started("blocker")
+        result = celery_site.publish("late_once", "a")
+        celery_site.wait_until(lambda: said(busy, f"late_once[{result.id}] received"))
+        celery_site.worker(concurrency=1)
+        assert celery_site.outcome(result)[0] == "SUCCESS"
+        gate.open()
+        celery_site.wait_until(lambda: said(busy, AGAIN))
+        assert len(celery_site.events("start", "a")) == 1
+
+    def test_both_wait_for_the_lock_of_another(self, celery_site):
+        celery_site.configure(visibility_timeout=1)
+        worker, gate = celery_site.worker(concurrency=3), celery_site.gate()
+        celery_site.publish("once_hold", "a", until=gate)
+        celery_site.started("a")
+        result = celery_site.publish("late_once", "a", once={"on_conflict": "wait"})
+        celery_site.wait_until(lambda: said(worker, f"late_once[{result.id}] received", 2))
+        celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 2)
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        celery_site.wait_until(lambda: said(worker, AGAIN))
+        assert len(celery_site.events("start", "a")) == 2
+        assert most_at_once(celery_site.events(key="a")) == 1
+
+    def test_a_member_of_a_chord(self, celery_site):
+        celery_site.configure(visibility_timeout=1)
+        worker, gate = celery_site.worker(concurrency=4), celery_site.gate()
+        result = chord([late_once.s("a", until=gate), late_once.s("b", until=gate)])(collect.s("c"))
+        celery_site.wait_until(lambda: said(worker, AGAIN, 2))
+        assert celery_site.events("collected") == []
+        gate.open()
+        state, members = celery_site.outcome(result)
+        assert state == "SUCCESS"
+        assert sorted(member["key"] for member in members) == ["a", "b"]
+        celery_site.publish("late_once", "last")  # whatever came before it has been dealt with
+        celery_site.started("last")
+        assert len(celery_site.events("collected")) == 1
+        assert len(celery_site.events("start")) == 3
+
+    def test_published_twice_by_hand(self, celery_site):
+        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
+        result = celery_site.publish("late_once", "a", until=gate, options={"task_id": "mine"})
+        celery_site.started("a")
+        celery_site.publish("late_once", "a", until=gate, options={"task_id": "mine"})
+        celery_site.wait_until(lambda: said(worker, AGAIN))
+        assert celery_site.result(result).state == "PENDING"
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        assert len(celery_site.events("start", "a")) == 1
+
+    def test_a_task_id_that_is_used_again(self, celery_site):
+        """What succeeded yesterday says nothing of today's message, which a worker that died had in its buffer."""
+        celery_site.configure(visibility_timeout=1)
+        worker = celery_site.worker(concurrency=1, prefetch=2)
+        again = {"task_id": "nightly"}
+        celery_site.outcome(celery_site.publish("late_once", "a", options=again))
+        backend = celery_site.app.backend
+        yesterday = {**backend.get_task_meta("nightly"), "date_done": "2020-01-01T00:00:00+00:00"}
+        backend.client.set(backend.get_key_for_task("nightly"), backend.encode(yesterday))
+        celery_site.publish("hold", "blocker", until=celery_site.gate())
+        celery_site.started("blocker")
+        celery_site.publish("late_once", "a", options=again)
+        celery_site.wait_until(lambda: said(worker, "late_once[nightly] received", 2))
+        worker.kill()
+        celery_site.worker(concurrency=2)
+        celery_site.started("a", 2)
+
+    def test_of_two_at_once_the_other_runs_in_between(self, celery_site, monkeypatch):
+        """The second has looked around when the first ends; it looks again with the lock in hand."""
+        celery_site.configure(visibility_timeout=1)
+        first, gate = celery_site.worker(concurrency=1), celery_site.gate()
+        pause = celery_site.gate()
+        result = celery_site.publish("late_once", "a", until=gate)
+        celery_site.started("a")
+        monkeypatch.setenv(PAUSE, pause)
+        second = celery_site.worker(concurrency=1)
+        celery_site.wait_until(lambda: celery_site.events("welcomed"))
+        gate.open()
+        celery_site.outcome(result)
+        celery_site.wait_until(lambda: celery_site.lock("hold:a") is None)
+        pause.open()
+        celery_site.wait_until(lambda: said(second, "it has succeeded"))
+        assert len(celery_site.events("start", "a")) == 1
+        assert not said(first, AGAIN)
+
+
+class TestTheFirstDied:
+    @pytest.mark.parametrize("kind", ["late_once", "late_"])
+    def test_every_word_takes_over_at_once(self, celery_site, kind):
+        """Gold standard 8: skip and a late acknowledgement were a SUCCESS of work that nobody did."""
+        celery_site.configure(lease=60)
+        worker, gate = celery_site.worker(concurrency=len(WORDS)), celery_site.gate()
+        results = {}
+        for word in WORDS:
+            more = {"once": {"on_conflict": word}} if kind == "late_once" else {}
+            task = kind if kind == "late_once" else f"late_{word}"
+            results[word] = celery_site.publish(task, word, until=gate, **more)
+        for start in [celery_site.started(word) for word in WORDS]:
+            worker.kill_one(start.pid)
+        for word in WORDS:
+            celery_site.started(word, 2, 15)
+        gate.open()
+        for word in WORDS:
+            state, value = celery_site.outcome(results[word])
+            assert (word, state, value["status"]) == (word, "SUCCESS", "success")
+            mine = [one for one in celery_site.events() if one.event == "killed" or one.key == word]
+            assert most_at_once(mine) == 1
+        nothing_is_left(celery_site)
+
+    @pytest.mark.parametrize("task", ["outer", "async_outer"])
+    def test_a_locked_function_inside_of_the_task(self, celery_site, task):
+        celery_site.configure(lease=60)
+        worker, gate = celery_site.worker(concurrency=1), celery_site.gate()
+        result = celery_site.publish(task, "a", until=gate)
+        worker.kill_one(celery_site.started("a").pid)
+        celery_site.started("a", 2, 15)
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+
+    def test_a_guarded_row(self, celery_site):
+        celery_site.configure(lease=60)
+        worker, gate = celery_site.worker(concurrency=1), celery_site.gate()
+        video = Video.objects.create(status="uploading")
+        result = celery_site.publish("video_skip", video.pk, until=gate)
+        worker.kill_one(celery_site.started(video.pk).pid)
+        celery_site.started(video.pk, 2, 15)
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        video.refresh_from_db()
+        assert video.status == "ready"
+
+
+class TestAnotherMachine:
+    """Nobody here can see whether the first delivery's process lives."""
+
+    def test_it_does_not(self, celery_site, monkeypatch):
+        celery_site.configure(lease=3, visibility_timeout=1)
+        monkeypatch.setenv(MACHINE, "elsewhere")
+        first, gate = celery_site.worker(concurrency=1), celery_site.gate()
+        result = celery_site.publish("late_skip", "a", until=gate)
+        celery_site.started("a")
+        first.kill()
+        died = time.monotonic()
+        monkeypatch.delenv(MACHINE)
+        celery_site.worker(concurrency=1)
+        again = celery_site.started("a", 2)
+        assert again.time - died > 0.9  # renewed for the last time at most a third of the lease before
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+
+    def test_it_does(self, celery_site, monkeypatch):
+        celery_site.configure(lease=3, visibility_timeout=1)
+        monkeypatch.setenv(MACHINE, "elsewhere")
+        celery_site.worker(concurrency=1)
+        gate = celery_site.gate()
+        result = celery_site.publish("late_skip", "a", until=gate)
+        celery_site.started("a")
+        monkeypatch.delenv(MACHINE)
+        second = celery_site.worker(concurrency=1)
+        celery_site.wait_until(lambda: said(second, AGAIN))
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        assert len(celery_site.events("start", "a")) == 1
+
+    def test_it_ends_while_the_second_watches(self, celery_site, monkeypatch):
+        """Who waits is woken by the release, before Celery has stored the first one's result."""
+        celery_site.configure(lease=60, visibility_timeout=1)
+        monkeypatch.setenv(MACHINE, "elsewhere")
+        celery_site.worker(concurrency=1)
+        gate = celery_site.gate()
+        result = celery_site.publish("late_skip", "a", until=gate)
+        celery_site.started("a")
+        monkeypatch.delenv(MACHINE)
+        second = celery_site.worker(concurrency=1)
+        celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 1)
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        celery_site.wait_until(lambda: said(second, AGAIN))
+        assert len(celery_site.events("start", "a")) == 1
+
+
+class TestItComesBackByItself:
+    """The broker brings the same message again, although its worker did not die of it."""
+
+    def test_out_of_the_line_and_its_worker_is_stopped(self, celery_site):
+        celery_site.configure(lease=60, visibility_timeout=2)
+        worker, hold, gate = celery_site.worker(concurrency=1), celery_site.gate(), celery_site.gate()
+        celery_site.publish("queued_hold", "a", until=hold)
+        celery_site.started("a")
+        late = celery_site.worker(concurrency=1)
+        result = celery_site.publish("late_hold", "a", until=gate)
+        celery_site.wait_until(lambda: result.state == "PARKED")
+        hold.open()
+        start = celery_site.started("a", 2)
+        assert start.task_id == result.id
+        stopped = worker if start.pid in worker.children() else late
+        stopped.quit()
+        stopped.ended()
+        gate.open()
+        celery_site.started("a", 3)
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        nothing_is_left(celery_site)
+
+    def test_out_of_the_line_and_given_back_by_its_body(self, celery_site):
+        worker, hold, gate = celery_site.worker(concurrency=2), celery_site.gate(), celery_site.gate()
+        celery_site.publish("queued_hold", "a", until=hold)
+        celery_site.started("a")
+        result = celery_site.publish("rejected_once", "a", until=gate)
+        celery_site.wait_until(lambda: result.state == "PARKED")
+        hold.open()
+        celery_site.wait_until(lambda: len(celery_site.events("tried")) >= 6)
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        assert not said(worker, "CrashLoop")  # its workers did not die of it
+        nothing_is_left(celery_site)
+
+    def test_its_next_page_takes_its_place(self, celery_site):
+        """``replace()`` publishes another message with the same id, before the first has left its lock."""
+        worker, leave = celery_site.worker(concurrency=3), celery_site.gate()
+        result = celery_site.publish("replaced", "a", 0, leave)
+        celery_site.wait_until(lambda: said(worker, f"replaced[{result.id}] received", 2))
+        celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 1)
+        leave.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        assert [event.more["page"] for event in celery_site.events("page")] == [0, 1, 2]
+
+
+class TestRetry:
+    """Celery's own retry of mine."""
+
+    @pytest.mark.parametrize("keeps", [False, True])
+    def test_it_comes_before_the_lock_is_free(self, celery_site, keeps):
+        worker, leave = celery_site.worker(concurrency=2), celery_site.gate()
+        result = celery_site.publish("retrying", "a", leave=leave, once={"retry_keeps_lock": keeps})
+        celery_site.wait_until(lambda: len(celery_site.events("try")) == 1)
+        celery_site.wait_until(lambda: said(worker, f"retrying[{result.id}] received", 2))
+        if not keeps:
+            celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 1)
+        leave.open()
+        state, value = celery_site.outcome(result)
+        assert (state, value["status"]) == ("SUCCESS", "success")
+        assert [event.more["retries"] for event in celery_site.events("try")] == [0, 1]
+        assert not said(worker, AGAIN)
+        nothing_is_left(celery_site)

@@ -1,0 +1,811 @@
+"""Uniqueness at publish time: a second ``delay()`` gives the ``AsyncResult`` of the first, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+from celery.exceptions import Ignore, Reject
+from celery.signals import before_task_publish
+from django.db import transaction
+
+from django_tasklock import TaskLock, TaskLockAcquireError, get_lock_info, list_all_task_locks
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.memory import MemoryBackend, reset
+from django_tasklock.celery import parked_messages
+from django_tasklock.celery.promotion import promote
+from django_tasklock.celery.unique import PROVISIONAL
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.heartbeat import heartbeat
+from tests.support.celery_site import journal
+from tests.support.celery_site.configuration import ENVIRONMENT
+from tests.support.celery_site.journal import most_at_once
+from tests.support.guards import GUARD, MEMORY, elsewhere
+from tests.support.once_app import OnceApp, once_app
+from tests.support.proxy import Proxy, scripts
+from tests.support.redis_server import RedisServer
+from tests.support.stores import eventually
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.redis_fixtures"]
+SITE_TASKS = ["tests.support.celery_site.api_tasks"]
+
+BOTH = pytest.mark.parametrize("until", ["until_start", "until_finish"])
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def app(settings: Any) -> Iterator[OnceApp]:
+    settings.TASKLOCK = {**MEMORY, "TIMEOUT": 1000}
+    reset()
+    with once_app() as made:
+        yield made
+
+
+def unique_locks() -> list[Any]:
+    return [info for info in list_all_task_locks() if info.name.startswith("unique:")]
+
+
+class TestPublishing:
+    @BOTH
+    def test_the_second_gives_the_first(self, app, until):
+        task = app.task(lambda x, y=1: None, unique=until)
+        first = task.delay(1)
+        for second in (task.delay(1), task.delay(x=1), task.apply_async((1,), countdown=9), task.s(1).apply_async()):
+            assert (second.id, type(second)) == (first.id, type(first))
+        other = task.delay(2)
+        assert other.id != first.id
+        assert [message.id for message in app.all()] == [first.id, other.id]
+
+    def test_of_one_call(self, app):
+        task = app.task(key="a")
+        first = task.once(unique="until_start").delay()
+        assert task.once(unique="until_start").delay().id == first.id
+        assert task.once(unique="until_finish").delay().id == first.id
+        assert task.delay().id != first.id  # which did not ask
+        assert len(app.all()) == 2
+        always = app.task(key="b", unique="until_start")
+        assert always.once(unique=None).delay().id != always.once(unique=None).delay().id
+
+    def test_another_task_with_the_same_key_is_published(self, app):
+        """They take turns; the one does not do the other's work."""
+        first, second = (app.task(lambda pk: None, key="video:{pk}", unique="until_finish") for _ in range(2))
+        assert first.delay(1).id != second.delay(1).id
+        assert len(app.all()) == 2
+        assert first.delay(1).id != second.delay(1).id
+        assert app.all() == []
+
+    def test_the_callers_own_key(self, app):
+        task = app.task(unique="until_finish")
+        first = task.once(key="a").delay(1)
+        assert task.once(key="a").delay(2).id == first.id
+        assert task.once(key="b").delay(1).id != first.id
+
+    def test_the_id_that_was_asked_for(self, app):
+        task = app.task(key="a", unique="until_start")
+        first = task.apply_async(task_id="mine")
+        assert first.id == "mine"
+        assert task.delay().id == "mine"
+        assert app.take().id == "mine"
+
+    def test_it_is_told(self, app, caplog):
+        caplog.set_level("INFO", "django_tasklock")
+        task = app.task(key="a", unique="until_start")
+        task.delay()
+        task.delay()
+        assert [record.getMessage() for record in caplog.records if "unique" in record.getMessage()]
+
+    @pytest.mark.parametrize(
+        ("options", "sending", "seconds"),
+        [
+            ({}, {}, 1000),
+            ({"timeout": 50}, {}, 50),
+            ({"timeout": 50, "unique_for": 300}, {}, 300),
+            ({"unique_for": timedelta(minutes=5)}, {}, 300),
+            ({"unique_for": 300}, {"countdown": 5000}, 5300),
+            ({"unique_for": 300}, {"eta": timedelta(seconds=5000)}, 5300),
+            ({"unique_for": 300}, {"eta": "naive"}, 5300),
+            ({"unique_for": 300}, {"eta": "text"}, 5300),
+            ({"unique_for": 300}, {"eta": timedelta(seconds=-5000)}, 300),
+            ({}, {"expires": 60}, 70),
+            ({}, {"expires": timedelta(seconds=60)}, 70),
+            ({"expires": 60}, {}, 70),
+            ({"expires": 60}, {"expires": 90}, 100),
+            ({}, {"expires": 60, "countdown": 30}, 70),
+            ({"unique_for": 20}, {"expires": 60}, 20),
+            ({}, {"expires": timedelta(seconds=-60)}, 10),
+        ],
+    )
+    @BOTH
+    def test_how_long_it_may_wait(self, app, options, sending, seconds, until):
+        """Gold standard 8.21: until after it is due, but no longer than it may live; whatever the machine's zone."""
+        sending = dict(sending)
+        for word in ("eta", "expires"):
+            given = sending.get(word)
+            if isinstance(given, timedelta):
+                sending[word] = datetime.now(UTC) + given
+            elif isinstance(given, str):
+                due = datetime.now(UTC) + timedelta(seconds=5000)
+                sending[word] = due.replace(tzinfo=None) if given == "naive" else due.isoformat()
+        app.task(key="a", unique=until, **options).apply_async(**sending)
+        (info,) = unique_locks()
+        assert info.ttl == pytest.approx(seconds, abs=3)
+
+    @pytest.mark.parametrize("error", [OSError("no broker"), KeyboardInterrupt(), SystemExit()])
+    def test_what_could_not_be_published_leaves_nothing(self, app, monkeypatch, error):
+        """Gold standard 8.30."""
+        task = app.task(key="a", unique="until_finish")
+        with monkeypatch.context() as broken:
+            broken.setattr(app.app.amqp, "send_task_message", lambda *args, **kwargs: raise_(error))
+            with pytest.raises(type(error)):
+                task.delay()
+        assert get_backend().records() == []
+        assert task.delay().id == app.take().id
+
+    def test_an_argument_that_cannot_be_sent(self, app):
+        task = app.task(lambda x: None, key="a", unique="until_finish")
+        with pytest.raises(Exception, match="not JSON serializable|EncodeError"):
+            task.delay(object())
+        assert get_backend().records() == []
+
+    def test_while_it_is_published_it_is_taken_for_a_short_time(self, app):
+        """Gold standard 8.30: what a publisher leaves behind that dies now."""
+        seen: list[Any] = []
+
+        def look(**details: Any) -> None:
+            seen.extend(unique_locks())
+
+        before_task_publish.connect(look)
+        try:
+            app.task(key="a", unique="until_finish", unique_for=500).delay()
+        finally:
+            before_task_publish.disconnect(look)
+        assert seen[0].ttl == pytest.approx(PROVISIONAL / 1000, abs=1)
+        assert PROVISIONAL <= 10_000
+        assert unique_locks()[0].ttl == pytest.approx(500, abs=2)
+
+    def test_a_lock_of_somebody_without_a_task(self, app):
+        """Not from here: it is published."""
+        task = app.task(key="a", unique="until_finish")
+        with TaskLock(f"unique:{task.name}:a"):
+            assert task.delay().id == app.take().id
+
+
+def raise_(error: BaseException) -> None:
+    raise error
+
+
+class Down(MemoryBackend):
+    """A store that does not answer."""
+
+    def acquire(self, ask: Any) -> Any:
+        raise BackendUnavailable("down", name=ask.name)
+
+
+class TestStoreDown:
+    @pytest.fixture
+    def down(self, app, settings):
+        settings.TASKLOCK = {"BACKEND": f"{__name__}.Down", "LOCATION": "default"}
+        yield
+        heartbeat._leftovers.clear()
+
+    def test_run(self, app, down):
+        task = app.task(key="a", unique="until_finish")
+        assert task.delay().id != task.delay().id
+        for message in app.all():
+            assert "unique" not in message.ours
+            assert app.run(message) == ("SUCCESS", "ran")
+
+    @pytest.mark.parametrize("policy", ["raise", "skip"])
+    def test_raise(self, app, down, policy):
+        """There is no result that a skip could be."""
+        task = app.task(key="a", unique="until_finish", on_unavailable=policy)
+        with pytest.raises(BackendUnavailable):
+            task.delay()
+        assert app.all() == []
+        with pytest.raises(BackendUnavailable):
+            app.task(key="a", unique="until_finish").once(on_unavailable=policy).delay()
+
+    @pytest.mark.redis
+    @pytest.mark.parametrize("policy", ["raise", "run"])
+    def test_a_lost_reply(self, app, proxy: Proxy, name, policy):
+        """The store has it, and nobody is told: it is undone as soon as the store answers again."""
+        task = app.task(key=name, unique="until_finish", on_unavailable=policy)
+        proxy.lose_reply(scripts("acquire"), times=5)
+        if policy == "raise":
+            with pytest.raises(BackendUnavailable):
+                task.delay()
+            assert app.all() == []
+        else:
+            task.delay()
+            assert "unique" not in app.take().ours
+        proxy.heal()
+        eventually(lambda: unique_lock(task, name) is None)
+        assert task.delay().id == app.take().id
+
+
+def unique_lock(task: Any, key: str) -> Any:
+    return get_lock_info(f"unique:{task.name}:{key}")
+
+
+class TestRuns:
+    """From a message, as a worker does."""
+
+    @pytest.mark.parametrize(("until", "free"), [("until_start", True), ("until_finish", False)])
+    def test_while_it_runs(self, app, until, free):
+        task = app.task(lambda self: self.delay().id, bind=True, key="a", unique=until)
+        first = task.delay()
+        state, meanwhile = app.run()
+        assert (state, meanwhile != first.id) == ("SUCCESS", free)
+        second = task.delay()
+        assert second.id != first.id
+        assert (second.id == meanwhile) is free
+        assert [message.id for message in app.all()] == [second.id]
+
+    def test_the_running_one_lives_for_its_lease(self, app):
+        """Renewed, so that a worker that dies does not keep others from being published for long."""
+        task = app.task(lambda: unique_locks()[0].ttl, key="a", unique="until_finish", lease=7, unique_for=500)
+        task.delay()
+        state, ttl = app.run()
+        assert (state, ttl) == ("SUCCESS", pytest.approx(7, abs=1))
+
+    @pytest.mark.parametrize(
+        ("error", "state"),
+        [
+            (ValueError("no"), "FAILURE"),
+            (Ignore(), "IGNORED"),
+            (Reject("no", requeue=False), "REJECTED"),
+            (None, "SUCCESS"),
+        ],
+    )
+    @BOTH
+    def test_over(self, app, error, state, until):
+        """Gold standard 8.32: however it ends, also with a result that is false."""
+        task = app.task(lambda: raise_(error) if error else None, key="a", unique=until)
+        task.delay()
+        assert app.run()[0] == state
+        assert unique_locks() == []
+
+    @pytest.mark.parametrize("on_conflict", ["skip", "raise", "reject"])
+    @BOTH
+    def test_over_without_having_run(self, app, on_conflict, until):
+        task = app.task(key="a", unique=until, on_conflict=on_conflict)
+        task.delay()
+        with TaskLock("a"):
+            elsewhere(app.run)
+        assert app.calls == []
+        assert unique_locks() == []
+
+    def test_over_before_it_was_understood(self, app):
+        """Options that a worker with another version of the code cannot use."""
+        task = app.task(key="a", unique="until_finish", on_conflict="wait")
+        task.once(blocking_timeout=5).delay()
+        type(task).on_conflict = "skip"
+        assert app.run()[0] == "FAILURE"
+        assert unique_locks() == []
+
+    def test_a_row_that_is_not_claimable(self, app, db):
+        task = app.task(
+            lambda pk: None, key="v:{pk}", guard=GUARD, model=Video, unique="until_finish", on_conflict="skip"
+        )
+        video = Video.objects.create(status="ready")
+        task.delay(video.pk)
+        assert app.run()[1]["reason"] == "invalid_state"
+        assert unique_locks() == []
+
+    def test_held_across_retries(self, app):
+        """Gold standard 8.23."""
+
+        def body(self):
+            if self.request.retries < 2:
+                raise self.retry(countdown=600, max_retries=3)
+            return "done"
+
+        task = app.task(body, bind=True, key="a", unique="until_finish", unique_for=300, lease=5)
+        first = task.delay()
+        for _ in range(2):
+            assert app.run()[0] == "RETRY"
+            assert unique_locks()[0].ttl == pytest.approx(900, abs=3)
+            assert task.delay().id == first.id
+        message = app.take()
+        assert message.id == first.id
+        assert app.run(message) == ("SUCCESS", "done")
+        assert unique_locks() == []
+        assert app.all() == []
+
+    def test_until_start_is_over_with_the_first_try(self, app):
+        def body(self):
+            if not self.request.retries:
+                raise self.retry(countdown=600)
+
+        task = app.task(body, bind=True, key="a", unique="until_start")
+        first = task.delay()
+        assert app.run()[0] == "RETRY"
+        second = task.delay()
+        assert second.id != first.id
+        again, other = app.all()
+        assert (again.id, other.id) == (first.id, second.id)
+        assert app.run(again) == ("SUCCESS", None)
+        assert task.delay().id == second.id  # whose lock the first one's second try left alone
+
+    @pytest.mark.parametrize("retries", [0, 3])
+    def test_autoretry(self, app, retries):
+        task = app.task(
+            lambda: 1 / 0, key="a", unique="until_finish", autoretry_for=(ZeroDivisionError,), max_retries=3
+        )
+        first = task.delay()
+        assert app.run(retries=retries)[0] == ("FAILURE" if retries else "RETRY")
+        assert (task.delay().id == first.id) is not bool(retries)
+
+    def test_an_error_before_the_body_is_not_retried(self, app):
+        """``autoretry_for`` is around the body, so this is the end."""
+        task = app.task(key="a", unique="until_finish", on_conflict="raise", autoretry_for=(Exception,), max_retries=3)
+        task.delay()
+        with TaskLock("a"):
+            state, error = elsewhere(app.run)
+        assert (state, type(error)) == ("FAILURE", TaskLockAcquireError)
+        assert unique_locks() == []
+
+    def test_a_retry_of_one_sent_by_name_is_always_sent(self, app):
+        """Nobody knew that it was unique: it does not become so, or it would give way to another one and be lost."""
+
+        def body(self):
+            if not self.request.retries:
+                raise self.retry(countdown=0)
+
+        task = app.task(body, bind=True, key="a", unique="until_finish")
+        app.app.send_task(task.name)
+        message = app.take()
+        other = task.delay()
+        assert app.run(message)[0] == "RETRY"
+        assert [each.id for each in app.all()] == [other.id, message.id]
+
+    def test_postponed(self, app):
+        task = app.task(key="a", unique="until_finish", on_conflict="retry", unique_for=300)
+        first = task.delay()
+        with TaskLock("a", timeout=50):
+            assert elsewhere(app.run)[0] == "RETRY"
+        assert task.delay().id == first.id
+        assert unique_locks()[0].ttl >= 299
+        assert app.run() == ("SUCCESS", "ran")
+        assert unique_locks() == []
+
+    @pytest.mark.database
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("on_conflict", ["queue", "coalesce"])
+    @BOTH
+    def test_parked(self, app, on_conflict, until):
+        task = app.task(key="a", unique=until, on_conflict=on_conflict, unique_for=300)
+        first = task.delay()
+        with TaskLock("a"):
+            elsewhere(app.run)
+            assert [row.task_id for row in parked_messages("a")] == [first.id]
+            assert task.delay().id == first.id
+        assert task.once(unique=None).delay().id != first.id
+        app.all()
+        assert promote("a", app.app)
+        assert task.delay().id == first.id
+        message = app.take()
+        assert message.id == first.id
+        assert app.run(message) == ("SUCCESS", "ran")
+        assert unique_locks() == []
+        assert parked_messages() == []
+
+    @pytest.mark.parametrize("late", [True, False])
+    def test_requeued(self, app, late):
+        """Only what is acknowledged late can come back."""
+        task = app.task(lambda: raise_(Reject("again", requeue=True)), key="a", unique="until_finish", acks_late=late)
+        first = task.delay()
+        assert app.run()[0] == "REJECTED"
+        assert (task.delay().id == first.id) is late
+
+    @BOTH
+    def test_the_first_message_comes_again(self, app, until):
+        """After the second was published: the lock of that one is not touched."""
+        task = app.task(key="a", unique=until)
+        task.delay()
+        message = app.take()
+        assert app.run(message) == ("SUCCESS", "ran")
+        second = task.delay()
+        assert app.run(message) == ("SUCCESS", "ran")  # it has not been acknowledged, for all this worker knows
+        assert task.delay().id == second.id
+        assert app.run() == ("SUCCESS", "ran")
+        assert unique_locks() == []
+
+    def test_no_lock_when_eager(self, app):
+        app.app.conf.task_always_eager = True
+        task = app.task(key="a", unique="until_finish")
+        assert task.delay().id != task.delay().id
+        assert len(app.calls) == 2
+        assert get_backend().records() == []
+
+
+class TestCanvas:
+    """Who was given an id beforehand is waited for, so it is published in any case."""
+
+    @BOTH
+    def test_a_group(self, app, until):
+        task = app.task(lambda x: None, key="v:{x}", unique=until)
+        first = task.delay(1)
+        result = group(task.s(1), task.s(1), task.s(2), app=app.app).apply_async()
+        messages = app.all()
+        assert [message.id for message in messages] == [first.id, *(each.id for each in result.children)]
+        assert ["unique" in message.ours for message in messages] == [True, False, False, True]
+        for message in messages:
+            assert app.run(message) == ("SUCCESS", None)
+        assert unique_locks() == []
+
+    def test_a_chain(self, app):
+        task = app.task(lambda x: x, key="v", unique="until_finish")
+        task.delay(0)
+        result = chain(task.s(1), task.s(), task.s(), app=app.app).apply_async()
+        ids = []
+        while (message := app.take()) is not None:
+            ids.append(message.id)
+            assert app.run(message)[0] == "SUCCESS"
+        assert ids[1:] == [result.parent.parent.id, result.parent.id, result.id]
+        assert unique_locks() == []
+
+    def test_on_workers(self, celery_site):
+        """The chord ends although all of its members, and others, have one key."""
+        celery_site.worker(concurrency=4)
+        add = celery_site.task("unique_add")
+        for header in ([1, 1, 1], [1, 2, 3]):
+            header = [add.s(number) for number in header]
+            assert celery_site.outcome(chord(header)(add.s()))[0] == "SUCCESS"
+        assert celery_site.outcome(chain(add.s(1), add.s(), add.s()).apply_async()) == ("SUCCESS", 4)
+        assert sorted(group([add.s(5), add.s(5)]).apply_async().get(timeout=30, disable_sync_subtasks=False)) == [6, 6]
+        celery_site.wait_until(lambda: unique_locks() == [], 10)
+
+
+class TestTransactions:
+    """Gold standard 8.30, with real transactions."""
+
+    pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
+
+    def test_rolled_back(self, app):
+        task = app.task(key="a", unique="until_finish")
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            task.delay_on_commit()
+            assert get_backend().records() == []
+            1 / 0  # noqa: B018
+        assert get_backend().records() == []
+        assert app.all() == []
+        assert task.delay().id == app.take().id
+
+    def test_a_savepoint_rolled_back(self, app):
+        task = app.task(lambda x: None, key="v:{x}", unique="until_finish")
+        with transaction.atomic():
+            with pytest.raises(ZeroDivisionError), transaction.atomic():
+                task.delay_on_commit(1)
+                1 / 0  # noqa: B018
+            task.delay_on_commit(2)
+        assert [message.key for message in app.all()] == ["v:2"]
+        assert [info.name for info in unique_locks()] == [f"unique:{task.name}:v:2"]
+        assert task.delay(1).id == app.take().id
+
+    def test_twice_in_one(self, app):
+        task = app.task(key="a", unique="until_finish")
+        with transaction.atomic():
+            task.delay_on_commit()
+            task.once(timeout=9).delay_on_commit()
+        assert len(app.all()) == 1
+
+    def test_the_winner_rolls_back_after_the_loser_gave_up(self, app):
+        """Nobody gives up for one that is not committed."""
+        task = app.task(key="a", unique="until_finish")
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            task.delay_on_commit()
+            loser = elsewhere(task.delay)
+            1 / 0  # noqa: B018
+        assert app.take().id == loser.id
+
+    def test_killed_before_the_commit(self, celery_site):
+        dead = publisher(
+            celery_site,
+            """
+            from django.db import transaction
+            from tests.testapp.models import Video
+            with transaction.atomic():
+                Video.objects.create(status="lost")
+                unique_hold.delay_on_commit("a")
+                os.kill(os.getpid(), signal.SIGKILL)
+            """,
+        )
+        assert dead.wait(30) == -signal.SIGKILL
+        assert not Video.objects.filter(status="lost").exists()
+        assert celery_site.locks.keys() == []
+        assert celery_site.waiting() == 0
+        celery_site.worker()
+        with transaction.atomic():
+            celery_site.task("unique_hold").delay_on_commit("a")
+        celery_site.started("a")
+        celery_site.wait_until(lambda: unique_locks() == [], 10)
+
+
+def publisher(site: Any, code: str, **more: Any) -> subprocess.Popen[str]:
+    """A process that publishes."""
+    whole = """
+        import os, signal, sys
+        import django
+        django.setup()
+        from tests.support.celery_site.configuration import Configuration
+        app = Configuration.here().make_app()
+        from celery.signals import before_task_publish
+        from tests.support.celery_site.api_tasks import unique_hold
+    """
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.support.celery_site.settings",
+        ENVIRONMENT: site.configuration.as_json(),
+        journal.ENVIRONMENT: str(site.journal_file),
+    }
+    command = [sys.executable, "-c", textwrap.dedent(whole) + textwrap.dedent(code)]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **more)
+
+
+class TestProcesses:
+    """What happens to publishers and workers."""
+
+    def test_a_publisher_is_killed_while_it_publishes(self, celery_site):
+        """Gold standard 8.30: between taking the lock and sending the message."""
+        dead = publisher(
+            celery_site,
+            """
+            before_task_publish.connect(lambda **details: os.kill(os.getpid(), signal.SIGKILL), weak=False)
+            unique_hold.delay("a")
+            """,
+        )
+        assert dead.wait(30) == -signal.SIGKILL
+        task = celery_site.task("unique_hold")
+        key = f"task_lock:unique:{task.name}:u:a"
+        assert celery_site.waiting() == 0
+        assert 0 < celery_site.locks.pttl(key) <= 10_000
+        celery_site.locks.pexpire(key, 50)  # ten seconds later
+        celery_site.wait_until(lambda: not celery_site.locks.exists(key), 10)
+        celery_site.worker()
+        assert celery_site.outcome(task.delay("a"))[0] == "SUCCESS"
+
+    def test_publishers_race(self, celery_site):
+        """From processes and from threads: one message."""
+        racers = [
+            publisher(
+                celery_site,
+                """
+                print("ready", flush=True)
+                sys.stdin.readline()
+                print(*{unique_hold.delay("a").id for _ in range(20)})
+                """,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            for _ in range(3)
+        ]
+        for racer in racers:
+            assert racer.stdout.readline() == "ready\n"
+        found: list[str] = []
+        threads = [
+            threading.Thread(target=lambda: found.append(celery_site.task("unique_hold").delay("a").id))
+            for _ in range(4)
+        ]
+        for racer in racers:
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        for thread in threads:
+            thread.start()
+        said = {word for racer in racers for word in racer.communicate(timeout=30)[0].split()}
+        for thread in threads:
+            thread.join()
+        assert said == set(found)
+        assert len(said) == 1
+        assert celery_site.waiting() == 1
+
+    def test_from_start_to_end(self, celery_site):
+        gate = celery_site.gate()
+        task = celery_site.task("unique_hold")
+        first = task.delay("a", until=gate)
+        assert task.delay("a").id == first.id
+        celery_site.worker(concurrency=2)
+        celery_site.started("a")
+        assert task.delay("a").id == first.id
+        gate.open()
+        assert celery_site.outcome(task.delay("a"))[0] == "SUCCESS"
+        celery_site.wait_until(lambda: unique_locks() == [], 10)
+        second = task.delay("a")
+        assert second.id != first.id
+        assert celery_site.outcome(second)[0] == "SUCCESS"
+        assert len(celery_site.events("start", key="a")) == 2
+
+    def test_until_start_one_runs_and_one_waits(self, celery_site):
+        celery_site.worker(concurrency=4)
+        gate = celery_site.gate()
+        task = celery_site.task("unique_start")
+        first = task.delay("a", until=gate)
+        celery_site.started("a")
+        second = task.delay("a")
+        assert second.id != first.id
+        celery_site.wait_until(lambda: parked_messages("u:a"), 20)
+        assert {task.delay("a").id for _ in range(10)} == {second.id}
+        gate.open()
+        assert celery_site.outcome(second)[0] == "SUCCESS"
+        celery_site.wait_until(lambda: unique_locks() == [], 10)
+        assert len(celery_site.events("start", key="a")) == 2
+        assert most_at_once(celery_site.events(key="a")) == 1
+
+    def test_retried(self, celery_site):
+        """Gold standard 8.23: while it waits for its second try."""
+        celery_site.worker(concurrency=2)
+        gate = celery_site.gate()
+        task = celery_site.task("unique_retry")
+        first = task.delay("a", 0.5, until=gate)
+        celery_site.wait_until(lambda: celery_site.events("retry", key="a"), 20)
+        celery_site.wait_until(lambda: first.state == "RETRY", 20)
+        assert task.delay("a", 0.5).id == first.id
+        celery_site.started("a")
+        assert task.delay("a", 0.5).id == first.id
+        gate.open()
+        assert celery_site.outcome(first)[0] == "SUCCESS"
+        celery_site.wait_until(lambda: unique_locks() == [], 10)
+
+    def test_revoked_before_it_began(self, celery_site):
+        """Gold standard 8.31."""
+        worker = celery_site.worker()
+        task = celery_site.task("unique_hold")
+        first = task.apply_async(("a",), countdown=3600)
+        celery_site.wait_until(lambda: f"{first.id}] received" in worker.log(), 20)
+        first.revoke()
+        celery_site.wait_until(lambda: "Tasks flagged as revoked" in worker.log(), 20)
+        assert task.delay("a").id == first.id  # it is still in the queue
+        again = task.s("b").apply_async(countdown=1)
+        again.revoke()
+        celery_site.wait_until(lambda: celery_site.outcome(again)[0] == "REVOKED", 20)
+        celery_site.wait_until(lambda: unique_lock(task, "u:b") is None, 20)
+        second = task.delay("b")
+        assert second.id != again.id
+        assert celery_site.outcome(second)[0] == "SUCCESS"
+
+    def test_expired(self, celery_site):
+        task = celery_site.task("unique_hold")
+        first = task.apply_async(("a",), expires=0.2)
+        assert unique_lock(task, "u:a").ttl <= 10.2
+        due = datetime.now(UTC) + timedelta(seconds=0.3)
+        celery_site.wait_until(lambda: datetime.now(UTC) > due, 5)
+        celery_site.worker()
+        assert celery_site.outcome(first)[0] == "REVOKED"
+        celery_site.wait_until(lambda: unique_lock(task, "u:a") is None, 5)
+        assert celery_site.outcome(task.delay("a"))[0] == "SUCCESS"
+
+    def test_a_purged_queue_heals_by_itself(self, celery_site):
+        """Gold standard 8.31: after ``unique_for``."""
+        task = celery_site.task("unique_hold").once(unique_for=0.5)
+        first = task.delay("a")
+        celery_site.app.control.purge()
+        assert task.delay("a").id == first.id
+        celery_site.wait_until(lambda: unique_locks() == [], 5)
+        celery_site.worker()
+        second = task.delay("a")
+        assert second.id != first.id
+        assert celery_site.outcome(second)[0] == "SUCCESS"
+
+    def test_a_worker_is_killed_in_mid_run(self, celery_site):
+        """Free after the lease, long before the timeout."""
+        celery_site.configure(lease=1.5, timeout=600)
+        worker = celery_site.worker()
+        gate = celery_site.gate()
+        task = celery_site.task("unique_hold")
+        first = task.delay("a", until=gate)
+        celery_site.started("a")
+        celery_site.wait_until(lambda: unique_lock(task, "u:a").ttl <= 1.5, 10)
+        worker.kill()
+        assert task.delay("a").id == first.id
+        celery_site.wait_until(lambda: unique_locks() == [], 5)
+        assert task.delay("a").id != first.id
+
+    def test_a_child_is_killed_in_mid_run(self, celery_site):
+        """Free at once: the worker sees it die."""
+        celery_site.configure(lease=60)
+        worker = celery_site.worker()
+        task = celery_site.task("unique_hold")
+        first = task.delay("a", until=celery_site.gate())
+        worker.kill_one(celery_site.started("a").pid)
+        assert celery_site.outcome(first)[0] == "FAILURE"
+        celery_site.wait_until(lambda: unique_locks() == [], 10)
+        second = task.delay("a")
+        assert second.id != first.id
+        assert celery_site.outcome(second)[0] == "SUCCESS"
+
+    def test_a_child_is_killed_and_the_message_comes_back(self, celery_site):
+        celery_site.configure(lease=60)
+        worker = celery_site.worker(concurrency=2)
+        gate = celery_site.gate()
+        task = celery_site.task("late_unique")
+        first = task.delay("a", until=gate)
+        worker.kill_one(celery_site.started("a").pid)
+        celery_site.started("a", number=2)
+        assert task.delay("a").id == first.id
+        gate.open()
+        assert celery_site.outcome(first)[0] == "SUCCESS"
+        celery_site.wait_until(lambda: unique_locks() == [], 10)
+
+    def test_the_store_of_locks_is_flushed(self, celery_site):
+        """Then one too many is published; nothing is lost and nothing stays."""
+        task = celery_site.task("unique_start")
+        first = task.delay("a")
+        celery_site.locks.flushall()
+        second = task.delay("a")
+        assert second.id != first.id
+        celery_site.worker(concurrency=2)
+        for result in (first, second):
+            assert celery_site.outcome(result)[0] == "SUCCESS"
+        celery_site.wait_until(lambda: unique_locks() == [], 10)
+
+
+@pytest.mark.redis
+class TestRoundTrips:
+    """What it costs in the store of locks."""
+
+    @pytest.fixture
+    def known(self, configure: Any, redis_server: RedisServer) -> Iterator[tuple[OnceApp, Proxy]]:
+        configure(LOCATION=redis_server.url)
+        with once_app() as app, Proxy(redis_server.url) as proxy:
+            configure(LOCATION=proxy.url)
+            for options in (
+                {},
+                {"on_conflict": "queue"},
+                {"unique": "until_finish"},
+            ):  # the server learns the scripts
+                app.task(key="warm", **options).delay()
+            app.run()
+            app.all()
+            yield app, proxy
+
+    @pytest.mark.parametrize(
+        ("options", "trips"),
+        [
+            ({}, 0),
+            ({"on_conflict": "wait"}, 0),
+            ({"on_conflict": "queue"}, 1),
+            ({"on_conflict": "coalesce"}, 1),
+            ({"unique": "until_finish"}, 2),
+            ({"unique": "until_start"}, 2),
+            ({"unique": "until_start", "on_conflict": "queue"}, 3),
+        ],
+    )
+    def test_of_a_publish(self, known, options, trips):
+        app, proxy = known
+        task = app.task(key="a", **options)
+        with proxy.recorded() as sent:
+            task.delay()
+        assert [request[0] for request in sent] == [b"EVALSHA"] * trips
+        if options.get("unique"):
+            with proxy.recorded() as sent:
+                task.delay()
+            assert [request[0] for request in sent] == [b"EVALSHA"]  # that was not published
+
+    def test_of_a_run(self, known):
+        app, proxy = known
+        task = app.task(key="a")
+        task.delay()
+        message = app.take()
+        with proxy.recorded() as sent:
+            assert app.run(message) == ("SUCCESS", "ran")
+        # Acquire, release, and a look for messages that were parked behind it by their callers' own choice.
+        assert [request[0] for request in sent] == [b"EVALSHA"] * 3
+
+
+def test_the_header_is_json(app):
+    app.task(key="a", unique="until_finish").delay()
+    ours = app.take().ours
+    assert json.loads(json.dumps(ours)) == ours
+    assert ours["unique"]["until"] == "until_finish"
