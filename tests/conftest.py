@@ -32,6 +32,13 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(str(problem), returncode=pytest.ExitCode.USAGE_ERROR)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts Celery workers."""
+    for item in items:
+        if "celery_site" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.workers)
+
+
 def pytest_unconfigure() -> None:
     """Leave nothing running and nothing lying about. A killed run takes its Redis along: see ``RedisServer``."""
     _made_here.close()
