@@ -59,12 +59,13 @@ def pause(message: Message, lock: TaskLock) -> float:
     return float(min(seconds, visibility_timeout(message.task.app) / 2))
 
 
-def leave_line(name: str, task_id: str) -> None:
-    """The message has arrived, or never will: nobody waits for it any more."""
+def leave_line(name: str, task_id: str) -> bool:
+    """The message is over, or goes another way: nobody waits for it any more. Whether others may be in the line."""
     try:
-        get_backend().arrived(name, task_id)
+        return get_backend().arrived(name, task_id)
     except BackendUnavailable as error:
         logger.warning("lock %r: the line still has %s in it for a while: %s", name, task_id, error)
+        return True
 
 
 def visibility_timeout(app: Any) -> float:
@@ -76,10 +77,10 @@ def visibility_timeout(app: Any) -> float:
     return 3600.0 if transport in ("redis", "rediss", "sentinel") else 1800.0 if transport == "sqs" else float("inf")
 
 
-def ticket_of(message: Message) -> int:
-    """Its place in the order of publication; drawn on arrival where its publisher drew none."""
+def ticket_of(message: Message, line: str = "") -> int:
+    """Its place in the order of publication; drawn on arrival, in ``line``, where its publisher drew none."""
     ticket = message.header.get("ticket")
-    return int(ticket) if ticket else draw()
+    return int(ticket) if ticket else draw(line, message.id if line else "")
 
 
 def draw(name: str = "", task_id: str = "") -> int:

@@ -27,12 +27,13 @@ class Delivered(Redelivered):
         super().__init__(*what)
         self.lines_up = self.on_conflict in ("queue", "coalesce")
         self._ticket = 0
+        self._alone = False
 
     @property
     def ticket(self) -> int:
         """Its place in the order of publication."""
         if not self._ticket:
-            self._ticket = ticket_of(self.message)
+            self._ticket = ticket_of(self.message, self.name if self.on_conflict == "queue" else "")
         return self._ticket
 
     def _acquire(self) -> bool:
@@ -69,23 +70,24 @@ class Delivered(Redelivered):
     def _first_in_line(self) -> bool:
         if not self.lines_up:
             return True
-        before, after = parking.others(self.name, self.ticket, self.message.id)
+        if self.on_conflict == "queue" and get_backend().lines and not self.message.sent:
+            before, after = self._expected(), False  # the line has the parked ones, too
+        else:
+            before, after = parking.others(self.name, self.ticket, self.message.id)
         if self.on_conflict == "coalesce":
             if after:
                 self._superseded()
             elif before:
                 self._supersede()
             return not after
-        if before or self._another_comes():
+        if before:
             error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
             told_conflict(error, "queue")
             self._park()
         return True
 
-    def _another_comes(self) -> bool:
-        """Whether one that was published before is still on its way. Who was promoted has waited for that already."""
-        if self.message.sent:
-            return False
+    def _expected(self) -> bool:
+        """Whether one that was published before is not over. Who was promoted has waited for that already."""
         try:
             return get_backend().expects(self.name, self.ticket) > 0
         except BackendUnavailable:
@@ -127,10 +129,12 @@ class Delivered(Redelivered):
             if message.wants_result:  # before it is parked: later it may have run already
                 self.task.backend.store_result(message.id, {"name": self.name}, "PARKED", request=message.request)
             if not parking.park(*self._what, self._sealed(), limit=self.queue_limit):
+                leave_line(self.name, message.id)
                 text = f"lock {self.name!r}: {self.queue_limit} messages are parked for it, its queue_limit"
                 raise TaskLockAcquireError(text, name=self.name)
         except BackendUnavailable as error:
             logger.warning("lock %r: the message could not be parked, the broker keeps it: %s", self.name, error)
+            leave_line(self.name, message.id)
             self._put_off()
         if self.on_conflict == "coalesce":
             # Looks after it was parked, so that of two that are parked at once the older one sees the newer.
@@ -138,7 +142,6 @@ class Delivered(Redelivered):
                 self._superseded()
                 return False
             self._supersede()
-        leave_line(self.name, message.id)
         self._wave()
         promote(self.name, self.task.app)
         raise Aside(f"parked behind lock {self.name!r}")
@@ -164,11 +167,12 @@ class Delivered(Redelivered):
     def _clear(self, error: BaseException | None) -> None:
         """Before the release: who finds the lock free finds neither a row nor a place in the line of ours."""
         if self.on_conflict == "queue":
-            leave_line(self.name, self.message.id)
+            # Who was promoted looks in any case: a flush may have emptied the line that others are parked in.
+            self._alone = not leave_line(self.name, self.message.id) and not self.message.sent
         if self._kept:
             self._let_go(error)
 
     def _leave(self, ours: bool, *how: Any) -> None:
         super()._exit(*how)
-        if ours and self.lines_up:
+        if ours and self.lines_up and not self._alone:
             promote(self.name, self.task.app)

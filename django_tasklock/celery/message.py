@@ -7,17 +7,18 @@ from typing import Any
 
 from celery.canvas import Signature
 from celery.exceptions import Reject
+from django.utils.crypto import salted_hmac
 
 from django_tasklock.types import monotonic
 
-__all__ = ["HEADER", "KEPT", "RECEIVED", "Message", "header_of", "tries_of"]
+__all__ = ["HEADER", "KEPT", "RECEIVED", "Message", "header_of", "token_of", "tries_of"]
 
 HEADER = "tasklock"
 """The message header: a dict of plain values. ``key``: the lock's name, computed when it was published."""
 RECEIVED = "tasklock_received"
 """In the request: when the worker's main process was given it, on the machine's monotonic clock."""
 KEPT = "tasklock_kept"
-"""In the request: the lock that ``retry()`` keeps, and the token under which the next try finds it."""
+"""In the request: the lock that ``retry()`` keeps, and the handle by which the next try finds it."""
 REPLACED = 1_000_000  # more than there are retries
 
 
@@ -97,6 +98,11 @@ class Message:
         return self.task.signature_from_request(  # type: ignore[no-any-return]
             self.request, headers=headers, retries=self.retries, **options
         )
+
+
+def token_of(handle: str) -> str:
+    """The token of a lock of which only ``handle`` travels: Celery's debug log shows whole messages."""
+    return salted_hmac("django_tasklock.kept", handle, algorithm="sha256").hexdigest()[:32]
 
 
 def tries_of(request: Any) -> int:

@@ -17,7 +17,7 @@ from django_tasklock.celery import options
 from django_tasklock.celery.busy import draw, leave_line
 from django_tasklock.celery.calls import Once
 from django_tasklock.celery.keys import fingerprint_name
-from django_tasklock.celery.message import HEADER, KEPT, Message, header_of
+from django_tasklock.celery.message import HEADER, KEPT, Message, header_of, token_of
 from django_tasklock.celery.unique import Pending, publish
 from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, get_settings
 from django_tasklock.decorators import Locked
@@ -120,7 +120,10 @@ class OnceTask(_DjangoTask):
         key = options.written(type(self), "key")
         if key is None:
             return clean(fingerprint_name(self.name, self.run, args, kwargs), prefix)
-        return clean(NameTemplate(key, self.run, prefix=prefix).name(args, kwargs), prefix)
+        made = self.__dict__.get("_made")
+        if made is None or made.template is not key:  # to read a template takes longer than to fill it
+            made = self.__dict__["_made"] = NameTemplate(key, self.run, prefix=prefix)
+        return clean(made.name(args, kwargs), prefix)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Publish, with the lock's name in the header; the ``AsyncResult``.
@@ -177,9 +180,9 @@ class OnceTask(_DjangoTask):
         """What ``retry()`` publishes: with the header of this message, and the token of a lock that is kept."""
         request = self.request if request is None else request
         ours = (extra.get("headers") or {}).get(HEADER) or header_of(request)
-        kept, token = request.__dict__.get(KEPT) or (None, "")
+        kept, handle = request.__dict__.get(KEPT) or (None, "")
         if kept is not None and kept.held:
-            ours = {**ours, "token": token}
+            ours = {**ours, "kept": handle}
         if ours:
             extra["headers"] = {**(extra.get("headers") or request.headers or {}), HEADER: ours}
         return super().signature_from_request(request, args, kwargs, queue, **extra)
@@ -223,8 +226,8 @@ class OnceTask(_DjangoTask):
                 self.request.__dict__[HEADER] = ours
             run = OnceRun(lock, conflict, *row, terms["queue_limit"])
             run.keeps = terms["retry_keeps_lock"]
-            if header.get("token"):
-                follow(lock, header["token"])
+            if header.get("kept"):
+                follow(lock, token_of(header["kept"]))
         with ExitStack() as stack:
             if run.enter(stack):
                 if pending is not None:

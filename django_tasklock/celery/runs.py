@@ -11,7 +11,7 @@ from celery.exceptions import Retry
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.busy import reject
 from django_tasklock.celery.delivered import Delivered
-from django_tasklock.celery.message import KEPT
+from django_tasklock.celery.message import KEPT, token_of
 from django_tasklock.celery.promotion import promote
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
@@ -32,20 +32,20 @@ class OnceRun(Delivered):
 
     keeps = False
     """Whether ``retry()`` keeps the lock."""
-    _token = ""
-    """What it is kept under: the next try brings it, and may come before this one has left."""
+    _handle = ""
+    """Of what it is kept under: the next try brings it, and may come before this one has left."""
 
     def _acquire(self) -> bool:
         taken = super()._acquire()
         if taken and self.keeps:
-            self._token = os.urandom(16).hex()
-            self.message.request.__dict__[KEPT] = (self.lock, self._token)
+            self._handle = os.urandom(16).hex()
+            self.message.request.__dict__[KEPT] = (self.lock, self._handle)
         return taken
 
     def _leave(self, ours: bool, *how: Any) -> None:
         error = how[1]
         if ours and self.keeps and isinstance(error, Retry):
-            keep(self.lock, max(0.0, seconds_until(error.when) or 0.0) + MARGIN, self._token)
+            keep(self.lock, max(0.0, seconds_until(error.when) or 0.0) + MARGIN, token_of(self._handle))
         else:
             super()._leave(ours, *how)
             if ours and not self.lines_up and self._awaited():
