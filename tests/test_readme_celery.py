@@ -94,5 +94,5 @@ def test_5_once_from_the_click_to_the_end(celery_site):
     assert celery_site.outcome(first)[0] == "SUCCESS"
     video.refresh_from_db()
     assert video.status == "ready"
-    celery_site.wait_until(lambda: celery_site.lock(f"unique:video:{video.pk}") is None, 10)
+    celery_site.wait_until(lambda: DEFINED["process_video"].delay(video.pk).id != first.id, 10)
     assert len(started(celery_site, "process_video")) == 1
