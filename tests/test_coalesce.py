@@ -104,20 +104,3 @@ def test_no_chord_hangs(celery_site):
     assert celery_site.outcome(whole.id)[0] == "SUCCESS"
     reasons = [one.get("reason", one["status"]) for one in celery_site.events("told", "chord")[0].more["result"]]
     assert sorted(reasons) == ["coalesced"] * 4 + ["success"]
-
-
-def test_what_is_on_its_way_is_superseded_too(celery_site):
-    """The one that was promoted, and not taken up yet, gives way to a newer one."""
-    worker = celery_site.worker(concurrency=1)
-    gate, first = holding(celery_site)
-    older = celery_site.publish("coalescing_hold", "a", number=1)
-    other = celery_site.worker(concurrency=1)
-    celery_site.wait_until(lambda: count_parked("hold:a") == 1)
-    blocked = [celery_site.publish("hold", name, until=gate2) for name in "xy" for gate2 in [celery_site.gate()]]
-    del worker, other, first, blocked
-    newer = celery_site.publish("coalescing_hold", "a", number=2)
-    gate.open()
-    celery_site.worker(concurrency=2)
-    assert celery_site.outcome(older)[1] == COALESCED
-    assert celery_site.outcome(newer)[1]["status"] == "success"
-    assert [one.more for one in celery_site.events("start", "a")] == [{}, {"number": 2}]

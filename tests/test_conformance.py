@@ -95,6 +95,25 @@ class TestAcquiring:
         assert (second.token, second.at) == (token, first.at)
 
     @lapsing
+    def test_who_follows_a_holder_is_granted_the_lock_over_it(self, backend):
+        """Once: it has a token of its own then."""
+        first = an_ask("video:1")
+        before = granted(backend.acquire(first))
+        mine, other = (an_ask("video:1", ttl=5000)._replace(instead=first.token) for _ in range(2))
+        after = granted(backend.acquire(mine))
+        assert after.ttl == 5000
+        assert after.fence > before.fence
+        assert granted(backend.acquire(mine)).fence == after.fence  # its first answer was lost
+        assert isinstance(backend.acquire(other), Busy)
+        assert backend.get("video:1").token == mine.token
+        assert backend.renew([Renewal("video:1", first.token, 5000)]) == [False]
+        assert backend.release("video:1", first.token) is Released.NOT_YOURS
+        assert backend.release("video:1", mine.token) is Released.RELEASED
+
+    def test_whom_one_would_follow_may_be_gone(self, backend):
+        assert granted(backend.acquire(an_ask("video:1")._replace(instead=new_token())))
+        assert isinstance(backend.acquire(an_ask("video:1")._replace(instead=new_token())), Busy)
+
     def test_a_lapsed_lock_is_granted_to_the_next_and_not_before(self, backend):
         asked = time.monotonic()
         granted(backend.acquire(an_ask("video:1", ttl=SHORT)))

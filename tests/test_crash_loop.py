@@ -6,6 +6,7 @@ import pytest
 
 from django_tasklock import get_lock_info
 from django_tasklock.celery import parked_messages
+from tests.support.guards import held_by_another
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
@@ -48,7 +49,7 @@ def test_it_ends(celery_site):
 
 def test_as_often_as_the_task_says(celery_site):
     celery_site.configure(lease=60)
-    worker = celery_site.worker(concurrency=1)
+    worker = celery_site.worker(concurrency=2)
     result = celery_site.publish("frail_once", "a", until=celery_site.gate(), once={"unique": "until_finish"})
     killed(celery_site, worker, "a", 2)
     assert failed(celery_site, result) == "CrashLoop"
@@ -60,7 +61,7 @@ def test_as_often_as_the_task_says(celery_site):
 def test_retrying_for_everything_is_not_retrying_for_that(celery_site):
     """Otherwise ``autoretry_for=(Exception,)`` would count from the beginning, for ever."""
     celery_site.configure(lease=60)
-    worker = celery_site.worker(concurrency=1)
+    worker = celery_site.worker(concurrency=2)
     result = celery_site.publish("stubborn", "a", until=celery_site.gate())
     killed(celery_site, worker, "a", 2)
     assert failed(celery_site, result) == "CrashLoop"
@@ -70,7 +71,7 @@ def test_retrying_for_everything_is_not_retrying_for_that(celery_site):
 def test_a_run_in_between_counts_from_the_beginning(celery_site):
     """One dies, the second says retry(): its next try is a message of its own, of which one may die too."""
     celery_site.configure(lease=60)
-    worker, first, second = celery_site.worker(concurrency=1), celery_site.gate(), celery_site.gate()
+    worker, first, second = celery_site.worker(concurrency=2), celery_site.gate(), celery_site.gate()
     result = celery_site.publish("twice", "a", first, second)
     tries = lambda number: lambda: len(celery_site.events("try")) == number  # noqa: E731
     for number, gate in ((1, first), (3, second)):
@@ -103,7 +104,7 @@ def test_what_was_never_started_is_not_counted(celery_site):
 def test_the_row_that_it_worked_on(celery_site):
     """The last claim died with its worker; nobody but the sweep may say what that row is now."""
     celery_site.configure(lease=60)
-    worker = celery_site.worker(concurrency=1)
+    worker = celery_site.worker(concurrency=2)
     video = Video.objects.create(status="uploading")
     result = celery_site.publish("frail_video", video.pk, until=celery_site.gate())
     killed(celery_site, worker, video.pk, 2)
@@ -111,3 +112,21 @@ def test_the_row_that_it_worked_on(celery_site):
     video.refresh_from_db()
     assert video.status == "processing"
     assert get_lock_info(f"video:{video.pk}") is None
+
+
+def test_put_off_in_between(celery_site):
+    """Another has the lock when it comes back: the broker has it from then on, and how often it died, no row has."""
+    celery_site.configure(lease=60)
+    worker = celery_site.worker(concurrency=2)
+    result = celery_site.publish("frail_once", "a", until=celery_site.gate(), once={"on_conflict": "retry"})
+    killed(celery_site, worker, "a", 1)
+    second = celery_site.started("a", 2, 20)
+    celery_site.wait_until(parked_messages)  # the row of the second start
+    celery_site.locks.delete("task_lock:hold:a")
+    with held_by_another("hold:a", lease=1):
+        worker.kill_one(second.pid)
+        celery_site.wait_until(lambda: result.state == "RETRY", 20)
+        celery_site.wait_until(lambda: not parked_messages())
+    assert failed(celery_site, result) == "CrashLoop"
+    assert len(celery_site.events("start", "a")) == 2
+    nothing_is_left(celery_site)

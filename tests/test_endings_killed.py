@@ -31,7 +31,7 @@ def revoked(name):
 
 
 FROM_OUTSIDE = {
-    # how it is ended: who does it or which option, its body, its result, the row, what its body did
+    # how it is ended: the option or who does it, its body, its result, the row, what its body did
     "soft time limit": ({"soft_time_limit": 0.5}, "sits", "FAILURE", "failed", "start raised"),
     # Celery kills 0.1 s after it has asked to end: that may be enough to give the row back or not
     "hard time limit": ({"time_limit": 0.5}, "sits", "FAILURE", "uploading processing", None),
@@ -41,11 +41,17 @@ FROM_OUTSIDE = {
     "revoke, USR1": (revoked("USR1"), "sits", "REVOKED FAILURE", "failed", "start raised"),
     "revoke, KILL": (revoked("KILL"), "sits", "REVOKED", "processing", "start"),
 }
+ALSO_LATE = ("hard time limit, deaf", "SIGKILL of the child", "revoke, TERM")
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("acks", [{}, LATE], ids=["early", "late"])
-@pytest.mark.parametrize("ended", FROM_OUTSIDE)
+@pytest.mark.parametrize(
+    ("ended", "acks"),
+    [
+        *(pytest.param(one, {}, id=f"{one}-early") for one in FROM_OUTSIDE),
+        *(pytest.param(one, LATE, id=f"{one}-late") for one in ALSO_LATE),
+    ],
+)
 def test_a_task_that_is_ended(celery_site, ended, acks):
     by, how, states, row, body = FROM_OUTSIDE[ended]
     celery_site.configure(lease=LEASE, **acks)
@@ -135,9 +141,8 @@ class TestTheWholeWorkerIsKilled:
 
 
 class TestShutdown:
-    @pytest.mark.parametrize("acks", [{}, LATE], ids=["early", "late"])
-    def test_warm_waits_for_the_end(self, celery_site, acks):
-        celery_site.configure(lease=LEASE, **acks)
+    def test_warm_waits_for_the_end(self, celery_site):
+        celery_site.configure(lease=LEASE, **LATE)
         worker = celery_site.worker(concurrency=2)
         ran = begin(celery_site, sits=True)
         for one in ran:
@@ -150,9 +155,8 @@ class TestShutdown:
         for one in ran:
             one.left("SUCCESS", "ready")
 
-    @pytest.mark.parametrize("soft", [0, 1], ids=["cold", "soft"])
-    def test_cold_gives_everything_back(self, celery_site, soft):
-        celery_site.configure(lease=LEASE, worker_soft_shutdown_timeout=soft)
+    def test_cold_gives_everything_back(self, celery_site):
+        celery_site.configure(lease=LEASE)
         worker = celery_site.worker(concurrency=2)
         ran = begin(celery_site, sits=True)
         for one in ran:

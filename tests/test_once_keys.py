@@ -218,6 +218,9 @@ _TEXTS = [
     "list(0:)",
     "ä",
     "\ud800",
+    "a)str(b",
+    "1:a)str(1:b",
+    "a', 'b",
 ]
 _SCALARS = [
     None,

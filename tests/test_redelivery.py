@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 from celery import chord
 
+from django_tasklock import TaskLock
+from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
+from django_tasklock.celery.myself import Duplicate, meet
+from django_tasklock.types import Ask, Grant
 from tests.support.celery_site.journal import most_at_once
 from tests.support.celery_site.redelivery_tasks import MACHINE, PAUSE, collect, late_once
 from tests.testapp.models import Video
@@ -46,7 +51,7 @@ class TestTheFirstLives:
         celery_site.configure(visibility_timeout=1)
         worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
         result = celery_site.publish("late_skip", "a", until=gate)
-        celery_site.wait_until(lambda: said(worker, AGAIN))
+        celery_site.wait_until(lambda: said(worker, AGAIN), 10)  # not by waiting for a renewal of the lease
         assert result.state == "PENDING"
         gate.open()
         assert celery_site.outcome(result)[1]["status"] == "success"
@@ -191,7 +196,7 @@ class TestTheFirstDied:
     @pytest.mark.parametrize("task", ["outer", "async_outer"])
     def test_a_locked_function_inside_of_the_task(self, celery_site, task):
         celery_site.configure(lease=60)
-        worker, gate = celery_site.worker(concurrency=1), celery_site.gate()
+        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
         result = celery_site.publish(task, "a", until=gate)
         worker.kill_one(celery_site.started("a").pid)
         celery_site.started("a", 2, 15)
@@ -200,7 +205,7 @@ class TestTheFirstDied:
 
     def test_a_guarded_row(self, celery_site):
         celery_site.configure(lease=60)
-        worker, gate = celery_site.worker(concurrency=1), celery_site.gate()
+        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
         video = Video.objects.create(status="uploading")
         result = celery_site.publish("video_skip", video.pk, until=gate)
         worker.kill_one(celery_site.started(video.pk).pid)
@@ -259,6 +264,38 @@ class TestAnotherMachine:
         celery_site.wait_until(lambda: said(second, AGAIN))
         assert len(celery_site.events("start", "a")) == 1
 
+    def test_nothing_is_seen_of_it_in_time(self, celery_site):
+        """A lock without a lease is not renewed, and does not end: the message comes again later, it is not lost."""
+        holder = {"host": "h", "pid": 7, "proc": "elsewhere:1", "task": late_once.name, "task_id": "mine"}
+        celery_site.configure(lease=1)
+        backend = get_backend()
+        assert isinstance(backend.acquire(Ask("hold:a", "0" * 32, 60_000, 60_000, json.dumps(holder))), Grant)
+        worker = celery_site.worker(concurrency=1)
+        result = celery_site.publish("late_skip", "a", options={"task_id": "other"})
+        assert celery_site.outcome(result)[1]["reason"] == "already_processing"
+        result = celery_site.publish("late_once", "a", options={"task_id": "mine"})
+        celery_site.wait_until(lambda: result.state == "RETRY")
+        celery_site.wait_until(lambda: said(worker, "late_once[mine] received", 2))
+        assert celery_site.events("start") == []
+
+
+class FakeMessage:
+    """As much of one as ``meet`` looks at."""
+
+    id, tries = "mine", 1
+    task = late_once
+
+
+def test_an_earlier_try_that_comes_late(celery_site):
+    """The broker brings the first try once more while the third runs, which was published by the second."""
+    holder = {"host": "h", "pid": 7, "task": late_once.name, "task_id": "mine", "retries": 2}
+    assert isinstance(get_backend().acquire(Ask("hold:a", "0" * 32, 60_000, 60_000, json.dumps(holder))), Grant)
+    lock = TaskLock("hold:a")
+    assert not lock.acquire(blocking=False)
+    with pytest.raises(Duplicate, match="a later try of it runs"):
+        meet(lock, FakeMessage())
+    assert lock.info() is not None
+
 
 class TestItComesBackByItself:
     """The broker brings the same message again, although its worker did not die of it."""
@@ -313,13 +350,131 @@ class TestRetry:
     def test_it_comes_before_the_lock_is_free(self, celery_site, keeps):
         worker, leave = celery_site.worker(concurrency=2), celery_site.gate()
         result = celery_site.publish("retrying", "a", leave=leave, once={"retry_keeps_lock": keeps})
-        celery_site.wait_until(lambda: len(celery_site.events("try")) == 1)
         celery_site.wait_until(lambda: said(worker, f"retrying[{result.id}] received", 2))
-        if not keeps:
-            celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 1)
+        celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 1)
+        assert len(celery_site.events("try")) == 1
         leave.open()
         state, value = celery_site.outcome(result)
         assert (state, value["status"]) == ("SUCCESS", "success")
         assert [event.more["retries"] for event in celery_site.events("try")] == [0, 1]
         assert not said(worker, AGAIN)
         nothing_is_left(celery_site)
+
+    @pytest.mark.parametrize("keeps", [False, True])
+    def test_without_raising(self, celery_site, keeps):
+        """``retry(throw=False)``: this try goes on, and succeeds; the next one comes all the same."""
+        celery_site.worker(concurrency=2)
+        celery_site.publish("retrying", "a", throw=False, once={"retry_keeps_lock": keeps})
+        celery_site.started("a")
+        assert [event.more["retries"] for event in celery_site.events("try")] == [0, 1]
+        nothing_is_left(celery_site)
+
+    def test_meanwhile_the_lock_is_kept(self, celery_site):
+        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
+        once = {"retry_keeps_lock": True}
+        result = celery_site.publish("retrying", "a", countdown=3, until=gate, once=once)
+        celery_site.wait_until(lambda: result.state == "RETRY")
+        kept = celery_site.lock("hold:a")
+        assert kept.task_id == result.id
+        assert kept.ttl > 60
+        other = celery_site.publish("late_once", "a", once={"on_conflict": "skip"})
+        assert celery_site.outcome(other)[1]["reason"] == "already_processing"
+        start = celery_site.started("a")
+        again = celery_site.lock("hold:a")
+        assert again.fingerprint != kept.fingerprint  # a token of its own for every delivery
+        assert again.fence > kept.fence
+        assert f":{start.pid} " in again.holder
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        assert said(worker, "retrying")
+        nothing_is_left(celery_site)
+
+    def test_otherwise_it_is_free(self, celery_site):
+        celery_site.worker(concurrency=2)
+        result = celery_site.publish("retrying", "a", countdown=2)
+        celery_site.wait_until(lambda: result.state == "RETRY")
+        other = celery_site.publish("late_once", "a", once={"on_conflict": "raise"})
+        assert celery_site.outcome(other)[0] == "SUCCESS"
+        assert celery_site.outcome(result)[1]["status"] == "success"
+
+    def test_what_was_kept_is_lost_and_another_has_it(self, celery_site):
+        celery_site.worker(concurrency=2)
+        gate = celery_site.gate()
+        once = {"retry_keeps_lock": True, "on_conflict": "skip"}
+        result = celery_site.publish("retrying", "a", countdown=2, once=once)
+        celery_site.wait_until(lambda: result.state == "RETRY")
+        celery_site.locks.flushall()
+        other = celery_site.publish("late_once", "a", until=gate)
+        celery_site.started("a")
+        assert celery_site.outcome(result)[1]["reason"] == "already_processing"
+        assert celery_site.lock("hold:a").task_id == other.id
+        gate.open()
+        assert celery_site.outcome(other)[0] == "SUCCESS"
+        assert most_at_once(celery_site.events(key="a")) == 1
+
+    def test_a_retry_that_kept_its_lock_and_is_delivered_twice(self, celery_site):
+        """Both bring the token; one follows the hold that was kept, the other meets it."""
+        celery_site.configure(visibility_timeout=1)
+        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
+        result = celery_site.publish("retrying", "a", until=gate, once={"retry_keeps_lock": True})
+        celery_site.started("a")
+        celery_site.wait_until(lambda: said(worker, AGAIN))
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        assert len(celery_site.events("start", "a")) == 1
+
+    def test_a_retry_that_kept_its_lock_and_dies(self, celery_site):
+        """What it took over is its own: the redelivery finds a dead process, not the one that had kept it."""
+        celery_site.configure(lease=60)
+        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
+        result = celery_site.publish("retrying", "a", until=gate, once={"retry_keeps_lock": True})
+        worker.kill_one(celery_site.started("a").pid)
+        celery_site.started("a", 2, 15)
+        gate.open()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        nothing_is_left(celery_site)
+
+    @pytest.mark.parametrize("keeps", [False, True])
+    def test_with_other_arguments_and_with_headers(self, celery_site, keeps):
+        """The lock's name stays that of the first try, whatever the arguments are now."""
+        celery_site.worker(concurrency=2)
+        gate = celery_site.gate()
+        result = celery_site.publish(
+            "retrying",
+            "a",
+            change=5,
+            headers={"mine": "x"},
+            countdown=1,
+            once={"key": "hold:given", "retry_keeps_lock": keeps},
+        )
+        celery_site.wait_until(lambda: result.state == "RETRY")
+        assert (celery_site.lock("hold:given") is not None) is keeps
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        second = celery_site.events("try")[1].more
+        assert (second["retries"], second["changed"], second["headers"]) == (1, 5, "x")
+        gate.open()
+        nothing_is_left(celery_site)
+
+    def test_nobody_is_shown_the_token(self, celery_site):
+        """It is the proof of ownership, and travels in a header."""
+        celery_site.configure(result_extended=True, worker_send_task_events=True)
+        worker, gate = celery_site.worker(concurrency=2, arguments=("--loglevel=DEBUG",)), celery_site.gate()
+        result = celery_site.publish("retrying", "a", countdown=1, until=gate, once={"retry_keeps_lock": True})
+        celery_site.wait_until(lambda: result.state == "RETRY")
+        [kept] = celery_site.locks.mget("task_lock:hold:a")
+        kept = json.loads(kept)["token"]
+        assert kept not in repr(celery_site.lock("hold:a"))
+        start = celery_site.started("a")
+        [now] = celery_site.locks.mget("task_lock:hold:a")
+        now = json.loads(now)["token"]
+        assert now != kept
+        assert kept not in str(celery_site.events("header"))
+        assert celery_site.events("header")[1].more["handle"] in worker.log()  # Celery's debug log shows whole messages
+        shown = celery_site.app.control.inspect(timeout=1).active()
+        assert start.task_id in str(shown)
+        gate.open()
+        celery_site.outcome(result)
+        meta = celery_site.app.backend.get_task_meta(result.id)
+        for token in (kept, now):
+            assert token not in worker.log()
+            assert token not in f"{shown} {meta} {celery_site.lock('hold:a')}"

@@ -231,7 +231,7 @@ class TestStoreDown:
             task.delay()
             assert "unique" not in app.take().ours
         proxy.heal()
-        eventually(lambda: unique_lock(task, name) is None)
+        eventually(lambda: unique_lock(task, name) is None, 5)  # it would end by itself after ten
         assert task.delay().id == app.take().id
 
 

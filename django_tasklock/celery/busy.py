@@ -43,7 +43,7 @@ def postpone(message: Message, lock: TaskLock, **header: Any) -> NoReturn:
     seconds = pause(message, lock)
     header |= {"waits": message.header.get("waits", 0) + 1, "put_back": None}
     message.again(countdown=seconds, **header).apply_async()
-    raise Retry(f"lock {lock.name!r} is busy", when=seconds)  # type: ignore[arg-type]
+    raise Retry(f"lock {lock.name!r} is busy, again in {seconds:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
 def pause(message: Message, lock: TaskLock) -> float:

@@ -11,19 +11,21 @@ import logging
 import threading
 import time
 from typing import Any
+from weakref import WeakValueDictionary
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parking
-from django_tasklock.celery.message import header_of
+from django_tasklock.celery.forks import no_fork
+from django_tasklock.celery.message import header_of, token_of
 from django_tasklock.celery.promotion import promote
 from django_tasklock.celery.unique import free
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.holders import alive
 from django_tasklock.names import NameTemplate
 
-__all__ = ["on_failure", "on_revoked"]
+__all__ = ["on_failure", "on_received", "on_revoked"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -31,12 +33,22 @@ KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
 WATCH = 15.0  # seconds in which a process that is being killed has died; later its lease frees the lock
 STEP = 0.1
 
+_received: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""What this worker has been given and not yet done with: Celery 5.4 does not say with which message it failed."""
+
+
+def on_received(request: Any = None, **details: Any) -> None:
+    """``task_received``, in the main process."""
+    _received[request.id] = request
+
 
 def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **details: Any) -> None:
     """``task_failure``, in the main process: the task was killed and does not come back."""
     if isinstance(exception, KILLED) and not comes_back(sender, exception):
         args, kwargs = details.get("args") or (), details.get("kwargs") or {}
         header = header_of(getattr(sender, "request", None))
+        if not header and (request := _received.get(task_id)) is not None:
+            header = header_of(request._context)
         _later(sender, task_id, lock_name(sender, header, args, kwargs), header)
 
 
@@ -54,7 +66,7 @@ def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False
         return
     header = header_of(request)
     name = lock_name(sender, header, getattr(request, "args", None) or (), getattr(request, "kwargs", None) or {})
-    _later(sender, request.id, name, header, None if terminated else header.get("token"))
+    _later(sender, request.id, name, header, None if terminated else header.get("kept"))
 
 
 def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str | None:
@@ -79,21 +91,27 @@ def _later(task: Any, task_id: str, name: str | None, header: dict[str, Any], ke
 
 
 def _settle(task: Any, task_id: str, name: str, header: dict[str, Any], kept: str | None) -> None:
-    """``kept``: the token of a lock that an earlier try kept for this message, which never began."""
+    """``kept``: the handle of a lock that an earlier try kept for this message, which never began."""
     try:
         if kept is not None:
-            get_backend().release(name, kept)
-        if not _free_when_dead(task, task_id, name):
-            return  # its process goes on, and frees everything when it ends
+            with no_fork():
+                get_backend().release(name, token_of(kept))
+        if _free_when_dead(task, task_id, name):  # else its process goes on, and frees everything when it ends
+            with no_fork():
+                _clear(task, task_id, name, header)
+    except BackendUnavailable as error:
+        logger.warning("lock %r of %s[%s] is left to its lease: %s", name, task.name, task_id, error)
+    except Exception:
+        logger.exception("lock %r of %s[%s] is left to its lease", name, task.name, task_id)
+
+
+def _clear(task: Any, task_id: str, name: str, header: dict[str, Any]) -> None:
+    try:
         if "ticket" in header:
             get_backend().arrived(name, task_id)
         parking.forget(task_id)
         free(header)
         promote(name, task.app)
-    except BackendUnavailable as error:
-        logger.warning("lock %r of %s[%s] is left to its lease: %s", name, task.name, task_id, error)
-    except Exception:
-        logger.exception("lock %r of %s[%s] is left to its lease", name, task.name, task_id)
     finally:
         parking.rest()
 
@@ -102,12 +120,19 @@ def _free_when_dead(task: Any, task_id: str, name: str) -> bool:
     """Wait for the end of the process that runs it, and free its lock; False if that still lives."""
     ends = time.monotonic() + WATCH
     while time.monotonic() < ends:
-        record = get_backend().get(name)
-        if record is None or record.holder.task_id != task_id or record.holder.task != task.name:
-            return True
-        if alive(record.holder) is False:
-            if get_backend().remove(name, record.token) is not None:
-                logger.warning("lock %r is free: the process of %s[%s] died", name, task.name, task_id)
-            return True
+        with no_fork():
+            if _free_if_dead(task, task_id, name):
+                return True
         time.sleep(STEP)
     return False
+
+
+def _free_if_dead(task: Any, task_id: str, name: str) -> bool:
+    record = get_backend().get(name)
+    if record is None or record.holder.task_id != task_id or record.holder.task != task.name:
+        return True
+    if alive(record.holder) is not False:
+        return False
+    if get_backend().remove(name, record.token) is not None:
+        logger.warning("lock %r is free: the process of %s[%s] died", name, task.name, task_id)
+    return True

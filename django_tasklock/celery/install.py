@@ -38,6 +38,7 @@ def install() -> None:
     signals.before_task_publish.connect(stamp, weak=False, dispatch_uid="tasklock.stamp")
     signals.task_received.connect(note_arrival, weak=False, dispatch_uid="tasklock.received")
     signals.task_postrun.connect(ended.on_postrun, weak=False, dispatch_uid="tasklock.postrun")
+    signals.task_received.connect(endings.on_received, weak=False, dispatch_uid="tasklock.ending")
     signals.task_failure.connect(endings.on_failure, weak=False, dispatch_uid="tasklock.failure")
     signals.task_revoked.connect(endings.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
     signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")

@@ -82,8 +82,13 @@ class Message:
 
     @property
     def in_canvas(self) -> bool:
-        """Whether a group or a chord waits for its result."""
-        return bool(self.request.group or self.request.chord)
+        """Whether a group or a chord waits for its result, or for that of the chain that it begins."""
+        after = (link.get("options") or {} for link in self.request.chain or ())
+        return bool(
+            self.request.group
+            or self.request.chord
+            or any(options.get("group_id") or options.get("chord") for options in after)
+        )
 
     @property
     def wants_result(self) -> bool:

@@ -115,8 +115,12 @@ def others(name: str, ticket: int, task_id: str) -> tuple[bool, bool]:
     """Whether other messages wait for ``name`` that were published before, and after, that ``ticket``."""
 
     def verb(alias: str, again: bool) -> tuple[bool, bool]:
-        rows = _rows(alias).filter(key=key_of(name), state__in=(PARKED, PROMOTED)).exclude(task_id=task_id)
-        return rows.filter(ticket__lt=ticket).exists(), rows.filter(ticket__gt=ticket).exists()
+        before = after = False
+        for state in (PARKED, PROMOTED):  # one at a time, and the next one only: then the index has the answer
+            rows = _rows(alias).filter(key=key_of(name), state=state).exclude(task_id=task_id).values_list("ticket")
+            before = before or rows.filter(ticket__lt=ticket).order_by("-ticket").first() is not None
+            after = after or rows.filter(ticket__gt=ticket).order_by("ticket").first() is not None
+        return before, after
 
     return _session.run(verb, name=name, write=False)
 

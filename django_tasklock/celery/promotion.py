@@ -18,6 +18,7 @@ from django_tasklock.backends.database.rows import key_of
 from django_tasklock.backends.values import holder_of, json_object
 from django_tasklock.celery import parking
 from django_tasklock.celery.envelope import unseal
+from django_tasklock.celery.forks import no_fork
 from django_tasklock.celery.message import HEADER
 from django_tasklock.celery.parking import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
 
@@ -39,6 +40,8 @@ def promote(name: str, app: Any) -> bool:
     What cannot be done now, with a store, the database or the broker down, is logged and left to the promoters.
     """
     try:
+        if get_backend().get(name) is not None:
+            return False  # its holder looks when it releases, which is after what we know was parked
         return _promote(key_of(name), app)
     except Exception as error:
         logger.warning("lock %r: what is parked behind it was not promoted, a worker will: %s", name, error)
@@ -100,7 +103,7 @@ def runs(row: Parked) -> bool:
 def _send(row: Parked, app: Any, state: str) -> bool:
     """Put one message back into the broker. Killed half-way, it is overdue later, or comes twice and runs once."""
     text = parking.message_of(row)
-    if text is None or not parking.change(row, state, sent=1, crashes=row.state == RUNNING):
+    if text is None or not parking.change(row, state, sent=1, crashes=int(row.state == RUNNING)):
         return False
     name, signature = unseal(text, app)
     headers = signature.options.get("headers") or {}
@@ -145,15 +148,17 @@ class Promoter:
                     logger.warning("promoter: parked messages could not be looked at, trying on: %s", error)
                 self._silent = True
             finally:
-                parking.rest()
+                with no_fork():
+                    parking.rest()
 
     def look(self) -> int:
         """Promote behind free locks; how many messages were."""
         promoted = 0
         for _ in range(AT_ONCE):
-            key = parking.next_key(self._after)
-            self._after = key or ""
-            if key is None:
-                break
-            promoted += _promote(key, self.app)
+            with no_fork():
+                key = parking.next_key(self._after)
+                self._after = key or ""
+                if key is None:
+                    break
+                promoted += _promote(key, self.app)
         return promoted

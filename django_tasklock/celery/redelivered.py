@@ -32,6 +32,7 @@ logger = logging.getLogger("django_tasklock")
 
 TAKEOVERS = 3
 """How often a message whose worker died is started again, where its task does not say."""
+BRIEFLY = 0.3  # the same where nobody was seen to leave: it would have been just before
 SETTLING = 2.0  # seconds after a run has left its lock in which Celery has stored its result
 
 
@@ -86,7 +87,9 @@ class Redelivered(DeliveredInside):
     def _known(self) -> bool:
         """Whether it may have been delivered before, or to somebody else meanwhile."""
         message = self.message
-        return bool(message.sent) or message.redelivered or message.waited > visibility_timeout(self.task.app) / 2
+        if message.sent or message.redelivered or message.crashes:
+            return True
+        return message.waited > visibility_timeout(self.task.app) / 2
 
     def _welcome(self) -> bool:
         """Whether a message that has been here before still has something to do. Raises ``Duplicate`` if not."""
@@ -122,7 +125,8 @@ class Redelivered(DeliveredInside):
         """Raise ``Duplicate`` if another delivery has succeeded. One that died cannot have: it left its lock behind."""
         if self.crashed or not (self._known and self.message.wants_result):
             return
-        ends = time.monotonic() + (SETTLING if self.waited else 0.0)
+        patience = SETTLING if self.waited else BRIEFLY if self.message.redelivered else 0.0
+        ends = time.monotonic() + patience
         while not (done := succeeded(self.message)) and time.monotonic() < ends:
             time.sleep(0.05)
         if done:
@@ -135,7 +139,7 @@ class Redelivered(DeliveredInside):
     def _count(self) -> bool:
         """Keep what comes back if this worker dies, once it has been here before, and end a loop of crashes."""
         row = self._row
-        if row is None and not (self.message.redelivered or self.crashed):
+        if row is None and not (self.message.redelivered or self.crashed or self.message.crashes):
             return True
         try:
             self._keep(row)
@@ -223,7 +227,7 @@ class Redelivered(DeliveredInside):
     def _put_off(self) -> NoReturn:
         """``postpone``: from then on the broker has it, with the number of its crashes, and no row has."""
         row = self._row
-        crashes = row.crashes if row else self.message.crashes
+        crashes = row.crashes + (row.state == parking.RUNNING) if row else self.message.crashes
         try:
             postpone(self.message, self.lock, crashes=(crashes, self.message.retries) if crashes else None)
         except Retry:

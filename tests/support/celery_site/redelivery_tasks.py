@@ -16,11 +16,14 @@ from typing import Any
 
 from celery import shared_task
 from celery.exceptions import Reject
+from django.dispatch import receiver
 
-from django_tasklock import holders, model_lock, task_lock
+from django_tasklock import holders, metrics, model_lock, task_lock
 from django_tasklock.celery import OnceTask
 from django_tasklock.celery.redelivered import Redelivered
 from django_tasklock.conf import WORDS
+from django_tasklock.signals import lock_conflict
+from tests.support.celery_site.configuration import ENVIRONMENT
 from tests.support.celery_site.journal import note
 from tests.support.celery_site.tasks import LONGEST, hold_here
 from tests.support.guards import GUARD
@@ -151,7 +154,7 @@ def retrying(
     """Retries ``tries`` times, and stays for a while after each ``retry()``."""
     header = self.request.get("tasklock") or {}
     note("try", key, retries=self.request.retries, changed=how.get("changed"), headers=self.request.get("mine"))
-    note("header", key, token=header.get("token", ""))
+    note("header", key, handle=header.get("kept", ""))
     if self.request.retries >= tries:
         return hold_here(key, 0.0, until, retries=self.request.retries)
     options: dict[str, Any] = {}
@@ -219,3 +222,16 @@ def twice(self: Any, key: str, first: str, second: str) -> str:
     if not self.request.retries:
         raise self.retry(countdown=0)
     return "done"
+
+
+@shared_task(base=OnceTask, key="hold:{key}")
+def counting(key: str) -> dict[str, Any]:
+    """For conflicts that are counted."""
+    return hold_here(key)
+
+
+@receiver(lock_conflict, dispatch_uid="redelivery_tasks")
+def _conflict(sender: Any = None, action: str = "", **details: Any) -> None:
+    """Let the test see what its worker's processes count."""
+    if ENVIRONMENT in os.environ:
+        note("conflict", action, count=metrics.snapshot().get(f"conflicts_{action}", 0))

@@ -1,0 +1,110 @@
+"""A worker in the test's own process: it runs one message at a time, when the test says so, as a worker's child would.
+
+What Celery does between a message and its body is Celery's own: ``Request.execute``.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from celery.worker.request import Request
+from kombu.serialization import prepare_accept_content
+from kombu.simple import SimpleQueue
+
+from tests.support.celery_site.configuration import ENVIRONMENT, Configuration
+from tests.support.celery_site.site import Site
+
+__all__ = ["Courier", "Killed", "promoted_by_processes"]
+
+
+class Killed(BaseException):
+    """Stands for ``kill -9``: nobody catches it."""
+
+
+class Courier:
+    """Takes messages off the site's queue."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    @contextmanager
+    def _queue(self, short: str) -> Iterator[SimpleQueue]:
+        with self.site.app.connection_for_read() as connection:
+            queue = connection.SimpleQueue(self.site.queue(short))
+            queue.consumer.accept = prepare_accept_content(self.site.app.conf.accept_content)
+            try:
+                yield queue
+            finally:
+                queue.close()
+
+    def take(self, queue: str = "", redelivered: bool = False) -> Request:
+        """The next message, which must be there; the broker forgets it."""
+        with self._queue(queue) as open_queue:
+            message = open_queue.get(timeout=5)
+            message.ack()
+        if redelivered:
+            message.delivery_info["redelivered"] = True
+        return Request(message, app=self.site.app, hostname="courier", decoded=False)
+
+    def run(self, queue: str = "", redelivered: bool = False) -> Request:
+        """Run the next message."""
+        request = self.take(queue, redelivered)
+        request.execute()
+        return request
+
+    def run_all(self) -> int:
+        """Run messages until there are none; how many."""
+        number = 0
+        while self.site.waiting():
+            self.run()
+            number += 1
+        return number
+
+    def purge(self) -> int:
+        """Empty the queue."""
+        with self._queue("") as queue:
+            return int(queue.clear() or 0)
+
+    def message(self, queue: str = "") -> Any:
+        """(headers, properties) of the next message, which is taken away."""
+        request = self.take(queue)
+        return request.message.headers, request.message.properties
+
+
+def promoted_by_processes(site: Site, names: Sequence[str], number: int) -> list[list[bool]]:
+    """What each of several processes says when they all promote behind the same locks at the same time."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(number, timeout=60)
+    given = (barrier, site.configuration.as_json())
+    with ProcessPoolExecutor(number, context, initializer=_start, initargs=given) as pool:
+        parts = [pool.submit(_promote_all, names) for _ in range(number)]
+        return [part.result(60) for part in parts]
+
+
+_together: Any
+
+
+def _start(barrier: Any, configuration: str) -> None:
+    global _together
+    _together = barrier
+    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.support.celery_site.settings"
+    os.environ[ENVIRONMENT] = configuration
+    import django
+
+    django.setup()
+
+
+def _promote_all(names: Sequence[str]) -> list[bool]:
+    from django_tasklock.celery.promotion import promote
+
+    app = Configuration.here().make_app()
+    promoted = []
+    for name in names:
+        _together.wait()
+        promoted.append(promote(name, app))
+    return promoted

@@ -1,0 +1,355 @@
+"""What a task does when its lock is busy: skip, raise, wait, retry, reject; and what those words mean elsewhere."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from celery import chain, chord, group
+from celery.exceptions import Reject
+from django.http import HttpRequest, HttpResponse
+
+from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, metrics, task_lock
+from django_tasklock.celery import busy, parked_messages
+from django_tasklock.celery.busy import Rejected, pause, visibility_timeout
+from django_tasklock.conf import WORDS
+from django_tasklock.signals import lock_conflict
+from django_tasklock.types import Holder, Record
+from tests.support.celery_site.journal import most_at_once
+from tests.support.celery_site.redelivery_tasks import DECORATED, collect, late_once, linked, patient
+from tests.support.guards import GUARD, held_by_another, states
+from tests.support.public import Received
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.celery_site.fixtures"]
+pytestmark = [pytest.mark.redis]
+SITE_TASKS = ["tests.support.celery_site.redelivery_tasks", "tests.support.celery_site.once_tasks"]
+
+CELERYS = ("retry", "reject", "queue", "coalesce")
+
+
+def said(worker, text, times=1):
+    return worker.log().count(text) >= times
+
+
+@pytest.fixture
+def busy_site(celery_site):
+    """A site with a worker, where ``hold:a`` is taken until ``gate`` opens."""
+    celery_site.configure(lease=60)
+    celery_site.worker(concurrency=3)
+    celery_site.gate_of_a = celery_site.gate()
+    celery_site.first = celery_site.publish("once_hold", "a", until=celery_site.gate_of_a)
+    celery_site.started("a")
+    return celery_site
+
+
+def both(word):
+    """How a task of ours and a decorated one are told the word: name, and options of ``publish``."""
+    return [("late_once", {"once": {"on_conflict": word}}), (f"late_{word}", {}), (f"early_{word}", {})]
+
+
+class TestSkip:
+    def test_a_result_that_says_so(self, busy_site):
+        for task, more in both("skip"):
+            state, value = busy_site.outcome(busy_site.publish(task, "a", **more))
+            assert (state, value["status"], value["reason"]) == ("SUCCESS", "skipped", "already_processing")
+            assert value["name"] == "hold:a"
+            assert busy_site.first.id in value["holder"]
+
+
+class TestRaise:
+    def test_a_failure_that_says_so(self, busy_site):
+        for task, more in both("raise"):
+            state, error = busy_site.outcome(busy_site.publish(task, "a", **more))
+            assert state == "FAILURE"
+            assert type(error).__name__ == "TaskLockAcquireError"
+            assert busy_site.first.id in str(error)
+        assert len(busy_site.events("start")) == 1
+
+
+class TestWait:
+    def test_it_is_woken_by_the_release(self, busy_site):
+        result = busy_site.publish("late_once", "a", once={"on_conflict": "wait"})
+        busy_site.wait_until(lambda: busy_site.lock("hold:a").waiting == 1)
+        busy_site.gate_of_a.open()
+        end = busy_site.wait_until(lambda: busy_site.events("end", "a"))[0]
+        assert busy_site.started("a", 2).time - end.time < 1
+        assert busy_site.outcome(result)[1]["status"] == "success"
+        assert most_at_once(busy_site.events(key="a")) == 1
+
+    def test_not_for_ever(self, busy_site):
+        once = {"on_conflict": "wait", "blocking_timeout": 0.5}
+        asked = time.monotonic()
+        state, error = busy_site.outcome(busy_site.publish("late_once", "a", once=once))
+        assert state == "FAILURE"
+        assert type(error).__name__ == "TaskLockAcquireError"
+        assert 0.4 < time.monotonic() - asked < 10
+
+    def test_for_its_timeout_if_it_does_not_say(self, busy_site):
+        once = {"on_conflict": "wait", "timeout": 1, "lease": None}
+        assert busy_site.outcome(busy_site.publish("late_once", "a", once=once))[0] == "FAILURE"
+
+
+class TestReject:
+    def test_no_result_of_its_own(self, busy_site):
+        """A later Celery records that a message was rejected for good as a failure; an earlier one records nothing."""
+        for task, more in both("reject"):
+            result = busy_site.publish(task, "a", **more)
+            busy_site.wait_until(lambda result=result: said(busy_site.workers[0], f"{result.id}] reject"))
+            assert result.state in ("PENDING", "FAILURE")
+            if result.state == "FAILURE":
+                assert isinstance(result.result, Reject)
+        assert len(busy_site.events("start")) == 1
+        assert busy_site.waiting() == 0
+
+    def test_retrying_for_everything_is_not_retrying_for_that(self, busy_site):
+        result = busy_site.publish("early_reject", "a")  # autoretry_for=(Exception,)
+        busy_site.wait_until(lambda: said(busy_site.workers[0], f"{result.id}] reject"))
+        busy_site.gate_of_a.open()
+        busy_site.outcome(busy_site.first)
+        busy_site.outcome(busy_site.publish("hold", "last"))
+        assert len(busy_site.events("start", "a")) == 1
+        assert not said(busy_site.workers[0], f"early_reject[{result.id}] received", 2)
+        assert issubclass(Rejected, Reject)
+
+    def test_a_member_of_a_group_or_chord_is_skipped(self, busy_site):
+        """Who waits for its result would wait for ever."""
+        header = [late_once.s("a"), late_once.s("b")]
+        members = [result.get(timeout=20) for result in group(header).apply_async().results]
+        assert [value["status"] for value in members] == ["skipped", "success"]
+        values = chord(header)(collect.s("c")).get(timeout=20)
+        assert sorted(value["status"] for value in values) == ["skipped", "success"]
+
+    def test_a_chain_within_a_chord_is_skipped_too(self, busy_site):
+        """Its first link is no member itself; the last one is."""
+        values = chord([chain(late_once.s("a"), collect.s("x")), late_once.s("b")])(collect.s("c")).get(timeout=20)
+        assert len(values) == 2
+
+
+class TestRetry:
+    def test_after_what_is_left_of_the_lease(self, busy_site):
+        result = patient.apply_async(("a",))
+        busy_site.wait_until(lambda: result.state == "RETRY")
+        busy_site.wait_until(lambda: said(busy_site.workers[0], "is busy, again in "))
+        seconds = busy_site.workers[0].log().split("is busy, again in ")[1].partition(" s")[0]
+        assert 40 <= float(seconds) <= 75  # of a lease of 60 that is renewed each 20, and a quarter more at most
+        assert len(busy_site.events("start", "a")) == 1
+
+    def test_it_runs_as_it_was_published(self, celery_site):
+        """With its place in a chain, its callbacks, its priority, and none of its own retries spent."""
+        celery_site.worker(concurrency=2)
+        with held_by_another("hold:a", lease=None, timeout=3):
+            steps = chain(patient.s("a").set(priority=3, link=linked.s("after")), collect.s("end"))
+            result = steps.apply_async()
+            celery_site.wait_until(lambda: result.parent.state == "RETRY")
+        start = celery_site.started("a")
+        assert start.task_id == result.parent.id
+        assert start.more == {"retries": 0, "priority": 3, "queue": celery_site.queue()}
+        assert celery_site.outcome(result)[0] == "SUCCESS"
+        celery_site.wait_until(lambda: celery_site.events("linked", "after"))
+        assert len(celery_site.events("collected", "end")) == 1
+
+    @pytest.mark.parametrize("word", ["late_once", "late_retry"])
+    def test_it_ends_when_the_holder_dies(self, celery_site, word):
+        """Killed, and with it its heartbeat: the lease frees the lock, and one try after that has it."""
+        celery_site.configure(lease=2)
+        holder = celery_site.worker(queues=("other",))
+        other = {"queue": celery_site.queue("other")}
+        celery_site.publish("once_hold", "a", until=celery_site.gate(), options=other)
+        celery_site.started("a")
+        celery_site.worker()
+        more = {"once": {"on_conflict": "retry"}} if word == "late_once" else {}
+        result = celery_site.publish(word, "a", **more)
+        celery_site.wait_until(lambda: result.state == "RETRY")
+        holder.kill()
+        assert celery_site.outcome(result)[1]["status"] == "success"
+        assert celery_site.locks.keys("task_lock:*") == []
+
+
+class FakeMessage:
+    """As much of one as ``pause`` looks at."""
+
+    def __init__(self, app, waits=0):
+        self.task = type("FakeTask", (), {"app": app})
+        self.header = {"waits": waits}
+
+
+def met(lock, ttl, left):
+    now = 1_700_000_000_000
+    lock.met = Record(
+        "video:1", "t", Holder(), now, now + round(left * 1000), now, 1, None if ttl is None else ttl * 1000
+    )
+    return lock
+
+
+class TestPause:
+    """Seconds until the next try."""
+
+    @pytest.fixture(autouse=True)
+    def _drawn(self, monkeypatch):
+        monkeypatch.setattr(busy.random, "uniform", lambda low, high: high)
+
+    @pytest.mark.parametrize(
+        ("waits", "ttl", "left", "seconds"),
+        [
+            (0, 60, 3600, 75),  # what is left of the lease, and a quarter
+            (1, 60, 3600, 150),
+            (3, 60, 3600, 600),
+            (9, 60, 1000, 1250),  # what is left of the timeout, and a quarter
+            (99, 60, 1000, 1250),
+            (0, 60, 10, 12.5),
+            (0, 0, 0, 1.25),  # over by now
+            (0, -5, -5, 1.25),
+            (0, None, 100, 125),  # a lock without a lease
+            (9, 60, 9000, 1800),  # half of Redis's visibility timeout of an hour
+        ],
+    )
+    def test_by_what_is_left(self, celery_site, waits, ttl, left, seconds):
+        lock = met(TaskLock("video:1"), ttl, left)
+        assert pause(FakeMessage(celery_site.app, waits), lock) == pytest.approx(seconds)
+
+    def test_nobody_could_be_seen(self, celery_site):
+        assert pause(FakeMessage(celery_site.app), TaskLock("video:1")) == pytest.approx(busy.UNSEEN * 1.25)
+
+    def test_half_of_the_visibility_timeout_that_was_set(self, celery_site):
+        celery_site.configure(visibility_timeout=8)
+        assert pause(FakeMessage(celery_site.app), met(TaskLock("video:1"), 60, 3600)) == 4
+
+    @pytest.mark.parametrize(
+        ("url", "options", "seconds"),
+        [
+            ("redis://h/0", {}, 3600),
+            ("rediss://h/0", {}, 3600),
+            ("sentinel://h", {}, 3600),
+            ("sqs://", {}, 1800),
+            ("amqp://h", {}, float("inf")),
+            ("redis://h/0", {"visibility_timeout": 5}, 5),
+        ],
+    )
+    def test_the_visibility_timeout(self, url, options, seconds):
+        conf = type("Conf", (), {"broker_url": url, "broker_read_url": None, "broker_transport_options": options})
+        assert visibility_timeout(type("App", (), {"conf": conf})) == seconds
+
+
+def test_it_is_drawn(celery_site):
+    """Many that meet the same holder do not come back together."""
+    lock = met(TaskLock("video:1"), 60, 3600)
+    drawn = {pause(FakeMessage(celery_site.app), lock) for _ in range(20)}
+    assert len(drawn) > 10
+    assert all(60 <= seconds <= 75 for seconds in drawn)
+
+
+class TestTheSetting:
+    @pytest.mark.parametrize("word", CELERYS)
+    def test_the_words_of_celery(self, celery_site, word):
+        """``TASKLOCK["ON_CONFLICT"]``: what a decorated task does that does not say."""
+        celery_site.configure(lease=60, tasklock={"ON_CONFLICT": word})
+        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
+        celery_site.publish("once_hold", "a", until=gate)
+        celery_site.started("a")
+        result = celery_site.publish("locked_hold", "a")
+        if word == "reject":
+            celery_site.wait_until(lambda: said(worker, f"{result.id}] reject"))
+        elif word == "retry":
+            celery_site.wait_until(lambda: result.state == "RETRY")
+        else:
+            celery_site.wait_until(lambda: [row.mode for row in parked_messages()] == [word])
+            assert result.state == "PARKED"
+            gate.open()
+            assert celery_site.outcome(result)[1]["status"] == "success"
+
+
+class TestOutsideOfCelery:
+    """Nobody there can put a message aside."""
+
+    @pytest.mark.parametrize("word", CELERYS)
+    def test_a_function(self, celery_site, word):
+        @task_lock("hold:{key}", on_conflict=word)
+        def work(key: str) -> str:
+            return "done"
+
+        def view(request: HttpRequest) -> HttpResponse:
+            return HttpResponse(work("a"))
+
+        assert work("a") == "done"
+        assert view(HttpRequest()).content == b"done"
+        with held_by_another("hold:a"):
+            for call in (lambda: work("a"), lambda: view(HttpRequest()), lambda: DECORATED[word][0]("a")):
+                with pytest.raises(TaskLockAcquireError):
+                    call()
+
+    @pytest.mark.parametrize("word", CELERYS)
+    def test_eagerly(self, celery_site, word):
+        with held_by_another("hold:a"):
+            result = DECORATED[word][0].apply(("a",))
+            assert isinstance(result.result, TaskLockAcquireError)
+            once = late_once.apply(("a",), once={"on_conflict": word})
+        if word == "reject":
+            assert once.state in ("REJECTED", "FAILURE")
+        else:
+            assert isinstance(once.result, TaskLockAcquireError)
+        assert celery_site.events() == []
+        assert parked_messages() == []
+
+    @pytest.mark.parametrize("word", [word for word in WORDS if word != "wait"])
+    def test_inside_of_another_task(self, busy_site, word):
+        """That one's message is not to be put aside either."""
+        expected = "skipped" if word == "skip" else "TaskLockAcquireError"
+        assert busy_site.outcome(busy_site.publish("direct", word, "a")) == ("SUCCESS", expected)
+
+    def test_a_word_that_there_is_not(self):
+        with pytest.raises(TaskLockError, match="on_conflict"):
+            task_lock("a", on_conflict="later")
+
+
+class TestTheRow:
+    """A guarded row is given back, or not touched, when its message is put aside; it has not failed."""
+
+    @pytest.mark.parametrize("word", ["skip", "reject", "retry", "queue", "coalesce"])
+    def test_is_not_touched(self, celery_site, word):
+        celery_site.configure(lease=60)
+        worker, video = celery_site.worker(concurrency=2), Video.objects.create(status="uploading")
+        with held_by_another(f"video:{video.pk}"):
+            before = states(video)
+            result = celery_site.publish(f"video_{word}", video.pk)
+            celery_site.wait_until(lambda: said(worker, f"video_{word}[{result.id}]", 2))  # received, and put aside
+            video.refresh_from_db()
+            assert states(video) == before
+
+    def test_is_given_back_by_a_duplicate_inside(self, celery_site):
+        """A body that claimed its row meets its own message in a lock further in."""
+        celery_site.worker(concurrency=2)
+        video, gate = Video.objects.create(status="uploading"), celery_site.gate()
+        celery_site.publish("outer", "a", until=gate, options={"task_id": "same"})
+        celery_site.started("a")
+        celery_site.locks.set(
+            "task_lock:hold:b", celery_site.locks.get("task_lock:hold:a").replace(b".outer", b".guarded_outer")
+        )
+        celery_site.publish("guarded_outer", video.pk, "b", options={"task_id": "same"})
+        celery_site.wait_until(lambda: said(celery_site.workers[0], "duplicate: "))
+        celery_site.wait_until(lambda: celery_site.lock(f"video:{video.pk}") is None)
+        video.refresh_from_db()
+        assert video.status == GUARD.retry
+
+
+class TestCounted:
+    def test_signals_and_counters(self, celery_site):
+        """In this process; a worker does the same in its own."""
+        before = metrics.snapshot()
+        with held_by_another("hold:a"), Received(lock_conflict) as received:
+            late_once.apply(("a",), once={"on_conflict": "reject"})
+            late_once.apply(("a",), once={"on_conflict": "retry"})
+            late_once.apply(("a",), once={"on_conflict": "skip"})
+        assert [one["action"] for one in received] == ["reject", "raise", "skip"]
+        after = metrics.snapshot()
+        for word in ("reject", "raise", "skip"):
+            assert after[f"conflicts_{word}"] == before.get(f"conflicts_{word}", 0) + 1
+
+    def test_in_a_worker(self, busy_site):
+        """One line of each in its log, which the counter and the signal stand beside."""
+        for word in ("retry", "reject", "queue", "coalesce"):
+            busy_site.publish("counting", "a", once={"on_conflict": word})
+        busy_site.publish("counting", "a", once={"on_conflict": "skip"}, options={"task_id": busy_site.first.id})
+        counted = lambda: {event.key for event in busy_site.events("conflict")}  # noqa: E731
+        busy_site.wait_until(lambda: {"retry", "reject", "queue", "coalesce"} <= counted())
+        assert all(event.more["count"] >= 1 for event in busy_site.events("conflict"))

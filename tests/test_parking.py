@@ -1,0 +1,711 @@
+"""What waits is kept in the database: who puts it back, who dies meanwhile, and what is then still true.
+
+Most of it runs in this process, step by step, so that others come exactly in between.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from celery.canvas import Signature
+from django.db import connection
+from django.db.models import F
+from kombu.exceptions import OperationalError
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.celery import count_parked, delivered, parked_messages, parking, promotion
+from django_tasklock.celery.promotion import Promoter, promote
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.holders import me
+from django_tasklock.models import ParkedMessage
+from django_tasklock.types import Ask, Grant
+from tests.support.celery_site.courier import Courier, Killed, promoted_by_processes
+from tests.support.guards import elsewhere, new_token
+
+pytest_plugins = ["tests.support.celery_site.fixtures"]
+SITE_TASKS = ["tests.support.celery_site.once_tasks", "tests.support.celery_site.queue_tasks"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery's results
+
+NAME = "hold:a"
+
+
+@pytest.fixture
+def courier(celery_site) -> Courier:
+    return Courier(celery_site)
+
+
+class Somebody:
+    """Another process, on another machine. It does not know of parked messages."""
+
+    def __init__(self, name: str = NAME) -> None:
+        self.name = name
+        self.token = new_token()
+
+    def acquire(self) -> bool:
+        ask = Ask(self.name, self.token, 60_000, 60_000, '{"host": "elsewhere", "pid": 1}')
+        return isinstance(get_backend().acquire(ask), Grant)
+
+    def release(self) -> None:
+        get_backend().release(self.name, self.token)
+
+
+@pytest.fixture
+def holder(celery_site) -> Somebody:
+    """Somebody has the lock."""
+    somebody = Somebody()
+    assert somebody.acquire()
+    return somebody
+
+
+def parked(site, courier, number=1, task="queued_hold", **options):
+    """Messages that were published, delivered and parked behind the busy lock."""
+    results = []
+    for count in range(number):
+        results.append(site.publish(task, "a", number=count, **options))
+        courier.run()
+    assert count_parked(NAME) >= number
+    return results
+
+
+def rows(*fields):
+    return list(ParkedMessage.objects.order_by("ticket").values_list(*fields))
+
+
+def age(seconds):
+    """Let time pass for what is kept."""
+    ParkedMessage.objects.update(changed_at=F("changed_at") - round(seconds * 1000))
+
+
+def promoter(site):
+    return Promoter(site.app)
+
+
+@pytest.fixture
+def no_wake_up(monkeypatch):
+    """Releases and parkers do not look; what is promoted was promoted by the test."""
+    monkeypatch.setattr(delivered, "promote", lambda *what: False)
+
+
+@pytest.mark.database
+class TestInBetween:
+    """Gold standard 8.27: a release between the decision to park and the parking."""
+
+    def test_a_release_before_the_row_is_written(self, celery_site, courier, holder, monkeypatch):
+        park = parking.park
+
+        def late(*what: Any, **options: Any) -> bool:
+            holder.release()  # it looks for who waits, and sees nobody
+            promote(NAME, celery_site.app)
+            assert celery_site.waiting() == 0
+            return park(*what, **options)
+
+        result = celery_site.publish("queued_hold", "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(parking, "park", late)
+            courier.run()
+        assert rows("state", "sent") == [("promoted", 1)]
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
+        assert rows() == []
+
+    def test_a_release_after_the_row_is_written(self, celery_site, courier, holder, monkeypatch):
+        def release_first(*what: Any) -> bool:
+            holder.release()
+            assert promote(NAME, celery_site.app)  # the releaser's own look
+            return promote(*what)  # the parker's look
+
+        result = celery_site.publish("queued_hold", "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(delivered, "promote", release_first)
+            courier.run()
+        assert celery_site.waiting() == 1  # both saw it, one sent it
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
+
+    def test_both_at_the_same_time(self, celery_site, courier, holder):
+        """Whoever of two sees the row, one sends it: neither none nor both."""
+        for _ in range(5):
+            parked(celery_site, courier)
+            together = threading.Barrier(2)
+
+            def look(together=together):
+                together.wait()
+                return promote(NAME, celery_site.app)
+
+            holder.release()
+            with ThreadPoolExecutor(2) as threads:
+                sent = list(threads.map(lambda _: elsewhere(look), range(2)))
+            assert sorted(sent) == [False, True]
+            assert celery_site.waiting() == 1
+            courier.run()
+            assert rows() == []
+            assert holder.acquire()
+
+    def test_a_newcomer_does_not_overtake(self, celery_site, courier, holder, no_wake_up):
+        first, second = parked(celery_site, courier, 2)
+        third = celery_site.publish("queued_hold", "a", number=2)
+        holder.release()
+        courier.run()  # the lock is free, but others wait for it
+        assert [one.task_id for one in parked_messages(NAME)] == [first.id, second.id, third.id]
+        for result in (first, second, third):
+            assert promote(NAME, celery_site.app)
+            courier.run()
+            assert result.get(timeout=5)["status"] == "success"
+
+    def test_one_that_was_promoted_and_meets_somebody_keeps_its_place(self, celery_site, courier, holder):
+        first, second = parked(celery_site, courier, 2)
+        holder.release()
+        assert promote(NAME, celery_site.app)
+        assert holder.acquire()
+        courier.run()
+        assert rows("task_id", "state", "sent") == [(first.id, "parked", 1), (second.id, "parked", 0)]
+        holder.release()
+        assert promote(NAME, celery_site.app)
+        assert courier.run_all() == 2
+        assert [one.task_id for one in celery_site.events("start")] == [first.id, second.id]
+
+
+@pytest.mark.database
+class TestPromoterDies:
+    def test_between_the_update_and_the_sending(self, celery_site, courier, holder, monkeypatch):
+        """Gold standard 8.27 again: the wake-up is lost with its promoter."""
+        [result] = parked(celery_site, courier)
+        holder.release()
+        with monkeypatch.context() as patch:
+            patch.setattr(promotion, "unseal", raising(Killed()))
+            with pytest.raises(Killed):
+                promote(NAME, celery_site.app)
+        assert rows("state", "sent") == [("promoted", 1)]
+        assert celery_site.waiting() == 0
+        assert promoter(celery_site).look() == 0  # it may be on its way
+        age(promotion.PATIENCE + 1)
+        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).look() == 0
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
+        assert rows() == []
+
+    def test_the_queue_is_purged(self, celery_site, courier, holder):
+        results = parked(celery_site, courier, 2)
+        holder.release()
+        assert promote(NAME, celery_site.app)
+        for times in (1, 2):  # each time it is waited for twice as long
+            assert courier.purge() == 1
+            age(promotion.PATIENCE * 2 ** (times - 1) - 1)
+            assert promoter(celery_site).look() == 0
+            age(2)
+            assert promoter(celery_site).look() == 1
+        courier.run_all()
+        assert [one.get(timeout=5)["status"] for one in results] == ["success"] * 2
+
+    def test_it_was_only_slow_and_comes_twice(self, celery_site, courier, holder):
+        [result] = parked(celery_site, courier)
+        holder.release()
+        assert promote(NAME, celery_site.app)
+        age(promotion.PATIENCE + 1)
+        assert promoter(celery_site).look() == 1
+        assert courier.run_all() == 2
+        assert result.get(timeout=5)["status"] == "success"
+        assert len(celery_site.events("start")) == 1
+        assert rows() == []
+
+    def test_the_broker_is_down(self, celery_site, courier, holder, monkeypatch):
+        [result] = parked(celery_site, courier)
+        holder.release()
+        with monkeypatch.context() as patch:
+            patch.setattr(Signature, "apply_async", raising(OperationalError("down")))
+            assert not promote(NAME, celery_site.app)
+            assert rows("state") == [("parked",)]
+        assert promote(NAME, celery_site.app)
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
+
+    def test_of_several_processes_one_sends(self, celery_site, courier, monkeypatch):
+        locks = [Somebody(f"hold:{key}") for key in range(8)]
+        for key, lock in enumerate(locks):
+            assert lock.acquire()
+            celery_site.publish("queued_hold", key)
+            courier.run()
+            lock.release()
+        sent = promoted_by_processes(celery_site, [lock.name for lock in locks], 3)
+        assert [sum(column) for column in zip(*sent, strict=True)] == [1] * len(locks)
+        assert celery_site.waiting() == len(locks)
+        courier.run_all()
+        assert len(celery_site.events("start")) == len(locks)
+
+
+def raising(error: BaseException) -> Any:
+    def raise_it(*what: Any, **options: Any) -> None:
+        raise error
+
+    return raise_it
+
+
+class TestStoresFail:
+    def test_the_lock_store_forgets_everything(self, celery_site, courier, holder):
+        results = parked(celery_site, courier, 2)
+        celery_site.locks.flushall()
+        assert promoter(celery_site).look() == 1
+        courier.run_all()
+        assert [one.get(timeout=5)["status"] for one in results] == ["success"] * 2
+        assert [one.task_id for one in celery_site.events("start")] == [one.id for one in results]
+
+    def test_the_lock_store_is_down(self, celery_site, courier, holder):
+        [result] = parked(celery_site, courier)
+        celery_site.lock_store.kill()
+        assert not promote(NAME, celery_site.app)
+        with pytest.raises(BackendUnavailable):
+            promoter(celery_site).look()
+        assert rows("state", "sent") == [("parked", 0)]
+        celery_site.lock_store.start()
+        assert promoter(celery_site).look() == 1
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
+
+    def test_the_database_is_down_while_it_is_parked(self, celery_site, courier, holder, monkeypatch):
+        result = celery_site.publish("queued_hold", "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(parking._session, "run", raising(BackendUnavailable("down")))
+            courier.run()
+        assert result.state == "RETRY"
+        assert rows() == []
+        assert celery_site.waiting() == 1  # the broker has it, for later
+        request = courier.take()
+        assert request.eta is not None
+        holder.release()
+        request.execute()
+        assert result.get(timeout=5)["status"] == "success"
+        assert celery_site.events("start")[0].task_id == result.id
+
+    def test_the_database_is_down_while_it_is_promoted(self, celery_site, courier, holder, monkeypatch):
+        [result] = parked(celery_site, courier)
+        holder.release()
+        with monkeypatch.context() as patch:
+            patch.setattr(parking._session, "run", raising(BackendUnavailable("down")))
+            assert not promote(NAME, celery_site.app)
+        assert promoter(celery_site).look() == 1
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
+
+
+@pytest.mark.database
+class TestWorkerDies:
+    @pytest.fixture(autouse=True)
+    def nobody_lives(self, monkeypatch):
+        """To those who come later, this process is another one, and dead."""
+        self.dead = lambda: monkeypatch.setattr("django_tasklock.holders.alive", lambda holder: False)
+        self.alive = lambda: monkeypatch.setattr("django_tasklock.holders.alive", lambda holder: True)
+
+    def test_when_its_body_has_run_and_its_result_is_not_stored(self, celery_site, courier, holder, monkeypatch):
+        """A chord would wait for it for ever: it is run again."""
+        [result] = parked(celery_site, courier, task="late_hold")
+        holder.release()
+        assert promote(NAME, celery_site.app)
+        request = courier.take()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(request.task.backend), "mark_as_done", raising(Killed()))
+            patch.setattr("django_tasklock.celery.parking.forget", lambda *what, **options: False)
+            with pytest.raises(Killed):
+                request.execute()
+        assert rows("state", "crashes") == [("ended", 0)]
+        assert promoter(celery_site).look() == 0  # it may be storing it just now
+        self.dead()
+        assert promoter(celery_site).look() == 1
+        self.alive()
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
+        assert rows() == []
+
+    def test_when_its_result_is_stored(self, celery_site, courier, holder, monkeypatch):
+        [result] = parked(celery_site, courier, task="late_hold")
+        holder.release()
+        assert promote(NAME, celery_site.app)
+        with monkeypatch.context() as patch:
+            patch.setattr("django_tasklock.celery.parking.forget", lambda *what, **options: False)
+            courier.run()
+        assert rows("state") == [("ended",)]
+        self.dead()
+        assert promoter(celery_site).look() == 1
+        self.alive()
+        courier.run()
+        assert len(celery_site.events("start")) == 1
+        assert result.get(timeout=5)["status"] == "success"
+        assert rows() == []
+
+    def test_again_and_again(self, celery_site, courier, holder):
+        """Promoters count what died, too, so that a loop of crashes comes to an end."""
+        [result] = parked(celery_site, courier, task="late_hold")
+        holder.release()
+        for crashes in range(4):
+            row = ParkedMessage.objects.get()
+            assert (row.crashes, row.state) == (max(0, crashes - 1), "running" if crashes else "parked")
+            self.dead()
+            assert promoter(celery_site).look() == 1
+            self.alive()
+            ParkedMessage.objects.update(state="running")
+        assert ParkedMessage.objects.get().crashes == 3
+        self.dead()
+        assert promoter(celery_site).look() == 1
+        courier.purge()
+        age(1000)
+        assert promoter(celery_site).look() == 1
+        courier.run()
+        with pytest.raises(Exception, match="4 workers died of it"):
+            result.get(timeout=5)
+        assert rows() == []
+
+
+class TestLimit:
+    def test_it_refuses_at_the_limit(self, celery_site, courier, holder):
+        results = [celery_site.publish("short_queue", "a") for _ in range(4)]
+        for _ in results:
+            courier.run()
+        assert [result.state for result in results] == ["PARKED"] * 3 + ["FAILURE"]
+        with pytest.raises(Exception, match="3 messages are parked for it, its queue_limit"):
+            results[3].get(timeout=5)
+        assert count_parked(NAME) == 3
+        holder.release()
+        promote(NAME, celery_site.app)
+        assert holder.acquire()
+        courier.run()  # it waited before: it is not refused
+        assert results[0].state == "PARKED"
+        holder.release()
+        promote(NAME, celery_site.app)
+        request = courier.take()  # the first of them runs
+        request.execute()
+        assert results[0].state == "SUCCESS"
+        assert holder.acquire()
+        courier.run()
+        results.append(celery_site.publish("short_queue", "a"))
+        results.append(celery_site.publish("short_queue", "a"))
+        courier.run()
+        courier.run()
+        assert [result.state for result in results[-2:]] == ["PARKED", "FAILURE"]
+
+    def test_per_call(self, celery_site, courier, holder):
+        for _ in range(2):
+            celery_site.publish("once_hold", "a", once={"on_conflict": "queue", "queue_limit": 1})
+            courier.run()
+        assert count_parked(NAME) == 1
+
+    @pytest.mark.database
+    @pytest.mark.django_db(transaction=True)
+    def test_those_who_come_at_the_same_time(self):
+        for turn in range(4):
+            name = f"turn:{turn}"
+            together = threading.Barrier(8)
+
+            def park(number, name=name, turn=turn, together=together):
+                def work():
+                    together.wait()
+                    return parking.park(name, number, "queue", "a.task", f"{turn}-{number}", "{}", limit=3)
+
+                return elsewhere(work)
+
+            with ThreadPoolExecutor(8) as threads:
+                kept = list(threads.map(park, range(8)))
+            assert kept.count(True) == 3 == parking.count(name)
+
+
+class TestListing:
+    def test_what_waits(self, celery_site, courier, holder):
+        results = parked(celery_site, courier, 3)
+        assert Somebody("hold:b").acquire()
+        celery_site.publish("coalescing_hold", "b")
+        courier.run()
+        assert count_parked() == 4
+        assert count_parked("hold:b") == 1
+        assert count_parked("hold:none") == 0
+        found = parked_messages()
+        assert [one.task_id for one in found[:3]] == [result.id for result in results]
+        assert [one.mode for one in found] == ["queue"] * 3 + ["coalesce"]
+        assert parked_messages(NAME, limit=1, offset=1) == found[1:2] or found[1].waited >= 0
+        assert [one.task_id for one in parked_messages(NAME, limit=1, offset=1)] == [results[1].id]
+        assert (found[0].name, found[0].state, found[0].crashes) == (NAME, "parked", 0)
+        assert found[0].task.endswith(".queued_hold")
+        assert 0 <= found[0].waited < 60
+        assert found[0].parked_at.tzinfo is not None
+
+    def test_a_strange_name_is_told_as_it_is(self, celery_site, courier):
+        name = "hold:\N{SNOWMAN} ä"
+        assert Somebody(name).acquire()
+        celery_site.publish("queued_hold", name.removeprefix("hold:"))
+        courier.run()
+        assert [one.name for one in parked_messages(name)] == [name]
+
+
+class TestWhatIsKept:
+    """A message that waited is the message that was published."""
+
+    def run_it(self, site, courier, holder, task="counting_queue", queue="", **options):
+        result = site.publish(task, "a", **options)
+        courier.run(queue)
+        assert result.state == "PARKED"
+        holder.release()
+        assert promote(NAME, site.app)
+        return result, courier.take(queue)
+
+    def test_headers_limits_priority_and_queue(self, celery_site, courier, holder):
+        options = {
+            "headers": {"tenant": "x"},
+            "priority": 3,
+            "queue": celery_site.queue("side"),
+            "time_limit": 50,
+            "soft_time_limit": 40,
+            "expires": 1000,
+        }
+        result, request = self.run_it(celery_site, courier, holder, queue="side", options=options, number=7)
+        assert request.message.properties["priority"] == 3
+        assert request.expires is not None
+        request.execute()
+        assert result.get(timeout=5)["status"] == "success"
+        [seen] = celery_site.events("request")
+        assert seen.more["headers"] == {"tenant": "x"}
+        assert seen.more["queue"] == celery_site.queue("side")
+        assert seen.more["limits"] == [50, 40]
+        assert (seen.more["kwargs"], seen.more["retries"]) == ("{'number': 7}", 0)
+        assert request.id == result.id
+
+    def test_a_countdown_is_not_counted_again(self, celery_site, courier, holder):
+        _, request = self.run_it(celery_site, courier, holder, options={"countdown": 0.1})
+        assert request.eta is None
+
+    def test_links_chains_and_chords(self, celery_site, courier, holder):
+        from celery import chord
+
+        from tests.support.celery_site.queue_tasks import told
+
+        task = celery_site.task("counting_queue")
+        whole = chord([(task.si("a") | told.s("chain"))], told.s("chord"))
+        whole.apply_async()
+        courier.run()
+        assert count_parked(NAME) == 1
+        holder.release()
+        assert promote(NAME, celery_site.app)
+        assert courier.run_all() == 3
+        assert [one.key for one in celery_site.events("told")] == ["chain", "chord"]
+
+    def test_a_link(self, celery_site, courier, holder):
+        from tests.support.celery_site.queue_tasks import told
+
+        self.run_it(celery_site, courier, holder, options={"link": told.s("link")})[1].execute()
+        courier.run()
+        assert celery_site.events("told", "link")[0].more["result"]["status"] == "success"
+
+    @pytest.mark.parametrize("serializer", ["json", "pickle"])
+    def test_what_its_arguments_are(self, celery_site, courier, holder, serializer):
+        celery_site.configure(accept_content=["json", "pickle"])
+        value = {"a", "b"} if serializer == "pickle" else {"list": [1, None, "\N{SNOWMAN}"]}
+        options = {"serializer": serializer}
+        result, request = self.run_it(celery_site, courier, holder, options=options, number=value)
+        assert request.message.content_type.rpartition("-")[2].rpartition("/")[2] in ("json", "serialize")
+        request.execute()
+        assert result.get(timeout=5)["status"] == "success"
+        kept = celery_site.events("request")[0].more["kwargs"]
+        assert eval(kept) == {"number": value}
+
+    @pytest.mark.parametrize("task", ["queueing_hold", "queued_hold"])
+    def test_decorated_or_not(self, celery_site, courier, holder, task):
+        result, request = self.run_it(celery_site, courier, holder, task=task)
+        request.execute()
+        assert result.get(timeout=5) == {"status": "success", "key": "a"}
+
+
+@pytest.mark.database
+class TestNewest:
+    """``coalesce``, step by step."""
+
+    def test_one_that_starts_at_once_supersedes_what_was_promoted(self, celery_site, courier, holder, no_wake_up):
+        [older] = parked(celery_site, courier, task="coalescing_hold")
+        holder.release()
+        newer = celery_site.publish("coalescing_hold", "a", number="newer")
+        late = courier.take()
+        assert promote(NAME, celery_site.app)
+        late.execute()
+        courier.run_all()
+        assert newer.get(timeout=5)["status"] == "success"
+        assert older.get(timeout=5)["reason"] == "coalesced"
+        assert [one.more for one in celery_site.events("start")] == [{"number": "newer"}]
+        assert rows() == []
+
+    def test_who_said_so_died_before_its_result_was_stored(self, celery_site, courier, holder, monkeypatch):
+        older = parked(celery_site, courier, task="coalescing_hold")[0]
+        parked(celery_site, courier, task="coalescing_hold")
+        assert rows("state") == [("superseded",), ("parked",)]
+        request = courier.take()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(request.task.backend), "mark_as_done", raising(Killed()))
+            patch.setattr("django_tasklock.celery.parking.forget", lambda *what, **options: False)
+            with pytest.raises(Killed):
+                request.execute()
+        age(promotion.PATIENCE * 2)
+        promoter(celery_site).look()
+        courier.run()
+        assert older.get(timeout=5)["reason"] == "coalesced"
+        assert rows("state") == [("parked",)]
+
+    def test_an_older_one_that_arrives_later(self, celery_site, courier, holder):
+        older = celery_site.publish("coalescing_hold", "a", number="older")
+        request = courier.take()
+        newer = celery_site.publish("coalescing_hold", "a", number="newer")
+        courier.run()
+        request.execute()
+        assert older.get(timeout=5)["reason"] == "coalesced"
+        assert [one.task_id for one in parked_messages(NAME)] == [newer.id]
+
+
+@pytest.mark.database
+@pytest.mark.django_db(transaction=True)
+class TestTable:
+    """The rows themselves, on every database."""
+
+    def park(self, task_id, ticket=1, name="n", mode="queue", **options):
+        return parking.park(name, ticket, mode, "a.task", task_id, json.dumps({"name": name}), **options)
+
+    def test_one_row_for_a_message(self):
+        assert self.park("a")
+        assert self.park("a")
+        parking.started("n", 1, "queue", "a.task", "a", "{}", me(), 2)
+        assert rows("task_id", "state", "crashes") == [("a", "running", 2)]
+        assert not parking.vouch("n", 1, "queue", "a.task", "a", "{}", me())
+        assert parking.forget("a")
+        assert not parking.forget("a")
+        assert parking.find("a") is None
+
+    def test_the_line(self):
+        for task_id, ticket in (("b", 2), ("a", 1), ("c", 3)):
+            self.park(task_id, ticket)
+        self.park("other", 1, name="other")
+        line = parking.line(key_of("n"))
+        assert line.head is not None
+        assert (line.head.task_id, line.others) == ("a", [])
+        assert parking.others("n", 2, "b") == (True, True)
+        assert parking.others("n", 1, "a") == (False, True)
+        assert parking.others("n", 3, "c") == (True, False)
+        assert parking.change(line.head, "promoted", sent=1)
+        line = parking.line(key_of("n"))
+        assert [one.task_id for one in line.others] == ["a"]
+        assert line.head is not None
+        assert line.head.task_id == "b"
+        assert parking.others("n", 2, "b") == (True, True)
+
+    def test_the_newest_is_the_head_of_coalesce(self):
+        for task_id, ticket in (("b", 2), ("a", 1), ("c", 3)):
+            self.park(task_id, ticket, mode="coalesce")
+        line = parking.line(key_of("n"))
+        assert line.head is not None
+        assert line.head.task_id == "c"
+        assert sorted(one.task_id for one in parking.forward(line.head.key, 3, "c")) == ["a", "b"]
+
+    def test_of_two_that_move_a_row_one_does(self):
+        self.park("a")
+        for _ in range(5):
+            row = parking.find("a")
+            assert row is not None
+            together = threading.Barrier(4)
+
+            def move(row=row, together=together):
+                together.wait()
+                return parking.change(row, "promoted" if row.state == "parked" else "parked", sent=1)
+
+            with ThreadPoolExecutor(4) as threads:
+                moved = list(threads.map(lambda _: elsewhere(move), range(4)))
+            assert moved.count(True) == 1
+
+    def test_two_deliveries_park_at_once(self):
+        for turn in range(5):
+            together = threading.Barrier(4)
+
+            def park(turn=turn, together=together):
+                together.wait()
+                return self.park(f"{turn}")
+
+            with ThreadPoolExecutor(4) as threads:
+                assert all(threads.map(lambda _: elsewhere(park), range(4)))
+        assert len(rows("id")) == 5
+
+    def test_what_may_wait_again_is_not_forgotten(self):
+        self.park("a")
+        assert not parking.forget("a", waiting=False)
+        parking.started("n", 1, "queue", "a.task", "a", "{}", me(), 0)
+        assert parking.forget("a", waiting=False)
+
+    def test_keys_one_after_the_other(self):
+        for name in "abc":
+            for number in range(3):
+                self.park(f"{name}{number}", number, name=name)
+        found = [parking.next_key("")]
+        while found[-1] is not None:
+            found.append(parking.next_key(found[-1]))
+        assert found == [*sorted(map(key_of, "abc")), None]
+
+    def test_no_query_reads_the_whole_line(self):
+        """Gold standard 8.25: 20,000 that conflict and one that does not."""
+        key, free = key_of("n"), key_of("free")
+        ParkedMessage.objects.bulk_create(
+            [
+                ParkedMessage(
+                    key=key if number else free, name="n", ticket=number, mode="queue", state="parked", task="a.task",
+                    task_id=str(number), message="{}" * 200, parked_at=1, changed_at=1,
+                )
+                for number in range(20_001)
+            ],
+            batch_size=2000,
+        )  # fmt: skip
+        with connection.cursor() as cursor:
+            cursor.execute({"sqlite": "ANALYZE"}.get(connection.vendor, analyze()))
+        from django.test.utils import CaptureQueriesContext
+
+        with CaptureQueriesContext(connection) as queries:
+            head = parking.line(key).head
+            assert head is not None
+            assert head.task_id == "1"
+            assert parking.others("n", 10_000, "10000") == (True, True)
+            assert parking.others("n", 1, "1") == (False, True)
+            assert parking.others("n", 20_000, "20000") == (True, False)
+            assert {parking.next_key(""), parking.next_key(min(key, free))} == {key, free}
+            assert parking.next_key(max(key, free)) is None
+            assert parking.find("700") is not None
+            assert parking.line(free).head is not None
+            self.park("one more", 30_000)
+        assert reads(queries) == []
+
+
+def analyze():
+    return "ANALYZE TABLE tasklock_parked" if connection.vendor == "mysql" else "ANALYZE tasklock_parked"
+
+
+def reads(queries):
+    """The queries that look at more than a few rows, as the database's own plan says."""
+    bad = []
+    with connection.cursor() as cursor:
+        for query in queries.captured_queries:
+            sql = query["sql"]
+            if not sql.startswith(("SELECT", "UPDATE")) or "tasklock_parked" not in sql:
+                continue
+            if connection.vendor == "postgresql":
+                cursor.execute("BEGIN")
+                cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}")
+                [(plan,)] = cursor.fetchall()
+                cursor.execute("ROLLBACK")
+                most = most_rows(json.loads(plan)[0]["Plan"] if isinstance(plan, str) else plan[0]["Plan"])
+                if most > 200:
+                    bad.append((most, sql[:300]))
+            elif connection.vendor == "sqlite":
+                cursor.execute(f"EXPLAIN QUERY PLAN {sql}")
+                steps = [row[3] for row in cursor.fetchall()]
+                if any(step.startswith("SCAN") and "CONSTANT" not in step and "USING" not in step for step in steps):
+                    bad.append((steps, sql[:300]))
+    return bad
+
+
+def most_rows(plan):
+    """The most rows any step of a plan looked at."""
+    here = plan["Actual Rows"] * plan["Actual Loops"] + plan.get("Rows Removed by Filter", 0)
+    return max([here, *(most_rows(part) for part in plan.get("Plans", []))])

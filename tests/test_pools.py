@@ -1,0 +1,193 @@
+"""The pools beside prefork: threads, solo and gevent. All tasks of such a worker share one process."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from django_tasklock.celery import parked_messages
+from tests.support.celery_site.journal import most_at_once
+from tests.support.endings import KINDS, LEASE, Begun, begin, revoke
+from tests.support.pools import OTHERS, needs
+
+pytest_plugins = ["tests.support.celery_site.fixtures"]
+SITE_TASKS = ["tests.support.celery_site.ending_tasks"]
+
+SHORT = 1.0  # seconds of lease where it is the lease that frees
+LATER = SHORT + 3.0
+
+BY_ITSELF = [
+    # how it ends, its result, the row, what its body did
+    ("returns", "SUCCESS", "ready", "start end"),
+    ("raises", "FAILURE", "failed", "start raised"),
+    ("ignores", "PENDING", "failed", "start raised"),
+    ("rejects", "PENDING FAILURE", "failed", "start raised"),
+    ("requeues", "SUCCESS", "ready", "start raised start end"),
+    ("retries", "SUCCESS", "ready", "start raised start end"),
+    ("autoretries", "SUCCESS", "ready", "start raised start end"),
+]
+
+
+@pytest.fixture(params=OTHERS)
+def pool(request):
+    needs(request.param)
+    return request.param
+
+
+@pytest.fixture
+def worker(celery_site, pool):
+    """``worker(...)``: a worker with this pool; of solo two, so that there are two slots.
+
+    SQLite waits for its own lock without letting other greenlets run: no two of them may write to it at once here.
+    """
+
+    def start(concurrency=3, **options):
+        options = {"pool": pool, "concurrency": concurrency, "prefetch": 8, **options}
+        if pool == "solo":
+            celery_site.worker(**options)
+        return celery_site.worker(**options)
+
+    return start
+
+
+@pytest.mark.broker
+def test_bodies_that_end_by_themselves(celery_site, pool, worker):
+    celery_site.configure(lease=LEASE, task_acks_late=True)
+    worker(concurrency=1 if pool == "gevent" else 3)
+    ran = [(begin(celery_site, how), *rest) for how, *rest in BY_ITSELF]
+    for both, states, row, body in ran:
+        for one in both:
+            celery_site.wait_until(lambda one=one, body=body: one.told() == body.split())
+            one.left(states, row)
+
+
+def test_who_waits_in_line_is_next(celery_site, worker):
+    celery_site.configure(lease=LEASE, tasks=("tests.support.celery_site.no_promoter",))
+    worker()
+    gate = celery_site.gate()
+    ran = [celery_site.publish("locked_line", "a", "raises", gate)]
+    celery_site.started("a")
+    for number in (1, 2):
+        ran.append(celery_site.publish("locked_line", "a"))
+        celery_site.wait_until(lambda number=number: len(parked_messages("line:a")) == number)
+    gate.open()
+    for result in ran:
+        celery_site.outcome(result)
+    assert [one.task_id for one in celery_site.events("start", "a")] == [result.id for result in ran]
+    assert most_at_once(celery_site.events(key="a")) == 1
+    celery_site.wait_until(lambda: not parked_messages() and celery_site.lock("line:a") is None, 10)
+
+
+def test_a_task_that_is_longer_than_its_lease_keeps_the_lock(celery_site, worker):
+    """The heartbeat renews: with gevent it is a greenlet."""
+    celery_site.configure(lease=1)
+    worker()
+    one = Begun(celery_site, "once_video", "sits", True, {})
+    ends = one.started().time + 2.5
+    while time.monotonic() < ends:
+        info = celery_site.lock(one.name)
+        assert info is not None
+        assert info.task_id == one.result.id
+        time.sleep(0.02)
+    one.let_go()
+    one.left("SUCCESS", "ready")
+
+
+def test_busy(celery_site, worker):
+    celery_site.configure(lease=LEASE)
+    worker()
+    one = Begun(celery_site, "locked_video", "sits", True, {})
+    one.started()
+    skipped = celery_site.publish("locked_video", one.video.pk)
+    assert celery_site.outcome(skipped)[1]["reason"] == "already_processing"
+    assert celery_site.lock(one.name) is not None
+    one.let_go()
+    one.left("SUCCESS", "ready")
+
+
+def test_revoked_in_the_queue(celery_site, pool):
+    celery_site.configure(lease=LEASE)
+    server = celery_site.worker(pool=pool)
+    ran = begin(celery_site, countdown=1)  # a solo worker that is busy hears nothing
+    for one in ran:
+        revoke(celery_site, server, one.result.id)
+    for one in ran:
+        one.left("REVOKED", "uploading")
+        assert one.told() == []
+
+
+def test_warm_shutdown_waits_for_the_end(celery_site, pool):
+    celery_site.configure(lease=LEASE)
+    server = celery_site.worker(pool=pool)
+    one = Begun(celery_site, "once_video", "sits", True, {})
+    one.started()
+    server.terminate()
+    celery_site.wait_until(lambda: "Warm shutdown" in server.log())
+    one.let_go()
+    one.left("SUCCESS", "ready")
+    assert server.ended() == 0
+
+
+def test_the_lease_frees_what_a_killed_worker_had(celery_site, worker):
+    celery_site.configure(lease=SHORT)
+    worker()
+    one = Begun(celery_site, "once_video", "sits", True, {})
+    one.started()
+    for server in celery_site.workers:
+        server.kill()
+    assert celery_site.lock(one.name) is not None
+    one.left("PENDING", "processing", LATER)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"], indirect=True)
+def test_who_keeps_the_interpreter_busy_is_noticed(celery_site, pool):
+    """Gold standard 8.11: and the lock is not lost, if the lease is longer."""
+    celery_site.configure(lease=3)
+    server = celery_site.worker(pool=pool)
+    one = Begun(celery_site, "once_video", "hogs 2.6", False, {})
+    one.left("SUCCESS", "ready")
+    [line] = [line for line in server.log().splitlines() if "heartbeat: " in line]
+    assert "s late for " in line
+    assert f"lock {one.name!r} was no longer ours" not in server.log()
+
+
+class TestGevent:
+    @pytest.fixture(autouse=True)
+    def _gevent(self):
+        needs("gevent")
+
+    def test_who_waits_for_a_lock_holds_nobody_up(self, celery_site):
+        celery_site.configure(lease=3)
+        celery_site.worker(pool="gevent", concurrency=4)
+        gate = celery_site.gate()
+        first = celery_site.publish("waiting_hold", "a", until=gate)
+        celery_site.started("a")
+        waiters = [celery_site.publish("waiting_hold", "a") for _ in range(2)]
+        celery_site.wait_until(lambda: len(celery_site.locks.pubsub_channels()) == len(waiters))
+        for number in range(5):
+            assert celery_site.outcome(celery_site.publish("hold", number), 10)[0] == "SUCCESS"
+        assert len(celery_site.events("start", "a")) == 1
+        gate.open()
+        for result in (first, *waiters):
+            assert celery_site.outcome(result)[0] == "SUCCESS"
+        assert most_at_once(celery_site.events(key="a")) == 1
+
+    def test_hard_time_limit(self, celery_site):
+        celery_site.configure(lease=LEASE)
+        celery_site.worker(pool="gevent", concurrency=2)
+        for kind in KINDS:
+            one = Begun(celery_site, kind, "sits", True, {"time_limit": 0.5})
+            one.started()
+            one.left("FAILURE", "uploading")
+            assert one.told() == ["start", "raised"]
+
+    def test_revoked_while_it_runs(self, celery_site):
+        celery_site.configure(lease=LEASE)
+        server = celery_site.worker(pool="gevent", concurrency=2)
+        for kind in KINDS:
+            one = Begun(celery_site, kind, "sits", True, {})
+            one.started()
+            revoke(celery_site, server, one.result.id, terminate=True)
+            one.left("REVOKED", "uploading")
+            assert one.told() == ["start", "raised"]
