@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from celery.canvas import Signature
 from celery.contrib.django.task import DjangoTask
 from celery.utils import uuid
-from django.apps import apps
 
 from django_tasklock.celery import options
 from django_tasklock.celery.busy import draw, leave_line
 from django_tasklock.celery.calls import Once
 from django_tasklock.celery.keys import fingerprint_name
-from django_tasklock.celery.message import HEADER, KEPT, Message, header_of, token_of
+from django_tasklock.celery.message import HEADER, KEPT, Message, header_of
 from django_tasklock.celery.unique import Pending, publish
 from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, get_settings
 from django_tasklock.decorators import Locked
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards import StateGuard
-from django_tasklock.handover import follow
-from django_tasklock.locks import TaskLock
 from django_tasklock.names import NameTemplate, clean
 
 if TYPE_CHECKING:
@@ -202,32 +199,15 @@ class OnceTask(_DjangoTask):
         self, args: Any, kwargs: dict[str, Any], body: Callable[..., Any], header: Any, pending: Pending | None
     ) -> Any:
         """Run ``body``, or what there is to do instead. ``pending``: for what a worker was sent."""
-        from django_tasklock.celery.runs import Direct, OnceRun  # they touch models, which early imports must not
+        from django_tasklock.celery.runs import made  # it touches models, which early imports must not
 
         asked = self._asked(kwargs, header.get("once"))
         terms = self._terms(asked)
         key = asked.pop("key", None)
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
-        conflict = terms["on_conflict"]
-        patience = {"blocking_timeout": terms["blocking_timeout"]} if conflict == "wait" else {}
-        lock = TaskLock(
-            name, timeout=terms["timeout"], lease=terms["lease"], on_unavailable=terms["on_unavailable"], **patience
-        )
-        if conflict == "wait" and not terms["blocking_timeout"]:
-            lock._patience = lock._hold_ms / 1000
-        row = self._row(args, kwargs)
-        if pending is None:
-            run: Any = Direct(lock, conflict, *row)
-        else:
-            if "key" not in header:  # it was sent by its name alone; what is sent again of it has all
-                ours = {**header, "key": lock.name, "once": options.plain(asked)}
-                if conflict in ("queue", "coalesce"):
-                    ours.setdefault("ticket", draw())
-                self.request.__dict__[HEADER] = ours
-            run = OnceRun(lock, conflict, *row, terms["queue_limit"])
-            run.keeps = terms["retry_keeps_lock"]
-            if header.get("kept"):
-                follow(lock, token_of(header["kept"]))
+        if pending is not None and "key" not in header:  # it was sent by its name; what is sent again of it has all
+            header = self._named(header, name, asked, terms)
+        run = made(self, name, terms, args, kwargs, header, pending is not None)
         with ExitStack() as stack:
             if run.enter(stack):
                 if pending is not None:
@@ -235,13 +215,15 @@ class OnceTask(_DjangoTask):
                 return body(*args, **kwargs)
         return run.skipped
 
-    def _row(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any, StateGuard | None]:
-        if self.guard is None:
-            return None, None, None
-        bound = inspect.signature(self.run).bind(*args, **kwargs)
-        bound.apply_defaults()
-        model = apps.get_model(self.model) if isinstance(self.model, str) else self.model
-        return model, bound.arguments[self.pk], self.guard
+    def _named(
+        self, header: Mapping[str, Any], name: str, asked: Mapping[str, Any], terms: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The header that its publisher, who did not know the task, could not write."""
+        ours = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.plain(asked)}
+        if terms["on_conflict"] in ("queue", "coalesce"):
+            ours.setdefault("ticket", draw())
+        self.request.__dict__[HEADER] = ours
+        return ours
 
     def _asked(self, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
         """What the caller asked for, out of ``kwargs`` and in ``once``."""

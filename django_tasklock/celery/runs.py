@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from celery.exceptions import Retry
+from django.apps import apps
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.busy import reject
@@ -15,12 +18,14 @@ from django_tasklock.celery.message import KEPT, token_of
 from django_tasklock.celery.promotion import promote
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
-from django_tasklock.handover import keep
+from django_tasklock.guards import StateGuard
+from django_tasklock.handover import follow, keep
 from django_tasklock.holds import holds_here
+from django_tasklock.locks import TaskLock
 from django_tasklock.reports import told_conflict
 from django_tasklock.running import Running
 
-__all__ = ["Direct", "OnceRun"]
+__all__ = ["Direct", "OnceRun", "made"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -80,3 +85,40 @@ class Direct(Running):
             told_conflict(error, "reject")
             reject(error)
         return super()._conflict()
+
+
+def made(
+    task: Any,
+    name: str,
+    terms: Mapping[str, Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    header: Mapping[str, Any],
+    delivered: bool,
+) -> Running:
+    """The run of one call on these terms. ``delivered``: a worker was sent it, with this header."""
+    conflict = terms["on_conflict"]
+    patience = {"blocking_timeout": terms["blocking_timeout"]} if conflict == "wait" else {}
+    lock = TaskLock(
+        name, timeout=terms["timeout"], lease=terms["lease"], on_unavailable=terms["on_unavailable"], **patience
+    )
+    if conflict == "wait" and not terms["blocking_timeout"]:
+        lock._patience = lock._hold_ms / 1000
+    row = row_of(task, args, kwargs)
+    if not delivered:
+        return Direct(lock, conflict, *row)
+    run = OnceRun(lock, conflict, *row, terms["queue_limit"])
+    run.keeps = terms["retry_keeps_lock"]
+    if header.get("kept"):
+        follow(lock, token_of(header["kept"]))
+    return run
+
+
+def row_of(task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any, StateGuard | None]:
+    """Model, primary key and guard of the row that a call works on, if its task has a guard."""
+    if task.guard is None:
+        return None, None, None
+    bound = inspect.signature(task.run).bind(*args, **kwargs)
+    bound.apply_defaults()
+    model = apps.get_model(task.model) if isinstance(task.model, str) else task.model
+    return model, bound.arguments[task.pk], task.guard
