@@ -136,7 +136,7 @@ class TestRetry:
         assert len(busy_site.events("start", "a")) == 1
 
     def test_it_runs_as_it_was_published(self, celery_site):
-        """With its place in a chain, its callbacks, its priority, and none of its own retries spent."""
+        """With its place in a chain, its callbacks, its priority, and none of its own retries spent (8.24)."""
         celery_site.worker(concurrency=2)
         with held_by_another("hold:a", lease=None, timeout=3):
             steps = chain(patient.s("a").set(priority=3, link=linked.s("after")), collect.s("end"))
