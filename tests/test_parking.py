@@ -412,6 +412,33 @@ class TestLimit:
                 kept = list(threads.map(park, range(8)))
             assert kept.count(True) == 3 == parking.count(name)
 
+    @pytest.mark.database
+    @pytest.mark.django_db(transaction=True)
+    def test_two_see_the_same_last_place(self, monkeypatch):
+        """Both looked before either was there."""
+        free_place, together = parking._free_place, threading.Barrier(2)
+
+        def both_looked(*what):
+            place = free_place(*what)
+            if place is not None:
+                together.wait(10)
+            return place
+
+        monkeypatch.setattr(parking, "_free_place", both_looked)
+
+        def park(task_id):
+            return elsewhere(lambda: parking.park("n", 1, "queue", "a.task", task_id, "{}", limit=1))
+
+        with ThreadPoolExecutor(2) as threads:
+            assert sorted(threads.map(park, "ab")) == [False, True]
+        assert parking.count("n") == 1
+
+    def test_who_waits_without_a_limit_takes_a_place_too(self, celery_site, courier, holder):
+        parked(celery_site, courier, 3)
+        result = celery_site.publish("short_queue", "a")
+        courier.run()
+        assert result.state == "FAILURE"
+
 
 class TestListing:
     def test_what_waits(self, celery_site, courier, holder):
