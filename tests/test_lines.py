@@ -105,6 +105,21 @@ class TestTheLine:
             assert backend.arrived(NAME, "a") is True
 
 
+class TestTheNewest:
+    def test_an_older_one_is_told(self, keeper):
+        first, second = keeper.ticket(), keeper.ticket()
+        assert keeper.newest(NAME, second) is True
+        assert keeper.newest(NAME, second) is True, "it may come again"
+        assert keeper.newest(NAME, first) is False
+        assert keeper.newest("video:1", first) is True
+        assert keeper.newest(NAME, keeper.ticket()) is True
+
+    def test_where_that_is_not_known_each_is(self, backend):
+        if not backend.lines:
+            assert backend.newest(NAME, 2) is True
+            assert backend.newest(NAME, 1) is True
+
+
 class TestNotes:
     def test_a_note_is_read_once(self, keeper):
         assert keeper.flagged(NAME) is False

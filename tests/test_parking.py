@@ -19,6 +19,7 @@ from kombu.exceptions import OperationalError
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.rows import key_of
 from django_tasklock.celery import count_parked, delivered, parked_messages, parking, promotion
+from django_tasklock.celery.parked import session
 from django_tasklock.celery.promotion import Promoter, promote
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.holders import me
@@ -271,7 +272,7 @@ class TestStoresFail:
     def test_the_database_is_down_while_it_is_parked(self, celery_site, courier, holder, monkeypatch):
         result = celery_site.publish("queued_hold", "a")
         with monkeypatch.context() as patch:
-            patch.setattr(parking._session, "run", raising(BackendUnavailable("down")))
+            patch.setattr(session, "run", raising(BackendUnavailable("down")))
             courier.run()
         assert result.state == "RETRY"
         assert rows() == []
@@ -287,7 +288,7 @@ class TestStoresFail:
         [result] = parked(celery_site, courier)
         holder.release()
         with monkeypatch.context() as patch:
-            patch.setattr(parking._session, "run", raising(BackendUnavailable("down")))
+            patch.setattr(session, "run", raising(BackendUnavailable("down")))
             assert not promote(NAME, celery_site.app)
         assert promoter(celery_site).look() == 1
         courier.run()

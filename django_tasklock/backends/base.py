@@ -89,6 +89,10 @@ class Backend(ABC):
         """Leave the line for ``name``; whether others are in it. True where none is kept: looking never harms."""
         return True
 
+    def newest(self, name: str, ticket: int) -> bool:
+        """Whether no greater ticket has been shown for ``name``. True where that is not known."""
+        return True
+
     def flag(self, name: str) -> None:
         """Note that something waits for ``name`` elsewhere: who releases it is to look there."""
 

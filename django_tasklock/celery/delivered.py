@@ -75,6 +75,7 @@ class Delivered(Redelivered):
         else:
             before, after = parking.others(self.name, self.ticket, self.message.id)
         if self.on_conflict == "coalesce":
+            after = after or self._outdated()
             if after:
                 self._superseded()
             elif before:
@@ -92,6 +93,13 @@ class Delivered(Redelivered):
             return get_backend().expects(self.name, self.ticket) > 0
         except BackendUnavailable:
             return False  # then the lock is as good as free, and its policy decides
+
+    def _outdated(self) -> bool:
+        """Whether one that was published later has arrived before, and may have run already."""
+        try:
+            return not get_backend().newest(self.name, self.ticket)
+        except BackendUnavailable:
+            return False
 
     def _superseded(self) -> None:
         error = TaskLockAcquireError(f"lock {self.name!r}: a newer message took this one's place", name=self.name)

@@ -67,7 +67,8 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
     word = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
     if word in ("queue", "coalesce") and "ticket" not in ours:
         args, kwargs = (body or ((), {}))[:2]
-        name = endings.lock_name(task, ours, args, kwargs) if word == "queue" else None
+        stands = word == "queue" and not headers.get("eta")  # what is not due yet does not keep the others waiting
+        name = endings.lock_name(task, ours, args, kwargs) if stands else None
         ours["ticket"] = draw(name, headers["id"]) if name else draw()
 
 

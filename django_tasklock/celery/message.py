@@ -107,7 +107,7 @@ class Message:
 
 def token_of(handle: str) -> str:
     """The token of a lock of which only ``handle`` travels: Celery's debug log shows whole messages."""
-    return salted_hmac("django_tasklock.kept", handle, algorithm="sha256").hexdigest()[:32]
+    return salted_hmac("django_tasklock.handle", handle, algorithm="sha256").hexdigest()[:32]
 
 
 def tries_of(request: Any) -> int:

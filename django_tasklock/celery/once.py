@@ -148,10 +148,12 @@ class OnceTask(_DjangoTask):
         headers[HEADER] = header
         task_id = (more[0] if more else sending.pop("task_id", None)) or uuid()
         lines_up = terms["on_conflict"] in ("queue", "coalesce")
+        # What is not due yet does not keep the others waiting.
+        stands = terms["on_conflict"] == "queue" and not (sending.get("countdown") or sending.get("eta"))
 
         def send() -> Any:
             if lines_up:
-                header["ticket"] = draw(name, task_id if terms["on_conflict"] == "queue" else "")
+                header["ticket"] = draw(name, task_id if stands else "")
             try:
                 return base.apply_async(args, kwargs, task_id, *more[1:], headers=headers, **sending)
             except BaseException:

@@ -7,17 +7,27 @@ processes that want to put a message back into the broker one does.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import F, QuerySet
 
 from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.rows import key_of
-from django_tasklock.backends.database.session import Session
+from django_tasklock.celery.parked import (
+    ENDED,
+    PARKED,
+    PROMOTED,
+    RUNNING,
+    SUPERSEDED,
+    Line,
+    Parked,
+    read,
+    rest,
+    rows_of,
+    session,
+    visit,
+)
 from django_tasklock.models import ParkedMessage
 
 __all__ = [
@@ -25,73 +35,10 @@ __all__ = [
     "forward", "line", "next_key", "others", "park", "rest", "started", "visit", "vouch",
 ]  # fmt: skip
 
-PARKED = "parked"
-"""It waits for its lock."""
-PROMOTED = "promoted"
-"""It was put back into the broker, and a worker will take it up."""
-RUNNING = "running"
-"""A worker runs it. Kept for messages that are acknowledged late: they come back if that worker dies."""
-ENDED = "ended"
-"""Its run is over, and its result is being stored."""
-SUPERSEDED = "superseded"
-"""A newer one took its place (``coalesce``); it was put back to say so."""
-
-_FIELDS = (
-    "id",
-    "key",
-    "ticket",
-    "mode",
-    "state",
-    "task",
-    "task_id",
-    "holder",
-    "sent",
-    "crashes",
-    "parked_at",
-    "changed_at",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """A kept message as one query saw it. Times are the database's, in milliseconds since 1970."""
-
-    id: int
-    key: str
-    ticket: int
-    mode: str
-    state: str
-    task: str
-    task_id: str
-    holder: str
-    sent: int
-    crashes: int
-    parked_at: int
-    changed_at: int
-    now: int
-
-
-class Line(NamedTuple):
-    """Who waits for one lock: the first that is parked, and all that are neither parked nor over."""
-
-    head: Parked | None
-    others: list[Parked]
-
-
-_session = Session(ParkedMessage, "parked message")
-
-
-def _rows(alias: str) -> QuerySet[ParkedMessage]:
-    return ParkedMessage._base_manager.using(alias)
-
-
-def _read(rows: QuerySet[ParkedMessage]) -> list[Parked]:
-    return [Parked(*values) for values in rows.annotate(now=Now()).values_list(*_FIELDS, "now")]
-
 
 def find(task_id: str) -> Parked | None:
     """The row of a message, if it has one."""
-    found = _session.run(lambda alias, again: _read(_rows(alias).filter(task_id=task_id)), write=False)
+    found = session.run(lambda alias, again: read(rows_of(alias).filter(task_id=task_id)), write=False)
     return found[0] if found else None
 
 
@@ -99,16 +46,16 @@ def line(key: str) -> Line:
     """Who waits for the lock with this key, in order of publication; of ``coalesce`` the newest is the head."""
 
     def verb(alias: str, again: bool) -> Line:
-        rows = _rows(alias).filter(key=key)
-        moving = _read(rows.filter(state__in=(PROMOTED, RUNNING, ENDED)).order_by("ticket", "id")[:50])
-        moving += _read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
+        rows = rows_of(alias).filter(key=key)
+        moving = read(rows.filter(state__in=(PROMOTED, RUNNING, ENDED)).order_by("ticket", "id")[:50])
+        moving += read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
         parked = rows.filter(state=PARKED)
-        first = _read(parked.order_by("ticket", "id")[:1])
+        first = read(parked.order_by("ticket", "id")[:1])
         if first and first[0].mode == "coalesce":
-            first = _read(parked.filter(mode="coalesce").order_by("-ticket", "-id")[:1])
+            first = read(parked.filter(mode="coalesce").order_by("-ticket", "-id")[:1])
         return Line(first[0] if first else None, moving)
 
-    return _session.run(verb, write=False)
+    return session.run(verb, write=False)
 
 
 def others(name: str, ticket: int, task_id: str) -> tuple[bool, bool]:
@@ -117,12 +64,12 @@ def others(name: str, ticket: int, task_id: str) -> tuple[bool, bool]:
     def verb(alias: str, again: bool) -> tuple[bool, bool]:
         before = after = False
         for state in (PARKED, PROMOTED):  # one at a time, and the next one only: then the index has the answer
-            rows = _rows(alias).filter(key=key_of(name), state=state).exclude(task_id=task_id).values_list("ticket")
+            rows = rows_of(alias).filter(key=key_of(name), state=state).exclude(task_id=task_id).values_list("ticket")
             before = before or rows.filter(ticket__lt=ticket).order_by("-ticket").first() is not None
             after = after or rows.filter(ticket__gt=ticket).order_by("ticket").first() is not None
         return before, after
 
-    return _session.run(verb, name=name, write=False)
+    return session.run(verb, name=name, write=False)
 
 
 def park(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None) -> bool:
@@ -144,14 +91,14 @@ def vouch(name: str, ticket: int, mode: str, task: str, task_id: str, message: s
     def verb(alias: str, again: bool) -> bool:
         return _insert(alias, _row(name, ticket, mode, task, task_id, message, state=RUNNING, holder=holder))
 
-    return _session.run(verb, name=name)
+    return session.run(verb, name=name)
 
 
 def _put(
     name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None, **rest: Any
 ) -> bool:
     def verb(alias: str, again: bool) -> bool:
-        mine = _rows(alias).filter(task_id=task_id)
+        mine = rows_of(alias).filter(task_id=task_id)
         new = {"message": message, "changed_at": Now(), **rest}
         while not mine.update(**new):
             row = _row(name, ticket, mode, task, task_id, message, **rest)
@@ -163,7 +110,7 @@ def _put(
                 break
         return True
 
-    return _session.run(verb, name=name)
+    return session.run(verb, name=name)
 
 
 def _row(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, **rest: Any) -> ParkedMessage:
@@ -177,7 +124,7 @@ def _row(name: str, ticket: int, mode: str, task: str, task_id: str, message: st
 def _insert(alias: str, row: ParkedMessage) -> bool:
     try:
         with transaction.atomic(using=alias):
-            _rows(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
+            rows_of(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
     except IntegrityError:
         return False
     return True
@@ -185,14 +132,14 @@ def _insert(alias: str, row: ParkedMessage) -> bool:
 
 def _free_place(alias: str, key: str, limit: int) -> int | None:
     """A place that nobody has. Any of several, so that those who come at the same time rarely want the same."""
-    waiting = _rows(alias).filter(key=key, state__in=(PARKED, PROMOTED))
+    waiting = rows_of(alias).filter(key=key, state__in=(PARKED, PROMOTED))
     taken = list(waiting.values_list("place", flat=True)[:limit])
     free = set(range(min(limit, len(taken) + 64))) - set(taken)
     return random.choice(sorted(free)) if len(taken) < limit and free else None
 
 
 def _same(alias: str, row: Parked) -> QuerySet[ParkedMessage]:
-    return _rows(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
+    return rows_of(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
 
 
 def change(row: Parked, state: str, *, sent: int = 0, crashes: int = 0) -> bool:
@@ -202,23 +149,23 @@ def change(row: Parked, state: str, *, sent: int = 0, crashes: int = 0) -> bool:
         new = {"sent": F("sent") + sent, "crashes": F("crashes") + crashes, "changed_at": Now()}
         return _same(alias, row).update(state=state, **new) > 0
 
-    return _session.run(verb)
+    return session.run(verb)
 
 
 def forward(key: str, ticket: int, task_id: str) -> list[Parked]:
     """The ``coalesce`` messages that were published before that ``ticket`` and still wait."""
 
     def verb(alias: str, again: bool) -> list[Parked]:
-        rows = _rows(alias).filter(key=key, mode="coalesce", state__in=(PARKED, PROMOTED))
-        return _read(rows.filter(ticket__lt=ticket).exclude(task_id=task_id))
+        rows = rows_of(alias).filter(key=key, mode="coalesce", state__in=(PARKED, PROMOTED))
+        return read(rows.filter(ticket__lt=ticket).exclude(task_id=task_id))
 
-    return _session.run(verb, write=False)
+    return session.run(verb, write=False)
 
 
 def message_of(row: Parked) -> str | None:
     """The message itself; ``None`` if the row is gone."""
-    return _session.run(
-        lambda alias, again: _rows(alias).filter(id=row.id).values_list("message", flat=True).first(), write=False
+    return session.run(
+        lambda alias, again: rows_of(alias).filter(id=row.id).values_list("message", flat=True).first(), write=False
     )
 
 
@@ -226,25 +173,25 @@ def ending(task_id: str) -> None:
     """The run of a kept message is over, but for its result."""
 
     def verb(alias: str, again: bool) -> int:
-        return _rows(alias).filter(task_id=task_id, state=RUNNING).update(state=ENDED, changed_at=Now())
+        return rows_of(alias).filter(task_id=task_id, state=RUNNING).update(state=ENDED, changed_at=Now())
 
-    _session.run(verb)
+    session.run(verb)
 
 
 def forget(task_id: str, *, waiting: bool = True) -> bool:
     """Remove a message's row; True if it had one. ``waiting=False``: not if it waits, as its next try may."""
 
     def verb(alias: str, again: bool) -> bool:
-        rows = _rows(alias).filter(task_id=task_id)
+        rows = rows_of(alias).filter(task_id=task_id)
         return (rows if waiting else rows.filter(state__in=(RUNNING, ENDED, SUPERSEDED))).delete()[0] > 0
 
-    return _session.run(verb)
+    return session.run(verb)
 
 
 def next_key(after: str) -> str | None:
     """The next of the keys that have messages, in order: one index look-up, however many messages there are."""
-    return _session.run(
-        lambda alias, again: _rows(alias).filter(key__gt=after).order_by("key").values_list("key", flat=True).first(),
+    return session.run(
+        lambda alias, again: rows_of(alias).filter(key__gt=after).order_by("key").values_list("key", flat=True).first(),
         write=False,
     )
 
@@ -253,33 +200,17 @@ def page(name: str | None, limit: int, offset: int) -> list[ParkedMessage]:
     """Rows in order of publication."""
 
     def verb(alias: str, again: bool) -> list[ParkedMessage]:
-        rows = _rows(alias) if name is None else _rows(alias).filter(key=key_of(name))
+        rows = rows_of(alias) if name is None else rows_of(alias).filter(key=key_of(name))
         return list(rows.annotate(now=Now()).order_by("ticket", "id")[offset : offset + limit])
 
-    return _session.run(verb, name=name, write=False)
+    return session.run(verb, name=name, write=False)
 
 
 def count(name: str | None) -> int:
     """How many wait."""
 
     def verb(alias: str, again: bool) -> int:
-        rows = _rows(alias) if name is None else _rows(alias).filter(key=key_of(name))
+        rows = rows_of(alias) if name is None else rows_of(alias).filter(key=key_of(name))
         return rows.filter(state__in=(PARKED, PROMOTED)).count()
 
-    return _session.run(verb, name=name, write=False)
-
-
-@contextmanager
-def visit() -> Iterator[None]:
-    """Close this thread's connection at the end if it was not open before."""
-    was_open = connections[_session.alias].connection is not None
-    try:
-        yield
-    finally:
-        if not was_open:
-            rest()
-
-
-def rest() -> None:
-    """Close this thread's connection, unless a transaction is open on it."""
-    _session.rest()
+    return session.run(verb, name=name, write=False)

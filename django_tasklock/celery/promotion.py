@@ -21,6 +21,7 @@ from django_tasklock.celery.envelope import unseal
 from django_tasklock.celery.forks import no_fork
 from django_tasklock.celery.message import HEADER
 from django_tasklock.celery.parking import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
+from django_tasklock.exceptions import BackendUnavailable
 
 __all__ = ["Promoter", "promote", "runs", "supersede"]
 
@@ -160,5 +161,14 @@ class Promoter:
                 self._after = key or ""
                 if key is None:
                     break
-                promoted += _promote(key, self.app)
+                promoted += self._one(key)
         return promoted
+
+    def _one(self, key: str) -> bool:
+        try:
+            return _promote(key, self.app)
+        except BackendUnavailable:
+            raise  # the others would fare no better
+        except Exception as error:  # one that cannot be read must not keep the others
+            logger.warning("what is parked under key %s was not promoted: %r", key, error)
+            return False

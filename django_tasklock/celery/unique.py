@@ -1,9 +1,9 @@
 """Uniqueness at publish time: while one message of a key is under way, another ``delay()`` gives its result.
 
-A lock of its own, ``unique:<key>``, taken by the publisher for a short time, kept for long once
-the message is published, and carried in it. So neither a rollback (with ``delay_on_commit``
-nothing is taken before the commit) nor a publisher that dies leaves it behind, and what is
-lost in the broker frees it when its time is over.
+A lock of its own, taken by the publisher for a short time and kept for long once the message is
+published; the message carries a handle of its token. So neither a rollback (with
+``delay_on_commit`` nothing is taken before the commit) nor a publisher that dies leaves it
+behind, and what is lost in the broker frees it when its time is over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.base import Backend
 from django_tasklock.celery.busy import Aside
 from django_tasklock.celery.keys import shortened
-from django_tasklock.celery.message import Message
+from django_tasklock.celery.message import Message, token_of
 from django_tasklock.celery.myself import Duplicate
 from django_tasklock.conf import get_settings, milliseconds
 from django_tasklock.exceptions import BackendUnavailable
@@ -60,7 +60,8 @@ def publish(
     backend = get_backend()
     own = _name(task.name, name)
     span = _span(task, terms, options)
-    ask = Ask(own, os.urandom(16).hex(), PROVISIONAL, span, me(Task(task.name, task_id)))
+    handle = os.urandom(16).hex()
+    ask = Ask(own, token_of(handle), PROVISIONAL, span, me(Task(task.name, task_id)))
     try:
         answer = backend.acquire(ask)
     except BackendUnavailable as error:
@@ -78,7 +79,7 @@ def publish(
             return send()
         told_conflict(busy_error(own, answer), "unique")
         return task.AsyncResult(first)
-    header["unique"] = {"name": own, "token": ask.token, "until": terms["unique"], "span": span}
+    header["unique"] = {"name": own, "handle": handle, "until": terms["unique"], "span": span}
     try:
         result = send()
     except BaseException:
@@ -134,7 +135,7 @@ def _tell(name: str, verb: Callable[[], object]) -> None:
 def free(header: Mapping[str, Any]) -> None:
     """Let another one be published: the message with this header is over. Only its own token frees it."""
     if ours := header.get("unique"):
-        _tell(ours["name"], lambda: get_backend().release(ours["name"], ours["token"]))
+        _tell(ours["name"], lambda: get_backend().release(ours["name"], token_of(ours["handle"])))
 
 
 class Pending:
@@ -154,7 +155,7 @@ class Pending:
             self.ours = {}
             return
         lock = TaskLock(self.ours["name"], timeout=terms["timeout"], lease=terms["lease"], on_unavailable="run")
-        resume(lock, self.ours["token"])
+        resume(lock, token_of(self.ours["handle"]))
         if lock.acquire(blocking=False):  # renewed from here on, so that a worker that dies does not block for long
             self._lock = lock
 
@@ -185,5 +186,5 @@ class Pending:
         if self._lock is not None:
             keep(self._lock, seconds)
         else:
-            span = round(seconds * 1000)
-            _tell(self.ours["name"], lambda: get_backend().extend(self.ours["name"], self.ours["token"], span, span))
+            name, token, span = self.ours["name"], token_of(self.ours["handle"]), round(seconds * 1000)
+            _tell(name, lambda: get_backend().extend(name, token, span, span))

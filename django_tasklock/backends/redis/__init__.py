@@ -34,6 +34,7 @@ REMOVE = load("remove", 4, 1)
 TICKET = load("ticket", 2, 2)
 LINE = load("line", 1, 3)
 FLAG = load("flag", 1, 1)
+NEWEST = load("newest", 1, 2)
 
 CHUNK = 100  # locks a renewing script handles at once: Redis serves nobody else meanwhile
 
@@ -144,6 +145,9 @@ class RedisBackend(Backend):
 
     def arrived(self, name: str, member: str) -> bool:
         return bool(self.wire.call(LINE, self.layout.line(name) + bulk(member) + bulk("+inf") + bulk(""))[0])
+
+    def newest(self, name: str, ticket: int) -> bool:
+        return bool(self.wire.call(NEWEST, self.layout.newest(name) + bulk(ticket) + bulk(KEPT))[0])
 
     def flag(self, name: str) -> None:
         self.wire.call(FLAG, self.layout.flag(name) + bulk(KEPT))

@@ -5,7 +5,8 @@ With the prefix ``task_lock:`` the lock ``video:42`` is the plain string key
 the locks: ``task_lock#index`` (a sorted set of keys, scored by expiry),
 ``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (who waits, by arrival),
 ``task_lock#flag:video:42`` (something waits elsewhere: a parked message), ``task_lock#ticket``
-(the last ticket drawn) and ``task_lock#line:video:42`` (who drew one for it and has not arrived).
+(the last ticket drawn), ``task_lock#line:video:42`` (who drew one for it and is not over) and
+``task_lock#newest:video:42`` (the last ticket that was shown for it).
 A prefix with a hash tag, ``{task_lock}:``, keeps them all in one cluster slot.
 """
 
@@ -41,6 +42,7 @@ class Layout:
         self.channel = f"{root}wake:"
         self.flags = f"{root}flag:"
         self.lines = f"{root}line:"
+        self.shown = f"{root}newest:"
         self.index = bulk(f"{root}index")
         self.fence = bulk(f"{root}fence")
         self.ticket = bulk(f"{root}ticket")
@@ -60,6 +62,10 @@ class Layout:
     def line(self, name: str) -> bytes:
         """The key of the line of what was published for a lock and has not arrived."""
         return bulk(self.lines + name)
+
+    def newest(self, name: str) -> bytes:
+        """The key of the greatest ticket that was shown for a lock."""
+        return bulk(self.shown + name)
 
     def keys(self, name: str) -> bytes:
         """Lock, index, fence counter and queue."""
