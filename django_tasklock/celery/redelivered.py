@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
 from celery._state import get_current_worker_task
@@ -73,7 +74,7 @@ class DeliveredInside(Running):
         postpone(self.message, self.lock)
 
 
-class Redelivered(DeliveredInside):
+class Redelivered(DeliveredInside, ABC):
     """The run of a task's own body, which may have been begun before."""
 
     def __init__(self, *what: Any) -> None:
@@ -177,9 +178,9 @@ class Redelivered(DeliveredInside):
             logger.warning("%s[%s]: only its other delivery has it now: %s", self.task.name, self.message.id, error)
 
     @property
+    @abstractmethod
     def ticket(self) -> int:
         """Its place in the order of publication."""
-        raise NotImplementedError
 
     @property
     def _what(self) -> tuple[str, int, str, str, str]:
@@ -188,8 +189,9 @@ class Redelivered(DeliveredInside):
     def _sealed(self) -> str:
         return seal(self.name, self.message.again(put_back=None, ticket=self.ticket), self.task)
 
+    @abstractmethod
     def _superseded(self) -> None:
-        raise NotImplementedError
+        """A newer message took this one's place."""
 
     def _forget(self) -> None:
         self._kept = False
