@@ -15,6 +15,7 @@ from django_tasklock.celery.busy import draw
 from django_tasklock.celery.delivered import Delivered, DeliveredInside
 from django_tasklock.celery.judge import LockAttribute, task_here, will_retry
 from django_tasklock.celery.message import HEADER, RECEIVED
+from django_tasklock.celery.once import OnceTask
 from django_tasklock.celery.promotion import Promoter
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import CrashLoop, StaleClaim
@@ -78,9 +79,17 @@ def note_arrival(sender: Any = None, request: Any = None, **details: Any) -> Non
         request.request_dict[RECEIVED] = monotonic()
 
 
+def may_park(task: Any) -> bool:
+    """Whether messages of this task may be kept in the database: of every one that takes a lock."""
+    return isinstance(task, OnceTask) or getattr(task.run, "lock", None) is not None
+
+
 def begin_promoting(sender: Any = None, **details: Any) -> None:
     """A worker is ready: it looks after what is parked."""
-    promoter = Promoter(sender.app if sender is not None else current_app)
+    app = sender.app if sender is not None else current_app
+    if not any(map(may_park, app.tasks.values())):
+        return  # nothing for it to look at, so it does not ask the database
+    promoter = Promoter(app)
     _promoters.append(promoter)
     promoter.start()
 
