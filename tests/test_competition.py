@@ -27,7 +27,7 @@ class TestRaces:
         asked, _ = processes.race(store, ROUNDS)
         assert len(asked) == ROUNDS * PROCESSES
         assert judge_rounds(asked, ROUNDS) == []
-        assert contested(asked) > ROUNDS / 10, "that was no race"
+        assert contested(asked) > ROUNDS / 20, "that was no race"
 
     @pytest.mark.parametrize("store", stores("redis", "database"))
     def test_one_process_is_granted_a_lock_whose_holder_died(self, processes, store):
@@ -35,7 +35,7 @@ class TestRaces:
         asked, dead = processes.race(store, ROUNDS, after_a_death=True)
         assert len(dead) == ROUNDS
         assert judge_rounds(asked, ROUNDS, dead) == []
-        assert contested(asked) > ROUNDS / 10, "that was no race"
+        assert contested(asked) > ROUNDS / 20, "that was no race"
 
     @shared
     def test_one_process_at_a_time_has_the_lock_and_each_with_a_higher_fence(self, processes, store, tmp_path):
