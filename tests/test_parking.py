@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from celery.canvas import Signature
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 from django.db.models import F
 from kombu.exceptions import OperationalError
@@ -283,6 +284,19 @@ class TestStoresFail:
         request.execute()
         assert result.get(timeout=5)["status"] == "success"
         assert celery_site.events("start")[0].task_id == result.id
+
+    @pytest.mark.parametrize("error", [BackendUnavailable("down"), ImproperlyConfigured("no DATABASES")])
+    def test_no_database_for_a_message_that_comes_again_and_is_not_parked(
+        self, celery_site, courier, monkeypatch, error
+    ):
+        """It runs: only what is to be parked needs a table."""
+        result = celery_site.publish("once_hold", "a")
+        request = courier.take()
+        request.request_dict["delivery_info"]["redelivered"] = True
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "run", raising(error))
+            request.execute()
+        assert result.get(timeout=5)["status"] == "success"
 
     def test_the_database_is_down_while_it_is_promoted(self, celery_site, courier, holder, monkeypatch):
         [result] = parked(celery_site, courier)

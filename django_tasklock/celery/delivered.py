@@ -10,6 +10,7 @@ from django_tasklock.backends.database.rows import key_of
 from django_tasklock.celery import ended, parking
 from django_tasklock.celery.busy import Aside, leave_line, reject, ticket_of
 from django_tasklock.celery.myself import Duplicate
+from django_tasklock.celery.parked import DOWN
 from django_tasklock.celery.promotion import promote, supersede
 from django_tasklock.celery.redelivered import DeliveredInside, Redelivered
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
@@ -63,7 +64,7 @@ class Delivered(Redelivered):
         """Whether it is this message's turn; may end it or put it aside. With the database down the lock decides."""
         try:
             return self._welcome() and self._first_in_line()
-        except BackendUnavailable as error:
+        except DOWN as error:
             logger.warning("lock %r: parked messages could not be looked at: %s", self.name, error)
             return True
 

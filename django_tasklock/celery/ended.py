@@ -6,7 +6,6 @@ import logging
 from typing import Any
 
 from django_tasklock.backends import get_backend
-from django_tasklock.exceptions import BackendUnavailable
 
 __all__ = ["AGAIN", "look_after", "on_postrun"]
 
@@ -27,10 +26,11 @@ def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     if sure is None:
         return
     from django_tasklock.celery import parking  # it touches models, which early imports must not
+    from django_tasklock.celery.parked import DOWN
 
     try:
         if sure or get_backend().flagged(AGAIN + task_id):
             with parking.visit():
                 parking.forget(task_id, waiting=False)
-    except BackendUnavailable as error:
+    except DOWN as error:
         logger.warning("%s[%s]: its row was not removed: %s", sender.name, task_id, error)

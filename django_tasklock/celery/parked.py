@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.models import QuerySet
 
 from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.session import Session
+from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage
 
 __all__ = [
-    "ENDED", "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "read", "rest", "rows_of", "session",
-    "visit",
+    "DOWN", "ENDED", "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "read", "rest", "rows_of",
+    "session", "visit",
 ]  # fmt: skip
 
 PARKED = "parked"
@@ -72,6 +74,8 @@ class Line(NamedTuple):
     others: list[Parked]
 
 
+DOWN = (BackendUnavailable, ImproperlyConfigured)
+"""What is raised where the table cannot be asked: the database is down, or the project has none."""
 session = Session(ParkedMessage, "parked message")
 """Where the table is asked."""
 

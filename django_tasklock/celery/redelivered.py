@@ -22,8 +22,9 @@ from django_tasklock.celery.envelope import seal
 from django_tasklock.celery.evidence import succeeded
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.myself import Outcome, ameet, drop, meet
+from django_tasklock.celery.parked import DOWN
 from django_tasklock.celery.promotion import runs
-from django_tasklock.exceptions import BackendUnavailable, CrashLoop
+from django_tasklock.exceptions import CrashLoop
 from django_tasklock.holders import me
 from django_tasklock.running import Running
 
@@ -117,7 +118,7 @@ class Redelivered(DeliveredInside, ABC):
         try:
             if not self._welcome():
                 return False
-        except BackendUnavailable as error:
+        except DOWN as error:
             logger.warning("lock %r: earlier deliveries could not be looked at: %s", self.name, error)
         self._drop_if_done()
         return True
@@ -144,7 +145,7 @@ class Redelivered(DeliveredInside, ABC):
             return True
         try:
             self._keep(row)
-        except BackendUnavailable as error:
+        except DOWN as error:
             logger.warning("%s[%s]: its start was not counted: %s", self.task.name, self.message.id, error)
         return True
 
@@ -174,7 +175,7 @@ class Redelivered(DeliveredInside, ABC):
                 now = get_backend().get(self.name)
                 if now is None or now.token != met.token:  # it has ended, and may not have seen the note
                     parking.forget(self.message.id, waiting=False)
-        except BackendUnavailable as error:
+        except DOWN as error:
             logger.warning("%s[%s]: only its other delivery has it now: %s", self.task.name, self.message.id, error)
 
     @property
