@@ -45,6 +45,7 @@ class Claim:
         self.using = router.db_for_write(model)
         self.fenced = fenced(model)
         self._state = guard.claim_as
+        self._closed = False
         self._sent = False  # a commit of the claim was under way
         self._again = False  # this step's answer was lost once
 
@@ -82,6 +83,8 @@ class Claim:
 
         Sent once more when the database dropped the connection, so ``F("n") + 1`` may count twice.
         """
+        if TOKEN in values or EPOCH in values:
+            raise TypeError(f"{TOKEN} and {EPOCH} belong to the claim; update() may not write them")
         self._write(values)
 
     def finish(self) -> None:
@@ -132,8 +135,9 @@ class Claim:
     def rows(self) -> QuerySet[Any]:
         """The row, if it is still this claim's; else nothing."""
         rows = self.model._base_manager.using(self.using).filter(pk=self.pk)
-        if self.fenced:
-            return rows.filter(**{TOKEN: self.token, EPOCH: self.epoch})
+        if self.fenced:  # once it was closed, if that is not rolled back, its epoch alone tells that it was the last
+            token: dict[str, Any] = {f"{TOKEN}__in": (self.token, "")} if self._closed else {TOKEN: self.token}
+            return rows.filter(**token, **{EPOCH: self.epoch})
         return rows.filter(**{self.guard.field: self._state})
 
     async def aupdate(self, **values: Any) -> None:
@@ -164,27 +168,31 @@ class Claim:
 
     def _withdraw(self) -> None:
         try:
-            self._resilient(lambda: self.rows().update(**{self.guard.field: self.guard.retry}))
+            self._resilient(lambda: self.rows().update(**self._closing(self.guard.retry)))
         except Exception:
             logger.exception("%s: could not be given back", self.name)
 
     def _close(self, state: Any) -> None:
-        if state is not None:
-            self._write({self.guard.field: state})
+        values = self._closing(state)
+        if values:
+            self._write(values)
+            self._closed = True
         elif not self.valid:
             raise self._stale((self.guard.field,))
+
+    def _closing(self, state: Any) -> dict[str, Any]:
+        # Without the token nobody takes the row for one that is worked on; its epoch still refuses who had it before.
+        return ({} if state is None else {self.guard.field: state}) | ({TOKEN: ""} if self.fenced else {})
 
     def _write(self, values: dict[str, Any]) -> None:
         if not values:
             return
-        if TOKEN in values or EPOCH in values:
-            raise TypeError(f"{TOKEN} and {EPOCH} belong to the claim; update() may not write them")
 
         def write() -> bool:
             return bool(self.rows().update(**values)) or self._unchanged(self.rows()) or self._wrote(values)
 
         if not self._resilient(write):
-            raise self._stale(tuple(values))
+            raise self._stale(tuple(field for field in values if field != TOKEN) or (self.guard.field,))
         if self.guard.field in values:
             self._state = values[self.guard.field]
 
@@ -199,11 +207,12 @@ class Claim:
         return rows.values_list("pk").first() is not None
 
     def _wrote(self, values: dict[str, Any]) -> bool:
-        # State only: after a lost answer the row no longer is in the old state, but in the new one.
-        if self.fenced or self.guard.field not in values or not self._again:
+        # After a lost answer the row no longer is as the write wants to find it, but as it leaves it.
+        left = {key: values[key] for key in (self.guard.field, TOKEN) if key in values}
+        if not self._again or not (TOKEN in left or (left and not self.fenced)):
             return False
         rows = self.model._base_manager.using(self.using).filter(pk=self.pk)
-        return rows.filter(**{self.guard.field: values[self.guard.field]}).exists()
+        return rows.filter(**left, **({EPOCH: self.epoch} if self.fenced else {})).exists()
 
     def _resilient(self, step: Callable[[], T]) -> T:
         connection = connections[self.using]

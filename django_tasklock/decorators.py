@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeVar
@@ -35,6 +36,19 @@ from django_tasklock.types import LockInfo
 __all__ = ["Locked", "model_lock", "task_lock"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_undecided: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def leave_undecided(locked: Any) -> None:
+    """Let a system check know of a function or task that no row guards, and that does not say what it does
+    while the store is down."""
+    _undecided.add(locked)
+
+
+def undecided() -> list[str]:
+    """The names of those there are."""
+    return sorted({getattr(one, "name", None) or f"{one.__module__}.{one.__qualname__}" for one in list(_undecided)})
 
 
 class Locked:
@@ -112,7 +126,6 @@ def model_lock(
     This thread's database connection is closed before the body, so whoever calls it in a loop
     must not be reading from that connection, as ``iterator()`` does.
     """
-    guard.register(model)
     options = dict(timeout=timeout, lease=lease, on_unavailable=on_unavailable)
     return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, model, guard, pk)
 
@@ -142,6 +155,8 @@ def _decorator(
         hold, _ = spans(options["timeout"], options["lease"], label)
 
         locked = Locked(template, on_conflict)
+        if guard is not None and model is not None:
+            guard.register(model, locked, pk)
 
         def running(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Running:
             conflict = on_conflict or get_settings().ON_CONFLICT
@@ -177,6 +192,8 @@ def _decorator(
 
         wrapper.__signature__ = template.signature  # type: ignore[attr-defined]  # Celery checks arguments against it
         wrapper.lock = locked  # type: ignore[attr-defined]
+        if guard is None and options["on_unavailable"] is None:
+            leave_undecided(wrapper)
         return wrapper  # type: ignore[return-value]
 
     return decorate

@@ -12,6 +12,7 @@ __all__ = [
     "GuardRejected",
     "LockLost",
     "RateLimitExceeded",
+    "ReleaseAsked",
     "StaleClaim",
     "TaskLockAcquireError",
     "TaskLockError",
@@ -61,6 +62,10 @@ class TaskLockAcquireError(TaskLockError):
 
 class LockLost(TaskLockError):
     """The lease is certainly gone: somebody else may hold the lock now."""
+
+
+class ReleaseAsked(TaskLockError):
+    """The lock is still held, but an operator asks for it: end at the next safe step. A guarded row is given back."""
 
 
 class GuardRejected(TaskLockError):

@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Set
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.db import router
 from django.db.models import Exists, F, Model, Q
 
 from django_tasklock import signals
@@ -22,14 +23,25 @@ from django_tasklock.exceptions import GuardRejected, TaskLockError
 if TYPE_CHECKING:
     from django_tasklock.claims import Claim
 
-__all__ = ["StateGuard", "current_claim", "fenced", "registered"]
+__all__ = ["Guarded", "StateGuard", "current_claim", "fence", "fenced", "registered"]
 
 logger = logging.getLogger("django_tasklock")
 
 TOKEN, EPOCH = "lock_token", "lock_epoch"
 """The columns of ``models.GuardedModel``."""
 
-_registered: list[tuple[type[Model] | str, StateGuard]] = []
+
+class Guarded(NamedTuple):
+    """A guard in use: on which model (or its label), and the ``function.lock`` that it goes with, if any."""
+
+    model: type[Model] | str
+    guard: StateGuard
+    locked: Any = None
+    pk: str = "pk"
+    """The argument with the row's primary key."""
+
+
+_registered: list[Guarded] = []
 _current: ContextVar[Claim | None] = ContextVar("tasklock_claim", default=None)
 
 
@@ -41,8 +53,8 @@ def current_claim() -> Claim:
     return claim
 
 
-def registered() -> Iterable[tuple[type[Model] | str, StateGuard]]:
-    """Every guard that a decorator was given, with its model (or the model's label)."""
+def registered() -> tuple[Guarded, ...]:
+    """Every guard that a decorator or a task was given."""
     return tuple(_registered)
 
 
@@ -116,9 +128,23 @@ class StateGuard:
             values |= {TOKEN: token, EPOCH: F(EPOCH) + 1}
         return values
 
-    def register(self, model: type[Model] | str) -> None:
-        """Let system checks and the sweep know of this guard."""
-        _registered.append((model, self))
+    def register(self, model: type[Model] | str, locked: Any = None, pk: str = "pk") -> None:
+        """Let system checks, the sweep and the admin know of this guard: see ``Guarded``."""
+        _registered.append(Guarded(model, self, locked, pk))
+
+
+def fence(model: type[Model], pk: Any, guard: StateGuard, token: str, state: Any) -> bool:
+    """Take the row from the claim with ``token`` and leave it in ``state``: nothing that claim writes is accepted.
+
+    False: the row is not claimed with it, any more or yet. Of a model without token columns only the state can be
+    compared, so its overtaken worker is refused only while the row is in another state. One UPDATE, atomic by itself.
+    """
+    rows = model._base_manager.using(router.db_for_write(model)).filter(pk=pk)
+    if not fenced(model):
+        return bool(rows.filter(**{guard.field: guard.claim_as}).update(**{guard.field: state}))
+    if not token:
+        return False
+    return bool(rows.filter(**{TOKEN: token}).update(**{guard.field: state, TOKEN: "", EPOCH: F(EPOCH) + 1}))
 
 
 def rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: StateGuard) -> GuardRejected:

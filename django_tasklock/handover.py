@@ -30,7 +30,7 @@ def keep(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
     try:
         if token is None:
             return hold.backend.extend(hold.name, hold.token, span, span)
-        return isinstance(hold.backend.acquire(Ask(hold.name, token, span, span, me(), hold.token)), Grant)
+        return isinstance(hold.backend.acquire(Ask(hold.name, token, span, span, me(kept=True), hold.token)), Grant)
     except BackendUnavailable as error:
         told_unavailable(lock.name, error, "keep for its lease")
         return False

@@ -19,12 +19,13 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from django_tasklock.backends.base import Backend
 from django_tasklock.holds import Hold
-from django_tasklock.types import Renewal, monotonic
+from django_tasklock.types import Kept, Renewal, monotonic
 
 __all__ = ["Heartbeat", "heartbeat"]
 
@@ -183,6 +184,8 @@ class Heartbeat:
         for hold, ttl, renewed in zip(batch, left, answers, strict=True):
             if renewed:
                 hold.renewed(asked, ttl)
+                if renewed is Kept.ASKED and hold.ask() and hold.on_asked is not None:
+                    _aside([hold.on_asked])
                 if ttl < (hold.lease or 1) and hold.deadline >= hold.until - 0.001:
                     hold.due = hold.until  # that was the last one, unless extended meanwhile: its timeout ends it
         return [
@@ -196,9 +199,9 @@ class Heartbeat:
         for hold, reason in lost:
             self._held.pop(hold.token, None)
             if hold.lose(reason) and hold.on_lost is not None:
-                told.append((hold.on_lost, reason))
-        if told:  # from a thread of its own: who listens may block, and the other leases must not wait for that
-            threading.Thread(target=_tell, args=(told,), name="tasklock-lost", daemon=True).start()
+                told.append(partial(hold.on_lost, reason))
+        if told:
+            _aside(told)
 
     def _clear(self) -> None:
         silent: set[Backend] = set()
@@ -229,12 +232,17 @@ class Heartbeat:
         return True
 
 
-def _tell(told: list[tuple[Callable[[str], None], str]]) -> None:
-    for listener, reason in told:
+def _aside(told: Sequence[Callable[[], None]]) -> None:
+    # From a thread of its own: who listens may block, and the other leases must not wait for that.
+    threading.Thread(target=_tell, args=(told,), name="tasklock-lost", daemon=True).start()
+
+
+def _tell(told: Sequence[Callable[[], None]]) -> None:
+    for listener in told:
         try:
-            listener(reason)
+            listener()
         except Exception:
-            logger.exception("a listener to a lost lock failed")
+            logger.exception("a listener to a lock that is lost, or asked for, failed")
 
 
 heartbeat = Heartbeat()

@@ -42,9 +42,9 @@ def describe_task(provider: Callable[[], Task | None]) -> None:
     _current_task = provider
 
 
-def me(task: Task | None = None) -> str:
-    """This process, and ``task`` or the task that runs in it, as a JSON object."""
-    return _json(task or _current_task())
+def me(task: Task | None = None, *, row: str = "", kept: bool = False) -> str:
+    """This process, and ``task`` or the task that runs in it, as a JSON object: see ``Holder``."""
+    return _json(task or _current_task(), row, kept)
 
 
 def alive(holder: Holder) -> bool | None:
@@ -106,12 +106,18 @@ def _alone() -> str:
     return json.dumps(_process(), separators=(",", ":"))
 
 
-def _json(task: Task | None) -> str:
-    if task is None:
+def _json(task: Task | None, row: str, kept: bool) -> str:
+    if task is None and not row and not kept:
         return _alone()
-    known = {**_process(), "task": task.name, "task_id": task.id}
-    if task.retries:
-        known["retries"] = task.retries
+    known = dict(_process())
+    if task is not None:
+        known |= {"task": task.name, "task_id": task.id}
+        if task.retries:
+            known["retries"] = task.retries
+    if row:
+        known["row"] = row
+    if kept:
+        known["kept"] = True
     return json.dumps(known, separators=(",", ":"))
 
 

@@ -25,12 +25,13 @@ class Hold:
 
     ``deadline``: until then the lease is certain, counted from before the request that
     was answered. ``until``: the end of the timeout. ``due``: the next renewal, which may
-    be ``slack`` early to go along with others.
+    be ``slack`` early to go along with others. ``asked``: somebody wants it back; ``looked``: when the store was
+    last asked about that.
     """
 
     __slots__ = (
-        "__weakref__", "_lost", "backend", "count", "deadline", "due", "entered", "fence", "generation",
-        "home", "lease", "name", "on_lost", "released", "slack", "token", "unlocked", "until",
+        "__weakref__", "_lost", "asked", "backend", "count", "deadline", "due", "entered", "fence", "generation",
+        "home", "lease", "looked", "name", "on_asked", "on_lost", "released", "slack", "token", "unlocked", "until",
     )  # fmt: skip
 
     def __init__(self, backend: Backend, name: str, lease: int | None, on_lost: Callable[[str], None] | None) -> None:
@@ -43,6 +44,9 @@ class Hold:
         self.count = 1
         self.entered: list[object] = []
         self.deadline = self.until = self.due = self.slack = 0.0
+        self.asked = False
+        self.looked = 0.0
+        self.on_asked: Callable[[], None] | None = None
         self.released = False
         self.unlocked = False
         self._lost = ""
@@ -73,6 +77,13 @@ class Hold:
         if self._lost or self.released:
             return False
         self._lost = reason
+        return True
+
+    def ask(self) -> bool:
+        """Note that somebody wants it back; True for the first to do so."""
+        if self.asked or self.released:
+            return False
+        self.asked = True
         return True
 
     @property

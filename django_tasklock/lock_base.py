@@ -14,7 +14,7 @@ from django_tasklock.holders import me
 from django_tasklock.holds import Hold, Holds, holds_here
 from django_tasklock.info import busy_error
 from django_tasklock.names import clean
-from django_tasklock.reports import told_acquired, told_lost, told_unavailable
+from django_tasklock.reports import told_acquired, told_asked, told_lost, told_unavailable
 from django_tasklock.types import Ask, Busy, Grant, Record, Released
 from django_tasklock.waiting import Taken, patience
 
@@ -47,9 +47,12 @@ class LockBase:
                 f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=self.name
             )
         self._on_lost = partial(_lost, weakref.ref(self), self.name, on_lost)
+        self._on_asked = partial(_asked, weakref.ref(self), self.name)
         self._last: Hold | None = None
         self._carried: str | None = None
         self._follows = ""
+        self.row = ""
+        """The guarded row that is worked on, ``videos.video:42``: for people, beside the lock."""
         self.met: Record | None = None
         """Who had the lock when the last ``acquire()`` found it busy, where that could be read."""
         self.conflict: TaskLockAcquireError | None = None
@@ -63,9 +66,12 @@ class LockBase:
     def _begin(self) -> tuple[Hold, Ask]:
         self.conflict = self.met = None
         hold = Hold(get_backend(), self.name, self._lease_ms, self._on_lost)
+        hold.on_asked = self._on_asked
         if self._carried is not None:
             hold.token, self._carried = self._carried, None
-        return hold, Ask(self.name, hold.token, self._lease_ms or self._hold_ms, self._hold_ms, me(), self._follows)
+        return hold, Ask(
+            self.name, hold.token, self._lease_ms or self._hold_ms, self._hold_ms, me(row=self.row), self._follows
+        )
 
     def _settle(self, hold: Hold, taken: Taken) -> bool:
         asked, answer = taken
@@ -168,6 +174,10 @@ class LockBase:
                 f"lock {self.name!r} is not held through this object: acquire() it first", name=self.name
             )
         return hold
+
+
+def _asked(lock: weakref.ref[LockBase], name: str) -> None:
+    told_asked(name, lock())
 
 
 def _lost(lock: weakref.ref[LockBase], name: str, listener: Callable[[str], object] | None, reason: str) -> None:

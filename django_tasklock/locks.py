@@ -13,15 +13,13 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
 
-from django_tasklock.backends import get_backend
 from django_tasklock.conf import Duration
-from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError
+from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.heartbeat import heartbeat
+from django_tasklock.held import Held
 from django_tasklock.holds import Hold
-from django_tasklock.info import lock_info
-from django_tasklock.lock_base import LockBase
 from django_tasklock.reports import told_released
-from django_tasklock.types import LockInfo, Released, monotonic
+from django_tasklock.types import Released, monotonic
 from django_tasklock.waiting import atake, take
 
 __all__ = ["TaskLock", "current_lock"]
@@ -35,7 +33,7 @@ def current_lock() -> TaskLock | None:
     return None if lock is None else lock()
 
 
-class TaskLock(LockBase):
+class TaskLock(Held):
     """A lock by name, held by a thread or an asyncio task. Several may share one object.
 
     ``timeout``: the most one holder may have it, seconds. ``lease``: how long it outlives
@@ -151,57 +149,6 @@ class TaskLock(LockBase):
         return self._extended(
             hold, asked, ttl, hold_ms, await hold.backend.aextend(self.name, hold.token, ttl, hold_ms)
         )
-
-    @property
-    def taken(self) -> bool:
-        """Whether there is something to release: held, lost, or run without the lock."""
-        return self._find() is not None
-
-    @property
-    def held(self) -> bool:
-        """Whether it is certainly still yours."""
-        hold = self._find()
-        return hold is not None and not hold.unlocked and not hold.lost
-
-    @property
-    def lost(self) -> bool:
-        """Whether the lease is certainly gone although it was not released."""
-        hold = self._find()
-        return hold is not None and bool(hold.lost)
-
-    def ensure_held(self) -> None:
-        """Raise ``LockLost`` if the lease is gone: call it before a step that must not run twice."""
-        if reason := self._mine().lost:
-            raise LockLost(f"lock {self.name!r} is lost: {reason}", name=self.name)
-
-    @property
-    def fence(self) -> int:
-        """A number greater than that of every earlier holder of this name; 0 when run without the lock."""
-        return self._mine().fence
-
-    @property
-    def token(self) -> str:
-        """The proof of ownership. Secret."""
-        return self._mine().token
-
-    @property
-    def time_left(self) -> float:
-        """Seconds until the timeout."""
-        return max(0.0, self._mine().until - monotonic())
-
-    def info(self) -> LockInfo | None:
-        """Who has the lock now, whoever that is. Raises ``BackendUnavailable``."""
-        record = get_backend().get(self.name)
-        return None if record is None else lock_info(record)
-
-    async def ainfo(self) -> LockInfo | None:
-        """``info`` for coroutines."""
-        record = await get_backend().aget(self.name)
-        return None if record is None else lock_info(record)
-
-    def locked(self) -> bool:
-        """Whether anybody has it. Raises ``BackendUnavailable``."""
-        return get_backend().get(self.name) is not None
 
     def __enter__(self) -> Self:
         acquired = False

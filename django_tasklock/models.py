@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-__all__ = ["GuardedModel", "LockRow", "ParkedMessage"]
+__all__ = ["AuditEntry", "GuardedModel", "Lock", "LockRow", "ParkedMessage"]
 
 
 if TYPE_CHECKING:
@@ -68,18 +68,56 @@ class LockRow(models.Model):
     name = models.CharField(max_length=255)
     token = models.CharField(max_length=64, default="")
     holder = models.TextField(default="{}")
-    acquired_at = models.BigIntegerField(default=0)
-    hold_until = models.BigIntegerField(default=0)
+    acquired_at = models.BigIntegerField(default=0, db_index=True)
+    hold_until = models.BigIntegerField(default=0, db_index=True)
     expires_at = models.BigIntegerField(default=0, db_index=True)
     fence = models.BigIntegerField(default=0)
+    asked_at = models.BigIntegerField(default=0, db_default=0)
 
     class Meta:
         db_table = "tasklock_lock"
+        default_permissions = ()
         verbose_name = _("lock")
         verbose_name_plural = _("locks")
 
     def __str__(self) -> str:
         return self.name
+
+
+class Lock(LockRow):
+    """What the admin, permissions and the audit trail call a lock, whatever store it is in. Never queried."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("live lock")
+        verbose_name_plural = _("live locks")
+        default_permissions = ("view",)
+        permissions: ClassVar = [("release_lock", _("Can release locks"))]
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class AuditEntry(models.Model):
+    """Something that was done to a lock by somebody else than its holder. Only ``operations`` writes it."""
+
+    at = models.DateTimeField(_("time"), db_index=True)
+    actor = models.CharField(_("who"), max_length=255)
+    user_id = models.CharField(max_length=64, default="")
+    action = models.CharField(_("action"), max_length=20)
+    key = models.CharField(max_length=64, db_index=True, help_text="the lock's name hashed")
+    name = models.CharField(_("name"), max_length=255)
+    reason = models.TextField(_("reason"), default="")
+    outcome = models.CharField(_("outcome"), max_length=255, default="")
+
+    class Meta:
+        db_table = "tasklock_audit"
+        verbose_name = _("audit entry")
+        verbose_name_plural = _("audit entries")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.action} {self.name}"
 
 
 class ParkedMessage(models.Model):
@@ -107,6 +145,7 @@ class ParkedMessage(models.Model):
 
     class Meta:
         db_table = "tasklock_parked"
+        default_permissions = ()
         verbose_name = _("parked message")
         verbose_name_plural = _("parked messages")
         indexes: ClassVar = [models.Index(fields=["key", "state", "ticket"], name="tasklock_parked_line")]

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from django_tasklock.holds import Hold
     from django_tasklock.lock_base import LockBase
 
-__all__ = ["told_acquired", "told_conflict", "told_forced", "told_lost", "told_released", "told_unavailable"]
+__all__ = [
+    "told_acquired",
+    "told_asked",
+    "told_conflict",
+    "told_forced",
+    "told_lost",
+    "told_released",
+    "told_unavailable",
+]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -44,6 +52,12 @@ def told_lost(name: str, lock: LockBase | None, reason: str) -> None:
     """The lease is gone while the body runs. ``lock``: ``None`` if nobody has that object any more."""
     logger.error("lock %r is lost while its holder runs: %s", name, reason)
     signals.send(signals.lock_lost, name, lock=lock, reason=reason)
+
+
+def told_asked(name: str, lock: LockBase | None) -> None:
+    """Somebody asks for the lock while its holder runs."""
+    logger.info("lock %r: its holder is asked to give it back", name)
+    signals.send(signals.lock_asked, name, lock=lock)
 
 
 def told_conflict(error: TaskLockAcquireError, action: str) -> None:

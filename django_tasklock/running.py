@@ -14,7 +14,13 @@ from django.db.models import Model
 
 from django_tasklock import guards
 from django_tasklock.claims import Claim
-from django_tasklock.exceptions import BackendUnavailable, GuardRejected, StaleClaim, TaskLockAcquireError
+from django_tasklock.exceptions import (
+    BackendUnavailable,
+    GuardRejected,
+    ReleaseAsked,
+    StaleClaim,
+    TaskLockAcquireError,
+)
 from django_tasklock.guards import StateGuard
 from django_tasklock.locks import TaskLock
 from django_tasklock.reports import told_conflict
@@ -63,6 +69,8 @@ class Running:
         self.pk = pk
         self.guard = guard
         self.queue_limit = queue_limit
+        if model is not None:
+            lock.row = f"{model._meta.label_lower}:{pk}"
         self.skipped: dict[str, Any] | None = None
 
     def enter(self, stack: ExitStack) -> bool:
@@ -215,12 +223,12 @@ def close(claim: Claim, error: BaseException | None) -> None:
 def close_failed(claim: Claim, error: BaseException) -> None:
     """Write how a failed body leaves the row; the body's own error is what the caller sees.
 
-    To be run again, or stopped from outside (``SystemExit``, a cancelled coroutine): claimable.
+    To be run again, or stopped from outside (``SystemExit``, ``ReleaseAsked``, a cancelled coroutine): claimable.
     """
     try:
         if isinstance(error, StaleClaim) and error.name == claim.name:
             return  # the row is somebody else's: already logged, signalled and counted
-        if not isinstance(error, Exception) or _will_retry(error):
+        if not isinstance(error, Exception) or isinstance(error, ReleaseAsked) or _will_retry(error):
             claim.give_back()
         else:
             claim.fail()

@@ -14,6 +14,7 @@ __all__ = [
     "claim_rejected",
     "claim_stale",
     "lock_acquired",
+    "lock_asked",
     "lock_conflict",
     "lock_forced",
     "lock_lost",
@@ -30,6 +31,8 @@ lock_conflict = Signal()
 """``error`` (a ``TaskLockAcquireError``), ``action``: ``"skip"``, ``"raise"``... The lock was busy."""
 lock_forced = Signal()
 """``info`` (a ``LockInfo``). A lock was taken away from its holder."""
+lock_asked = Signal()
+"""``lock``. An operator asks this process to give the lock back; it still has it."""
 lock_lost = Signal()
 """``lock``, ``reason`` (text). The lease is certainly gone while the body still runs."""
 store_unavailable = Signal()

@@ -11,9 +11,29 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-__all__ = ["Ask", "Busy", "Grant", "Holder", "LockInfo", "Record", "Released", "Renewal", "fingerprint", "monotonic"]
+__all__ = [
+    "EXPIRING",
+    "Ask",
+    "Busy",
+    "Counts",
+    "Grant",
+    "Holder",
+    "Kept",
+    "LockInfo",
+    "Order",
+    "Page",
+    "Pruned",
+    "Query",
+    "Record",
+    "Refusal",
+    "Released",
+    "Renewal",
+    "Which",
+    "fingerprint",
+    "monotonic",
+]
 
 if hasattr(time, "CLOCK_BOOTTIME"):
 
@@ -43,6 +63,10 @@ class Holder:
     """Which try of that task: Celery counts retries, not redeliveries."""
     proc: str = ""
     """Machine and start time of the process: what ``holders.alive`` compares. Empty where they are not known."""
+    row: str = ""
+    """The guarded row that is worked on, ``videos.video:42``; empty where there is none."""
+    kept: bool = False
+    """Held for a message that is on its way: the end of the process says nothing."""
 
     def __str__(self) -> str:
         where = f"{self.host}:{self.pid}" if self.host else "unknown"
@@ -89,6 +113,18 @@ class Renewal(NamedTuple):
     ttl: int
 
 
+class Kept(enum.Enum):
+    """What a renewal found. False only for ``LOST``."""
+
+    RENEWED = "renewed"
+    ASKED = "asked"
+    """Renewed; and somebody asks the holder to give the lock back."""
+    LOST = "lost"
+
+    def __bool__(self) -> bool:
+        return self is not Kept.LOST
+
+
 class Released(enum.Enum):
     """What a release found. True only for ``RELEASED``."""
 
@@ -118,6 +154,70 @@ class Record:
     ttl: int | None
     """Milliseconds the key has left; ``None``: no expiry; not positive: expired, not yet removed."""
     waiting: int = 0
+    asked: int = 0
+    """When somebody asked its holder to give it back; 0: nobody has."""
+
+
+Which = Literal["live", "expiring", "unending", "lapsed"]
+"""Locks by what is left of their leases: ``live`` (the next two included), ``expiring`` (within ten seconds, unless
+renewed), ``unending`` (no expiry), ``lapsed`` (the holder let it end: free, and still in the index)."""
+Order = Literal["expiry", "age", "left"]
+"""By what is left of the lease, by how long it is held, by what is left of the timeout."""
+
+
+EXPIRING = 10_000
+"""Milliseconds left of its lease below which a lock is called expiring."""
+
+
+class Query(NamedTuple):
+    """Which locks to list, and in which order: live ones in any, the others by expiry.
+
+    ``text`` (in the name, in either case of ASCII letters), ``task`` (its whole name), ``row`` (``Holder.row``) and
+    ``waiting`` (somebody waits for it) are looked for from ``offset`` on, in a limited number of locks:
+    ``Page.next`` says where to go on.
+    """
+
+    which: Which = "live"
+    order: Order = "expiry"
+    descending: bool = False
+    text: str = ""
+    task: str = ""
+    row: str = ""
+    waiting: bool = False
+    offset: int = 0
+    limit: int = 100
+
+
+class Page(NamedTuple):
+    """Some locks. ``total``: how many there are of that kind, before what is looked for.
+    ``next``: the offset at which to go on; ``None``: there are no more."""
+
+    records: list[Record]
+    total: int
+    next: int | None
+
+
+class Counts(NamedTuple):
+    """How many locks there are of each kind: ``expiring`` and ``unending`` ones are live ones as well."""
+
+    live: int
+    expiring: int
+    unending: int
+    lapsed: int
+
+
+class Pruned(NamedTuple):
+    """What was forgotten of what had lapsed. ``kept``: what was looked at and stays, to be left out next time."""
+
+    removed: int
+    kept: int
+
+
+class Refusal(NamedTuple):
+    """Somebody who found the lock busy: who, and when by the store's clock (ms since 1970)."""
+
+    holder: Holder
+    at: int
 
 
 @dataclass(frozen=True, slots=True)

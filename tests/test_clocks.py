@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from django_tasklock.backends.base import Backend
-from django_tasklock.types import Busy, Released, Renewal
+from django_tasklock.types import Busy, Kept, Released, Renewal
 from tests.support.stores import an_ask, clear, granted, make, stores
 
 DAY = 86_400
@@ -34,7 +34,7 @@ def test_a_wrong_client_clock_changes_nothing(backend: Backend, monkeypatch: pyt
     ask = an_ask("video:1", ttl=30_000, hold=60_000)
     fence = granted(backend.acquire(ask)).fence
     assert isinstance(backend.acquire(an_ask("video:1")), Busy)
-    assert backend.renew([Renewal("video:1", ask.token, 30_000)]) == [True]
+    assert backend.renew([Renewal("video:1", ask.token, 30_000)]) == [Kept.RENEWED]
 
     record = backend.get("video:1")
     assert record is not None

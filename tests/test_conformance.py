@@ -11,7 +11,7 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from django_tasklock.backends.base import Backend
-from django_tasklock.types import Busy, Grant, Holder, Released, Renewal
+from django_tasklock.types import Busy, Grant, Holder, Kept, Released, Renewal
 from tests.support.stores import (
     ALL,
     LAPSING,
@@ -106,7 +106,7 @@ class TestAcquiring:
         assert granted(backend.acquire(mine)).fence == after.fence  # its first answer was lost
         assert isinstance(backend.acquire(other), Busy)
         assert backend.get("video:1").token == mine.token
-        assert backend.renew([Renewal("video:1", first.token, 5000)]) == [False]
+        assert backend.renew([Renewal("video:1", first.token, 5000)]) == [Kept.LOST]
         assert backend.release("video:1", first.token) is Released.NOT_YOURS
         assert backend.release("video:1", mine.token) is Released.RELEASED
 
@@ -226,7 +226,7 @@ class TestReleasing:
         granted(backend.acquire(other))
         assert backend.release("video:1", mine.token) is Released.NOT_YOURS
         assert backend.extend("video:1", mine.token, 60_000, 60_000) is False
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [False]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
         assert backend.get("video:1").token == other.token
 
 
@@ -264,7 +264,7 @@ class TestRenewing:
             granted(backend.acquire(an_ask(one.name, one.token, ttl=60_000)))
         asks = [*held[:100], an_ask("video:7"), an_ask("nobody"), *held[100:]]
         answers = backend.renew([Renewal(one.name, one.token, 60_000 if one.ttl == 900 else 50_000) for one in asks])
-        assert answers == [True] * 100 + [False, False] + [True] * 130
+        assert answers == [Kept.RENEWED] * 100 + [Kept.LOST, Kept.LOST] + [Kept.RENEWED] * 130
         assert backend.get("nobody") is None
 
     @lapsing
@@ -273,7 +273,7 @@ class TestRenewing:
         asked = time.monotonic()
         backend.acquire(mine)
         while time.monotonic() < asked + 1.3:
-            assert backend.renew([Renewal("video:1", mine.token, 1000)]) == [True]
+            assert backend.renew([Renewal("video:1", mine.token, 1000)]) == [Kept.RENEWED]
             assert isinstance(backend.acquire(an_ask("video:1")), Busy)
             time.sleep(0.1)
 
@@ -288,17 +288,17 @@ class TestRenewing:
     @lapsing
     def test_a_lock_that_is_gone_is_not_brought_back(self, backend):
         mine = an_ask("video:1", ttl=SHORT)
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [False]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
         backend.acquire(mine)
         lapse(backend, "video:1")
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [False]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
         assert backend.get("video:1") is None
 
     def test_a_released_lock_is_not_brought_back(self, backend):
         mine = an_ask("video:1")
         backend.acquire(mine)
         backend.release("video:1", mine.token)
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [False]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
         assert backend.get("video:1") is None
 
     def test_nothing_to_renew_is_no_error(self, backend):
@@ -398,7 +398,7 @@ class TestRemoving:
         mine = an_ask("video:1")
         backend.acquire(mine)
         backend.remove("video:1")
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [False]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
         assert backend.extend("video:1", mine.token, 60_000, 60_000) is False
         assert backend.release("video:1", mine.token) is Released.GONE
 
@@ -489,7 +489,7 @@ class TestCoroutines:
             assert backend.get("video:1").token == mine.token
             if store in LISTING:
                 assert [record.name for record in backend.records()] == ["video:1"]
-            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [True]
+            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.RENEWED]
             assert backend.extend("video:1", mine.token, 60_000, 60_000) is True
             assert backend.release("video:1", mine.token) is Released.RELEASED
             assert backend.remove("video:1") is None
@@ -597,7 +597,7 @@ class TestHandingOver:
             grant = granted(waiter.wait(5))
         assert grant.fence > before.fence
         assert backend.get("video:1").fence == grant.fence
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [True]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.RENEWED]
         assert backend.get("video:1").ttl > 50_000
         assert granted(backend.acquire(mine)).fence == grant.fence
 

@@ -18,7 +18,7 @@ from django_tasklock.backends.database import session
 from django_tasklock.backends.database.clock import Now
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
 from django_tasklock.models import LockRow
-from django_tasklock.types import Busy, Grant, Released, Renewal
+from django_tasklock.types import Busy, Grant, Kept, Released, Renewal
 from tests.support.stores import an_ask, eventually, granted, make
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
@@ -136,7 +136,7 @@ class TestTransactions:
         mine = an_ask("video:1")
         granted(backend.acquire(mine))
         assert isinstance(backend.acquire(an_ask("video:1")), Busy)
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [True]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.RENEWED]
         assert backend.release("video:1", mine.token) is Released.RELEASED
         with transaction.atomic(), pytest.raises(TransactionOpen):
             backend.acquire(an_ask("video:1"))
@@ -311,7 +311,7 @@ class TestLostReplies:
         mine = an_ask("video:1", ttl=5000)
         backend.acquire(mine)
         with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
-            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [True]
+            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.RENEWED]
         with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
             assert backend.extend("video:1", mine.token, 60_000, 60_000) is True
 
@@ -343,7 +343,7 @@ class TestConnections:
                 cursor.execute(end.format(number))
 
         elsewhere(end_it)
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [True]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.RENEWED]
 
     def test_rest_closes_the_connection_of_this_thread_only(self, backend):
         backend.get("video:1")

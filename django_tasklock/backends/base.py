@@ -21,7 +21,20 @@ from typing import Self
 
 from asgiref.sync import sync_to_async
 
-from django_tasklock.types import Ask, Busy, Grant, Record, Released, Renewal
+from django_tasklock.types import (
+    Ask,
+    Busy,
+    Counts,
+    Grant,
+    Kept,
+    Page,
+    Pruned,
+    Query,
+    Record,
+    Refusal,
+    Released,
+    Renewal,
+)
 
 __all__ = ["Backend", "Waiter"]
 
@@ -55,8 +68,8 @@ class Backend(ABC):
         """Let ``token`` keep the lock: key for ``ttl``, holder for ``hold`` ms from now. False: not its lock."""
 
     @abstractmethod
-    def renew(self, batch: Sequence[Renewal]) -> list[bool]:
-        """Renew many leases at once, in the order given. False: that one is lost. Never re-creates a lock."""
+    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+        """Renew many leases at once, in the order given. Never re-creates a lock that is lost."""
 
     @abstractmethod
     def get(self, name: str) -> Record | None:
@@ -67,8 +80,38 @@ class Backend(ABC):
         """Held locks in order of expiry, from an index. ``expired``: those whose holder let them lapse."""
 
     @abstractmethod
+    def page(self, query: Query) -> Page:
+        """Some locks, by range reads of an index. ``TaskLockError`` where the store cannot list."""
+
+    @abstractmethod
+    def counts(self) -> Counts:
+        """How many locks there are of each kind, by the index. ``TaskLockError`` where the store cannot list."""
+
+    @abstractmethod
+    def ask_release(self, name: str, token: str) -> bool:
+        """Note that ``token`` is asked to give the lock back: its next renewal says so. False: not its lock."""
+
+    def bound(self, name: str, token: str, ttl: int) -> bool:
+        """Give a lock without expiry ``ttl`` ms, if it is ``token``'s; with ``""`` if its value is nobody's of ours."""
+        return False  # where no lock can be without
+
+    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
+        """Forget up to ``limit`` locks that lapsed, before that time (ms) and with that beginning of their names.
+
+        From the one that lapsed first on, ``offset`` of them left out. One that exists is never forgotten.
+        """
+        return Pruned(0, 0)
+
+    def refused(self, name: str) -> list[Refusal]:
+        """The last that found ``name`` busy, the latest first; none where the store does not note them."""
+        return []
+
+    @abstractmethod
     def remove(self, name: str, token: str | None = None) -> Record | None:
-        """Take the lock away from its holder (only if that is ``token``, where given); what was removed."""
+        """Take the lock away from its holder, only if that is ``token`` where one is given; what was removed.
+
+        ``""`` is the token of a value that somebody has put there by other means.
+        """
 
     def ticket(self, name: str = "", member: str = "") -> int:
         """A time in microseconds that grows from call to call: the order of what asked for one.

@@ -24,8 +24,10 @@ def holder_of(data: object) -> Holder:
     """A holder from decoded JSON, whatever is unknown, missing or of a wrong type there."""
     if not isinstance(data, dict):
         return Holder()
-    texts = {key: str(data.get(key, "")) for key in ("host", "boot", "task", "task_id", "proc")}
-    return Holder(pid=_number(data.get("pid")), retries=_number(data.get("retries")), **texts)
+    texts = {key: str(data.get(key, "")) for key in ("host", "boot", "task", "task_id", "proc", "row")}
+    return Holder(
+        pid=_number(data.get("pid")), retries=_number(data.get("retries")), kept=bool(data.get("kept")), **texts
+    )
 
 
 def text_of(holder: Holder) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-__all__ = ["ParkedInfo", "count_parked", "parked_messages"]
+__all__ = ["ParkedInfo", "count_parked", "count_parked_by_name", "parked_messages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +54,10 @@ def count_parked(name: str | None = None) -> int:
     from django_tasklock.celery import parking
 
     return parking.count(name)
+
+
+def count_parked_by_name(names: Sequence[str]) -> dict[str, int]:
+    """How many messages wait for each of these locks: those for which some do. ``BackendUnavailable``."""
+    from django_tasklock.celery import parking
+
+    return parking.counts(names)

@@ -19,7 +19,7 @@ from django_tasklock.celery.keys import fingerprint_name
 from django_tasklock.celery.message import HEADER, KEPT, Message, header_of
 from django_tasklock.celery.unique import Pending, publish
 from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, get_settings
-from django_tasklock.decorators import Locked
+from django_tasklock.decorators import Locked, leave_undecided
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards import StateGuard
 from django_tasklock.names import NameTemplate, clean
@@ -93,7 +93,9 @@ class OnceTask(_DjangoTask):
         if cls.guard is not None and cls.model is not None:
             if cls.pk not in inspect.signature(cls.run).parameters:
                 raise TaskLockError(f"{where}: pk={cls.pk!r} is no argument of it")
-            cls.guard.register(cls.model)
+            cls.guard.register(cls.model, cls, cls.pk)
+        elif cls.on_unavailable is None:
+            leave_undecided(cls)
 
     def once(self, **asked: Any) -> Once:
         """The task with options for one call: ``task.once(key="video:42", on_conflict="wait").delay(...)``.

@@ -7,10 +7,11 @@ processes that want to put a message back into the broker one does.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, QuerySet
+from django.db.models import Count, F, QuerySet
 
 from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.rows import key_of
@@ -34,6 +35,8 @@ __all__ = [
     "ENDED", "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "change", "ending", "find", "forget",
     "forward", "line", "next_key", "others", "park", "rest", "started", "visit", "vouch",
 ]  # fmt: skip
+
+CHUNK = 500  # locks asked about by one query: SQLite knows few parameters
 
 
 def find(task_id: str) -> Parked | None:
@@ -214,3 +217,18 @@ def count(name: str | None) -> int:
         return rows.filter(state__in=(PARKED, PROMOTED)).count()
 
     return session.run(verb, name=name, write=False)
+
+
+def counts(names: Sequence[str]) -> dict[str, int]:
+    """How many wait, of each of these locks."""
+    keys = {key_of(name): name for name in names}
+
+    def verb(alias: str, again: bool) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for start in range(0, len(keys), CHUNK):
+            part = list(keys)[start : start + CHUNK]
+            rows = rows_of(alias).filter(key__in=part, state__in=(PARKED, PROMOTED))
+            found |= {keys[key]: n for key, n in rows.order_by().values_list("key").annotate(n=Count("pk"))}
+        return found
+
+    return session.run(verb, write=False) if keys else {}

@@ -61,7 +61,7 @@ def publish(
     own = _name(task.name, name)
     span = _span(task, terms, options)
     handle = os.urandom(16).hex()
-    ask = Ask(own, token_of(handle), PROVISIONAL, span, me(Task(task.name, task_id)))
+    ask = Ask(own, token_of(handle), PROVISIONAL, span, me(Task(task.name, task_id), kept=True))
     try:
         answer = backend.acquire(ask)
     except BackendUnavailable as error:

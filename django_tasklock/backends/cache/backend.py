@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from django.core.cache import BaseCache
@@ -18,7 +19,20 @@ from django_tasklock.backends.cache.alias import PrivateCache, cache_key
 from django_tasklock.backends.values import holder_of, json_object
 from django_tasklock.conf import Settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.types import Ask, Busy, Grant, Holder, Record, Released, Renewal, monotonic
+from django_tasklock.types import (
+    Ask,
+    Busy,
+    Counts,
+    Grant,
+    Holder,
+    Kept,
+    Page,
+    Query,
+    Record,
+    Released,
+    Renewal,
+    monotonic,
+)
 
 __all__ = ["CacheBackend"]
 
@@ -105,11 +119,11 @@ class CacheBackend(Backend):
             cache.set(key, json.dumps(found), self._private.seconds(ttl))
         return True
 
-    def renew(self, batch: Sequence[Renewal]) -> list[bool]:
+    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
         with self._asking(None) as cache:
             return self._keep(cache, batch)
 
-    def _keep(self, cache: BaseCache, batch: Sequence[Renewal]) -> list[bool]:
+    def _keep(self, cache: BaseCache, batch: Sequence[Renewal]) -> list[Kept]:
         """Look, touch, look: a token that is there afterwards was there when it was touched."""
         asked = monotonic()
         pairs = [(self._key(item.name), item) for item in batch]
@@ -120,25 +134,54 @@ class CacheBackend(Backend):
         for key, item in pairs:
             if _holds(values.get(key), item.token) and self._leases.certain(item.token) is not False:
                 cache.touch(key, self._private.seconds(item.ttl))
-                touched.append(key)
+                touched += [key, self._key(item.name, "-asked:")]
         values = cache.get_many(touched) if touched else {}
-        kept = [_holds(values.get(key), item.token) for key, item in pairs]
+        kept = [self._kept(values, item) for item in batch]
         for item, still in zip(batch, kept, strict=True):
             if still:
                 self._leases.start(item.token, asked, item.ttl)
         return kept
 
+    def _kept(self, values: dict[str, Any], item: Renewal) -> Kept:
+        if not _holds(values.get(self._key(item.name)), item.token):
+            return Kept.LOST
+        return Kept.ASKED if _holds(values.get(self._key(item.name, "-asked:")), item.token) else Kept.RENEWED
+
     def get(self, name: str) -> Record | None:
+        key, note = self._key(name), self._key(name, "-asked:")
         with self._asking(name) as cache:
-            found = _decoded(cache.get(self._key(name)))
-        return None if found is None else _record(name, found)
+            values = cache.get_many([key, note])
+        found, asked = _decoded(values.get(key)), _decoded(values.get(note))
+        if found is None:
+            return None
+        record = _record(name, found)
+        if asked and asked.get("token") == record.token and isinstance(asked.get("asked"), int):
+            record = replace(record, asked=asked["asked"])
+        return record
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         """``TaskLockError``: always."""
-        raise TaskLockError(
-            "a plain cache cannot list its keys; the Redis and the database backend list their locks:"
-            " point TASKLOCK['LOCATION'] at Redis, or set TASKLOCK['BACKEND'] to theirs"
-        )
+        raise _cannot_list()
+
+    def page(self, query: Query) -> Page:
+        """``TaskLockError``: always."""
+        raise _cannot_list()
+
+    def counts(self) -> Counts:
+        """``TaskLockError``: always."""
+        raise _cannot_list()
+
+    def ask_release(self, name: str, token: str) -> bool:
+        with self._asking(name) as cache:
+            found = _decoded(cache.get(self._key(name)))
+            if found is None or not token or found.get("token") != token:
+                return False
+            record = _record(name, found)
+            # Beside the lock, not in it: what is written there may be the next holder's by now.
+            note, ends = {"token": token, "asked": record.now}, max(1000, record.until - record.now)
+            if not _holds(cache.get(self._key(name, "-asked:")), token):  # a note to an earlier holder is in the way
+                cache.set(self._key(name, "-asked:"), json.dumps(note), self._private.seconds(ends))
+        return True
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         """As promised, but a look and then a deletion: the lock may have changed hands between the two."""
@@ -206,6 +249,13 @@ def _value(ask: Ask, now: int) -> dict[str, Any]:
 def _decoded(text: object) -> dict[str, Any] | None:
     """A value; an empty one for a key that somebody else has put there."""
     return None if text is None else json_object(text)
+
+
+def _cannot_list() -> TaskLockError:
+    return TaskLockError(
+        "a plain cache cannot list its keys; the Redis and the database backend list their locks:"
+        " point TASKLOCK['LOCATION'] at Redis, or set TASKLOCK['BACKEND'] to theirs"
+    )
 
 
 def _holds(text: object, token: str) -> bool:

@@ -16,11 +16,25 @@ from django.db.models import Q
 
 from django_tasklock.backends.base import Backend
 from django_tasklock.backends.database.clock import Now
-from django_tasklock.backends.database.rows import FIELDS, Row, insert, key_of, look, rows_of, terms, unchanged
+from django_tasklock.backends.database.listing import counts_of, page_of, pruned, records_of
+from django_tasklock.backends.database.rows import RELEASED, insert, key_of, look, rows_of, terms, unchanged
 from django_tasklock.backends.database.session import Session
 from django_tasklock.conf import Settings
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.types import Ask, Busy, Grant, Record, Released, Renewal, monotonic
+from django_tasklock.types import (
+    Ask,
+    Busy,
+    Counts,
+    Grant,
+    Kept,
+    Page,
+    Pruned,
+    Query,
+    Record,
+    Released,
+    Renewal,
+    monotonic,
+)
 
 __all__ = ["DatabaseBackend"]
 
@@ -71,7 +85,7 @@ class DatabaseBackend(Backend):
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
             key = key_of(name)
-            if rows_of(alias).filter(key=key, token=token, expires_at__gt=Now()).update(expires_at=Now() * -1):
+            if rows_of(alias).filter(key=key, token=token, expires_at__gt=Now()).update(**RELEASED):
                 return Released.RELEASED
             row, _ = look(alias, key)
             if row is not None and row.live:
@@ -90,21 +104,23 @@ class DatabaseBackend(Backend):
 
         return self._session.run(verb, name=name)
 
-    def renew(self, batch: Sequence[Renewal]) -> list[bool]:
-        renewed: set[tuple[str, str]] = set()
+    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+        renewed: dict[tuple[str, str], Kept] = {}
         for ttl, group in groupby(sorted(batch, key=_ttl), key=_ttl):
             pairs = sorted({(key_of(item.name), item.token) for item in group})  # in one order: no deadlocks
             for start in range(0, len(pairs), CHUNK):
                 renewed |= self._renew(pairs[start : start + CHUNK], ttl)
-        return [(key_of(item.name), item.token) in renewed for item in batch]
+        return [renewed.get((key_of(item.name), item.token), Kept.LOST) for item in batch]
 
-    def _renew(self, pairs: list[tuple[str, str]], ttl: int) -> set[tuple[str, str]]:
-        def verb(alias: str, again: bool) -> set[tuple[str, str]]:
+    def _renew(self, pairs: list[tuple[str, str]], ttl: int) -> dict[tuple[str, str], Kept]:
+        def verb(alias: str, again: bool) -> dict[tuple[str, str], Kept]:
             keys, tokens = zip(*pairs, strict=True)
             held = rows_of(alias).filter(key__in=keys, token__in=tokens, expires_at__gt=Now())
-            if held.update(expires_at=Now() + ttl) == len(pairs):
-                return set(pairs)
-            return set(pairs).intersection(held.values_list("key", "token"))
+            if held.filter(asked_at=0).update(expires_at=Now() + ttl) == len(pairs):
+                return dict.fromkeys(pairs, Kept.RENEWED)
+            held.filter(asked_at__gt=0).update(expires_at=Now() + ttl)
+            found = {(key, token): asked for key, token, asked in held.values_list("key", "token", "asked_at")}
+            return {pair: Kept.ASKED if found[pair] else Kept.RENEWED for pair in pairs if pair in found}
 
         return self._session.run(verb)
 
@@ -114,18 +130,35 @@ class DatabaseBackend(Backend):
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         def verb(alias: str, again: bool) -> list[Record]:
-            when = Q(expires_at__gt=0, expires_at__lte=Now()) if expired else Q(expires_at__gt=Now())
-            page = rows_of(alias).filter(when).order_by("expires_at", "key")[offset : offset + limit]
-            return [Row(*values).record() for values in page.annotate(now=Now()).values_list(*FIELDS, "now")]
+            return records_of(rows_of(alias), Query("lapsed" if expired else "live", offset=offset, limit=limit))
 
         return self._session.run(verb, write=False)
+
+    def page(self, query: Query) -> Page:
+        return self._session.run(lambda alias, again: page_of(rows_of(alias), query), write=False)
+
+    def counts(self) -> Counts:
+        return self._session.run(lambda alias, again: counts_of(rows_of(alias)), write=False)
+
+    def ask_release(self, name: str, token: str) -> bool:
+        def verb(alias: str, again: bool) -> bool:
+            held = rows_of(alias).filter(key=key_of(name), token=token, expires_at__gt=Now())
+            return held.filter(asked_at=0).update(asked_at=Now()) > 0 or held.exists()
+
+        return self._session.run(verb, name=name)
+
+    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
+        def verb(alias: str, again: bool) -> Pruned:
+            return pruned(rows_of(alias), limit, lapsed_before, prefix, offset)
+
+        return self._session.run(verb)
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         def verb(alias: str, again: bool) -> Record | None:
             row, _ = look(alias, key_of(name))
             while row is not None and row.expires_at > 0 and token in (None, row.token):
                 same = rows_of(alias).filter(key=key_of(name), token=row.token, fence=row.fence, expires_at__gt=0)
-                if same.update(token="", expires_at=Now() * -1):  # renewed or not meanwhile
+                if same.update(token="", **RELEASED):  # renewed or not meanwhile
                     return row.record() if row.live else None
                 row, _ = look(alias, key_of(name))
             return None

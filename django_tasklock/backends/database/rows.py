@@ -1,8 +1,9 @@
 """One row per lock: what its columns mean, and the queries about one.
 
 ``expires_at`` is positive while somebody has the lock, or let it lapse; a released row has
-the time of the release there, negative, so that one index serves listing and purging. It
-stays for a day, so that the fence goes on from it.
+the time of the release there, negative, so that one index serves listing and purging, and
+zero for its other times, so that it is in nobody's way there. It stays for a day, so that
+the fence goes on from it.
 
 ``holder`` is JSON in ASCII and has the name in it, too: the column ``name`` may have a
 character set that cannot hold it, and is for people.
@@ -22,7 +23,7 @@ from django_tasklock.backends.values import holder_of, json_object
 from django_tasklock.models import LockRow
 from django_tasklock.types import Ask, Record
 
-__all__ = ["FIELDS", "Row", "insert", "key_of", "look", "rows_of", "terms", "unchanged"]
+__all__ = ["FIELDS", "RELEASED", "Row", "insert", "key_of", "look", "rows_of", "terms", "unchanged"]
 
 
 class Row(NamedTuple):
@@ -34,6 +35,7 @@ class Row(NamedTuple):
     hold_until: int
     expires_at: int
     fence: int
+    asked_at: int
     now: int
 
     @property
@@ -53,10 +55,11 @@ class Row(NamedTuple):
             now=self.now,
             fence=self.fence,
             ttl=self.expires_at - self.now,
+            asked=self.asked_at,
         )
 
 
-FIELDS = ("token", "holder", "acquired_at", "hold_until", "expires_at", "fence")
+FIELDS = ("token", "holder", "acquired_at", "hold_until", "expires_at", "fence", "asked_at")
 """The columns that a look reads."""
 
 
@@ -76,6 +79,8 @@ def look(alias: str, key: str) -> tuple[Row | None, int]:
     return (None if found["fence"] is None else Row(**found)), found["now"]
 
 
+RELEASED = {"expires_at": Now() * -1, "acquired_at": 0, "hold_until": 0}
+"""What a release writes."""
 _MAXIMA = {field: Max(field) for field in FIELDS}
 
 
@@ -92,6 +97,7 @@ def terms(ask: Ask) -> dict[str, Any]:
         "holder": json.dumps({**json_object(ask.holder), "name": ask.name}),
         "hold_until": Now() + ask.hold,
         "expires_at": Now() + ask.ttl,
+        "asked_at": 0,
     }
 
 

@@ -1,6 +1,6 @@
 -- Take the lock, if it is free or already held by this token; join the queue if asked to.
 -- A holder that asks to follow an earlier one (6) replaces it: a token is good for one holder.
--- KEYS: 1 lock, 2 index, 3 fence counter, 4 queue
+-- KEYS: 1 to 6 as in every script that grants, 7 who found it busy
 -- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 queue entry ('' or absent: do not wait),
 --       6 the token of the hold to follow ('' or absent: none)
 -- Reply: granted: fence; busy: {ms left (-1: no expiry), value, now ms}
@@ -9,14 +9,14 @@ local value = redis.call('GET', key)
 if not value then
   if entry == '' then
     if redis.call('EXISTS', KEYS[4]) == 1 then -- the holder died; who waits comes first
-      pass_on(key, KEYS[2], KEYS[3], KEYS[4])
+      pass_on()
       value = redis.call('GET', key)
     end
   else
     if redis.call('EXISTS', KEYS[4]) == 1 then
       local now, t = clock()
-      redis.call('ZADD', KEYS[4], 'NX', string.format('%.0f', tick(KEYS[3], t)), entry)
-      if pass_on(key, KEYS[2], KEYS[3], KEYS[4], token) ~= token then
+      redis.call('ZADD', KEYS[4], 'NX', string.format('%.0f', tick(t)), entry)
+      if pass_on(token) ~= token then
         value = redis.call('GET', key)
         if not value then redis.call('ZREM', KEYS[4], entry) end -- nobody may be told: who looks first has it
       end
@@ -24,7 +24,7 @@ if not value then
   end
   if not value then
     local now, t = clock()
-    return grant(key, KEYS[2], tick(KEYS[3], t), now, token, ARGV[2], ARGV[3], ARGV[4])
+    return grant(tick(t), now, token, ARGV[2], ARGV[3], ARGV[4])
   end
 end
 if owned(value, token) then
@@ -36,12 +36,16 @@ if owned(value, token) then
 end
 local now, t = clock()
 if (ARGV[6] or '') ~= '' and owned(value, ARGV[6]) then
-  return grant(key, KEYS[2], tick(KEYS[3], t), now, token, ARGV[2], ARGV[3], ARGV[4])
+  return grant(tick(t), now, token, ARGV[2], ARGV[3], ARGV[4])
 end
 if entry ~= '' then
   if not redis.call('ZSCORE', KEYS[4], entry) then
-    redis.call('ZADD', KEYS[4], string.format('%.0f', tick(KEYS[3], t)), entry)
+    redis.call('ZADD', KEYS[4], string.format('%.0f', tick(t)), entry)
   end
   redis.call('PEXPIRE', KEYS[4], 30000) -- every live waiter looks in each second
+else -- whoever wonders why it was refused asks within the hour
+  redis.call('LPUSH', KEYS[7], string.format('%.0f ', now) .. ARGV[4])
+  redis.call('LTRIM', KEYS[7], 0, 4)
+  redis.call('PEXPIRE', KEYS[7], 3600000)
 end
 return {redis.call('PTTL', key), value, now}

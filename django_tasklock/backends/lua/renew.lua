@@ -1,7 +1,7 @@
 -- Renew many leases; never brings a lock back that is gone.
--- KEYS: 1 index, 2... locks
+-- KEYS: 1 index by expiry, 2... locks
 -- ARGV: token and ttl ms of each lock in turn
--- Reply: for each lock 1 renewed, 0 lost
+-- Reply: for each lock 2 renewed and its holder is asked to give it back, 1 renewed, 0 lost
 local now = clock()
 local reply = {}
 for i = 2, #KEYS do
@@ -10,7 +10,7 @@ for i = 2, #KEYS do
   if value and owned(value, token) then
     redis.call('PEXPIRE', KEYS[i], ttl)
     redis.call('ZADD', KEYS[1], now + tonumber(ttl), KEYS[i])
-    reply[i - 1] = 1
+    reply[i - 1] = string.find(value, '"asked":%d+,"fence":%d+,"until":%d+}$') and 2 or 1
   else
     reply[i - 1] = 0
   end

@@ -7,11 +7,28 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 from django_tasklock.backends.base import Backend, Waiter
 from django_tasklock.backends.memory.store import CLAIM, store
 from django_tasklock.conf import Settings
-from django_tasklock.types import Ask, Busy, Grant, Record, Released, Renewal, monotonic
+from django_tasklock.types import (
+    EXPIRING,
+    Ask,
+    Busy,
+    Counts,
+    Grant,
+    Kept,
+    Page,
+    Pruned,
+    Query,
+    Record,
+    Refusal,
+    Released,
+    Renewal,
+    Which,
+    monotonic,
+)
 
 __all__ = ["MemoryBackend"]
 
@@ -33,6 +50,7 @@ class MemoryBackend(Backend):
             elif held.token == ask.token:
                 held.expires = store.now() + ask.ttl
             else:
+                store.refuse(ask)
                 record = store.record(ask.name, held)
                 return Busy(record, record.ttl)
             return Grant(held.fence, ask.ttl)
@@ -55,13 +73,13 @@ class MemoryBackend(Backend):
                 held.expires, held.until = now + ttl, now + hold
             return held is not None
 
-    def renew(self, batch: Sequence[Renewal]) -> list[bool]:
+    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
         with store.mutex:
             found = [store.owned(item.name, item.token) for item in batch]
             for held, item in zip(found, batch, strict=True):
                 if held is not None:
                     held.expires = store.now() + item.ttl
-            return [held is not None for held in found]
+            return [Kept.LOST if held is None else Kept.ASKED if held.asked else Kept.RENEWED for held in found]
 
     def get(self, name: str) -> Record | None:
         with store.mutex:
@@ -69,11 +87,44 @@ class MemoryBackend(Backend):
             return None if held is None else store.record(name, held)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
+        return self.page(Query("lapsed" if expired else "live", offset=offset, limit=limit)).records
+
+    def page(self, query: Query) -> Page:
         with store.mutex:
-            now = store.now()
-            names = [name for name, held in store.held.items() if (held.expires <= now) is expired]
-            names.sort(key=lambda name: (store.held[name].expires, name))
-            return [store.record(name, store.held[name]) for name in names[offset : offset + limit]]
+            records = [record for name, held in store.held.items() if is_of(record := store.record(name, held), query)]
+        records.sort(key=lambda record: (place_of(record, query), record.name), reverse=query.descending)
+        found: list[Record] = []
+        for number, record in enumerate(records[query.offset :], query.offset):
+            if len(found) >= query.limit:
+                return Page(found, len(records), number)
+            if answers(record, query):
+                found.append(record)
+        return Page(found, len(records), None)
+
+    def counts(self) -> Counts:
+        total = {which: self.page(Query(which, limit=0)).total for which in get_args(Which)}
+        return Counts(**total)
+
+    def ask_release(self, name: str, token: str) -> bool:
+        with store.mutex:
+            held = store.owned(name, token)
+            if held is not None:
+                held.asked = held.asked or store.now()
+            return held is not None
+
+    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
+        with store.mutex:
+            before = store.now() if lapsed_before is None else min(lapsed_before, store.now())
+            lapsed = sorted((held.expires, name) for name, held in store.held.items() if held.expires <= before)
+            looked = [name for _, name in lapsed[offset : offset + limit]]
+            gone = [name for name in looked if name.startswith(prefix)]
+            for name in gone:
+                store.free(name)
+            return Pruned(len(gone), len(looked) - len(gone))
+
+    def refused(self, name: str) -> list[Refusal]:
+        with store.mutex:
+            return list(store.refusals.get(name, ()))
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         with store.mutex:
@@ -99,6 +150,29 @@ class MemoryBackend(Backend):
 
     async def aget(self, name: str) -> Record | None:
         return self.get(name)
+
+
+def is_of(record: Record, query: Query) -> bool:
+    """Whether it is of the kind that is asked for."""
+    left = 0 if record.ttl is None else record.ttl
+    return {"live": left > 0, "expiring": 0 < left <= EXPIRING, "unending": False, "lapsed": left <= 0}[query.which]
+
+
+def place_of(record: Record, query: Query) -> int:
+    """What it is ordered by."""
+    order = query.order if query.which == "live" else "expiry"
+    return {"expiry": record.now + (record.ttl or 0), "age": -record.at, "left": record.until}[order]
+
+
+def answers(record: Record, query: Query) -> bool:
+    """Whether it is what is looked for."""
+    holder = record.holder
+    return (
+        query.text.lower() in record.name.lower()
+        and query.task in ("", holder.task)
+        and query.row in ("", holder.row)
+        and (record.waiting > 0 or not query.waiting)
+    )
 
 
 class MemoryWaiter(Waiter):

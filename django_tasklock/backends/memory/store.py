@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from django_tasklock.backends.values import holder_of, json_object
-from django_tasklock.types import Ask, Record, monotonic
+from django_tasklock.types import Ask, Record, Refusal, monotonic
 
 __all__ = ["CLAIM", "Held", "Place", "advance", "reset", "store"]
 
 CLAIM = 1000
 """Milliseconds a lock that was handed over is kept for a waiter that has not taken it yet."""
+
+REFUSALS = 5
+"""How many of those that found a lock busy are remembered."""
 
 
 class Place(Protocol):
@@ -41,6 +44,7 @@ class Held:
     until: int
     expires: int
     fence: int
+    asked: int = 0
 
 
 class Store:
@@ -50,6 +54,7 @@ class Store:
         self.mutex = threading.RLock()  # reentrant: the garbage collector may release a lock in here
         self.held: dict[str, Held] = {}
         self.queues: dict[str, deque[Place]] = {}
+        self.refusals: dict[str, deque[Refusal]] = {}
         self.fence = 0
         self.skipped = 0.0
         self.started = time.time() - monotonic()
@@ -104,7 +109,13 @@ class Store:
         now = self.now()
         waiting = sum(waiter.present for waiter in self.queues.get(name, ()))
         holder = holder_of(json_object(held.holder))
-        return Record(name, held.token, holder, held.at, held.until, now, held.fence, held.expires - now, waiting)
+        left = held.expires - now
+        return Record(name, held.token, holder, held.at, held.until, now, held.fence, left, waiting, held.asked)
+
+    def refuse(self, ask: Ask) -> None:
+        """Note that ``ask`` found the lock busy."""
+        last = self.refusals.setdefault(ask.name, deque(maxlen=REFUSALS))
+        last.appendleft(Refusal(holder_of(json_object(ask.holder)), self.now()))
 
 
 store = Store()
@@ -115,6 +126,7 @@ def reset() -> None:
     """Forget every lock and waiter of this process, and the time that ``advance`` skipped."""
     with store.mutex:
         store.held.clear()
+        store.refusals.clear()
         store.skipped = 0.0
         store.ring()
         store.queues.clear()

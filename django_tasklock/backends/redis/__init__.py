@@ -4,37 +4,57 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.base import Backend
 from django_tasklock.backends.redis.aio import AsyncWires
-from django_tasklock.backends.redis.layout import KEPT, Layout, record
+from django_tasklock.backends.redis.layout import KEPT, Layout
+from django_tasklock.backends.redis.listing import page_in, page_of, refusal
 from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.subscribers import Subscribers
 from django_tasklock.backends.redis.waiter import RedisWaiter
 from django_tasklock.backends.redis.wire import Wire, bulk, load
 from django_tasklock.conf import Settings
-from django_tasklock.types import Ask, Busy, Grant, Record, Released, Renewal
+from django_tasklock.types import (
+    EXPIRING,
+    Ask,
+    Busy,
+    Counts,
+    Grant,
+    Kept,
+    Page,
+    Pruned,
+    Query,
+    Record,
+    Refusal,
+    Released,
+    Renewal,
+)
 
 if TYPE_CHECKING:
     from django_tasklock.backends.base import Waiter
 
 __all__ = ["RedisBackend"]
 
-ACQUIRE = load("acquire", 4, 4)
-FOLLOW = load("acquire", 4, 6)
-RELEASE = load("release", 4, 1)
-EXTEND = load("extend", 2, 3)
+ACQUIRE = load("acquire", 7, 4)
+FOLLOW = load("acquire", 7, 6)
+RELEASE = load("release", 6, 1)
+EXTEND = load("extend", 3, 3)
 RENEW = load("renew", 1, 0)
 GET = load("get", 2, 0)
-LIST = load("list", 1, 5)
-REMOVE = load("remove", 4, 1)
+REMOVE = load("remove", 6, 2)
+COUNTS = load("counts", 1, 1)
+ASK_RELEASE = load("ask_release", 1, 1)
+BOUND = load("bound", 2, 2)
+PRUNE = load("prune", 3, 4)
+REFUSED = load("refused", 1, 0)
 TICKET = load("ticket", 2, 2)
 LINE = load("line", 1, 3)
 FLAG = load("flag", 1, 1)
 NEWEST = load("newest", 1, 2)
+
+KEPT_BY = (Kept.LOST, Kept.RENEWED, Kept.ASKED)  # by what the script says
 
 CHUNK = 100  # locks a renewing script handles at once: Redis serves nobody else meanwhile
 
@@ -95,17 +115,17 @@ class RedisBackend(Backend):
         return bool(self.wire.call(EXTEND, self._extend(name, token, ttl, hold))[0])
 
     def _extend(self, name: str, token: str, ttl: int, hold: int) -> bytes:
-        return self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl) + bulk(hold)
+        return self.layout.lock(name) + self.layout.index + self.layout.until + bulk(token) + bulk(ttl) + bulk(hold)
 
-    def renew(self, batch: Sequence[Renewal]) -> list[bool]:
-        renewed: list[bool] = []
+    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+        renewed: list[Kept] = []
         for start in range(0, len(batch), CHUNK):
             part = batch[start : start + CHUNK]
             keys = (self.layout.lock(item.name) for item in part)
             arguments = chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in part)
             tail = self.layout.index + b"".join(keys) + b"".join(arguments)
             script = RENEW.sized(1 + 3 * len(part), 1 + len(part))
-            renewed += [code == 1 for code in self.wire.call(script, tail)[0]]
+            renewed += [KEPT_BY[code] for code in self.wire.call(script, tail)[0]]
         return renewed
 
     def get(self, name: str) -> Record | None:
@@ -119,20 +139,32 @@ class RedisBackend(Backend):
         return None if reply is None else self.layout.record(name.encode(), reply)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        which = "lapsed" if expired else "live"
-        arguments: tuple[str | int, ...] = (which, offset, limit, self.layout.prefix, self.layout.queue)
-        now, *rows = self.wire.call(LIST, self.layout.index + b"".join(map(bulk, arguments)))[0]
-        found = []
-        for key, score, value, waiting in zip(*[iter(rows)] * 4, strict=True):
-            name = key.decode().removeprefix(self.layout.prefix)
-            left = int(float(score)) - now
-            shown = record(name, value or b"", now, left, waiting)
-            found.append(replace(shown, ttl=left))  # -1 is "lapsed 1 ms ago" here, not "no expiry"
-        return found
+        return self.page(Query("lapsed" if expired else "live", offset=offset, limit=limit)).records
+
+    def page(self, query: Query) -> Page:
+        script, tail = page_of(self.layout, query)
+        return page_in(self.layout, query, self.wire.call(script, tail)[0])
+
+    def counts(self) -> Counts:
+        return Counts(*self.wire.call(COUNTS, self.layout.index + bulk(EXPIRING))[0])
+
+    def ask_release(self, name: str, token: str) -> bool:
+        return bool(self.wire.call(ASK_RELEASE, self.layout.lock(name) + bulk(token))[0])
+
+    def bound(self, name: str, token: str, ttl: int) -> bool:
+        return bool(self.wire.call(BOUND, self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl))[0])
+
+    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
+        before = "" if lapsed_before is None else lapsed_before
+        arguments = bulk(limit) + bulk(before) + bulk(self.layout.prefix + prefix) + bulk(offset)
+        return Pruned(*self.wire.call(PRUNE, self.layout.indexes + arguments)[0])
+
+    def refused(self, name: str) -> list[Refusal]:
+        return [refusal(entry) for entry in self.wire.call(REFUSED, self.layout.refused(name))[0]]
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         # Never sent again: the second sending could take the lock from the next holder.
-        tail = self.layout.keys(name) + bulk(token or "")
+        tail = self.layout.keys(name) + bulk(token or "") + bulk("any" if token is None else "")
         return self.found(name, self.wire.call(REMOVE, tail, again=False)[0])
 
     def ticket(self, name: str = "", member: str = "") -> int:

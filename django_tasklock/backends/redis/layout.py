@@ -4,8 +4,10 @@ With the prefix ``task_lock:`` the lock ``video:42`` is the plain string key
 ``task_lock:video:42``, so ``GET``, ``TTL`` and ``DEL`` of redis-cli work on it. Beside
 the locks: ``task_lock#index`` (a sorted set of keys, scored by expiry),
 ``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (who waits, by arrival),
-``task_lock#flag:video:42`` (something waits elsewhere: a parked message), ``task_lock#ticket``
-(the last ticket drawn), ``task_lock#line:video:42`` (who drew one for it and is not over) and
+``task_lock#flag:video:42`` (something waits elsewhere: a parked message), ``task_lock#since`` and
+``task_lock#until`` (the index again, scored by acquisition and by the end of the timeout),
+``task_lock#refused:video:42`` (the last that found it busy), ``task_lock#ticket`` (the last ticket drawn),
+``task_lock#line:video:42`` (who drew one for it and is not over) and
 ``task_lock#newest:video:42`` (the last ticket that was shown for it).
 A prefix with a hash tag, ``{task_lock}:``, keeps them all in one cluster slot.
 """
@@ -43,13 +45,18 @@ class Layout:
         self.flags = f"{root}flag:"
         self.lines = f"{root}line:"
         self.shown = f"{root}newest:"
+        self.refusals = f"{root}refused:"
         self.index = bulk(f"{root}index")
+        self.since = bulk(f"{root}since")
+        self.until = bulk(f"{root}until")
         self.fence = bulk(f"{root}fence")
         self.ticket = bulk(f"{root}ticket")
         self._prefix, self._queue = len(prefix.encode()), len(self.queue.encode())
-        self._keys = b"$%%d\r\n%b%%b\r\n%b%b$%%d\r\n%b%%b\r\n" % tuple(
-            part.replace(b"%", b"%%") for part in (prefix.encode(), self.index, self.fence, self.queue.encode())
-        )
+        self._refusals = len(self.refusals.encode())
+        parts = (prefix.encode(), self.index, self.fence, self.queue.encode(), self.since, self.until)
+        name = b"$%%d\r\n%b%%b\r\n"
+        self._keys = (name + b"%b%b" + name + b"%b%b") % tuple(part.replace(b"%", b"%%") for part in parts)
+        self._asking = self._keys + name % self.refusals.encode().replace(b"%", b"%%")
 
     def lock(self, name: str) -> bytes:
         """The key of a lock."""
@@ -67,15 +74,27 @@ class Layout:
         """The key of the greatest ticket that was shown for a lock."""
         return bulk(self.shown + name)
 
+    def refused(self, name: str) -> bytes:
+        """The key of who found a lock busy."""
+        return bulk(self.refusals + name)
+
+    @property
+    def indexes(self) -> bytes:
+        """By expiry, by acquisition, by the end of the timeout."""
+        return self.index + self.since + self.until
+
     def keys(self, name: str) -> bytes:
-        """Lock, index, fence counter and queue."""
+        """Those of every script that grants: lock, index, fence counter, queue, the other two indexes."""
         bare = name.encode()
         size = len(bare)
         return self._keys % (size + self._prefix, bare, size + self._queue, bare)
 
     def ask(self, ask: Ask) -> bytes:
         """Keys and arguments of ``acquire.lua`` for somebody who does not wait."""
-        return self.keys(ask.name) + bulk(ask.token) + _terms(ask.ttl, ask.hold, ask.holder)
+        bare = ask.name.encode()
+        size = len(bare)
+        keys = self._asking % (size + self._prefix, bare, size + self._queue, bare, size + self._refusals, bare)
+        return keys + bulk(ask.token) + _terms(ask.ttl, ask.hold, ask.holder)
 
     def following(self, ask: Ask) -> bytes:
         """The same for somebody who follows an earlier holder."""
@@ -115,6 +134,7 @@ def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record
             at=int(data["at"]),
             until=int(data["until"]),
             fence=int(data["fence"]),
+            asked=int(data.get("asked", 0)),
         )
     except (ValueError, TypeError, KeyError, OverflowError):
         known = dict(token="", holder=Holder(), at=now, until=now + max(left, 0), fence=0)

@@ -36,8 +36,8 @@ __all__ = ["RedisWaiter"]
 logger = logging.getLogger("django_tasklock")
 
 AGAIN = 0.1  # seconds between two tries to listen again
-ACQUIRE = load("acquire", 4, 5)
-LEAVE = load("release", 4, 2)
+ACQUIRE = load("acquire", 7, 5)
+LEAVE = load("release", 6, 2)
 
 
 class RedisWaiter(Waiter):

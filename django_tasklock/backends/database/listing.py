@@ -1,0 +1,83 @@
+"""Pages of the lock table, each by one of its indexes."""
+
+from __future__ import annotations
+
+from django.db.models import Count, Q, QuerySet
+
+from django_tasklock.backends.database.clock import Now
+from django_tasklock.backends.database.rows import FIELDS, RELEASED, Row
+from django_tasklock.models import LockRow
+from django_tasklock.types import EXPIRING, Counts, Page, Pruned, Query, Record
+
+__all__ = ["counts_of", "page_of", "pruned", "records_of"]
+
+LIVE = Q(expires_at__gt=Now())
+KINDS = {
+    "live": LIVE,
+    "expiring": LIVE & Q(expires_at__lte=Now() + EXPIRING),
+    "unending": Q(pk__in=()),
+    "lapsed": Q(expires_at__gt=0, expires_at__lte=Now()),
+}
+ORDERS = {"expiry": "expires_at", "age": "acquired_at", "left": "hold_until"}
+CHUNK = 200  # rows changed by one statement
+MOST = 5000  # rows looked at for what no index knows
+
+
+def page_of(rows: QuerySet[LockRow], query: Query) -> Page:
+    """Some locks, and where to go on."""
+    total = rows.filter(KINDS[query.which]).count()
+    if not (query.text or query.task or query.row or query.waiting):
+        found = records_of(rows, query)
+        ends = query.offset + len(found)
+        return Page(found, total, ends if ends < total and found else None)
+    found = []
+    looked = records_of(rows, query._replace(limit=MOST))
+    for number, record in enumerate(looked, query.offset):
+        if len(found) >= query.limit:
+            return Page(found, total, number)
+        if answers(record, query):
+            found.append(record)
+    ends = query.offset + len(looked)
+    return Page(found, total, ends if ends < total and looked else None)
+
+
+def records_of(rows: QuerySet[LockRow], query: Query) -> list[Record]:
+    """Locks of the kind that is asked for, in the order asked for, whatever else is looked for."""
+    order = ORDERS[query.order if query.which == "live" else "expiry"]
+    when = KINDS[query.which]
+    if order != "expires_at":
+        when &= Q(**{f"{order}__gt": 0})  # so that its index leaves out what was released
+    down = "-" if query.descending is not (query.order == "age" and order == "acquired_at") else ""
+    page = rows.filter(when).order_by(f"{down}{order}", f"{down}key")[query.offset : query.offset + query.limit]
+    return [Row(*values).record() for values in page.annotate(now=Now()).values_list(*FIELDS, "now")]
+
+
+def answers(record: Record, query: Query) -> bool:
+    """Whether it is what is looked for. Nobody waits in this store: who does asks again and again."""
+    holder = record.holder
+    return (
+        not query.waiting
+        and query.text.lower() in record.name.lower()
+        and query.task in ("", holder.task)
+        and query.row in ("", holder.row)
+    )
+
+
+def counts_of(rows: QuerySet[LockRow]) -> Counts:
+    """How many locks there are of each kind."""
+    numbers = {which: Count("pk", filter=when) for which, when in KINDS.items() if which != "unending"}
+    return Counts(unending=0, **rows.filter(expires_at__gt=0).aggregate(**numbers))
+
+
+def pruned(rows: QuerySet[LockRow], limit: int, before: int | None, prefix: str, offset: int) -> Pruned:
+    """Let rows that lapsed count as released: the purge removes them in a day, and their fences go on until then."""
+    lapsed = rows.filter(KINDS["lapsed"])
+    if before is not None:
+        lapsed = lapsed.filter(expires_at__lte=before)
+    page = lapsed.order_by("expires_at", "key")[offset : offset + limit].annotate(now=Now())
+    looked = [(key, Row(*values).record().name) for key, *values in page.values_list("key", *FIELDS, "now")]
+    gone = [key for key, name in looked if name.startswith(prefix)]
+    removed = 0
+    for start in range(0, len(gone), CHUNK):  # SQLite knows few parameters
+        removed += lapsed.filter(key__in=gone[start : start + CHUNK]).update(token="", **RELEASED)
+    return Pruned(removed, len(looked) - len(gone))

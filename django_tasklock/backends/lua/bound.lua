@@ -1,0 +1,16 @@
+-- Give a lock without expiry one.
+-- KEYS: 1 lock, 2 index by expiry
+-- ARGV: 1 token ('': a value that is not ours), 2 ttl ms
+-- Reply: 1 done, 0 it has an expiry, is gone, or is not this token's
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' then value = '' end -- not a text: not our value
+if not value or redis.call('PTTL', KEYS[1]) ~= -1 then return 0 end
+if ARGV[1] == '' then
+  if string.sub(value, 1, 10) == '{"token":"' then return 0 end
+elseif not owned(value, ARGV[1]) then
+  return 0
+end
+local now = clock()
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+redis.call('ZADD', KEYS[2], now + tonumber(ARGV[2]), KEYS[1])
+return 1

@@ -1,0 +1,70 @@
+"""What ``page.lua`` is asked, and what it answers. Pure functions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from django_tasklock.backends.redis.layout import Layout, record
+from django_tasklock.backends.redis.wire import Script, bulk, load
+from django_tasklock.backends.values import holder_of, json_object
+from django_tasklock.types import EXPIRING, Page, Query, Refusal
+
+__all__ = ["page_in", "page_of", "refusal"]
+
+PAGE = load("page", 3, 11)
+INDEXES = {"expiry": 1, "age": 2, "left": 3}
+MOST = 5000  # locks looked at by one script: Redis serves nobody else meanwhile
+
+
+def page_of(layout: Layout, query: Query) -> tuple[Script, bytes]:
+    """The script, its keys and its arguments."""
+    index = INDEXES[query.order if query.which == "live" else "expiry"]
+    down = query.descending is not (index == INDEXES["age"])  # the latest acquired is the youngest
+    needles = []
+    if query.task:
+        needles.append(f'"task":{json.dumps(query.task)}')
+    if query.row:
+        needles.append(f'"row":{json.dumps(query.row)}')
+    looks = query.text or query.waiting or needles
+    arguments: list[str | int] = [
+        query.which,
+        index,
+        "down" if down else "",
+        query.offset,
+        query.limit,
+        layout.prefix,
+        layout.queue,
+        EXPIRING,
+        MOST if looks else query.limit,
+        lower(query.text),
+        "waiting" if query.waiting else "",
+        *needles,
+    ]
+    script = PAGE.sized(3 + len(arguments), 3)
+    return script, layout.indexes + b"".join(map(bulk, arguments))
+
+
+def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
+    """What the script answered."""
+    now, total, further, *rows = reply
+    found = []
+    for key, left, value, waiting in zip(*[iter(rows)] * 4, strict=True):
+        name = key.decode().removeprefix(layout.prefix)
+        shown = record(name, value or b"", now, left, waiting)
+        if query.which == "lapsed":
+            shown = replace(shown, ttl=left)  # -1 is "lapsed 1 ms ago" here, not "no expiry"
+        found.append(shown)
+    return Page(found, total, None if further < 0 else further)
+
+
+def refusal(entry: bytes) -> Refusal:
+    """One of those that found a lock busy."""
+    at, _, holder = entry.decode().partition(" ")
+    return Refusal(holder_of(json_object(holder)), int(at))
+
+
+def lower(text: str) -> str:
+    """As Lua does it: ASCII letters only."""
+    return "".join(char.lower() if char.isascii() else char for char in text)
