@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache, cached_property
 from typing import Any, Final, Literal, get_args
@@ -82,6 +82,10 @@ class Settings:
     LEASE: Duration = 60
     ON_CONFLICT: OnConflict = "skip"
     ON_UNAVAILABLE: OnUnavailable = "run"
+    API_KEYS: Mapping[str, str] = field(default_factory=dict)
+    """Name to secret: who may use the REST API without a user. None: nobody."""
+    API_KEY_IN_QUERY: bool = False
+    """Also take a key from ``?api_key=``, which ends up in logs."""
 
     @cached_property
     def default_spans(self) -> tuple[int, int | None]:
@@ -105,8 +109,9 @@ def problems(given: object) -> list[tuple[str, str]]:
             hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(_KEYS)}."
             found.append((f"TASKLOCK has no setting {key!r}.", hint))
             continue
-        wrong = _wrong(key, value)
-        if wrong:
+        if key == "API_KEYS":
+            found += _keys(value)
+        elif wrong := _wrong(key, value):
             found.append((f"TASKLOCK[{key!r}] {wrong}, not {value!r}.", f"Its default is {getattr(_DEFAULTS, key)!r}."))
     if not found and "LEASE" in given:
         lease, timeout = (given.get(key, getattr(_DEFAULTS, key)) for key in ("LEASE", "TIMEOUT"))
@@ -116,7 +121,23 @@ def problems(given: object) -> list[tuple[str, str]]:
     return found
 
 
+def _keys(given: object) -> list[tuple[str, str]]:
+    """What is wrong with ``API_KEYS``. No secret is in it: people see it, and logs keep it."""
+    hint = "Write {'grafana': <secret>, ...}: texts, neither of them empty."
+    if not isinstance(given, Mapping):
+        return [(f"TASKLOCK['API_KEYS'] must be a dict of names and secrets, not {type(given).__name__}.", hint)]
+    for name, secret in given.items():
+        if not isinstance(name, str) or not name.strip():
+            return [(f"TASKLOCK['API_KEYS'] has a name that is no text, or empty ({type(name).__name__}).", hint)]
+        if not isinstance(secret, str) or not secret.strip():
+            what = "is empty" if isinstance(secret, str) else f"is no text but {type(secret).__name__}"
+            return [(f"TASKLOCK['API_KEYS'][{name!r}] {what}.", hint)]
+    return []
+
+
 def _wrong(key: str, value: object) -> str:
+    if key == "API_KEY_IN_QUERY":
+        return "" if isinstance(value, bool) else "must be True or False"
     if key in _CHOICES:
         return "" if value in _CHOICES[key] else f"must be one of {', '.join(map(repr, _CHOICES[key]))}"
     if key in ("TIMEOUT", "LEASE"):

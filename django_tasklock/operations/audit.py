@@ -1,0 +1,87 @@
+"""Who did what to which lock, and why: one trail for all doors, and Django's LogEntry for what users did."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from django.apps import apps
+from django.db import Error, router
+from django.utils import timezone
+
+from django_tasklock.operations.views import Act, Actor
+
+__all__ = ["Deed", "acts", "record_acts"]
+
+logger = logging.getLogger("django_tasklock")
+
+USER_ID = 64  # characters kept of a user's primary key
+
+
+class Deed(NamedTuple):
+    """One thing that was done. ``action``: ``release``, ``ask``, ``sweep``; ``outcome``: for people."""
+
+    name: str
+    action: str
+    reason: str
+    outcome: str
+
+
+def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
+    """Write what ``by`` did. What was done stays done: if it cannot be written, that is logged, with the deed."""
+    deeds = list(deeds)
+    for deed in deeds:
+        logger.warning("%s: %s %r: %s (%s)", by.name, deed.action, deed.name, deed.outcome, deed.reason or "no reason")
+    try:
+        _keep(by, deeds)
+        if by.user_id is not None and apps.is_installed("django.contrib.admin"):
+            _log(by, deeds)
+    except Error:
+        logger.exception("the audit trail could not be written; the lines above are all there is of it")
+
+
+def acts(name: str | None = None, limit: int = 50) -> list[Act]:
+    """What was done to a lock, or to any, the latest first."""
+    from django_tasklock.backends.database.rows import key_of
+    from django_tasklock.models import AuditEntry
+
+    entries = AuditEntry._base_manager.using(router.db_for_read(AuditEntry))
+    if name is not None:
+        entries = entries.filter(key=key_of(name))
+    return [
+        Act(entry.at, entry.actor, entry.action, entry.reason, entry.outcome, entry.name)
+        for entry in entries.order_by("-at", "-id")[:limit]
+    ]
+
+
+def _keep(by: Actor, deeds: list[Deed]) -> None:
+    from django_tasklock.backends.database.rows import key_of
+    from django_tasklock.models import AuditEntry
+
+    now = timezone.now()
+    user = "" if by.user_id is None else str(by.user_id)[:USER_ID]
+    AuditEntry._base_manager.using(router.db_for_write(AuditEntry)).bulk_create(
+        AuditEntry(
+            at=now,
+            actor=by.name[:255],
+            user_id=user,
+            action=deed.action,
+            key=key_of(deed.name),
+            name=deed.name.encode("ascii", "backslashreplace").decode()[:255],  # as in the lock table
+            reason=deed.reason,
+            outcome=deed.outcome[:255],
+        )
+        for deed in deeds
+    )
+
+
+def _log(by: Actor, deeds: list[Deed]) -> None:
+    from django.contrib.admin.models import CHANGE, LogEntry
+
+    from django_tasklock.models import Lock
+
+    for deed in deeds:
+        text = f"{deed.action}: {deed.outcome}" + (f" ({deed.reason})" if deed.reason else "")
+        # A change, not a deletion: a deletion's entry loses its link.
+        LogEntry.objects.log_actions(by.user_id, [Lock(key=deed.name)], CHANGE, text, single_object=True)

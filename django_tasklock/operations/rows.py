@@ -1,0 +1,117 @@
+"""From a lock to the guarded row that its holder works on, and back."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from django.apps import apps
+from django.core.exceptions import ValidationError
+from django.db import router
+from django.db.models import Model
+
+from django_tasklock.conf import get_settings
+from django_tasklock.guards import EPOCH, TOKEN, Guarded, StateGuard, fenced, registered
+from django_tasklock.names import clean
+from django_tasklock.operations.views import RowRef, RowSide
+from django_tasklock.types import Record, fingerprint
+
+__all__ = ["GuardedRow", "guards_of", "lock_name", "model_of", "row_of", "row_ref", "row_side"]
+
+
+class GuardedRow(NamedTuple):
+    """A row, and the guard that judges it."""
+
+    model: type[Model]
+    pk: Any
+    guard: StateGuard
+
+
+def row_ref(record: Record) -> RowRef | None:
+    """The guarded row that a lock's holder says it works on."""
+    model, colon, pk = record.holder.row.partition(":")
+    return RowRef(model, pk) if colon else None
+
+
+def model_of(guarded: Guarded) -> type[Model] | None:
+    """A guard's model; ``None`` if there is none of that name."""
+    try:
+        return apps.get_model(guarded.model) if isinstance(guarded.model, str) else guarded.model
+    except (LookupError, ValueError):
+        return None
+
+
+def guards_of(label: str) -> list[Guarded]:
+    """The guards in use on the model with this label, ``videos.video``."""
+    found = []
+    for guarded in registered():
+        model = model_of(guarded)
+        if model is not None and model._meta.label_lower == label:
+            found.append(guarded)
+    return found
+
+
+def row_of(name: str, ref: RowRef | None) -> GuardedRow | None:
+    """The row of a lock, with the guard whose lock has that name, if there are several on its model."""
+    if ref is None:
+        return None
+    found: GuardedRow | None = None
+    for guarded in guards_of(ref.model):
+        model = model_of(guarded)
+        assert model is not None
+        try:
+            pk = model._meta.pk.to_python(ref.pk)
+        except ValidationError:
+            return None
+        row = GuardedRow(model, pk, guarded.guard)
+        if lock_name(guarded, pk) == name:
+            return row
+        found = found or row
+    return found
+
+
+def lock_name(guarded: Guarded, pk: Any) -> str | None:
+    """The name of the lock that goes with a row; ``None`` if it depends on more than the primary key."""
+    locked = guarded.locked
+    try:
+        if isinstance(locked, type):  # a task's class: the task itself knows
+            locked = locked.app.tasks[locked.name].lock  # type: ignore[attr-defined]
+        fields = locked.template.fields
+        if callable(locked.template.template):
+            fields = locked.template.signature.parameters.keys()
+        if set(fields) != {guarded.pk}:
+            return None
+        return clean(locked.name(**{guarded.pk: pk}), get_settings().KEY_PREFIX)
+    except Exception:  # a project's own callable: whatever it raises, its name is not known
+        return None
+
+
+def row_side(name: str, ref: RowRef | None, token: str) -> RowSide | None:
+    """What the row says, beside the lock with ``token``; ``None`` where no guard knows it. Raises database errors."""
+    row = row_of(name, ref)
+    if row is None or ref is None:
+        return None
+    has_token = fenced(row.model)
+    fields = (row.guard.field, *((TOKEN, EPOCH) if has_token else ()))
+    rows = row.model._base_manager.using(router.db_for_write(row.model)).filter(pk=row.pk)
+    values = rows.values_list(*fields).first()
+    state, row_token, epoch = (*(values or ()), None, None, None)[:3]
+    return RowSide(
+        ref=ref,
+        exists=values is not None,
+        field=row.guard.field,
+        state=state,
+        fingerprint=fingerprint(row_token or ""),
+        epoch=epoch,
+        fenced=has_token,
+        agrees=row_token == token if has_token and token else state == row.guard.claim_as,
+        states=states_after(row.guard),
+    )
+
+
+def states_after(guard: StateGuard) -> list[Any]:
+    """What a row may be left in when its lock is taken away: the guard's own choice first."""
+    found = [guard.retry]
+    for state in (*guard.claim_from, guard.failed):
+        if state is not None and state not in found:
+            found.append(state)
+    return found

@@ -1,0 +1,169 @@
+"""What the doors show of locks: frozen values, in seconds, without tokens."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.utils.translation import gettext_lazy as _
+
+from django_tasklock.types import LockInfo
+
+if TYPE_CHECKING:
+    from django_tasklock.celery import ParkedInfo
+
+__all__ = ["Act", "Actor", "LockDetail", "LockPage", "LockState", "LockView", "Outcome", "Refused", "Result", "RowRef",
+           "RowSide"]  # fmt: skip
+
+
+class LockState(enum.StrEnum):
+    """What is left of a lock's lease."""
+
+    LIVE = "live"
+    EXPIRING = "expiring"
+    """Live, but the renewal that should have come is overdue."""
+    UNENDING = "no_expiry"
+    """Without expiry: nothing but a release ends it."""
+    ORPHANED = "orphaned"
+    """Its holder let the lease end: the lock is free, and what it left behind is still known."""
+
+    @property
+    def label(self) -> Any:
+        """In the language of whoever reads it."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    LockState.LIVE: _("live"),
+    LockState.EXPIRING: _("expiring"),
+    LockState.UNENDING: _("no expiry"),
+    LockState.ORPHANED: _("orphaned"),
+}
+
+
+class RowRef(NamedTuple):
+    """A guarded row: ``videos.video`` and its primary key as text."""
+
+    model: str
+    pk: str
+
+    def __str__(self) -> str:
+        return f"{self.model}:{self.pk}"
+
+
+@dataclass(frozen=True, slots=True)
+class LockView:
+    """One lock in a list."""
+
+    info: LockInfo
+    """Name, holder, fingerprint, ``held_for``, ``ttl`` (until the lease ends), ``time_left`` (until the timeout)..."""
+    state: LockState
+    lapsed_for: float | None
+    """Seconds since its lease ended, where it is orphaned."""
+    asked_for: float | None
+    """Seconds since its holder was asked to give it back."""
+    row: RowRef | None
+    parked: int
+    """Messages that wait for it in the database; ``info.waiting`` are callers that wait in their processes."""
+    alive: bool | None
+    """Whether the holder's process runs; ``None``: it cannot be known from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockPage:
+    """A page of a list. ``next``: the offset at which to go on, ``None`` at the end; ``total``: how many there are of
+    that state, before any other filter."""
+
+    locks: Sequence[LockView]
+    total: int
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowSide:
+    """The guarded row, beside the lock."""
+
+    ref: RowRef
+    exists: bool
+    field: str
+    """The name of its state column."""
+    state: Any
+    fingerprint: str
+    """Of the token in the row; empty where nobody has claimed it, or its model has no token."""
+    epoch: int | None
+    fenced: bool
+    """Whether its model has token and epoch."""
+    agrees: bool
+    """Whether it is claimed by the holder of the lock."""
+    states: Sequence[Any]
+    """What a release may leave it in; the first is the guard's own choice."""
+
+
+class Refused(NamedTuple):
+    """A call that found the lock busy."""
+
+    holder: str
+    task: str
+    task_id: str
+    at: datetime
+
+
+class Act(NamedTuple):
+    """Something an operator, a key or the sweep did to a lock."""
+
+    at: datetime
+    actor: str
+    action: str
+    reason: str
+    outcome: str
+    name: str
+    """Of the lock; characters that are not ASCII are escaped."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockDetail:
+    """Everything that is known of one name, held or not."""
+
+    name: str
+    lock: LockView | None
+    """``None``: free."""
+    explanation: Sequence[str]
+    """Why it is in this state, in sentences, in the language of whoever reads them."""
+    row: RowSide | None
+    parked: Sequence[ParkedInfo]
+    refused: Sequence[Refused]
+    history: Sequence[Act]
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts. ``name``: what the audit trail says, ``key grafana`` say; ``user_id``: where it is a user."""
+
+    name: str
+    user_id: Any = None
+
+
+class Outcome(enum.StrEnum):
+    """What came of an act."""
+
+    RELEASED = "released"
+    ASKED = "asked"
+    CHANGED_HANDS = "changed_hands"
+    """Somebody else has the lock than was shown: nothing was done."""
+    NOT_HELD = "not_held"
+    """Nobody has the lock: nothing was to be done."""
+
+
+class Result(NamedTuple):
+    """``outcome``; ``before``: who had the lock; ``fenced``: the row was taken from its claim as well."""
+
+    name: str
+    outcome: Outcome
+    before: LockInfo | None = None
+    fenced: bool = False
+
+    def __bool__(self) -> bool:
+        return self.outcome in (Outcome.RELEASED, Outcome.ASKED)
