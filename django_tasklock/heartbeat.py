@@ -3,7 +3,7 @@
 It starts with the first lock that has a lease, ends a little after the last, and knows
 three outcomes of a renewal: renewed, lost (the store said so), unknown (no answer).
 Unknown is tried again until the local deadline, where it turns into lost. It also
-frees what a failed acquire or release may have left in the store.
+runs the ``errands`` of the process.
 
 The weakness of a thread: code that keeps the interpreter to itself for longer than the
 lease starves it. The lock is lost then, and is seen to be lost: deadlines are compared
@@ -21,11 +21,11 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from django_tasklock.backends.base import Backend
+from django_tasklock.errands import AGAIN, Errands
 from django_tasklock.holds import Hold
-from django_tasklock.types import Kept, Renewal, monotonic
+from django_tasklock.types import Ask, Kept, Renewal, monotonic
 
 __all__ = ["Heartbeat", "heartbeat"]
 
@@ -33,19 +33,6 @@ logger = logging.getLogger("django_tasklock")
 
 LINGER = 5.0  # seconds the thread stays when there is nothing left to renew
 GONE = "the store no longer knows it: it expired, was released by force, or the store was flushed"
-STRAY = 2.0  # seconds in which a request that was given up may still reach the store
-AGAIN = 0.5  # seconds between two tries while the store does not answer
-
-
-class Leftover(NamedTuple):
-    """A token that may hold a lock although nobody counts on it."""
-
-    backend: Backend
-    name: str
-    token: str
-    until: float
-    """When its lease has ended by itself, or it has been missing in the store for long enough."""
-    missing: bool = False
 
 
 class Heartbeat:
@@ -53,12 +40,11 @@ class Heartbeat:
 
     def __init__(self) -> None:
         self._held: dict[str, weakref.ref[Hold]] = {}
-        self._leftovers: dict[str, Leftover] = {}
+        self.errands = Errands()
         # Both in C, and the lock re-entrant: an exception out of a signal handler (a soft time limit) can
         # leave neither half taken, as it can a Condition, and a collected lock may call abandon() anywhere.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._starting = threading.RLock()
-        self._complained = False
         self._planned = math.inf  # when the thread wakes by itself; infinite while it does not sleep
         self._thread: threading.Thread | None = None
 
@@ -72,11 +58,17 @@ class Heartbeat:
         """Stop; a renewal that is under way cannot bring a released lock back."""
         hold.released = True
         self._held.pop(hold.token, None)
+        self.errands.late.pop(hold.token, None)
 
     def abandon(self, hold: Hold, longest: int) -> None:
         """Release ``hold`` as soon as the store answers; after ``longest`` ms it has ended by itself."""
         self.forget(hold)
-        self._leftovers[hold.token] = Leftover(hold.backend, hold.name, hold.token, monotonic() + longest / 1000)
+        self.errands.give_back(hold, longest)
+        self._rouse()
+
+    def catch_up(self, hold: Hold, ask: Ask) -> None:
+        """Take the lock that ``hold`` is without as soon as the store answers, and renew it from then on."""
+        self.errands.catch_up(hold, ask)
         self._rouse()
 
     @property
@@ -122,7 +114,7 @@ class Heartbeat:
     def _end(self, me: threading.Thread) -> bool:
         with self._starting:
             self._thread = None  # first: whoever comes from here on starts another
-            if self._held or self._leftovers or not self._wake.empty():
+            if self._held or self.errands or not self._wake.empty():
                 self._thread = me
             return self._thread is not me
 
@@ -151,9 +143,9 @@ class Heartbeat:
         for backend, batch in batches.items():
             lost += self._renew(backend, batch)
         self._announce(lost)
-        self._clear()
+        self.errands.run(self.follow)
         times = [min(hold.due, hold.deadline) for hold in self._holds()]
-        if self._leftovers:
+        if self.errands:
             times.append(monotonic() + AGAIN)
         return min(times, default=math.inf)
 
@@ -202,34 +194,6 @@ class Heartbeat:
                 told.append(partial(hold.on_lost, reason))
         if told:
             _aside(told)
-
-    def _clear(self) -> None:
-        silent: set[Backend] = set()
-        asked = {left.backend for left in self._leftovers.values()}
-        for token, left in list(self._leftovers.items()):
-            if left.backend not in silent and not self._free(token, left):
-                silent.add(left.backend)
-            if monotonic() >= self._leftovers.get(token, left).until:
-                self._leftovers.pop(token, None)  # its lease has ended by itself
-        for backend in asked:
-            backend.rest()
-        if not self._leftovers:
-            self._complained = False
-
-    def _free(self, token: str, left: Leftover) -> bool:
-        """Release one; False if the store does not answer."""
-        try:
-            outcome = left.backend.release(left.name, token)
-        except Exception as error:  # whatever it is, it must not end the renewal of the others
-            if not self._complained:  # an outage is told once, not twice a second
-                logger.warning("lock %r and maybe others: not released yet, trying on: %s", left.name, error)
-            self._complained = True
-            return False
-        if outcome:
-            self._leftovers.pop(token, None)
-        elif not left.missing:  # what was asked for may still be on its way to the store
-            self._leftovers[token] = left._replace(until=min(left.until, monotonic() + STRAY), missing=True)
-        return True
 
 
 def _aside(told: Sequence[Callable[[], None]]) -> None:

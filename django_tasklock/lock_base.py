@@ -15,7 +15,7 @@ from django_tasklock.holds import Hold, Holds, holds_here
 from django_tasklock.info import busy_error
 from django_tasklock.names import clean
 from django_tasklock.reports import told_acquired, told_asked, told_lost, told_unavailable
-from django_tasklock.types import Ask, Busy, Grant, Record, Released
+from django_tasklock.types import Ask, Busy, Grant, Record, Released, monotonic
 from django_tasklock.waiting import Taken, patience
 
 __all__ = ["LockBase"]
@@ -116,10 +116,13 @@ class LockBase:
             self.conflict = TaskLockAcquireError(f"lock {self.name!r} was not taken: {error}", name=self.name)
             self.conflict.__cause__ = error
             return False
-        without = Hold(hold.backend, self.name, None, None)
+        without = Hold(hold.backend, self.name, self._lease_ms, self._on_lost)
+        without.on_asked = self._on_asked
         without.unlocked = True
+        without.until = monotonic() + self._hold_ms / 1000
         self._last = without
         without.settle(self._here())
+        heartbeat.catch_up(without, ask._replace(token=without.token, instead=""))
         return True
 
     def _drop(self, hold: Hold) -> None:

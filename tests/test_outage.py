@@ -17,10 +17,10 @@ pytestmark = pytest.mark.redis
 def test_refused_requests_are_not_remembered(configure, way: str) -> None:
     """Memory and the heartbeat's work are bounded, however many tasks go on without their lock."""
     configure(LOCATION=f"redis://127.0.0.1:{free_port()}/0", ON_UNAVAILABLE="run")
-    before = len(heartbeat._leftovers)
+    before = len(heartbeat.errands.leftovers)
     for turn in range(50):
         with pytest.raises(BackendUnavailable) as caught:
             call(way, TaskLock(f"outage:{turn}", on_unavailable="raise"), "acquire")
         assert caught.value.doubt is False
         assert acquire_task_lock(f"outage:{turn}")  # the policy "run"
-    assert len(heartbeat._leftovers) <= before
+    assert len(heartbeat.errands.leftovers) <= before

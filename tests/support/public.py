@@ -34,6 +34,8 @@ _BACKENDS = {
     "redis": {"LOCATION": _URL},
     "database": {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"},
     "memory": {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"},
+    "cache-django-redis": {"BACKEND": "django_tasklock.backends.cache.CacheBackend", "LOCATION": "default"},
+    "cache-core-redis": {"BACKEND": "django_tasklock.backends.cache.CacheBackend", "LOCATION": "core"},
 }
 
 
@@ -55,7 +57,7 @@ def in_store(store: str, settings: Any, **more: Any) -> Iterator[str]:
 def forget() -> None:
     """Let this process drop every lock it has, as if it had died."""
     heartbeat._held.clear()
-    heartbeat._leftovers.clear()
+    heartbeat.errands.clear()
     taken.__init__()  # type: ignore[misc]
 
 

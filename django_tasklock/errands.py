@@ -1,0 +1,131 @@
+"""What a process still has to do in the store as soon as that answers.
+
+It gives back what a failed acquire or release may have left there, and takes the locks that
+bodies run without, because the policy ``"run"`` let them begin in an outage: from then on
+they are locked like any other.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+from django_tasklock.backends.base import Backend
+from django_tasklock.holds import Hold
+from django_tasklock.types import Ask, Busy, monotonic
+
+__all__ = ["AGAIN", "Errands"]
+
+logger = logging.getLogger("django_tasklock")
+
+AGAIN = 0.5  # seconds between two tries while the store does not answer
+STRAY = 2.0  # seconds in which a request that was given up may still reach the store
+
+
+class Leftover(NamedTuple):
+    """A token that may hold a lock although nobody counts on it."""
+
+    backend: Backend
+    name: str
+    token: str
+    until: float
+    """When its lease has ended by itself, or it has been missing in the store for long enough."""
+    missing: bool = False
+
+
+class Late(NamedTuple):
+    """A body that runs without its lock, and what it would have asked for."""
+
+    hold: weakref.ref[Hold]
+    ask: Ask
+
+
+class Errands:
+    """Those of one process, by token. The heartbeat's thread runs them."""
+
+    def __init__(self) -> None:
+        self.leftovers: dict[str, Leftover] = {}
+        self.late: dict[str, Late] = {}
+        self._complained = False
+
+    def __bool__(self) -> bool:
+        return bool(self.leftovers or self.late)
+
+    def give_back(self, hold: Hold, longest: int) -> None:
+        """Release ``hold``; after ``longest`` ms it has ended by itself."""
+        self.leftovers[hold.token] = Leftover(hold.backend, hold.name, hold.token, monotonic() + longest / 1000)
+
+    def catch_up(self, hold: Hold, ask: Ask) -> None:
+        """Take the lock that ``hold`` is without, for as long as its timeout leaves it, unless somebody has it."""
+        self.late[hold.token] = Late(weakref.ref(hold), ask)
+
+    def clear(self) -> None:
+        """Forget them all: what is left in the store ends with its lease."""
+        self.leftovers.clear()
+        self.late.clear()
+
+    def run(self, follow: Callable[[Hold], None]) -> None:
+        """Do what can be done; ``follow`` is given what has a lease now."""
+        silent: set[Backend] = set()
+        asked = {left.backend for left in self.leftovers.values()}
+        for token, left in list(self.leftovers.items()):
+            if left.backend not in silent and not self._free(token, left):
+                silent.add(left.backend)
+            if monotonic() >= self.leftovers.get(token, left).until:
+                self.leftovers.pop(token, None)  # its lease has ended by itself
+        for token, late in list(self.late.items()):
+            hold = late.hold()
+            if hold is None or hold.released or monotonic() >= hold.until:
+                self.late.pop(token, None)
+            elif hold.backend not in silent:
+                asked.add(hold.backend)
+                if self._take(token, hold, late.ask, follow) is None:
+                    silent.add(hold.backend)
+        for backend in asked:
+            backend.rest()
+        if not self:
+            self._complained = False
+
+    def _free(self, token: str, left: Leftover) -> bool:
+        """Release one; False if the store does not answer."""
+        try:
+            outcome = left.backend.release(left.name, token)
+        except Exception as error:  # whatever it is, it must not end the renewal of the others
+            self._complain("released", left.name, error)
+            return False
+        if outcome:
+            self.leftovers.pop(token, None)
+        elif not left.missing:  # what was asked for may still be on its way to the store
+            self.leftovers[token] = left._replace(until=min(left.until, monotonic() + STRAY), missing=True)
+        return True
+
+    def _take(self, token: str, hold: Hold, ask: Ask, follow: Callable[[Hold], None]) -> bool | None:
+        """Take one; ``None`` if the store does not answer."""
+        asked = monotonic()
+        left = max(1, round((hold.until - asked) * 1000))
+        try:
+            answer = hold.backend.acquire(ask._replace(ttl=min(ask.ttl, left), hold=left))
+        except Exception as error:
+            self._complain("taken", hold.name, error)
+            return None
+        self.late.pop(token, None)
+        if isinstance(answer, Busy):
+            who = "somebody" if answer.record is None else answer.record.holder
+            logger.warning("lock %r: a body runs without it, and %s has it now", hold.name, who)
+            return False
+        hold.granted(answer, asked, left)
+        hold.unlocked = False
+        if hold.released:  # meanwhile, when there was nothing to release yet
+            self.give_back(hold, left)
+        else:
+            logger.info("lock %r: taken after all by a body that began without it", hold.name)
+            if hold.lease is not None:
+                follow(hold)
+        return True
+
+    def _complain(self, what: str, name: str, error: Exception) -> None:
+        if not self._complained:  # an outage is told once, not twice a second
+            logger.warning("lock %r and maybe others: not %s yet, trying on: %s", name, what, error)
+        self._complained = True

@@ -1,0 +1,102 @@
+"""Fixtures of the admin's tests: people, clients, locks. ``pytest_plugins = ["tests.support.admin_fixtures"]``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from django_tasklock.backends import get_backend
+from django_tasklock.types import fingerprint
+from tests.support.stores import an_ask, granted
+
+__all__ = ["KINDS", "LIST", "acts_on", "page_of"]
+
+KINDS = ("anonymous", "nobody", "staff", "viewer", "releaser", "operator", "root")
+"""Not logged in; not staff; staff without permissions; may look; may release but not look; may do both; superuser."""
+LIST = "/admin/tasklock/lock/"
+PERMISSIONS = {
+    "viewer": ["view_lock"],
+    "releaser": ["release_lock"],
+    "operator": ["view_lock", "release_lock"],
+    "nobody": ["view_lock", "release_lock"],
+}
+Take = Callable[..., str]
+
+
+def page_of(name: str, page: str = "change") -> str:
+    """The path of a lock's page. By hand, so that a change of the addresses is seen."""
+    from django.contrib.admin.utils import quote
+
+    return f"{LIST}{quote(name)}/{page}/"
+
+
+@pytest.fixture(autouse=True)
+def admin_settings(settings: Any) -> None:
+    """What a project with an admin has."""
+    settings.ROOT_URLCONF = "tests.urls"
+    settings.STATIC_URL = "/static/"
+    settings.LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
+
+
+@pytest.fixture
+def visitor(db: None) -> Callable[[str], Client]:
+    """``visitor(kind)`` is a browser in which somebody of that kind is logged in."""
+
+    def make(kind: str = "operator") -> Client:
+        client = Client()
+        if kind == "anonymous":
+            return client
+        user, made = User.objects.get_or_create(
+            username=kind, defaults={"is_staff": kind != "nobody", "is_superuser": kind == "root"}
+        )
+        if made:
+            for codename in PERMISSIONS.get(kind, []):
+                permission = Permission.objects.get(codename=codename, content_type__app_label="tasklock")
+                user.user_permissions.add(permission)
+        client.force_login(user)
+        return client
+
+    return make
+
+
+@pytest.fixture
+def operator(visitor: Callable[[str], Client]) -> Client:
+    """One who may look and release."""
+    return visitor("operator")
+
+
+@pytest.fixture(params=[pytest.param("redis", marks=pytest.mark.redis)])
+def locks(request: pytest.FixtureRequest, settings: Any) -> Iterator[None]:
+    """An empty store, by default a real Redis."""
+    if request.param == "memory":
+        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+    from tests.support.stores import clear
+
+    clear(request.param)
+    yield
+    clear(request.param)
+
+
+@pytest.fixture
+def take(locks: None) -> Take:
+    """``take(name, token, ttl=, hold=, **holder)`` gives the lock to some other process; the hold's fingerprint."""
+
+    def give(name: str, token: str = "", *, ttl: int = 60_000, hold: int = 3_600_000, **holder: Any) -> str:
+        token = token or f"token of {name}"
+        known = {"host": "worker-1", "pid": 42, "task": "videos.process", "task_id": "id-1", **holder}
+        ask = an_ask(name, token, ttl=ttl, hold=hold, holder=json.dumps(known))
+        granted(get_backend().acquire(ask))
+        return fingerprint(token)
+
+    return give
+
+
+def acts_on(client: Client, name: str, **data: Any) -> Any:
+    """Confirm a release."""
+    return client.post(page_of(name, "release"), {"reason": "stuck", **data})

@@ -1,0 +1,28 @@
+"""A second admin site, as projects have them: its own class, its own name, its own registrations."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from django_tasklock.admin import LockAdmin, LockPanelMixin
+from django_tasklock.models import Lock
+from tests.testapp.models import Video
+
+__all__ = ["OperatorsSite", "VideoAdmin", "operators"]
+
+
+class OperatorsSite(admin.AdminSite):
+    """Not the default one."""
+
+    site_header = "Operators"
+
+
+class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
+    """A guarded model's page, with the panel."""
+
+    list_display = ("pk", "status")
+
+
+operators = OperatorsSite(name="operators")
+operators.register(Lock, LockAdmin)
+operators.register(Video, VideoAdmin)

@@ -1,0 +1,69 @@
+"""Guarded tasks whose rows cannot be claimed twice: what a sweep puts back and publishes again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import shared_task
+
+from django_tasklock import acquire_task_lock, model_lock, release_task_lock
+from django_tasklock.celery import OnceTask
+from tests.support.celery_site.tasks import hold_here
+from tests.support.guards import GUARD, ONCE
+from tests.testapp.models import PlainVideo, Video
+
+__all__ = [
+    "plain_hold", "retrying_hold", "swept_once", "swept_plain", "swept_plain_again", "swept_two", "swept_video"
+]  # fmt: skip
+
+
+@shared_task
+def plain_hold(key: str, until: str | None = None) -> dict[str, Any]:
+    """Takes a lock by the plain functions, which no heartbeat renews."""
+    assert acquire_task_lock(f"plain:{key}", timeout=600)
+    try:
+        return hold_here(key, until=until)
+    finally:
+        release_task_lock(f"plain:{key}")
+
+
+@shared_task(base=OnceTask, bind=True, key="retrying:{key}", retry_keeps_lock=True, max_retries=5)
+def retrying_hold(self: Any, key: str, until: str | None = None) -> dict[str, Any]:
+    """Retries once and keeps its lock meanwhile."""
+    if self.request.retries == 0:
+        raise self.retry(countdown=2)
+    return hold_here(key, until=until)
+
+
+@shared_task(bind=True)
+@model_lock(Video, "video:{video_id}", pk="video_id", guard=ONCE)
+def swept_video(self: Any, video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
+    """The rule: a bound task, a row with a token, a lock by the primary key."""
+    return hold_here(video_id, seconds, until)
+
+
+@shared_task
+@model_lock(Video, "video:{video_id}", pk="video_id", guard=ONCE)
+def swept_two(video_id: int, quality: str) -> dict[str, Any]:
+    """Needs more than the row's primary key."""
+    return hold_here(video_id, quality=quality)
+
+
+@shared_task
+@model_lock(PlainVideo, "plain:{video_id}", pk="video_id", guard=ONCE)
+def swept_plain(video_id: int) -> dict[str, Any]:
+    """A row without a token."""
+    return hold_here(video_id)
+
+
+@shared_task
+@model_lock(PlainVideo, "plain:{video_id}", pk="video_id", guard=GUARD)
+def swept_plain_again(video_id: int) -> dict[str, Any]:
+    """A row without a token that may be claimed as it is."""
+    return hold_here(video_id)
+
+
+@shared_task(base=OnceTask, key="video:{video_id}", guard=ONCE, model=Video, pk="video_id", unique="until_finish")
+def swept_once(video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
+    """At most one is under way."""
+    return hold_here(video_id, seconds, until)

@@ -1,0 +1,96 @@
+"""What crashed holders leave behind, made on purpose, and things that happen between the two looks of a sweep."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from django_tasklock import StateGuard, model_lock
+from django_tasklock.backends import get_backend
+from django_tasklock.guards import fenced
+from django_tasklock.operations.sweep import Finding, SweepReport, stream, sweep
+from django_tasklock.types import Ask, Grant
+from tests.support.guards import GUARD, new_token
+from tests.testapp.models import Video
+
+__all__ = [
+    "ELSEWHERE", "between_looks", "claimed", "dead_holder", "found", "guarded_function", "hold", "lapsed",
+    "swept", "told",
+]  # fmt: skip
+
+ELSEWHERE = json.dumps({"host": "elsewhere", "pid": 1, "boot": "ffffffffffff", "proc": "00000000.1:1"})
+"""A process on another machine: nothing is known of it."""
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+def dead_holder(**more: Any) -> str:
+    """A process of this machine that has ended."""
+    code = "from django_tasklock.holders import me; print(me())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return json.dumps({**json.loads(said), **more})
+
+
+def hold(name: str, holder: str = ELSEWHERE, *, ttl: int = MINUTE, timeout: int = HOUR, **more: Any) -> str:
+    """Somebody takes the lock; the token."""
+    token = new_token()
+    holder = json.dumps({**json.loads(holder), **more})
+    assert isinstance(get_backend().acquire(Ask(name, token, ttl, timeout, holder)), Grant)
+    return token
+
+
+def lapsed(name: str) -> None:
+    """A lock whose holder let it end."""
+    hold(name, ttl=1)
+    while get_backend().get(name) is not None:
+        pass
+
+
+def claimed(model: Any = Video, state: str = "processing", token: str | None = None) -> Any:
+    """A row that somebody has claimed, at epoch 1."""
+    if fenced(model):
+        return model.objects.create(status=state, lock_token=new_token() if token is None else token, lock_epoch=1)
+    return model.objects.create(status=state)
+
+
+def guarded_function(model: Any = Video, name: str = "video:{video_id}", guard: StateGuard = GUARD) -> Any:
+    """A function under a model lock."""
+
+    @model_lock(model, name, pk="video_id", guard=guard)
+    def work(video_id: int) -> str:
+        return "done"
+
+    return work
+
+
+def swept(**options: Any) -> SweepReport:
+    """One sweep, without a pause unless one is asked for."""
+    return sweep(**{"pause": 0.0, **options})
+
+
+def told(report: SweepReport) -> dict[str, tuple[int, int, int, int]]:
+    """Each class of which something was found: found, acted, changed, kept."""
+    return {
+        str(kind): (one.found, one.acted, one.changed, one.kept) for kind, one in report.tallies.items() if one.found
+    }
+
+
+def found(report: SweepReport, kind: str) -> Finding:
+    """The one finding of that class."""
+    [finding] = [one for one in report.findings if one.kind == kind]
+    return finding
+
+
+def between_looks(monkeypatch: Any, happens: Callable[[], object], times: int = 1) -> list[float]:
+    """Let something happen after the first look of each class that found anything; the pauses that were asked for."""
+    pauses: list[float] = []
+
+    def wait(pause: float) -> None:
+        pauses.append(pause)
+        if len(pauses) <= times:
+            happens()
+
+    monkeypatch.setattr(stream, "wait", wait)
+    return pauses

@@ -1,0 +1,290 @@
+"""What an operator is shown of locks: lists, one lock in every state, and why it is in it.
+
+Gold standard 8.46: the explanation of every class of state.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from django.test.utils import override_settings
+from django.utils.translation import override
+
+from django_tasklock import TaskLock, TaskLockError, current_lock, model_lock
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.memory import advance
+from django_tasklock.celery import parking
+from django_tasklock.guards import registered
+from django_tasklock.handover import keep
+from django_tasklock.holders import me
+from django_tasklock.operations import LockDetail, LockState, RowRef, count_locks, get_lock, list_locks
+from django_tasklock.operations.rows import lock_name
+from django_tasklock.types import Query
+from tests.support.guards import GUARD
+from tests.support.public import in_store, raw_redis
+from tests.support.stores import LISTING, an_ask, eventually, granted, stores
+from tests.testapp.models import Video
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=stores(*LISTING))
+def store(request, settings) -> Iterator[str]:
+    """The name of the store in force, empty."""
+    yield from in_store(request.param, settings)
+
+
+redis_only = pytest.mark.parametrize("store", stores("redis"), indirect=True)
+memory_only = pytest.mark.parametrize("store", stores("memory"), indirect=True)
+
+
+def dead_holder() -> str:
+    """A holder whose process has ended, on this machine."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    known = json.loads(me())
+    machine = known["proc"].rpartition(":")[0]
+    return json.dumps({**known, "pid": ended.pid, "boot": "another", "proc": f"{machine}:1"}, separators=(",", ":"))
+
+
+def park(name: str, task_id: str) -> None:
+    message = json.dumps({"name": name, "type": "json", "encoding": "utf-8", "text": "{}"})
+    assert parking.park(name, 1, "queue", "videos.process", task_id, message)
+
+
+def sentences(detail: LockDetail) -> str:
+    return " ".join(detail.explanation)
+
+
+class TestList:
+    def test_what_is_shown_of_a_lock(self, store):
+        video = Video.objects.create()
+        seen = []
+
+        @model_lock(Video, "film:{pk}", pk="pk", guard=GUARD)
+        def work(pk: int) -> None:
+            park(f"film:{pk}", "one")
+            park(f"film:{pk}", "two")
+            seen.extend(list_locks().locks)
+
+        work(video.pk)
+        [lock] = seen
+        assert lock.info.name == f"film:{video.pk}"
+        assert lock.state is LockState.LIVE
+        assert lock.row == RowRef("testapp.video", str(video.pk))
+        assert str(lock.row) == f"testapp.video:{video.pk}"
+        assert lock.parked == 2
+        assert lock.alive is True
+        assert lock.lapsed_for is lock.asked_for is None
+
+    def test_pages(self, store):
+        for number in range(25):
+            granted(get_backend().acquire(an_ask(f"video:{number}", ttl=60_000 + number * 1000)))
+        seen: list[str] = []
+        query = Query(limit=10)
+        while True:
+            page = list_locks(query)
+            assert page.total == 25
+            seen += [lock.info.name for lock in page.locks]
+            if page.next is None:
+                break
+            query = query._replace(offset=page.next)
+        assert seen == [f"video:{number}" for number in range(25)]
+        assert count_locks() == (25, 0, 0, 0)
+
+    @pytest.mark.parametrize("wrong", [{"limit": 1001}, {"limit": -1}, {"offset": -1}])
+    def test_what_cannot_be_asked(self, store, wrong):
+        with pytest.raises(TaskLockError, match="limit must be"):
+            list_locks(Query(**wrong))
+
+    def test_the_parked_table_is_missing_and_the_list_is_not(self, store, monkeypatch, caplog):
+        from django.core.exceptions import ImproperlyConfigured
+
+        def missing(names):
+            raise ImproperlyConfigured("the table tasklock_parked is missing: migrate")
+
+        monkeypatch.setattr(parking, "counts", missing)
+        granted(get_backend().acquire(an_ask("video:1")))
+        assert [lock.parked for lock in list_locks().locks] == [0]
+        assert "tasklock_parked is missing" in caplog.text
+
+
+class TestStates:
+    def test_free(self, store):
+        detail = get_lock("video:1")
+        assert detail.lock is None
+        assert sentences(detail) == "Nobody has this lock."
+
+    def test_free_with_parked_messages(self, store):
+        park("video:1", "one")
+        detail = get_lock("task_lock:video:1")
+        assert [message.task_id for message in detail.parked] == ["one"]
+        assert "1 message is parked behind it." in sentences(detail)
+        assert "within seconds" in sentences(detail)
+
+    def test_live(self, store):
+        with TaskLock("video:1"):
+            detail = get_lock("video:1")
+        assert detail.lock.state is LockState.LIVE
+        assert "its process runs" in sentences(detail)
+        assert "If its holder dies it is free within" in sentences(detail)
+
+    def test_of_another_machine(self, store):
+        granted(get_backend().acquire(an_ask("video:1", holder='{"host":"far","pid":7,"proc":"x.1:2"}')))
+        detail = get_lock("video:1")
+        assert detail.lock.alive is None
+        assert "cannot be seen from here" in sentences(detail)
+
+    def test_dead(self, store):
+        granted(get_backend().acquire(an_ask("video:1", holder=dead_holder())))
+        detail = get_lock("video:1")
+        assert detail.lock.alive is False
+        assert "has ended without giving it back" in sentences(detail)
+        assert "earlier if it is swept or released" in sentences(detail)
+
+    def test_expiring(self, store):
+        granted(get_backend().acquire(an_ask("video:1", ttl=9000)))
+        assert get_lock("video:1").lock.state is LockState.EXPIRING
+        assert count_locks().expiring == 1
+
+    @redis_only
+    def test_no_expiry(self, store):
+        with TaskLock("video:1"), raw_redis() as client:
+            client.persist("task_lock:video:1")
+            detail = get_lock("video:1")
+            assert detail.lock.state is LockState.UNENDING
+            assert detail.lock.info.ttl is None
+            assert "never free" in sentences(detail)
+
+    @redis_only
+    def test_put_there_by_hand(self, store):
+        with raw_redis() as client:
+            client.set("task_lock:video:1", "worker-3")
+        detail = get_lock("video:1")
+        assert "by other means" in sentences(detail)
+        assert detail.lock.info.fingerprint == ""
+
+    def test_orphaned(self, store):
+        granted(get_backend().acquire(an_ask("video:1", ttl=30)))
+        eventually(lambda: get_lock("video:1").lock.state is LockState.ORPHANED)
+        detail = get_lock("video:1")
+        assert detail.lock.lapsed_for >= 0
+        assert "It is free" in sentences(detail)
+        assert list_locks().locks == []
+        assert [lock.state for lock in list_locks(Query("lapsed")).locks] == [LockState.ORPHANED]
+
+    @memory_only
+    def test_overdue(self, store):
+        granted(get_backend().acquire(an_ask("video:1", ttl=60_000, hold=10_000)))
+        advance(20)
+        assert "beyond its timeout" in sentences(get_lock("video:1"))
+
+    def test_kept_for_a_retry(self, store):
+        lock = TaskLock("video:1")
+        assert lock.acquire()
+        assert keep(lock, 60, "0" * 32)
+        detail = get_lock("video:1")
+        assert detail.lock.alive is None
+        assert "message of its task that is on its way" in sentences(detail)
+
+    @pytest.mark.parametrize("store", stores("redis", "memory"), indirect=True)
+    def test_who_was_refused(self, store):
+        granted(get_backend().acquire(an_ask("video:1")))
+        for number in range(7):
+            get_backend().acquire(
+                an_ask("video:1", holder=f'{{"host":"web","pid":{number + 1},"task":"t","task_id":"i"}}')
+            )
+        detail = get_lock("video:1")
+        assert [one.holder for one in detail.refused] == [f"web:{number} (t[i])" for number in (7, 6, 5, 4, 3)]
+        assert abs((detail.refused[0].at - datetime.now(UTC)).total_seconds()) < 60
+        assert get_backend().remove("video:1")
+        assert "refused lately" in sentences(get_lock("video:1"))
+
+    def test_in_another_language(self, store):
+        with override("zh-hans"):
+            assert get_lock("video:1").explanation != ["Nobody has this lock."]
+
+
+class TestRow:
+    @pytest.fixture
+    def video(self) -> Video:
+        return Video.objects.create()
+
+    def shown(self, video: Video) -> LockDetail:
+        seen = []
+
+        @model_lock(Video, "film:{pk}", pk="pk", guard=GUARD)
+        def work(pk: int) -> None:
+            seen.append(get_lock(current_lock().name))
+
+        work(video.pk)
+        return seen[0]
+
+    def test_both_sides(self, store, video):
+        detail = self.shown(video)
+        row = detail.row
+        assert row.ref == RowRef("testapp.video", str(video.pk))
+        assert (row.exists, row.field, row.state, row.epoch, row.fenced) == (True, "status", "processing", 1, True)
+        assert row.agrees
+        assert row.fingerprint == detail.lock.info.fingerprint
+        assert row.states[0] == GUARD.retry
+        assert "failed" in row.states
+        assert "claimed by this holder" in sentences(detail)
+
+    def test_claimed_by_somebody_else(self, store, video):
+        Video.objects.filter(pk=video.pk).update(lock_token="0" * 32, status="processing")
+        granted(get_backend().acquire(an_ask("film:1", holder=me(row=f"testapp.video:{video.pk}"))))
+        detail = get_lock("film:1")
+        assert not detail.row.agrees
+        assert "claimed by somebody else" in sentences(detail)
+
+    def test_finished(self, store, video):
+        Video.objects.filter(pk=video.pk).update(status="ready")
+        granted(get_backend().acquire(an_ask("film:1", holder=me(row=f"testapp.video:{video.pk}"))))
+        assert "claimed by nobody" in sentences(get_lock("film:1"))
+
+    @pytest.mark.parametrize(
+        ("row", "sentence"),
+        [
+            ("testapp.video:987654", "does not exist any more"),
+            ("testapp.video:not-a-number", "no guard is known"),
+            ("nowhere.film:1", "no guard is known"),
+        ],
+    )
+    def test_of_which_nothing_is_known(self, store, row, sentence):
+        granted(get_backend().acquire(an_ask("film:1", holder=me(row=row))))
+        assert sentence in sentences(get_lock("film:1"))
+
+    def test_found_by_its_row(self, store, video):
+        granted(get_backend().acquire(an_ask("film:1", holder=me(row=f"testapp.video:{video.pk}"))))
+        granted(get_backend().acquire(an_ask("film:2", holder=me(row=f"testapp.video:{video.pk}0"))))
+        found = list_locks(Query(row=f"testapp.video:{video.pk}")).locks
+        assert [lock.info.name for lock in found] == ["film:1"]
+
+
+class TestNames:
+    def of(self, name, *parameters: str) -> str | None:
+        namespace: dict[str, object] = {}
+        exec(f"def work({', '.join(parameters)}): pass", namespace)
+        model_lock(Video, name, pk="pk", guard=GUARD)(namespace["work"])
+        return lock_name(registered()[-1], 42)
+
+    def test_of_a_template_over_the_primary_key(self):
+        assert self.of("video:{pk}", "pk") == "video:42"
+        assert self.of("video:{pk}", "pk", "quality=720") == "video:42"
+
+    def test_of_one_that_needs_more(self):
+        assert self.of("video:{pk}:{quality}", "pk", "quality=720") is None  # another call may have another quality
+
+    def test_of_a_callable(self):
+        assert self.of(lambda pk: f"video:{pk}", "pk") == "video:42"
+        assert self.of(lambda pk, quality: f"video:{pk}", "pk", "quality=720") is None
+        assert self.of(lambda pk: f"video:{1 // 0}", "pk") is None
+
+    @override_settings(TASKLOCK={"BACKEND": "django_tasklock.backends.memory.MemoryBackend", "KEY_PREFIX": "video:"})
+    def test_with_the_prefix(self):
+        assert self.of("video:{pk}", "pk") == "42"
