@@ -195,9 +195,8 @@ class TestStates:
     def test_who_was_refused(self, store):
         granted(get_backend().acquire(an_ask("video:1")))
         for number in range(7):
-            get_backend().acquire(
-                an_ask("video:1", holder=f'{{"host":"web","pid":{number + 1},"task":"t","task_id":"i"}}')
-            )
+            holder = {"host": "web", "pid": number + 1, "task": "t", "task_id": "i"}
+            get_backend().acquire(an_ask("video:1", holder=json.dumps(holder)))
         detail = get_lock("video:1")
         assert [one.holder for one in detail.refused] == [f"web:{number} (t[i])" for number in (7, 6, 5, 4, 3)]
         assert abs((detail.refused[0].at - datetime.now(UTC)).total_seconds()) < 60
