@@ -18,11 +18,12 @@ from django_tasklock import (
     signals,
     task_lock_context,
 )
+from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import TaskLockAcquireError
 from tests.support.public import forget, forked, in_store, script
-from tests.support.stores import eventually
+from tests.support.stores import an_ask, clear, eventually, granted
 
-ALWAYS = {"lost", "forced", "unavailable", "claims_rejected", "claims_stale", "conflicts_skip"}
+ALWAYS = {"lost", "forced", "asked", "unavailable", "claims_rejected", "claims_stale", "conflicts_skip"}
 
 
 @pytest.fixture(autouse=True)
@@ -195,11 +196,41 @@ class TestPrometheus:
         registry.register(metrics.collector())
         text = generate_latest(registry).decode()
         counts = metrics.snapshot()
-        for what in ("lost", "forced", "unavailable", "claims_rejected", "claims_stale"):
+        for what in ("lost", "forced", "asked", "unavailable", "claims_rejected", "claims_stale"):
             assert f"# TYPE tasklock_{what}_total counter" in text
             assert f"tasklock_{what}_total {float(counts[what])}" in text
         assert f'tasklock_conflicts_total{{action="skip"}} {float(counts["conflicts_skip"])}' in text
         assert f'tasklock_conflicts_total{{action="raise"}} {float(counts["conflicts_raise"])}' in text
+
+    @pytest.mark.django_db(transaction=True)
+    def test_how_many_locks_there_are_at_each_scrape(self, settings):
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        clear("memory")
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(metrics.collector(store=True))
+        for number in range(3):
+            granted(get_backend().acquire(an_ask(f"video:{number}", ttl=60_000 if number else 5000)))
+        text = generate_latest(registry).decode()
+        assert 'tasklock_locks{state="live"} 3.0' in text
+        assert 'tasklock_locks{state="expiring"} 1.0' in text
+        assert 'tasklock_locks{state="orphaned"} 0.0' in text
+        assert "tasklock_parked 0.0" in text
+        assert get_backend().remove("video:1")
+        assert 'tasklock_locks{state="live"} 2.0' in generate_latest(registry).decode()
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_store_that_is_down_is_left_out(self, settings, redis_server, caplog):
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        settings.TASKLOCK = {"LOCATION": redis_server.url}
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(metrics.collector(store=True))
+        redis_server.stop()
+        text = generate_latest(registry).decode()
+        assert "tasklock_locks{" not in text
+        assert "tasklock_parked 0.0" in text
+        assert "the locks could not be counted" in caplog.text
 
     def test_without_it_all_else_works(self):
         code = """
