@@ -82,7 +82,7 @@ class Settings:
     LEASE: Duration = 60
     ON_CONFLICT: OnConflict = "skip"
     ON_UNAVAILABLE: OnUnavailable = "run"
-    API_KEYS: Mapping[str, str] = field(default_factory=dict)
+    API_KEYS: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Name to secret: who may use the REST API without a user. None: nobody."""
     API_KEY_IN_QUERY: bool = False
     """Also take a key from ``?api_key=``, which ends up in logs."""

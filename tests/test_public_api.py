@@ -25,6 +25,7 @@ from django_tasklock.exceptions import (
     GuardRejected,
     LockLost,
     RateLimitExceeded,
+    ReleaseAsked,
     StaleClaim,
     TaskLockAcquireError,
     TaskLockError,
@@ -54,6 +55,7 @@ DESIGNED = {
     "TaskLockError",
     "TaskLockAcquireError",
     "LockLost",
+    "ReleaseAsked",
     "GuardRejected",
     "StaleClaim",
     "BackendUnavailable",
@@ -272,7 +274,7 @@ assert run_checks() == [], run_checks()
             "from django_tasklock import TaskLock, task_lock\n"
             "from django_tasklock.models import GuardedModel\n"
             "class Video(GuardedModel):\n"
-            "    status = models.CharField(max_length=20)\n"
+            "    status = models.CharField(max_length=20, db_index=True)\n"
             "    @task_lock(lambda self: f'video:{self.pk}')\n"
             "    def work(self): return 'worked'\n"
         )
@@ -300,6 +302,7 @@ ERRORS = [
     TaskLockError("text", name="video:42"),
     TaskLockAcquireError("text", name="video:42", holder="web1:7", held_for=1.5, time_left=2.5),
     LockLost("text", name="video:42"),
+    ReleaseAsked("text", name="video:42"),
     GuardRejected("text", name="videos.Video:42", state="ready"),
     StaleClaim("text", name="videos.Video:42"),
     BackendUnavailable("text", name="video:42"),

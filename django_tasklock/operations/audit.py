@@ -32,7 +32,7 @@ def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
     """Write what ``by`` did. What was done stays done: if it cannot be written, that is logged, with the deed."""
     deeds = list(deeds)
     for deed in deeds:
-        logger.warning("%s: %s %r: %s (%s)", by.name, deed.action, deed.name, deed.outcome, deed.reason or "no reason")
+        logger.warning("%s: %s %r: %s; reason: %r", by.name, deed.action, deed.name, deed.outcome, deed.reason)
     try:
         _keep(by, deeds)
         if by.user_id is not None and apps.is_installed("django.contrib.admin"):

@@ -60,6 +60,8 @@ def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str |
         return refused
     if record is None:
         return Result(bare, Outcome.NOT_HELD)
+    if not record.token:
+        raise TaskLockError(f"lock {bare!r} was put there by other means: there is nobody to ask", name=bare)
     before = lock_info(record)
     asked = get_backend().ask_release(bare, record.token)
     result = Result(bare, Outcome.ASKED, before) if asked else _gone(bare, record, fenced=False)

@@ -1,0 +1,60 @@
+"""Requests with an API key: ``Authorization: Api-Key <key>`` or ``X-API-Key: <key>``."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext_lazy as _
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+
+from django_tasklock.conf import get_settings
+from django_tasklock.rest.keys import KeyUser, owner
+
+__all__ = ["IN_QUERY", "ApiKeyAuthentication"]
+
+SCHEME = "api-key"
+IN_QUERY = "api_key"
+"""The parameter of a key in the query string, where that is switched on."""
+
+
+class ApiKeyAuthentication(BaseAuthentication):
+    """Named keys from ``TASKLOCK["API_KEYS"]``. Without any this is off, not open.
+
+    Needs no CSRF token: a browser never sends a key by itself. The first of the two headers counts, then
+    the query string if ``TASKLOCK["API_KEY_IN_QUERY"]`` says so.
+    """
+
+    def authenticate(self, request: Request) -> tuple[KeyUser, None] | None:
+        """Who it is; ``None`` without a key; ``AuthenticationFailed`` for a key that is not ours."""
+        settings = get_settings()
+        given = _given(request, settings.API_KEY_IN_QUERY) if settings.API_KEYS else None
+        if given is None:
+            return None
+        name = owner(given, settings.API_KEYS)
+        if name is None:
+            raise AuthenticationFailed(_("This API key is not known here."))
+        return KeyUser(name), None
+
+    def authenticate_header(self, request: Request) -> str:
+        """What to send, said beside a 401; empty while there are no keys."""
+        return 'Api-Key realm="tasklock"' if get_settings().API_KEYS else ""
+
+
+def _given(request: Request, in_query: bool) -> bytes | None:
+    authorization = _bytes(request.META.get("HTTP_AUTHORIZATION", ""))
+    scheme, _space, key = authorization.partition(b" ")
+    if scheme.lower() == SCHEME.encode():
+        return key.strip()
+    if "HTTP_X_API_KEY" in request.META:
+        return _bytes(request.META["HTTP_X_API_KEY"]).strip()
+    if in_query and IN_QUERY in request.query_params:
+        return str(request.query_params[IN_QUERY]).strip().encode(errors="replace")
+    return None
+
+
+def _bytes(header: str) -> bytes:
+    """A header as it was sent: WSGI and ASGI hand its bytes over as Latin-1."""
+    try:
+        return header.encode("latin-1")
+    except UnicodeEncodeError:  # a test client, which sends text
+        return header.encode(errors="replace")

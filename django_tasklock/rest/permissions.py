@@ -1,0 +1,27 @@
+"""Who may do what: the two permissions of the admin, and nothing by default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+
+__all__ = ["RELEASE", "VIEW", "MayUseLocks"]
+
+VIEW = "tasklock.view_lock"
+RELEASE = "tasklock.release_lock"
+
+
+class MayUseLocks(BasePermission):
+    """Whoever is known and has the permission that the view names in ``permission``.
+
+    The project's ``DEFAULT_PERMISSION_CLASSES`` are not asked: they are ``AllowAny`` until somebody changes them.
+    """
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Whether this request may be answered."""
+        user = request.user
+        if not user or not user.is_authenticated or not hasattr(user, "has_perm"):  # not every user model has it
+            return False
+        return bool(user.has_perm(view.permission))

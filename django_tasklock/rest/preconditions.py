@@ -1,0 +1,42 @@
+"""``ETag``, ``If-Match`` and ``If-None-Match``: the fingerprint of the holder that the caller has seen.
+
+The tag names a hold, not the bytes of an answer, which change every second. So ``W/"..."`` is taken
+for ``"..."``: compressing proxies and ``GZipMiddleware`` put the ``W/`` there.
+"""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext_lazy as _
+from rest_framework.exceptions import ParseError
+from rest_framework.request import Request
+
+__all__ = ["etag", "expected", "known"]
+
+
+def etag(fingerprint: str) -> str:
+    """The header's value."""
+    return f'"{fingerprint}"'
+
+
+def expected(request: Request) -> str | None:
+    """The fingerprint of ``If-Match``; ``None``: without one, or ``*``, whoever holds the lock.
+
+    ``ParseError`` for several: a release is meant for one holder.
+    """
+    given = request.META.get("HTTP_IF_MATCH")
+    if given is None or given.strip() == "*":
+        return None
+    tags = _tags(given)
+    if len(tags) != 1:
+        raise ParseError(_("If-Match must have one tag: the one that was shown with the lock."))
+    return tags[0]
+
+
+def known(request: Request, fingerprint: str) -> bool:
+    """Whether ``If-None-Match`` has it: the caller has seen this hold."""
+    given = request.META.get("HTTP_IF_NONE_MATCH")
+    return given is not None and (given.strip() == "*" or fingerprint in _tags(given))
+
+
+def _tags(given: str) -> list[str]:
+    return [tag.strip().removeprefix("W/").strip('"') for tag in given.split(",")]

@@ -1,0 +1,111 @@
+"""Our part of the OpenAPI document, for drf-spectacular."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+
+from django_tasklock.conf import get_settings
+from django_tasklock.rest.authentication import IN_QUERY
+from django_tasklock.rest.serializers import ProblemSerializer
+
+__all__ = ["ETAG", "IF_MATCH", "IF_NONE_MATCH", "NAME", "ApiKeyExtension", "DoorSchema", "answers"]
+
+
+PLACES = {"tasklockKey", "tasklockKeyHeader", "tasklockKeyQuery"}
+
+
+class DoorSchema(AutoSchema):
+    """Set on our views, whatever ``DEFAULT_SCHEMA_CLASS`` is. The view names its operation."""
+
+    def get_operation_id(self) -> str:
+        """``locks_list`` and the like: the path would give worse ones."""
+        return str(self.view.operation_id)
+
+    def get_tags(self) -> list[str]:
+        """One for all."""
+        return ["locks"]
+
+    def get_auth(self) -> list[dict[str, Any]]:
+        """A key in any of its places: drf-spectacular would ask for it in all of them."""
+        found: list[dict[str, Any]] = []
+        for ways in super().get_auth():
+            found += [{name: ways[name]} for name in ways] if PLACES & ways.keys() else [ways]
+        return found
+
+
+class ApiKeyExtension(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    """Where a key may stand. Either is enough."""
+
+    target_class = "django_tasklock.rest.authentication.ApiKeyAuthentication"
+
+    @property
+    def name(self) -> list[str]:  # type: ignore[override]
+        """One for each place."""
+        return ["tasklockKey", "tasklockKeyHeader", *(["tasklockKeyQuery"] if get_settings().API_KEY_IN_QUERY else [])]
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> list[dict[str, Any]]:
+        """In the order of ``name``."""
+        places = [
+            {"type": "apiKey", "in": "header", "name": "Authorization", "description": "`Api-Key <key>`"},
+            {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            {"type": "apiKey", "in": "query", "name": IN_QUERY, "description": "Ends up in logs."},
+        ]
+        return places[: len(self.name)]
+
+
+NAME = OpenApiParameter(
+    "name", OpenApiTypes.STR, OpenApiParameter.PATH, description="The lock's name, with or without the key prefix."
+)
+IF_MATCH = OpenApiParameter(
+    "If-Match",
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="The ETag that was shown with the lock: act only if that holder still has it.",
+)
+IF_NONE_MATCH = OpenApiParameter(
+    "If-None-Match",
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="An ETag: 304 while that holder still has the lock.",
+)
+ETAG = OpenApiParameter(
+    "ETag",
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    response=[200, 304],
+    description="The fingerprint of the holder's token, in quotes.",
+)
+_CHALLENGE = OpenApiParameter(
+    "WWW-Authenticate", OpenApiTypes.STR, OpenApiParameter.HEADER, response=[401], description="How to log in."
+)
+_RETRY_AFTER = OpenApiParameter(
+    "Retry-After", OpenApiTypes.INT, OpenApiParameter.HEADER, response=[429, 503], description="Seconds."
+)
+_SENTENCES = {
+    400: "What was sent cannot be understood; or no lock can have this name (`invalid_name`), no row this state"
+    " (`invalid_row_state`).",
+    401: "Nobody known: send a key or log in.",
+    403: "Not permitted; or, of a session, the CSRF token is missing.",
+    404: "Nobody has this lock (`not_locked`).",
+    409: "Another one took it while it was looked at: nothing was done (`changed_hands`).",
+    412: "Somebody else has it than If-Match names: nothing was done (`changed_hands`).",
+    415: "Neither JSON nor a form.",
+    429: "Too often.",
+    501: "The backend is a plain cache, which cannot list its keys (`cannot_list`).",
+    503: "The store of the locks does not answer (`store_unavailable`), or the database (`database_unavailable`).",
+}
+
+
+def answers(good: Any, *codes: int, **more: Any) -> dict[str, Any]:
+    """What to tell of an end point: its answers, ``good`` and those of every one, and ``parameters``."""
+    codes = (400, 401, 403, 429, 503, *codes)
+    problems = {code: OpenApiResponse(ProblemSerializer, _SENTENCES[code]) for code in codes}
+    if ETAG in more["parameters"]:
+        problems[304] = OpenApiResponse(description="The holder that If-None-Match names still has it.")
+    more["parameters"] = [*more["parameters"], _CHALLENGE, _RETRY_AFTER]
+    return {"responses": {200: good, **dict(sorted(problems.items()))}, **more}

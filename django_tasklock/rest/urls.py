@@ -1,0 +1,34 @@
+"""The end points, for ``include()``. Without trailing slashes; names may have slashes, colons, any script."""
+
+from __future__ import annotations
+
+from django.urls import path, register_converter
+
+from django_tasklock.rest.views import AskReleaseView, LocksView, LockView, ReleaseLockView
+
+__all__ = ["app_name", "urlpatterns"]
+
+
+class NameConverter:
+    """Everything between the prefix and the last part. Line breaks too: no name has them, and that is said in JSON."""
+
+    regex = "(?s:.+)"
+
+    def to_python(self, value: str) -> str:
+        """As it is."""
+        return value
+
+    def to_url(self, value: str) -> str:
+        """As it is: ``reverse`` escapes it."""
+        return value
+
+
+register_converter(NameConverter, "tasklock_name")
+
+app_name = "tasklock"
+urlpatterns = [
+    path("locks", LocksView.as_view(), name="locks"),
+    path("<tasklock_name:name>/lock", LockView.as_view(), name="lock"),
+    path("<tasklock_name:name>/release-lock", ReleaseLockView.as_view(), name="release-lock"),
+    path("<tasklock_name:name>/ask-release", AskReleaseView.as_view(), name="ask-release"),
+]

@@ -1,0 +1,500 @@
+"""The end points of source 000 over HTTP: what each answers, and that nothing is done to another holder's lock."""
+
+from __future__ import annotations
+
+import json
+import signal
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+from django.db import OperationalError, connection
+from django.test.client import MULTIPART_CONTENT
+from django.urls import resolve, reverse
+
+from django_tasklock import StaleClaim, TaskLock, current_lock, get_lock_info, model_lock
+from django_tasklock.models import AuditEntry
+from django_tasklock.operations import release
+from django_tasklock.rest import views
+from django_tasklock.types import Ask
+from tests.support.guards import GUARD, held, states
+from tests.support.proxy import scripts
+from tests.support.rest import PREFIX, SECRETS, problem, url
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
+pytestmark = [pytest.mark.redis, pytest.mark.django_db]
+
+NAMES = [
+    "6",
+    "video:42",
+    "a/b/c",
+    "/begins/and/ends/",
+    "locks",
+    "x/lock",
+    "x/release-lock",
+    "任务:六",
+    "naïve café",
+    "100%25",
+    "a?b#c&d=e+f",
+    "<script>alert(1)</script>",
+    'it\'s "quoted" \\ and {braced}',
+    "..",
+]
+
+
+class TestOneLock:
+    def test_what_is_told(self, by_key, take, name):
+        lock = take(name, lease=60)
+        response = by_key.get(url(name))
+        assert response.status_code == 200
+        assert response["Cache-Control"] == "no-store"
+        assert response["Content-Type"] == "application/json"
+        body, info = response.json(), get_lock_info(name)
+        assert response["ETag"] == f'"{info.fingerprint}"'
+        assert lock.token not in response.content.decode()
+        assert body["name"] == name
+        assert body["state"] == "live"
+        assert body["fingerprint"] == info.fingerprint
+        assert body["holder"] == info.holder
+        assert datetime.fromisoformat(body["acquired_at"]) == info.acquired_at
+        assert body["acquired_at"].endswith("Z")
+        assert 0 <= body["held_for"] < 60
+        assert 0 < body["ttl"] <= 60
+        assert 0 < body["time_left"] <= 600
+        assert body["fence"] == info.fence
+        assert (body["waiting"], body["parked"], body["row"]) == (0, 0, None)
+        assert (body["lapsed_for"], body["asked_for"]) == (None, None)
+        assert body["explanation"]
+        assert all(isinstance(sentence, str) for sentence in body["explanation"])
+
+    def test_times_are_utc_and_iso_8601_whatever_the_project_has(self, by_key, take, name, settings):
+        take(name)
+        settings.TIME_ZONE = "Asia/Shanghai"
+        settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "DATETIME_FORMAT": "%d.%m.%Y"}
+        told = datetime.fromisoformat(by_key.get(url(name)).json()["acquired_at"])
+        assert told.utcoffset() == timedelta(0)
+        assert abs(datetime.now(UTC) - told) < timedelta(minutes=5)
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_any_name(self, by_key, take, name):
+        """Markup in a name is data: gold standard 8.42."""
+        take(name)
+        assert resolve(f"{PREFIX}{name}/lock").kwargs == {"name": name}
+        path = reverse("tasklock:lock", args=[name])
+        for spelt in (path, url(name)):
+            response = by_key.get(spelt)
+            assert (response.status_code, response.json()["name"]) == (200, name)
+            assert response["Content-Type"] == "application/json"
+        assert name in [lock["name"] for lock in by_key.get(PREFIX + "locks", {"text": name}).json()["locks"]]
+        released = by_key.post(reverse("tasklock:release-lock", args=[name]))
+        assert (released.status_code, released.json()["name"]) == (200, name)
+        assert not held(name)
+
+    def test_with_and_without_the_prefix_it_is_one_lock(self, by_key, take, name):
+        take(name)
+        bare, full = (by_key.get(url(spelt)) for spelt in (name, f"task_lock:{name}"))
+        assert bare["ETag"] == full["ETag"]
+        assert bare.json()["name"] == full.json()["name"] == name
+        assert by_key.post(url(f"task_lock:{name}", "release-lock")).json()["name"] == name
+        assert not held(name)
+
+    def test_not_locked(self, by_key, name):
+        for method, end in (("get", "lock"), ("post", "release-lock"), ("post", "ask-release")):
+            assert problem(getattr(by_key, method)(url(name, end)), 404, "not_locked")
+
+    @pytest.mark.parametrize("name", ["x" * 201, "line\nbreak", "task_lock:", "\x00", "\u2028", "\ufeff"])
+    def test_no_lock_can_have_this_name(self, by_key, name):
+        for method, end in (("get", "lock"), ("post", "release-lock"), ("post", "ask-release")):
+            assert problem(getattr(by_key, method)(url(name, end)), 400, "invalid_name")
+
+    def test_head(self, by_key, take, name):
+        take(name)
+        response = by_key.head(url(name))
+        assert (response.status_code, response.content) == (200, b"")
+        assert response["ETag"]
+
+    def test_json_whatever_is_accepted(self, by_key, take, name):
+        take(name)
+        for accepted in ("text/html", "application/xml", "nonsense"):
+            response = by_key.get(url(name), {"format": "xml"}, headers={"accept": accepted})
+            assert (response.status_code, response["Content-Type"]) == (200, "application/json")
+
+    def test_not_modified_while_the_holder_is_the_same(self, by_key, take, name):
+        first = take(name)
+        tag = by_key.get(url(name))["ETag"]
+        for given in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            response = by_key.get(url(name), headers={"if-none-match": given})
+            assert (response.status_code, response.content) == (304, b"")
+            assert (response["ETag"], response["Cache-Control"]) == (tag, "no-store")
+        first.release()
+        take(name)
+        again = by_key.get(url(name), headers={"if-none-match": tag})
+        assert again.status_code == 200
+        assert again["ETag"] != tag
+
+    def test_a_value_that_somebody_set_by_hand(self, by_key, store, name):
+        """As ``redis-cli SET`` leaves it: gold standard 8.44."""
+        store.set(f"task_lock:{name}", "by hand")
+        response = by_key.get(url(name))
+        assert (response.status_code, response["ETag"]) == (200, '""')
+        assert response.json()["ttl"] is None
+        assert by_key.post(url(name, "release-lock"), headers={"if-match": '""'}).status_code == 200
+        assert not store.exists(f"task_lock:{name}")
+
+
+class TestRelease:
+    def test_it_is_released_and_written_down(self, by_key, take, name):
+        lock = take(name)
+        response = by_key.post(url(name, "release-lock"), {"reason": "worker gone"}, content_type="application/json")
+        assert response.status_code == 200
+        body = response.json()
+        assert (body["name"], body["outcome"], body["fenced"]) == (name, "released", False)
+        assert body["before"]["name"] == name
+        assert lock.token not in response.content.decode()
+        assert not held(name)
+        entry = AuditEntry.objects.get(name=name)
+        assert (entry.actor, entry.user_id, entry.reason) == ("key grafana", "", "worker gone")
+        assert entry.outcome.startswith("released")
+
+    def test_without_a_body_and_as_a_form(self, by_key, take, name):
+        lock = take(name)
+        assert by_key.post(url(name, "release-lock"), {}, content_type=MULTIPART_CONTENT).status_code == 415
+        assert held(name)
+        form = "application/x-www-form-urlencoded"
+        assert by_key.post(url(name, "release-lock"), "reason=by+curl", content_type=form).status_code == 200
+        lock.release()
+        take(name)
+        assert by_key.post(url(name, "release-lock")).status_code == 200
+        assert sorted(AuditEntry.objects.filter(name=name).values_list("reason", flat=True)) == ["", "by curl"]
+
+    @pytest.mark.parametrize("form", ['"{}"', "W/{}", 'W/"{}"', "{}", ' "{}" '])
+    def test_if_match_of_the_holder(self, by_key, take, name, form):
+        lock = take(name)
+        tag = form.format(get_lock_info(name).fingerprint)
+        assert by_key.post(url(name, "release-lock"), headers={"if-match": tag}).status_code == 200
+        assert not lock.owned()
+
+    def test_changed_hands_between_get_and_post(self, by_key, take, name):
+        """The release button never hits a newer holder: gold standard 8.43."""
+        first = take(name)
+        seen = by_key.get(url(name))["ETag"]
+        first.release()
+        second = take(name)
+        for end in ("release-lock", "ask-release"):
+            response = by_key.post(url(name, end), headers={"if-match": seen})
+            assert name in problem(response, 412, "changed_hands")
+        assert second.owned()
+        assert not get_lock(by_key, name)["asked_for"]
+        second.release()
+        response = by_key.post(url(name, "release-lock"), headers={"if-match": seen})
+        assert problem(response, 404, "not_locked")
+
+    @pytest.mark.parametrize("tag", ['""', "", '"a', "W/", '"000000000000"', "é"])
+    def test_another_tag_never_matches(self, by_key, take, name, tag):
+        lock = take(name)
+        response = by_key.post(url(name, "release-lock"), headers={"if-match": tag})
+        problem(response, 412, "changed_hands")
+        assert lock.owned()
+
+    def test_several_tags_are_no_way_to_name_one_holder(self, by_key, take, name):
+        lock = take(name)
+        tags = f'"other", "{get_lock_info(name).fingerprint}"'
+        problem(by_key.post(url(name, "release-lock"), headers={"if-match": tags}), 400, "parse_error")
+        assert lock.owned()
+
+    def test_any_holder(self, by_key, take, name):
+        take(name)
+        assert by_key.post(url(name, "release-lock"), headers={"if-match": "*"}).status_code == 200
+        assert not held(name)
+
+    @pytest.mark.parametrize("end", ["release-lock", "ask-release"])
+    @pytest.mark.parametrize("tagged", [True, False])
+    @pytest.mark.parametrize("then", ["taken over", "finished"])
+    def test_racing_with_completion_and_with_the_next_holder(
+        self, proxy, rest, by_key, take, name, another, then, tagged, end
+    ):
+        """Between the look and the act: whoever came in between keeps the lock, and the caller is told."""
+        rest(LOCATION=proxy.url)
+        tag = f'"{take(name).tag}"'
+        elsewhere = another()
+
+        def happen():
+            elsewhere.remove(name)
+            if then == "taken over":
+                elsewhere.acquire(Ask(name, "the-new-one", 60_000, 60_000))
+
+        fault = proxy.fault(scripts("get"), then=happen)
+        response = by_key.post(url(name, end), headers={"if-match": tag if tagged else "*"})
+        assert fault.met
+        if then == "finished":
+            problem(response, 404, "not_locked")
+        else:
+            problem(response, 412 if tagged else 409, "changed_hands")
+            assert elsewhere.get(name).token == "the-new-one"
+            assert not elsewhere.get(name).asked
+            elsewhere.remove(name)
+
+    @pytest.mark.database
+    def test_the_guarded_row_is_fenced(self, by_key, name):
+        video = Video.objects.create()
+        seen = {}
+
+        @model_lock(Video, name + ":{pk}", guard=GUARD)
+        def work(pk):
+            full = f"{name}:{pk}"
+            SECRETS.add(current_lock().token)
+            body = by_key.get(url(full)).json()
+            seen["row"] = body["row"]
+            response = by_key.post(url(full, "release-lock"), {"row_state": "failed"}, content_type="application/json")
+            seen["done"] = response.status_code, response.json()
+
+        with pytest.raises(StaleClaim):
+            work(video.pk)
+        row = seen["row"]
+        assert (row["model"], row["pk"], row["exists"], row["state"]) == (
+            "testapp.video",
+            str(video.pk),
+            True,
+            "processing",
+        )
+        assert (row["agrees"], row["fenced"], row["epoch"]) == (True, True, 1)
+        assert len(row["fingerprint"]) == 12
+        assert "failed" in row["states"]
+        assert seen["done"][0] == 200
+        assert seen["done"][1]["fenced"] is True
+        assert states(video) == ("failed", 0, 2)
+
+    @pytest.mark.parametrize("state", ["no such state", 7, True, ["processing"], {"a": 1}, 1.5, 10**30])
+    def test_a_state_that_the_row_cannot_be_left_in(self, by_key, name, state):
+        video = Video.objects.create()
+        told = []
+
+        @model_lock(Video, name + ":{pk}", guard=GUARD)
+        def work(pk):
+            body = json.dumps({"row_state": state})
+            told.append(by_key.post(url(f"{name}:{pk}", "release-lock"), body, content_type="application/json"))
+            return "done"
+
+        work(video.pk)
+        assert problem(told[0], 400, told[0].json()["code"])
+        assert states(video) == ("ready", 0, 1)
+
+    @pytest.mark.parametrize(
+        ("body", "kind"),
+        [
+            ("{", "application/json"),
+            ("[]", "application/json"),
+            ('"text"', "application/json"),
+            ("[" * 100_000, "application/json"),
+            ('{"reason": "' + "x" * 1001 + '"}', "application/json"),
+            ('{"reason": "\\u0000"}', "application/json"),
+            ('{"reason": ["a"]}', "application/json"),
+            (b'{"reason": "\xff"}', "application/json"),
+            ("reason=%00", "application/x-www-form-urlencoded"),
+        ],
+    )
+    def test_a_body_that_cannot_be_read(self, by_key, take, name, body, kind):
+        lock = take(name)
+        for end in ("release-lock", "ask-release"):
+            response = by_key.post(url(name, end), body, content_type=kind)
+            assert problem(response, 400, response.json()["code"])
+        assert lock.owned()
+
+    def test_row_is_fenced_for_all_to_see_before_the_lock_is_given_away(
+        self, by_key, take, name, monkeypatch, settings
+    ):
+        """Outside ATOMIC_REQUESTS, whatever the project has."""
+        open_ = []
+        real = views.operations.release_lock
+        depth = len(connection.savepoint_ids)
+        monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+        monkeypatch.setattr(
+            views.operations,
+            "release_lock",
+            lambda *args, **more: (open_.append(len(connection.savepoint_ids) - depth), real(*args, **more))[1],
+        )
+        take(name)
+        assert by_key.post(url(name, "release-lock")).status_code == 200
+        assert open_ == [0]
+
+    def test_the_rows_database_is_down(self, by_key, take, name, monkeypatch):
+        """The lock stays where it is: 503, not 500."""
+        video = Video.objects.create()
+        told = []
+
+        @model_lock(Video, name + ":{pk}", guard=GUARD)
+        def work(pk):
+            with monkeypatch.context() as patch:
+                patch.setattr(release, "fence", down)
+                told.append(by_key.post(url(f"{name}:{pk}", "release-lock")))
+            assert held(f"{name}:{pk}")
+
+        def down(*args):
+            raise OperationalError("connection to server at 10.0.0.7 failed")
+
+        work(video.pk)
+        assert "10.0.0.7" not in problem(told[0], 503, "database_unavailable")
+        assert told[0]["Retry-After"]
+        assert states(video)[0] == "ready"
+
+
+class TestAsk:
+    def test_the_holder_is_asked(self, by_key, take, name):
+        lock = take(name)
+        tag = by_key.get(url(name))["ETag"]
+        response = by_key.post(
+            url(name, "ask-release"), {"reason": "deploy"}, content_type="application/json", headers={"if-match": tag}
+        )
+        assert (response.status_code, response.json()["outcome"]) == (200, "asked")
+        assert lock.owned()
+        assert get_lock(by_key, name)["asked_for"] >= 0
+        entry = AuditEntry.objects.get(name=name)
+        assert (entry.actor, entry.reason, entry.outcome.split(";")[0]) == ("key grafana", "deploy", "asked")
+
+
+class TestList:
+    def test_page_by_page(self, by_key, take, name):
+        for number in range(5):
+            take(f"{name}:{number}", timeout=600 + number)
+        told, offset, pages = [], 0, 0
+        while offset is not None:
+            page = by_key.get(PREFIX + "locks", {"text": name, "limit": 2, "offset": offset}).json()
+            told += [lock["name"] for lock in page["locks"]]
+            offset, pages = page["next"], pages + 1
+            assert len(page["locks"]) <= 2
+        assert told == [f"{name}:{number}" for number in range(5)]
+        assert pages >= 3
+        assert page["total"] >= 5
+        assert page["counts"]["live"] == page["total"]
+        assert page["counts"].keys() == {"live", "expiring", "no_expiry", "orphaned"}
+
+    def test_order(self, by_key, take, name):
+        take(f"{name}:a", timeout=900)
+        take(f"{name}:b", timeout=700)
+        take(f"{name}:c", timeout=800)
+
+        def told(order):
+            page = by_key.get(PREFIX + "locks", {"text": name, "order": order}).json()
+            return "".join(lock["name"][-1] for lock in page["locks"])
+
+        assert (told("age"), told("-age")) == ("cba", "abc")
+        assert (told("left"), told("-left")) == ("bca", "acb")
+        assert (told("expiry"), told("-expiry")) == ("bca", "acb")
+
+    def test_filters(self, by_key, take, store, name):
+        take(f"{name}:Plain*")
+        take(f"{name}:other", timeout=600)
+        store.set(f"task_lock:{name}:hand", "x")
+
+        def told(**filters):
+            response = by_key.get(PREFIX + "locks", {"text": name, **filters})
+            assert response.status_code == 200, response.content
+            return {lock["name"] for lock in response.json()["locks"]}
+
+        assert told(text=f"{name}:Plain*") == {f"{name}:Plain*"}
+        assert told(text=f"{name}:*") == set()
+        assert told(task="nobody.has.this") == set()
+        assert told(waiting="true") == set()
+        assert told(state="expiring") == set()
+        assert told(state="orphaned", order="-age") == set()
+        assert {f"{name}:Plain*", f"{name}:other"} <= told()
+
+    def test_an_orphaned_one_is_listed_and_is_free(self, by_key, stranger, name):
+        stranger.acquire(Ask(name, "whoever-died", 50, 50))
+        deadline = datetime.now(UTC) + timedelta(seconds=20)
+        found = []
+        while not found:
+            assert datetime.now(UTC) < deadline
+            page = by_key.get(PREFIX + "locks", {"state": "orphaned", "text": name}).json()
+            found = page["locks"]
+        assert (found[0]["name"], found[0]["state"]) == (name, "orphaned")
+        assert found[0]["lapsed_for"] >= 0
+        assert problem(by_key.get(url(name)), 404, "not_locked")
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("limit", "0"),
+            ("limit", "1001"),
+            ("limit", "many"),
+            ("offset", "-1"),
+            ("offset", "1" * 30),
+            ("state", "dead"),
+            ("order", "name"),
+            ("order", "--age"),
+            ("waiting", "perhaps"),
+            ("text", "x" * 201),
+            ("text", "\x00"),
+        ],
+    )
+    def test_a_parameter_that_cannot_be(self, by_key, field, value):
+        assert problem(by_key.get(PREFIX + "locks", {field: value}), 400, "invalid").startswith(f"{field}: ")
+
+    def test_a_cache_cannot_list(self, by_key, rest, settings, name):
+        rest(BACKEND="django_tasklock.backends.cache.CacheBackend", LOCATION="locmem")
+        assert "list" in problem(by_key.get(PREFIX + "locks"), 501, "cannot_list")
+        with TaskLock(name):
+            assert by_key.get(url(name)).status_code == 200
+
+
+@pytest.mark.database
+@pytest.mark.parametrize("backend", ["database.DatabaseBackend", "memory.MemoryBackend"])
+def test_on_the_other_backends(rest, by_key, take, name, backend):
+    rest(BACKEND=f"django_tasklock.backends.{backend}")
+    lock = take(name)
+    page = by_key.get(PREFIX + "locks", {"text": name, "order": "-left"}).json()
+    assert [one["name"] for one in page["locks"]] == [name]
+    tag = by_key.get(url(name))["ETag"]
+    assert by_key.post(url(name, "ask-release"), headers={"if-match": tag}).json()["outcome"] == "asked"
+    assert by_key.post(url(name, "release-lock"), headers={"if-match": '"other"'}).status_code == 412
+    assert lock.owned()
+    assert by_key.post(url(name, "release-lock"), headers={"if-match": tag}).json()["outcome"] == "released"
+    assert problem(by_key.get(url(name)), 404, "not_locked")
+
+
+class TestStoreDown:
+    @pytest.mark.parametrize("how", ["gone", "stopped", "refuses"])
+    def test_503_and_when_to_come_again(self, redis_server, rest, by_key, name, how):
+        rest(LOCATION=redis_server.url)
+        with TaskLock(name, lease=None):
+            assert by_key.get(url(name)).status_code == 200
+        if how == "gone":
+            redis_server.kill()
+        elif how == "stopped":
+            redis_server.process.send_signal(signal.SIGSTOP)
+        else:
+            redis.Redis.from_url(redis_server.url).config_set("requirepass", "s3cret-of-the-store")
+            rest(LOCATION=redis_server.url + "?client_name=another")
+        try:
+            calls = [
+                lambda: by_key.get(PREFIX + "locks"),
+                lambda: by_key.post(url(name, "release-lock")),
+                lambda: by_key.get(url(name)),
+                lambda: by_key.post(url(name, "ask-release")),
+            ]
+            for call in calls[: 1 if how == "stopped" else None]:  # each waits for the answer for a while
+                response = call()
+                assert problem(response, 503, "store_unavailable")
+                assert int(response["Retry-After"]) > 0
+                told = response.content.decode() + str(response.headers)
+                for secret in (str(redis_server.port), "127.0.0.1", "Traceback", "s3cret"):
+                    assert secret not in told
+        finally:
+            if how == "stopped":
+                redis_server.process.send_signal(signal.SIGCONT)
+
+    def test_it_may_have_been_done_all_the_same(self, proxy, rest, by_key, take, name, stranger):
+        rest(LOCATION=proxy.url)
+        take(name)
+        proxy.lose_reply(scripts("remove"), times=-1)
+        told = problem(by_key.post(url(name, "release-lock")), 503, "store_unavailable")
+        assert "all the same" in told
+        assert stranger.get(name) is None
+
+
+def get_lock(client, name):
+    """The lock as it is told."""
+    response = client.get(url(name))
+    assert response.status_code == 200, response.content
+    return response.json()

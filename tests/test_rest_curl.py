@@ -1,0 +1,145 @@
+"""Source 000 as an operator walks through it: its own curl commands against a server that runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from typing import NamedTuple
+
+import pytest
+from django.core.handlers.wsgi import WSGIHandler
+from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+
+from django_tasklock.models import AuditEntry
+from tests.support.guards import held
+from tests.support.rest import KEY, OTHER_KEY
+
+pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
+
+
+class Said(NamedTuple):
+    """What curl got."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+
+    def json(self):
+        """The body."""
+        return json.loads(self.body)
+
+
+@pytest.fixture
+def server():
+    """The project behind a real socket: what Django's own ``runserver`` runs."""
+    with ThreadedWSGIServer(("127.0.0.1", 0), Quiet) as running:
+        running.set_app(WSGIHandler())
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+class Quiet(WSGIRequestHandler):
+    """Tells nobody about requests."""
+
+    def log_message(self, format, *args):
+        pass
+
+
+@pytest.fixture
+def curl(rest, server):
+    """``curl(..., path=...)`` runs the program; it sees what a real server sends."""
+    rest(API_KEY_IN_QUERY=True)
+    program = shutil.which("curl")
+    if program is None:
+        pytest.fail("curl is needed: apt-get install curl")
+
+    def run(*arguments: str, path: str) -> Said:
+        command = [program, "-sS", "-i", "--max-time", "20", *arguments, f"{server}/api/v1/tasks/{path}"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        head, _, body = said.partition("\n\n")
+        first, *lines = head.splitlines()
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return Said(int(first.split()[1]), headers, body)
+
+    return run
+
+
+@pytest.mark.django_db(transaction=True)
+class TestSource000:
+    @pytest.fixture(autouse=True)
+    def _lock_6(self, take):
+        self.lock = take("6", timeout=3600)
+
+    def test_a_stuck_lock(self, curl, store):
+        """Scenario 3: look at it, look at its time and holder, release it, find it gone."""
+        shown = curl(path=f"6/lock?api_key={KEY}")
+        assert (shown.status, shown.headers["content-type"]) == (200, "application/json")
+        assert shown.headers["cache-control"] == "no-store"
+        body = shown.json()
+        assert body["name"] == "6"
+        assert body["ttl"] == pytest.approx(store.ttl("task_lock:6"), abs=5)
+        assert body["holder"]
+        assert self.lock.token not in shown.body
+        released = curl("-X", "POST", path=f"6/release-lock?api_key={KEY}")
+        assert (released.status, released.json()["outcome"]) == (200, "released")
+        assert not held("6")
+        assert not store.exists("task_lock:6")
+        assert curl(path=f"6/lock?api_key={KEY}").status == 404
+        assert curl("-X", "POST", path=f"6/release-lock?api_key={KEY}").status == 404
+        assert AuditEntry.objects.get(name="6").actor == "key grafana"
+
+    def test_the_worker_crashed(self, curl):
+        """Scenario 1: whoever knows that it is gone need not wait; with the key where no log keeps it."""
+        key = ("-H", f"Authorization: Api-Key {OTHER_KEY}")
+        released = curl("-X", "POST", *key, "-d", "reason=worker gone", path="task_lock:6/release-lock")
+        assert (released.status, released.json()["before"]["name"]) == (200, "6")
+        entry = AuditEntry.objects.get(name="6")
+        assert (entry.actor, entry.reason) == ("key oncall", "worker gone")
+
+    def test_all_locks(self, curl, take):
+        take("视频/42")
+        body = curl("-H", f"X-API-Key: {KEY}", path="locks?limit=1000").json()
+        assert {"6", "视频/42"} <= {lock["name"] for lock in body["locks"]}
+        assert body["counts"]["live"] >= 2
+
+    def test_names_as_they_may_be_typed(self, curl, take):
+        take("视频/42 a")
+        key = ("-H", f"X-API-Key: {KEY}")
+        for typed in ("%E8%A7%86%E9%A2%91%2F42%20a", "%E8%A7%86%E9%A2%91/42%20a", "视频/42%20a"):
+            assert curl(*key, path=f"{typed}/lock").json()["name"] == "视频/42 a"
+
+    def test_only_the_one_that_was_shown(self, curl, take):
+        """What keeps two operators, or an operator and a retry, from releasing the next holder's lock."""
+        key = ("-H", f"X-API-Key: {KEY}")
+        tag = curl(*key, path="6/lock").headers["etag"]
+        assert curl(*key, "-H", f"If-None-Match: {tag}", path="6/lock").status == 304
+        self.lock.release()
+        second = take("6")
+        refused = curl("-X", "POST", *key, "-H", f"If-Match: {tag}", path="6/release-lock")
+        assert (refused.status, refused.json()["code"]) == (412, "changed_hands")
+        assert second.owned()
+
+    def test_without_a_key(self, curl):
+        for path, method in (("locks", "GET"), ("6/lock", "GET"), ("6/release-lock", "POST")):
+            for said in (curl("-X", method, path=path), curl("-X", method, path=f"{path}?api_key=xxx")):
+                assert said.status == 401
+                assert said.headers["www-authenticate"].startswith("Api-Key ")
+                assert said.json().keys() == {"code", "detail"}
+        assert self.lock.owned()
+
+    def test_a_key_in_utf_8_on_the_wire(self, curl, rest):
+        rest(API_KEYS={"ключ": "Schlüssel-ключ-密钥"})
+        assert curl("-H", "Authorization: Api-Key Schlüssel-ключ-密钥", path="6/lock").status == 200
+
+    def test_the_store_is_down(self, curl, rest, redis_server):
+        """Scenario 2: it is said, with a time to come back, and nothing is guessed."""
+        rest(LOCATION=redis_server.url, API_KEY_IN_QUERY=True)
+        redis_server.kill()
+        said = curl(path=f"6/lock?api_key={KEY}")
+        assert (said.status, said.json()["code"]) == (503, "store_unavailable")
+        assert int(said.headers["retry-after"]) > 0

@@ -1,0 +1,211 @@
+"""The OpenAPI document, and that the end points answer what it says, whatever they are sent."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+import schemathesis
+from django.core.handlers.wsgi import WSGIHandler
+from django.core.management import call_command
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections
+from drf_spectacular.management.commands.spectacular import Command
+from hypothesis import HealthCheck, Phase, given, settings as example_settings, strategies
+from rest_framework.exceptions import APIException
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from django_tasklock import TaskLock, force_release_task_lock
+from django_tasklock.rest import problems
+from django_tasklock.rest.throttling import RATES
+from tests.support.rest import KEY, PREFIX
+
+pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
+pytestmark = pytest.mark.django_db
+
+EXAMPLES = 40  # for each operation, way of breaking it, and caller
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.fixture
+def document(rest, settings):
+    """The whole document, as ``manage.py spectacular`` writes it."""
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework", "drf_spectacular"]
+    rest(API_KEY_IN_QUERY=True)
+    written = io.StringIO()
+    call_command(Command(), validate=True, fail_on_warn=True, format="openapi-json", stdout=written)
+    return json.loads(written.getvalue())
+
+
+def explore(cases, send):
+    """``send`` some of them, always the same ones."""
+
+    @example_settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases, held=strategies.booleans())
+    def run(case, held):
+        send(case, held)
+
+    run()
+
+
+class TestDocument:
+    def test_every_end_point_and_every_answer(self, document):
+        found = {
+            (method, path): operation
+            for path, operations in document["paths"].items()
+            for method, operation in operations.items()
+            if path.startswith(PREFIX)
+        }
+        assert {key: set(operation["responses"]) for key, operation in found.items()} == {
+            ("get", PREFIX + "locks"): {"200", "400", "401", "403", "429", "501", "503"},
+            ("get", PREFIX + "{name}/lock"): {"200", "304", "400", "401", "403", "404", "429", "503"},
+            ("post", PREFIX + "{name}/release-lock"):
+                {"200", "400", "401", "403", "404", "409", "412", "415", "429", "503"},
+            ("post", PREFIX + "{name}/ask-release"):
+                {"200", "400", "401", "403", "404", "409", "412", "415", "429", "503"},
+        }  # fmt: skip
+        for operation in found.values():
+            assert operation["summary"]
+            assert operation["description"]
+            assert operation["tags"] == ["locks"]
+            assert all(parameter["description"] for parameter in operation["parameters"] if parameter["in"] != "query")
+            for status, answer in operation["responses"].items():
+                if status >= "400":
+                    reference = answer["content"]["application/json"]["schema"]["$ref"]
+                    assert reference == "#/components/schemas/TaskLockProblem"
+                    assert answer["description"]
+                assert ("Retry-After" in answer.get("headers", {})) is (status in ("429", "503"))
+                assert ("WWW-Authenticate" in answer.get("headers", {})) is (status == "401")
+        assert "ETag" in found["get", PREFIX + "{name}/lock"]["responses"]["200"]["headers"]
+
+    def test_one_way_to_log_in_is_enough(self, document, rest):
+        ways = [next(iter(way)) for way in document["paths"][PREFIX + "locks"]["get"]["security"] if len(way) == 1]
+        assert ways == ["tasklockKey", "tasklockKeyHeader", "tasklockKeyQuery", "cookieAuth", "basicAuth"]
+        assert set(ways) <= document["components"]["securitySchemes"].keys()
+
+    def test_its_names_are_no_other_apps(self, document):
+        """``Lock``, ``Result`` or ``StateEnum`` may well be the project's."""
+        assert all(name.startswith("TaskLock") for name in document["components"]["schemas"])
+
+    @pytest.mark.parametrize("keys", [{}, {"grafana": KEY}])
+    def test_only_the_ways_that_there_are(self, document, rest, keys):
+        rest(API_KEYS=keys)
+        written = io.StringIO()
+        call_command(Command(), validate=True, fail_on_warn=True, format="openapi-json", stdout=written)
+        schemes = set(json.loads(written.getvalue())["components"]["securitySchemes"])
+        expected = {"tasklockKey", "tasklockKeyHeader"} if keys else set()
+        assert schemes == {"cookieAuth", "basicAuth"} | expected
+
+
+class TestWhateverIsSent:
+    """schemathesis over the document, against the WSGI application: no 5xx, no answer that is not in it."""
+
+    @pytest.fixture(autouse=True)
+    def _one_connection(self):
+        """That of the test, whose transaction the application must not end: as Django's own client does it."""
+        signals = request_started, request_finished
+        for signal in signals:
+            signal.disconnect(close_old_connections)
+        yield
+        for signal in signals:
+            signal.connect(close_old_connections)
+
+    @pytest.fixture(params=["key", "superuser"])
+    def headers(self, request, user):
+        if request.param == "key":
+            return {"X-API-Key": KEY}
+        user(is_superuser=True)
+        return {"Authorization": "Basic " + base64.b64encode(b"nobody:secret").decode()}
+
+    @pytest.mark.parametrize("mode", ["positive", "negative"])
+    def test_it_is_answered_as_documented(self, document, headers, name, mode):
+        schema = schemathesis.openapi.from_dict(document)
+        schema.app = WSGIHandler()
+        numbers, statuses = itertools.count(), {}
+
+        def send(case, held):
+            if held and "name" in case.path_parameters:  # nobody guesses the name of a lock that is held
+                case.path_parameters["name"] = f"{name}:{next(numbers)}"
+                assert TaskLock(case.path_parameters["name"], timeout=60, lease=None).acquire(blocking=False)
+            response = case.call(headers=headers)
+            case.validate_response(response, checks=CHECKS)
+            if held:
+                force_release_task_lock(case.path_parameters.get("name", name))
+            statuses.setdefault((case.method.lower(), case.path.removeprefix(PREFIX)), set()).add(response.status_code)
+
+        for found in schema.get_all_operations():
+            operation = found.ok()
+            if operation.path.startswith(PREFIX):
+                explore(operation.as_strategy(schemathesis.GenerationMode(mode)), send)
+        if mode == "positive":
+            assert statuses["get", "locks"] >= {200}
+            assert statuses["get", "{name}/lock"] >= {200, 404}
+            assert statuses["post", "{name}/release-lock"] >= {200, 404}
+            assert statuses["post", "{name}/ask-release"] >= {200, 404}
+        else:
+            assert statuses["get", "locks"] >= {400}
+            assert statuses["post", "{name}/release-lock"] >= {400}
+
+
+class TestPage:
+    """docs/rest.md says what there is."""
+
+    PAGE = (Path(__file__).parent.parent / "docs" / "rest.md").read_text()
+
+    def test_every_code_and_status(self, document):
+        ours = {
+            kind.default_code
+            for kind in vars(problems).values()
+            if isinstance(kind, type) and issubclass(kind, APIException) and kind is not APIException
+        }
+        assert not [code for code in ours if f"`{code}`" not in self.PAGE]
+        answers = (set(op["responses"]) for ops in document["paths"].values() for op in ops.values())
+        statuses = set.union(*answers) - {"200"}
+        table = {
+            status for row in re.findall(r"^\| ([\d, ]+) \|", self.PAGE, re.MULTILINE) for status in row.split(", ")
+        }
+        assert table == statuses | {"405"}  # a method that there is not is not in the document
+
+    def test_every_parameter_scope_operation_and_path(self, document):
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                if path.startswith(PREFIX):
+                    assert f"`{path.removeprefix(PREFIX)}`" in self.PAGE
+                    assert f"`{operation['operationId']}`" in self.PAGE
+                    names = [one["name"] for one in operation["parameters"]]
+                    assert not [
+                        name for name in names if f"`{name}" not in self.PAGE and f"{{{name}}}" not in self.PAGE
+                    ]
+        assert all(f'"{scope}"' in self.PAGE for scope in RATES)
+
+    def test_its_example_is_what_is_sent(self, document, by_key, name):
+        example = json.loads(re.search(r"```json\n(.*?)```", self.PAGE, re.DOTALL)[1])
+        shapes = document["components"]["schemas"]
+        assert example.keys() == shapes["TaskLockLockPage"]["properties"].keys()
+        assert example["locks"][0].keys() == shapes["TaskLockLock"]["properties"].keys()
+        assert example["locks"][0]["row"].keys() == shapes["TaskLockRow"]["properties"].keys()
+        assert example["counts"].keys() == shapes["TaskLockCounts"]["properties"].keys()
