@@ -20,7 +20,8 @@ __all__ = ["AGAIN", "Errands"]
 
 logger = logging.getLogger("django_tasklock")
 
-AGAIN = 0.5  # seconds between two tries while the store does not answer
+AGAIN = 0.5
+"""Seconds between two tries while the store does not answer."""
 STRAY = 2.0  # seconds in which a request that was given up may still reach the store
 
 

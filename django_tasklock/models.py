@@ -42,13 +42,14 @@ class _Epoch(_Claimed, _BigIntegerField):
 class GuardedModel(models.Model):
     """Mix this into a model whose rows are claimed with a ``StateGuard``.
 
-    ``lock_token`` is the token of the last claim, ``lock_epoch`` how often the row was
-    claimed. A write of an overtaken claim is refused because the two no longer match.
-    ``save()`` of an existing row does not write them; the other columns it does write, claim
-    or no claim: in a guarded body use ``current_claim().update()``.
+    ``lock_token`` is the token of the claim, empty when nobody has claimed the row (indexed, so
+    that the sweep finds what is claimed among millions), ``lock_epoch`` how often it was claimed.
+    A write of an overtaken claim is refused because the two no longer match. ``save()`` of an
+    existing row does not write them; the other columns it does write, claim or no claim: in a
+    guarded body use ``current_claim().update()``.
     """
 
-    lock_token = _Token(_("lock token"), max_length=64, default="", blank=True, editable=False)
+    lock_token = _Token(_("lock token"), max_length=64, default="", blank=True, editable=False, db_index=True)
     lock_epoch = _Epoch(_("lock epoch"), default=0, editable=False)
 
     class Meta:

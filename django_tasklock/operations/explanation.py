@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext as _, ngettext
 
+from django_tasklock.operations.spans import span
 from django_tasklock.operations.views import LockState, LockView, Refused, RowSide
 from django_tasklock.types import Record
 
@@ -30,10 +31,10 @@ def explain(
     elif lock.state is LockState.ORPHANED:
         found.append(
             _(
-                "It is free: its last holder let its lease end %(ago)s s ago without giving it back, so it died, was"
+                "It is free: its last holder let its lease end %(ago)s ago without giving it back, so it died, was"
                 " frozen, or lost touch with the store. The entry stays until somebody takes the lock or it is swept."
             )
-            % {"ago": _seconds(lock.lapsed_for)}
+            % {"ago": _span(lock.lapsed_for)}
         )
     else:
         found += _held(record, lock)
@@ -50,35 +51,34 @@ def _held(record: Record, lock: LockView) -> list[str]:
         "holder": info.holder,
         "host": record.holder.host,
         "pid": record.holder.pid,
-        "held": _seconds(info.held_for),
-        "ttl": _seconds(info.ttl),
-        "left": _seconds(info.time_left),
-        "ago": _seconds(lock.asked_for),
+        "held": _span(info.held_for),
+        "ttl": _span(info.ttl),
+        "left": _span(info.time_left),
+        "ago": _span(lock.asked_for),
     }
     if not record.token:
         first = _("Its value was put there by other means than this library, so who has it is not known.")
     elif record.holder.kept:
-        first = _("It is kept for a message of its task that is on its way, since %(held)s s; no process holds it now.")
+        first = _("It is kept for a message of its task that is on its way, since %(held)s; no process holds it now.")
     elif lock.alive is False:
-        first = _("Process %(pid)s on %(host)s, which took it %(held)s s ago, has ended without giving it back.")
+        first = _("Process %(pid)s on %(host)s, which took it %(held)s ago, has ended without giving it back.")
     elif lock.alive:
-        first = _("%(holder)s has it for %(held)s s, and its process runs.")
+        first = _("%(holder)s has it for %(held)s, and its process runs.")
     else:
-        first = _("%(holder)s has it for %(held)s s. Whether that process still runs cannot be seen from here.")
+        first = _("%(holder)s has it for %(held)s. Whether that process still runs cannot be seen from here.")
     found = [first % values]
     if lock.state is LockState.UNENDING:
         found.append(_("It has no expiry: if nobody releases it, it is never free."))
     elif lock.alive is False and not record.holder.kept:
-        found.append(_("It is free in %(ttl)s s by itself, and earlier if it is swept or released.") % values)
+        found.append(_("It is free in %(ttl)s by itself, and earlier if it is swept or released.") % values)
     elif info.time_left <= 0 and record.token:
         found.append(_("It is held beyond its timeout, which nothing renews: the sweep releases it."))
     elif record.token:
         found.append(
-            _("If its holder dies it is free within %(ttl)s s; its timeout ends it in %(left)s s at most.")
-            % values
+            _("If its holder dies it is free within %(ttl)s; its timeout ends it in %(left)s at most.") % values
         )
     if lock.asked_for is not None:
-        found.append(_("Its holder was asked %(ago)s s ago to give it back, and has not yet.") % values)
+        found.append(_("Its holder was asked %(ago)s ago to give it back, and has not yet.") % values)
     return found
 
 
@@ -120,5 +120,5 @@ def _queue(lock: LockView | None, parked: Sequence[ParkedInfo]) -> list[str]:
     return found
 
 
-def _seconds(value: float | None) -> str:
-    return "∞" if value is None else f"{value:.0f}"
+def _span(value: float | None) -> str:
+    return "∞" if value is None else span(value)

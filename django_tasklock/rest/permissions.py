@@ -10,7 +10,9 @@ from rest_framework.request import Request
 __all__ = ["RELEASE", "VIEW", "MayUseLocks"]
 
 VIEW = "tasklock.view_lock"
+"""May look."""
 RELEASE = "tasklock.release_lock"
+"""May ask and release."""
 
 
 class MayUseLocks(BasePermission):

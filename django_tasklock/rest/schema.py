@@ -61,18 +61,21 @@ class ApiKeyExtension(OpenApiAuthenticationExtension):  # type: ignore[no-untype
 NAME = OpenApiParameter(
     "name", OpenApiTypes.STR, OpenApiParameter.PATH, description="The lock's name, with or without the key prefix."
 )
+"""The lock, in the path."""
 IF_MATCH = OpenApiParameter(
     "If-Match",
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
     description="The ETag that was shown with the lock: act only if that holder still has it.",
 )
+"""Act only on the holder with this fingerprint."""
 IF_NONE_MATCH = OpenApiParameter(
     "If-None-Match",
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
     description="An ETag: 304 while that holder still has the lock.",
 )
+"""Answer only if the holder is another one."""
 ETAG = OpenApiParameter(
     "ETag",
     OpenApiTypes.STR,
@@ -80,6 +83,7 @@ ETAG = OpenApiParameter(
     response=[200, 304],
     description="The fingerprint of the holder's token, in quotes.",
 )
+"""The fingerprint of the holder."""
 _CHALLENGE = OpenApiParameter(
     "WWW-Authenticate", OpenApiTypes.STR, OpenApiParameter.HEADER, response=[401], description="How to log in."
 )

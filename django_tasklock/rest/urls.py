@@ -26,9 +26,11 @@ class NameConverter:
 register_converter(NameConverter, "tasklock_name")
 
 app_name = "tasklock"
+"""The namespace: ``reverse("tasklock:locks")``."""
 urlpatterns = [
     path("locks", LocksView.as_view(), name="locks"),
     path("<tasklock_name:name>/lock", LockView.as_view(), name="lock"),
     path("<tasklock_name:name>/release-lock", ReleaseLockView.as_view(), name="release-lock"),
     path("<tasklock_name:name>/ask-release", AskReleaseView.as_view(), name="ask-release"),
 ]
+"""The end points."""

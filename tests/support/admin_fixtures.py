@@ -12,13 +12,9 @@ from django.test import Client
 
 from django_tasklock.backends import get_backend
 from django_tasklock.types import fingerprint
-from tests.support.stores import an_ask, granted
+from tests.support.admin_pages import token_of
+from tests.support.stores import an_ask, clear, granted
 
-__all__ = ["KINDS", "LIST", "acts_on", "page_of"]
-
-KINDS = ("anonymous", "nobody", "staff", "viewer", "releaser", "operator", "root")
-"""Not logged in; not staff; staff without permissions; may look; may release but not look; may do both; superuser."""
-LIST = "/admin/tasklock/lock/"
 PERMISSIONS = {
     "viewer": ["view_lock"],
     "releaser": ["release_lock"],
@@ -28,14 +24,7 @@ PERMISSIONS = {
 Take = Callable[..., str]
 
 
-def page_of(name: str, page: str = "change") -> str:
-    """The path of a lock's page. By hand, so that a change of the addresses is seen."""
-    from django.contrib.admin.utils import quote
-
-    return f"{LIST}{quote(name)}/{page}/"
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def admin_settings(settings: Any) -> None:
     """What a project with an admin has."""
     settings.ROOT_URLCONF = "tests.urls"
@@ -71,16 +60,12 @@ def operator(visitor: Callable[[str], Client]) -> Client:
     return visitor("operator")
 
 
-@pytest.fixture(params=[pytest.param("redis", marks=pytest.mark.redis)])
-def locks(request: pytest.FixtureRequest, settings: Any) -> Iterator[None]:
-    """An empty store, by default a real Redis."""
-    if request.param == "memory":
-        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
-    from tests.support.stores import clear
-
-    clear(request.param)
+@pytest.fixture
+def locks() -> Iterator[None]:
+    """An empty store: the Redis of the run."""
+    clear("redis")
     yield
-    clear(request.param)
+    clear("redis")
 
 
 @pytest.fixture
@@ -88,15 +73,10 @@ def take(locks: None) -> Take:
     """``take(name, token, ttl=, hold=, **holder)`` gives the lock to some other process; the hold's fingerprint."""
 
     def give(name: str, token: str = "", *, ttl: int = 60_000, hold: int = 3_600_000, **holder: Any) -> str:
-        token = token or f"token of {name}"
+        token = token or token_of(name)
         known = {"host": "worker-1", "pid": 42, "task": "videos.process", "task_id": "id-1", **holder}
-        ask = an_ask(name, token, ttl=ttl, hold=hold, holder=json.dumps(known))
+        ask = an_ask(name, token, ttl=ttl, hold=hold, holder=json.dumps(known, separators=(",", ":")))
         granted(get_backend().acquire(ask))
         return fingerprint(token)
 
     return give
-
-
-def acts_on(client: Client, name: str, **data: Any) -> Any:
-    """Confirm a release."""
-    return client.post(page_of(name, "release"), {"reason": "stuck", **data})

@@ -20,7 +20,7 @@ class Video(GuardedModel):
 class PlainVideo(models.Model):
     """Has only its state: guarded by that alone."""
 
-    status = models.CharField(max_length=20, default="uploading")
+    status = models.CharField(max_length=20, default="uploading", db_index=True)
     progress = models.IntegerField(default=0)
     hls_file = models.CharField(max_length=200, null=True)
 

@@ -1,0 +1,76 @@
+"""What is asked before a lock is released, or its holder asked to give it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.apps import apps
+from django.core.exceptions import FieldDoesNotExist
+from django.utils.translation import gettext, gettext_lazy as _
+
+from django_tasklock.operations.views import LockDetail, RowSide
+
+__all__ = ["AskForm", "ReleaseForm", "SelectedForm"]
+
+REASON = 1000
+
+
+def _reason(*, required: bool, help_text: Any) -> forms.CharField:
+    widget = forms.Textarea(attrs={"rows": 2, "class": "tasklock-text"})
+    return forms.CharField(label=_("Reason"), max_length=REASON, required=required, widget=widget, help_text=help_text)
+
+
+_KEPT = _("Kept in the history of the lock, with your name.")
+
+
+class AskForm(forms.Form):
+    """Which hold of the lock is meant, and why."""
+
+    fingerprint = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
+    reason = _reason(required=False, help_text=_KEPT)
+
+
+class ReleaseForm(AskForm):
+    """The same, with a reason that must be given and, for a guarded row, what becomes of the row."""
+
+    reason = _reason(required=True, help_text=_KEPT)
+
+    def __init__(self, *args: Any, detail: LockDetail, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._states: dict[str, Any] = {}
+        row = detail.row
+        if row is None or not row.exists or not row.states:
+            return
+        self._states = {str(state): state for state in row.states}
+        choices = list(zip(self._states, _labels(row, self._states), strict=True))
+        self.fields["row_state"] = forms.ChoiceField(
+            label=_("State of the row"),
+            choices=choices,
+            required=False,
+            help_text=_("What the row is left in when it is taken from the old holder. First: its guard's choice."),
+        )
+
+    @property
+    def row_state(self) -> Any:
+        """The state as the guard has it; ``None``: the guard's own choice."""
+        return self._states.get(self.cleaned_data.get("row_state", ""))
+
+
+class SelectedForm(forms.Form):
+    """One reason for all of them."""
+
+    reason = _reason(required=True, help_text=_KEPT)
+
+
+def _labels(row: RowSide, states: dict[str, Any]) -> list[str]:
+    try:
+        field = apps.get_model(row.ref.model)._meta.get_field(row.field)
+        named = dict(getattr(field, "flatchoices", ()))
+    except (LookupError, ValueError, FieldDoesNotExist):
+        named = {}
+    labels = []
+    for text, state in states.items():
+        label = str(named.get(state, text))
+        labels.append(text if label == text else gettext("%(label)s (%(value)s)") % {"label": label, "value": text})
+    return labels

@@ -1,0 +1,21 @@
+"""Seconds in words."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext as _
+
+__all__ = ["span"]
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+def span(seconds: float) -> str:
+    """How long that is, in the reader's language, by its two largest units: ``2 h 4 min``."""
+    whole = max(0, int(seconds))
+    if whole < MINUTE:
+        return _("%(s)d s") % {"s": whole}
+    if whole < HOUR:
+        return _("%(m)d min %(s)d s") % {"m": whole // MINUTE, "s": whole % MINUTE}
+    if whole < DAY:
+        return _("%(h)d h %(m)d min") % {"h": whole // HOUR, "m": whole % HOUR // MINUTE}
+    return _("%(d)d d %(h)d h") % {"d": whole // DAY, "h": whole % DAY // HOUR}

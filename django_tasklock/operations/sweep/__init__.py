@@ -1,0 +1,114 @@
+"""The sweep: find what crashed holders left, and put it right, on evidence, never on age alone.
+
+Three kinds of evidence are compared: the index of locks, the guarded rows, and whether the holders' processes run.
+Everything is looked at twice, with a pause between: a look marks what it found by the token that it saw, and what is
+done after the second one is done only if that is unchanged, through the same conditional UPDATE and compare-and-delete
+as everybody else uses. So any number of sweeps may run at once, none holds anything that others wait for, and one may
+be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from django.db import InterfaceError, OperationalError, router
+from django.db.models import Model
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.base import Backend
+from django_tasklock.conf import Duration
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.operations.sweep.entries import sweep_entries
+from django_tasklock.operations.sweep.guarded import Guards
+from django_tasklock.operations.sweep.locks import sweep_locks
+from django_tasklock.operations.sweep.putback import PutBack
+from django_tasklock.operations.sweep.report import CLASSES, Came, Finding, Kind, Notebook, SweepReport, Tally
+from django_tasklock.operations.sweep.rows import Locks, sweep_rows
+from django_tasklock.operations.sweep.terms import Progress, Terms, terms
+from django_tasklock.operations.views import Actor
+from django_tasklock.transactions import durable
+
+__all__ = ["CLASSES", "PAUSE", "Came", "Finding", "Kind", "Progress", "SweepReport", "Tally", "sweep"]
+
+logger = logging.getLogger("django_tasklock")
+
+PAUSE = 2.0
+"""Seconds between the two looks: longer than a body that began in an outage takes to get its lock when that is over."""
+BLIND = "TASKLOCK['BACKEND'] keeps the locks of one process: those of others cannot be seen from here"
+
+
+def sweep(
+    *,
+    dry_run: bool = False,
+    older_than: Duration | None = None,
+    prefix: str = "",
+    models: Iterable[type[Model] | str] = (),
+    requeue: bool = False,
+    by: Actor = Actor("sweep"),  # noqa: B008  # frozen
+    progress: Progress | None = None,
+    pause: float = PAUSE,
+) -> SweepReport:
+    """Sweep once. Classes, evidence and actions are in docs/sweep.md.
+
+    ``dry_run``: look twice, and do nothing. ``older_than``: only locks that were held, entries that lapsed and messages
+    that were parked at least so long ago; rows have no age and are left out. ``prefix``: only locks that begin so.
+    ``models``: only rows of these guarded models (or labels), and locks that name one. ``requeue``: publish the task of
+    every row that is put back. ``by``: who is named in the audit trail. ``pause``: seconds between the two looks.
+
+    Raises ``BackendUnavailable`` when the store or the database is down, and ``TaskLockError`` for arguments that
+    cannot be meant, ``TransactionOpen`` inside ``atomic()``. What was swept before that is swept.
+    """
+    asked = terms(dry_run, older_than, prefix, models, requeue, by, progress, pause)
+    from django_tasklock.celery.requeue import know_tasks
+
+    know_tasks()
+    notes = Notebook(dry_run)
+    try:
+        _sweep(get_backend(), asked, notes)
+    except (OperationalError, InterfaceError) as error:
+        raise BackendUnavailable(f"the database could not be asked: {error}") from error
+    report = notes.report()
+    if report.swept and not dry_run:
+        logger.info("sweep: %s", ", ".join(f"{kind} {one.acted}" for kind, one in report.tallies.items() if one.acted))
+    return report
+
+
+def _sweep(backend: Backend, asked: Terms, notes: Notebook) -> None:
+    guards = Guards(asked)
+    for alias in {router.db_for_write(model) for model in guards.entries}:
+        with durable(alias, "sweep"):  # what is put back must be committed before the lock goes
+            pass
+    for label in guards.unknown:
+        notes.leave_out(f"rows of {label}: there is no such model")
+    back = PutBack(asked)
+    unlisted = _cannot_list(backend)
+    if unlisted:
+        notes.leave_out(f"the index of locks: {unlisted}")
+    else:
+        if not asked.models:
+            sweep_entries(backend, asked, notes)
+        sweep_locks(backend, guards, back, asked, notes)
+    if asked.age is not None:
+        notes.leave_out("claimed rows without a lock: rows have no age")
+    elif not backend.across_processes:
+        notes.leave_out(f"claimed rows without a lock: {BLIND}")
+    else:
+        sweep_rows(Locks(backend, not unlisted), guards, back, asked, notes)
+    if asked.models:
+        notes.leave_out("expired entries and parked messages: they do not tell their model")
+    else:
+        from django_tasklock.operations.sweep.parked import sweep_parked
+
+        sweep_parked(asked, notes)
+
+
+def _cannot_list(backend: Backend) -> str:
+    """Why the store cannot list its locks; empty if it can."""
+    try:
+        backend.counts()
+    except BackendUnavailable:
+        raise
+    except TaskLockError as error:
+        return str(error)
+    return ""

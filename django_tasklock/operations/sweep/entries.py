@@ -1,0 +1,51 @@
+"""Index entries of locks that lapsed: forgotten in bulk, each after a look that is part of the same step."""
+
+from __future__ import annotations
+
+from django_tasklock.backends.base import Backend
+from django_tasklock.operations.sweep.report import Kind, Notebook
+from django_tasklock.operations.sweep.stream import of_kind
+from django_tasklock.operations.sweep.terms import Terms
+from django_tasklock.types import Query
+
+__all__ = ["sweep_entries"]
+
+AT_ONCE = 1000
+"""Entries in one step: the store serves nobody else meanwhile."""
+
+
+def sweep_entries(backend: Backend, terms: Terms, notes: Notebook) -> None:
+    """Forget them, or count them in a dry run. A lock that exists all the same is never touched."""
+    before = None
+    if terms.age is not None:
+        oldest = backend.page(Query("lapsed", limit=1)).records
+        if not oldest:
+            return
+        before = oldest[0].now - terms.age  # by the store's clock
+    if terms.dry_run:
+        _count(backend, before, terms, notes)
+        return
+    total = backend.counts().lapsed
+    offset = idle = 0
+    while idle < 2:  # a step whose entries all exist puts them where they belong, and is no end
+        pruned = backend.prune(AT_ONCE, lapsed_before=before, prefix=terms.prefix, offset=offset)
+        offset += pruned.kept
+        idle = 0 if any(pruned) else idle + 1
+        notes.count(Kind.EXPIRED, found=pruned.removed, acted=pruned.removed)
+        notes.looked_at["entries"] += sum(pruned)
+        terms.progress("entries", notes.looked_at["entries"], total)
+
+
+def _count(backend: Backend, before: int | None, terms: Terms, notes: Notebook) -> None:
+    if before is None and not terms.prefix:
+        number = backend.counts().lapsed
+        notes.looked_at["entries"] += number
+        notes.count(Kind.EXPIRED, found=number, acted=number)
+        return
+    for page in of_kind(backend, Query("lapsed", limit=AT_ONCE)):
+        old = [one for one in page if before is None or one.now + (one.ttl or 0) <= before]
+        number = sum(one.name.startswith(terms.prefix) for one in old)
+        notes.looked_at["entries"] += len(page)
+        notes.count(Kind.EXPIRED, found=number, acted=number)
+        if len(old) < len(page):
+            return  # the one that lapsed first comes first

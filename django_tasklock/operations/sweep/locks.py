@@ -1,0 +1,194 @@
+"""Held locks: without expiry, overdue, of dead processes, of finished rows, and of rows that others have claimed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from django_tasklock import holders
+from django_tasklock.backends.base import Backend
+from django_tasklock.conf import get_settings
+from django_tasklock.guards import Guarded
+from django_tasklock.operations.release import take_away
+from django_tasklock.operations.sweep.guarded import Guards, Side
+from django_tasklock.operations.sweep.putback import Back, PutBack
+from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
+from django_tasklock.operations.sweep.stream import PAGE, live_locks, of_kind, second_look
+from django_tasklock.operations.sweep.terms import Terms
+from django_tasklock.types import Query, Record
+
+__all__ = ["sweep_locks"]
+
+logger = logging.getLogger("django_tasklock")
+
+RENEWED = 20
+"""Milliseconds by which the end of a lease must have moved to be a renewal: stores round."""
+
+
+class Mark(NamedTuple):
+    """A lock at the first look."""
+
+    kind: Kind
+    why: str
+    record: Record
+
+
+def sweep_locks(backend: Backend, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
+    """Both looks, and what is done after the second one."""
+    for batch in second_look(_marks(backend, guards, terms, notes), terms.pause):
+        for start in range(0, len(batch), PAGE):
+            _again(batch[start : start + PAGE], backend, guards, back, terms, notes)
+
+
+def _marks(backend: Backend, guards: Guards, terms: Terms, notes: Notebook) -> Iterator[Mark]:
+    """The first look: what has no expiry, by an index of its own; then all that is held."""
+    counts = backend.counts()
+    unending: set[str] = set()
+    if counts.unending:
+        for page in of_kind(backend, Query("unending", limit=PAGE)):
+            unending |= {record.name for record in page}
+            yield from _judged(page, guards, terms)
+    for page in live_locks(backend):
+        notes.looked_at["locks"] += len(page)
+        terms.progress("locks", notes.looked_at["locks"], counts.live)
+        yield from _judged([record for record in page if record.name not in unending], guards, terms)
+
+
+def _judged(page: list[Record], guards: Guards, terms: Terms) -> Iterator[Mark]:
+    wanted = [record for record in page if terms.wants(record)]
+    sides = guards.sides(wanted)
+    for record in wanted:
+        found = judge(record, sides.get(record.holder.row), guards)
+        if found is not None:
+            yield Mark(*found, record)
+
+
+def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str] | None:
+    """The class of a lock, and the evidence; ``None``: nothing is wrong with it, as far as can be known."""
+    holder = record.holder
+    if record.token and not holder.kept and holders.alive(holder) is False:
+        return Kind.DEAD, f"process {holder.pid} on this machine is dead"
+    if record.ttl is None:
+        return Kind.NO_EXPIRY, "nothing but a release would end it"
+    if record.token and not holder.kept and record.until < record.now:
+        return Kind.OVERDUE, f"its timeout ended {(record.now - record.until) / 1000:.0f} s ago"
+    if side is None or side.row is None or side.row.token is None:
+        return None
+    if side.row.token == record.token:
+        return None
+    if side.row.token:
+        return Kind.DIFFERS, "its row is claimed by another token: whoever claimed it last is the one that may write"
+    if not guards.claimable(side):
+        return Kind.FINISHED, f"its row is not claimed any more, and {side.row.state!r}"
+    return None  # about to be claimed, or just given back
+
+
+def _again(batch: list[Mark], backend: Backend, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
+    """The second look at each, and its act: only if everything is as it was."""
+    seen = [backend.get(mark.record.name) for mark in batch]
+    sides = guards.sides(record for record in seen if record is not None)
+    for mark, now in zip(batch, seen, strict=True):
+        side = None if now is None else sides.get(now.holder.row)
+        if now is None or now.token != mark.record.token or not _still(mark, now, side, guards, backend):
+            notes.add(_finding(mark, Came.CHANGED, side, "it was no longer so at the second look"))
+            continue
+        notes.add(_act(mark, now, side, backend, guards, back, terms))
+    notes.write(terms.by)
+
+
+def _still(mark: Mark, now: Record, side: Side | None, guards: Guards, backend: Backend) -> bool:
+    found = judge(now, side, guards)
+    if found is None or found[0] is not mark.kind:
+        return False
+    if mark.kind in (Kind.DEAD, Kind.FINISHED) and _end(now) > _end(mark.record) + RENEWED:
+        return False  # somebody renews it
+    if mark.kind in (Kind.DIFFERS, Kind.FINISHED):  # a look at the lock, at the row, and at the lock: of one moment
+        after = backend.get(now.name)
+        return after is not None and after.token == now.token
+    return True
+
+
+def _end(record: Record) -> float:
+    return float("inf") if record.ttl is None else record.now + record.ttl
+
+
+def _act(
+    mark: Mark, now: Record, side: Side | None, backend: Backend, guards: Guards, back: PutBack, terms: Terms
+) -> Finding:
+    alive = holders.alive(now.holder)
+    if mark.kind is Kind.DIFFERS:
+        return _finding(mark, Came.KEPT, side, mark.why)
+    if mark.kind is Kind.FINISHED and (alive is True or now.holder.kept):
+        why = "its holder's process runs" if alive else "it is kept for a message that is on its way"
+        return _finding(mark, Came.KEPT, side, f"{mark.why}; but {why}")
+    if mark.kind is Kind.NO_EXPIRY:
+        ttl = _remaining(now)
+        why = f"{mark.why}: it ends in {ttl / 1000:.0f} s unless renewed"
+        if terms.dry_run:
+            return _finding(mark, Came.WOULD, side, why)
+        done = backend.bound(now.name, now.token, ttl)
+        return _finding(mark, Came.SWEPT if done else Came.CHANGED, side, why)
+    row = None if mark.kind is Kind.FINISHED or side is None else _row(side, now, guards, back)
+    if terms.dry_run:
+        came = (
+            back.would(side.model, [row], publish=alive is not True)
+            if row is not None and side is not None
+            else Back(False)
+        )
+        return _finding(mark, Came.WOULD, side, mark.why, came)
+    return _release(mark, now, side, row, alive, back, terms)
+
+
+def _remaining(record: Record) -> int:
+    """Milliseconds: what is left of its timeout, at least a lease; of a value that is not ours the whole timeout."""
+    hold, lease = get_settings().default_spans
+    return hold if not record.token else max(record.until - record.now, lease or hold)
+
+
+def _row(side: Side, record: Record, guards: Guards, back: PutBack) -> Guarded | None:
+    """The guard of a row that this lock's holder has claimed; ``None``: there is nothing to put back."""
+    if side.row is None or (side.row.token is not None and side.row.token != record.token):
+        return None
+    one = guards.of(side, record, back.publisher.task_of)
+    if one is None or (side.row.token is None and side.row.state != one.guard.claim_as):
+        return None
+    return one
+
+
+def _release(
+    mark: Mark,
+    now: Record,
+    side: Side | None,
+    row: Guarded | None,
+    alive: bool | None,
+    back: PutBack,
+    terms: Terms,
+) -> Finding:
+    """Row, then lock. With a task to be published it is the other way round: its worker is to find the lock free, and a
+    sweep that is killed in between leaves a claimed row without a lock, which the next one finds."""
+    came = Back(False)
+    first = terms.requeue and alive is not True
+    removed = bool(take_away(now)) if first else False
+    if row is not None and side is not None and (removed or not first):
+        came = back(side.model, side.pk, now.token, [row], publish=alive is not True, free=[now.name] if first else [])
+    if not first:
+        removed = bool(take_away(now))
+    if came.done or (removed and (row is None or came.why)):
+        return _finding(mark, Came.SWEPT, side, mark.why, came)
+    return _finding(mark, Came.CHANGED, side, "somebody else was first just now", came)
+
+
+def _finding(mark: Mark, came: Came, side: Side | None, why: str, back: Back | None = None) -> Finding:
+    back = back or Back(False)
+    return Finding(
+        kind=mark.kind,
+        came=came,
+        why=f"{why}; {back.why}" if back.why else why,
+        name=mark.record.name,
+        row=mark.record.holder.row,
+        holder=str(mark.record.holder),
+        put_back=back.done,
+        published=back.published,
+        unpublished=back.unpublished,
+    )

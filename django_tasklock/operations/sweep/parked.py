@@ -1,0 +1,53 @@
+"""Messages that are parked behind no lock: the wake-up that should have brought them back was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.core.exceptions import ImproperlyConfigured
+
+from django_tasklock.celery import stranded
+from django_tasklock.celery.stranded import Stranded
+from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
+from django_tasklock.operations.sweep.stream import second_look
+from django_tasklock.operations.sweep.terms import Terms
+
+__all__ = ["sweep_parked"]
+
+
+def sweep_parked(terms: Terms, notes: Notebook) -> None:
+    """Both looks; then each is promoted, as a worker would, which any number may try."""
+    try:
+        for batch in second_look(_marks(terms, notes), terms.pause):
+            for mark in batch:
+                notes.add(_again(mark, terms))
+            notes.write(terms.by)
+    except ImproperlyConfigured as error:
+        notes.leave_out(f"parked messages: {error}")
+
+
+def _marks(terms: Terms, notes: Notebook) -> Iterator[Stranded]:
+    for looked in stranded.look():
+        notes.looked_at["parked"] += 1
+        terms.progress("parked", notes.looked_at["parked"], None)
+        if looked is None or not looked.name.startswith(terms.prefix):
+            continue
+        if terms.age is None or looked.waited >= terms.age:
+            yield looked
+
+
+def _again(mark: Stranded, terms: Terms) -> Finding:
+    now = stranded.at(mark.key)
+    if now is None or now.row.task_id != mark.row.task_id or now.row.changed_at != mark.row.changed_at:
+        return _finding(mark, Came.CHANGED, "it was on its way at the second look, or its lock was held")
+    if terms.dry_run:
+        return _finding(mark, Came.WOULD, f"it has waited {mark.waited / 1000:.0f} s, and the lock is free")
+    if stranded.promote(mark.key):
+        return _finding(mark, Came.SWEPT, f"it has waited {mark.waited / 1000:.0f} s, and the lock is free")
+    if stranded.at(mark.key) is not None:
+        return _finding(mark, Came.KEPT, "it could not be sent: see the log")
+    return _finding(mark, Came.CHANGED, "somebody else promoted it just now")
+
+
+def _finding(mark: Stranded, came: Came, why: str) -> Finding:
+    return Finding(Kind.PARKED, came, why, name=mark.name, holder=f"{mark.row.task}[{mark.row.task_id}]")

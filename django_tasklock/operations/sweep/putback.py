@@ -1,0 +1,136 @@
+"""Putting a row back into a claimable state, and publishing its task again in the same transaction."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from django.db import Error, router
+from django.db.models import Model
+
+from django_tasklock.backends import get_backend
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.guards import Guarded, StateGuard, fence, fenced
+from django_tasklock.holders import me
+from django_tasklock.operations.sweep.guarded import put_back_to
+from django_tasklock.operations.sweep.terms import Terms
+from django_tasklock.transactions import durable
+from django_tasklock.types import Ask, Grant
+
+__all__ = ["Back", "PutBack"]
+
+logger = logging.getLogger("django_tasklock")
+
+MOMENT = 3000
+"""Milliseconds after which a lock that is held for a moment ends by itself."""
+
+
+class Back(NamedTuple):
+    """What came of it. ``done``: the row was put back; ``why``: what stood in the way."""
+
+    done: bool
+    published: str = ""
+    unpublished: str = ""
+    why: str = ""
+
+
+class PutBack:
+    """As often as one sweep needs it."""
+
+    def __init__(self, terms: Terms) -> None:
+        from django_tasklock.celery.requeue import Publisher
+
+        self.requeue = terms.requeue
+        self.publisher = Publisher()
+
+    def publishable(self, entries: list[Guarded], publish: bool) -> tuple[Guarded | None, str]:
+        """The guard whose task is to be published, or why none is: empty if that was not asked for."""
+        if not (self.requeue and publish):
+            return None, "its process still runs" if self.requeue else ""
+        tasks = {id(self.publisher.task_of(one.locked)): one for one in entries if self.publisher.task_of(one.locked)}
+        if len(tasks) > 1:
+            names = sorted(self.publisher.task_of(one.locked).name for one in tasks.values())
+            return None, f"it may have been claimed by any of {', '.join(names)}"
+        one = next(iter(tasks.values()), entries[0])
+        why = self.publisher.obstacle(one.locked, one.pk)
+        return (None, why) if why else (one, "")
+
+    def would(self, model: type[Model], entries: list[Guarded], *, publish: bool) -> Back:
+        """What ``__call__`` would come to: ``done`` as far as that can be told beforehand."""
+        one, why = self.publishable(entries, publish)
+        if put_back_to(entries[0].guard, fenced(model), published=one is not None) is None:
+            return Back(False, unpublished=why, why=_ALIKE)
+        return Back(True, unpublished=why)
+
+    def __call__(
+        self,
+        model: type[Model],
+        pk: Any,
+        token: str,
+        entries: list[Guarded],
+        *,
+        publish: bool,
+        free: Sequence[str] = (),
+    ) -> Back:
+        """Take the row from the claim with ``token``; only if it still has it. ``publish``: where that was asked for.
+
+        ``free``: the row's locks, which nobody has. Where the row has no token they are held for a moment, so that
+        nobody claims the row between the look at it and the UPDATE.
+
+        The message goes out before the commit and is run after it, so a sweep that is killed in between leaves nothing
+        that nobody works on: at worst a message too many, which the lock and the guard turn away.
+        """
+        one, why = self.publishable(entries, publish)
+        guard = (one or entries[0]).guard
+        state = put_back_to(guard, fenced(model), published=one is not None)
+        if state is None:
+            return Back(False, unpublished=why, why=_ALIKE)
+        if free and not fenced(model):
+            with _held(free) as ours:
+                return self._do(model, pk, token, one, guard, state, why) if ours else Back(False)
+        return self._do(model, pk, token, one, guard, state, why)
+
+    def _do(
+        self, model: type[Model], pk: Any, token: str, one: Guarded | None, guard: StateGuard, state: Any, why: str
+    ) -> Back:
+        if one is None:
+            return Back(fence(model, pk, guard, token, state), unpublished=why)
+        due = 0.0
+        sent = ""
+        try:
+            with durable(router.db_for_write(model), f"put {model._meta.label} {pk!r} back"):
+                if not fence(model, pk, guard, token, state):
+                    return Back(False)
+                sent, due = self.publisher.publish(one.locked, one.pk, pk)
+        except (Error, TaskLockError):
+            raise  # of the database or the store: nothing else would fare better
+        except Exception as error:
+            logger.warning(
+                "%s %r: its task was not published, so the row stays as it is: %r", model._meta.label, pk, error
+            )
+            return Back(False, unpublished=str(error) or repr(error), why="its task could not be published")
+        if time.monotonic() >= due:  # the message may have been run, and turned away, before the commit
+            sent, _ = self.publisher.publish(one.locked, one.pk, pk)
+        return Back(True, published=sent)
+
+
+@contextmanager
+def _held(names: Sequence[str]) -> Iterator[bool]:
+    """Whether all are ours meanwhile. Not for long: a sweep that is killed here holds nobody up."""
+    backend, token, taken = get_backend(), os.urandom(16).hex(), []
+    try:
+        for name in sorted(names):
+            if not isinstance(backend.acquire(Ask(name, token, MOMENT, MOMENT, me())), Grant):
+                break
+            taken.append(name)
+        yield len(taken) == len(names)
+    finally:
+        for name in taken:
+            backend.release(name, token)
+
+
+_ALIKE = "its state is claimable already, and without a token nothing tells it from a row that was put back"

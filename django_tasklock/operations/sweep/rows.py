@@ -1,0 +1,171 @@
+"""Claimed rows without a live lock: their workers died, and their locks lapsed or were lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from django.db.models import Model, QuerySet
+
+from django_tasklock.backends.base import Backend
+from django_tasklock.guards import Guarded
+from django_tasklock.operations.rows import lock_name
+from django_tasklock.operations.sweep.guarded import Guards, Row, alike, claiming, everything, read, rows_in
+from django_tasklock.operations.sweep.putback import Back, PutBack
+from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
+from django_tasklock.operations.sweep.stream import live_locks, second_look
+from django_tasklock.operations.sweep.terms import Terms
+
+__all__ = ["Locks", "sweep_rows"]
+
+PAGE = 1000
+"""Rows read by one query."""
+CANNOT_LIST = "the store cannot list its locks, so one of another name cannot be ruled out"
+
+
+class Mark(NamedTuple):
+    """A claimed row at the first look."""
+
+    model: type[Model]
+    entries: list[Guarded]
+    row: Row
+    names: tuple[str, ...]
+    """Of the locks that go with it, as far as the primary key alone tells them."""
+    known: bool
+    """Whether these are all that a task would take without being told otherwise."""
+
+    @property
+    def name(self) -> str:
+        """That of its lock; empty if it may be one of several, or is not known."""
+        return self.names[0] if self.known and len(self.names) == 1 else ""
+
+    @property
+    def field(self) -> str:
+        """The state column."""
+        return self.entries[0].guard.field
+
+    @property
+    def called(self) -> str:
+        """As ``Holder.row`` calls it."""
+        return f"{self.model._meta.label_lower}:{self.row.pk}"
+
+
+class Locks:
+    """The live locks, as far as they say anything of a row."""
+
+    def __init__(self, backend: Backend, listed: bool) -> None:
+        self.backend = backend
+        self.listed = listed
+        """Whether the store can list them."""
+
+    def named(self, mark: Mark) -> bool:
+        """Whether a lock that goes with the row is held, by whomever."""
+        return any(self.backend.get(name) is not None for name in mark.names)
+
+    def missing(self, marks: list[Mark]) -> list[Mark]:
+        """Those that no live lock has anything to do with: neither by its name, nor by its token, nor by its row."""
+        left = [mark for mark in marks if not self.named(mark)]
+        if not left or not self.listed:
+            return left
+        tokens = {mark.row.token for mark in left if mark.row.token}
+        rows = {mark.called for mark in left}
+        met: set[str] = set()
+        for page in live_locks(self.backend):
+            met |= {record.token for record in page if record.token in tokens}
+            met |= {record.holder.row for record in page if record.holder.row in rows}
+        return [mark for mark in left if mark.row.token not in met and mark.called not in met]
+
+
+def sweep_rows(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
+    """Both looks, and what is done after the second one.
+
+    A row is looked at before its lock: who has claimed it had the lock before, and has it until the row is closed.
+    """
+    for batch in second_look(_marks(locks, guards, back, terms, notes), terms.pause):
+        still = _unchanged(batch)
+        abandoned = {mark.called for mark in locks.missing(still)}
+        same = {mark.called for mark in still}
+        for mark in batch:
+            if mark.called not in same:
+                notes.add(_finding(mark, Came.CHANGED, "the row was no longer so at the second look"))
+            elif mark.called not in abandoned:
+                notes.add(_finding(mark, Came.CHANGED, "it had a live lock at the second look"))
+            else:
+                notes.add(_act(mark, locks, back, terms))
+        notes.write(terms.by)
+
+
+def _marks(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> Iterator[Mark]:
+    for model, field, where, entries in guards.claims():
+        for rows in _pages(model, everything(model).filter(where), field):
+            notes.looked_at["rows"] += len(rows)
+            terms.progress("rows", notes.looked_at["rows"], None)
+            yield from locks.missing(list(_wanted(model, entries, rows, back, terms)))
+
+
+def _wanted(
+    model: type[Model], every: list[Guarded], rows: Iterable[Row], back: PutBack, terms: Terms
+) -> Iterator[Mark]:
+    for row in rows:
+        entries = claiming(every, row)
+        if row.token is None and not terms.requeue and not back.would(model, entries, publish=False).done:
+            continue  # claimable already: there is nothing to put back
+        names = {lock_name(one, row.pk) for one in entries}
+        known = None not in names
+        if row.token is None and not known:
+            continue  # nothing tells whether it is worked on
+        mark = Mark(model, entries, row, tuple(name for name in names if name is not None), known)
+        if not terms.prefix or any(name.startswith(terms.prefix) for name in mark.names):
+            yield mark
+
+
+def _pages(model: type[Model], claimed: QuerySet[Model], field: str) -> Iterator[list[Row]]:
+    """Claimed rows in order of their primary keys: each page is one query by an index, wherever the last one ended."""
+    claimed = claimed.order_by("pk")
+    page = rows_in(model, field, claimed[:PAGE])
+    while page:
+        yield page
+        page = rows_in(model, field, claimed.filter(pk__gt=page[-1].pk)[:PAGE]) if len(page) == PAGE else []
+
+
+def _unchanged(batch: list[Mark]) -> list[Mark]:
+    """Those whose rows have the state and the token that were seen at first."""
+    now: dict[str, Row] = {}
+    groups: dict[tuple[type[Model], str], list[Mark]] = {}
+    for mark in batch:
+        groups.setdefault((mark.model, mark.field), []).append(mark)
+    for (model, field), marks in groups.items():
+        label = model._meta.label_lower
+        now |= {f"{label}:{row.pk}": row for row in read(model, field, [mark.row.pk for mark in marks])}
+    return [mark for mark in batch if now.get(mark.called) == mark.row]
+
+
+def _act(mark: Mark, locks: Locks, back: PutBack, terms: Terms) -> Finding:
+    if not alike(mark.entries):
+        return _finding(mark, Came.KEPT, "several guards claim rows like this, and put them back differently")
+    if not locks.listed and (not mark.known or any(isinstance(one.locked, type) for one in mark.entries)):
+        return _finding(mark, Came.KEPT, CANNOT_LIST)
+    if terms.dry_run:
+        came = back.would(mark.model, mark.entries, publish=True)
+        return _finding(mark, Came.WOULD if came.done else Came.KEPT, came.why or _WHY, came)
+    came = back(mark.model, mark.row.pk, mark.row.token or "", mark.entries, publish=True, free=mark.names)
+    if came.done:
+        return _finding(mark, Came.SWEPT, _WHY, came)
+    return _finding(mark, Came.KEPT if came.why else Came.CHANGED, came.why or "it changed hands just now", came)
+
+
+_WHY = "claimed, and no live lock has its token or its row"
+
+
+def _finding(mark: Mark, came: Came, why: str, back: Back | None = None) -> Finding:
+    back = back or Back(False)
+    return Finding(
+        kind=Kind.ABANDONED,
+        came=came,
+        why=why,
+        name=mark.name,
+        row=mark.called,
+        put_back=back.done,
+        published=back.published,
+        unpublished=back.unpublished,
+    )

@@ -1,0 +1,76 @@
+"""What a sweep was asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from django.apps import apps
+from django.db.models import Model
+
+from django_tasklock.conf import Duration, get_settings, milliseconds
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.names import strip_prefix
+from django_tasklock.operations.views import Actor
+from django_tasklock.types import Record
+
+__all__ = ["Progress", "Terms", "terms"]
+
+Progress = Callable[[str, int, int | None], object]
+"""Is told what is looked at, how many were, and how many there are, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The arguments of ``sweep()``, checked."""
+
+    dry_run: bool
+    age: int | None
+    """Milliseconds that a lock must have been held, or an entry lapsed."""
+    prefix: str
+    models: frozenset[str]
+    """Labels in lower case; empty: all."""
+    requeue: bool
+    by: Actor
+    pause: float
+    progress: Progress
+
+    def wants(self, record: Record) -> bool:
+        """Whether a held lock is one of those that were asked for."""
+        if not record.name.startswith(self.prefix):
+            return False
+        if self.models and record.holder.row.partition(":")[0] not in self.models:
+            return False
+        return self.age is None or (bool(record.token) and record.now - record.at >= self.age)
+
+
+def terms(
+    dry_run: bool,
+    older_than: Duration | None,
+    prefix: str,
+    models: Iterable[type[Model] | str],
+    requeue: bool,
+    by: Actor,
+    progress: Progress | None,
+    pause: float,
+) -> Terms:
+    """The terms, or ``TaskLockError`` for what cannot be meant."""
+    if not 0 <= pause < math.inf:
+        raise TaskLockError(f"pause must be a number of seconds, 0 or more, not {pause!r}")
+    labels = set()
+    for model in models:
+        try:
+            labels.add((apps.get_model(model) if isinstance(model, str) else model)._meta.label_lower)
+        except (LookupError, ValueError) as error:
+            raise TaskLockError(f"there is no model {model!r}: {error}") from error
+    return Terms(
+        dry_run=dry_run,
+        age=None if older_than is None else milliseconds(older_than, "older_than"),
+        prefix=strip_prefix(prefix, get_settings().KEY_PREFIX),
+        models=frozenset(labels),
+        requeue=requeue,
+        by=by,
+        pause=pause,
+        progress=progress or (lambda what, done, total: None),
+    )

@@ -1,0 +1,280 @@
+"""Releasing and asking through the admin: whom it hits, whom it must not hit, and what is said."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.messages import get_messages
+from django.db import connections
+from django.test import Client
+
+from django_tasklock import StateGuard, current_claim, model_lock, operations
+from django_tasklock.backends import get_backend
+from django_tasklock.exceptions import BackendUnavailable, StaleClaim, TaskLockError
+from django_tasklock.operations import Outcome, Result, acts
+from tests.support.admin_pages import LIST, acts_on, page_of
+from tests.support.guards import elsewhere
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.admin_fixtures"]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis, pytest.mark.usefixtures("admin_settings")]
+
+
+def said(answer: Any) -> list[tuple[str, str]]:
+    """The messages of an answer: level and text."""
+    return [(message.level_tag, str(message)) for message in get_messages(answer.wsgi_request)]
+
+
+def hidden(page: Any, name: str) -> str:
+    """What a form would send back for a hidden field."""
+    return re.search(rf'name="{name}"[^>]* value="([^"]*)"', page.text)[1]
+
+
+def test_release_names_the_holder_then_releases(operator: Client, take) -> None:
+    """The page says who loses it; the answer that it did."""
+    take("a")
+    page = operator.get(page_of("a", "release"))
+    assert "worker-1:42" in page.text
+    answer = acts_on(operator, "a", fingerprint=hidden(page, "fingerprint"))
+    assert answer.status_code == 302
+    assert answer["Location"] == page_of("a")
+    assert said(answer) == [("success", "The lock “a” was released.")]
+    assert get_backend().get("a") is None
+
+
+def test_a_reason_is_asked_for(operator: Client, take) -> None:
+    """Without one nothing happens, and the page says what is missing; what was chosen is kept."""
+    known = take("a")
+    answer = acts_on(operator, "a", fingerprint=known, reason="  ")
+    assert answer.status_code == 200
+    assert 'class="errorlist"' in answer.text
+    assert hidden(answer, "fingerprint") == known
+    assert get_backend().get("a") is not None
+
+
+def test_it_changed_hands_between_looking_and_releasing(operator: Client, take) -> None:
+    """Gold standard 8.43: the newer holder is never released by a page that showed the older one."""
+    shown = take("a", "old")
+    page = operator.get(page_of("a", "release"))
+    get_backend().remove("a", "old")
+    take("a", "new")
+    answer = acts_on(operator, "a", fingerprint=hidden(page, "fingerprint"))
+    [(level, text)] = said(answer)
+    assert level == "warning"
+    assert "changed hands" in text
+    assert get_backend().get("a").token == "new"
+    answer = operator.post(page_of("a", "ask"), {"fingerprint": shown})
+    assert "changed hands" in said(answer)[-1][1]
+    assert not get_backend().get("a").asked
+
+
+@pytest.mark.parametrize("data", [{}, {"fingerprint": ""}, {"fingerprint": "0" * 12}])
+def test_without_the_fingerprint_nobody_is_released(operator: Client, take, data: dict[str, str]) -> None:
+    """A form that was built by hand must not mean "whoever has it"."""
+    take("a")
+    acts_on(operator, "a", **data)
+    operator.post(page_of("a", "ask"), data)
+    record = get_backend().get("a")
+    assert record is not None
+    assert not record.asked
+
+
+def test_it_was_given_back_meanwhile(operator: Client, take) -> None:
+    """Nothing to do, and so it is said."""
+    known = take("a", "t")
+    get_backend().remove("a", "t")
+    [(level, text)] = said(acts_on(operator, "a", fingerprint=known))
+    assert level == "warning"
+    assert "nobody holds" in text
+    page = operator.get(page_of("a", "release"))
+    assert page.status_code == 200
+    assert 'id="tasklock-free"' in page.text
+    assert "<form" not in page.text.split('id="content-main"')[1]
+
+
+def test_asking(operator: Client, take) -> None:
+    """A note on the lock, which stays with its holder; the page says since when."""
+    known = take("a")
+    answer = operator.post(page_of("a", "ask"), {"fingerprint": known, "reason": "deploy"})
+    assert said(answer)[0][0] == "success"
+    assert get_backend().get("a").asked
+    assert "asked to give it back" in operator.get(LIST).text
+    assert [(act.action, act.reason) for act in acts("a")] == [("ask", "deploy")]
+
+
+# Guarded rows
+
+GUARD = StateGuard(field="status", claim_from=["uploading", "processing"], claim_as="processing", failed="failed")
+
+
+@model_lock(Video, "admin:video:{video_id}", guard=GUARD, pk="video_id")
+def process(video_id: int, during: Any) -> None:
+    """Somebody looks at the admin meanwhile; then the body writes to its row."""
+    during()
+    current_claim().update(progress=50)
+
+
+def test_a_guarded_row_is_fenced_and_left_as_chosen(operator: Client, locks: None) -> None:
+    """Gold standard 8.43: the old holder runs on, and what it writes is refused."""
+    row = Video.objects.create()
+
+    def during() -> None:
+        name = f"admin:video:{row.pk}"
+        page = elsewhere(lambda: operator.get(page_of(name)))
+        text = page.text
+        assert f"testapp.video:{row.pk}" in text
+        assert "row and lock belong together" in text
+        fingerprint = page.context["lock"].fingerprint
+        assert text.count(fingerprint) >= 2, "both sides show the token, as a fingerprint"
+        form = elsewhere(lambda: operator.get(page_of(name, "release")))
+        assert re.findall(r'<option value="(\w+)"', form.text) == ["processing", "uploading", "failed"]
+        answer = elsewhere(lambda: acts_on(operator, name, fingerprint=fingerprint, row_state="failed"))
+        assert answer.status_code == 302
+        assert "taken from the old holder" in said(answer)[0][1]
+
+    with pytest.raises(StaleClaim):
+        process(row.pk, during)
+    row.refresh_from_db()
+    assert (row.status, row.progress, row.lock_token) == ("failed", 0, "")
+
+
+def test_a_state_that_is_none_is_refused_before_anything_is_done(operator: Client, locks: None) -> None:
+    """The form's own choices only."""
+    row = Video.objects.create()
+
+    def during() -> None:
+        name = f"admin:video:{row.pk}"
+        shown = elsewhere(lambda: operator.get(page_of(name))).context["lock"].fingerprint
+        answer = elsewhere(lambda: acts_on(operator, name, fingerprint=shown, row_state="ready"))
+        assert answer.status_code == 200
+        assert 'class="errorlist"' in answer.text
+        assert get_backend().get(name) is not None
+
+    process(row.pk, during)
+    row.refresh_from_db()
+    assert row.progress == 50
+
+
+def test_requests_in_transactions(operator: Client, locks: None) -> None:
+    """With ATOMIC_REQUESTS the row must still be committed before the lock goes."""
+    row = Video.objects.create()
+
+    def during() -> None:
+        name = f"admin:video:{row.pk}"
+        shown = elsewhere(lambda: operator.get(page_of(name))).context["lock"].fingerprint
+
+        def release() -> Any:
+            connections["default"].settings_dict["ATOMIC_REQUESTS"] = True
+            try:
+                return acts_on(operator, name, fingerprint=shown)
+            finally:
+                connections["default"].settings_dict["ATOMIC_REQUESTS"] = False
+
+        assert elsewhere(release).status_code == 302
+        assert get_backend().get(name) is None
+
+    with pytest.raises(StaleClaim):
+        process(row.pk, during)
+
+
+# Several at once
+
+
+def test_several_with_one_confirmation(operator: Client, take) -> None:
+    """Ticked, confirmed once, released; one that changed hands is left alone, and both is said."""
+    picks = [f"{take(name, name)} {name}" for name in ("a", "b", "c:1/x")]
+    page = operator.post(f"{LIST}release/", {"lock": picks, "q": "x", "from": "0", "reason": 'no "confirm" with it'})
+    assert page.status_code == 200
+    assert re.findall(r'name="lock" value="([^"]*)"', page.text) == picks
+    assert page.text.count("worker-1:42") == 3
+    assert all(get_backend().get(name) for name in ("a", "b", "c:1/x")), "a page that asks does nothing"
+    get_backend().remove("b", "b")
+    take("b", "newer")
+    answer = operator.post(f"{LIST}release/", {"lock": picks, "confirm": "yes", "reason": "deploy", "q": "x"})
+    assert answer.status_code == 302
+    assert answer["Location"] == f"{LIST}?q=x"
+    assert said(answer) == [
+        ("success", "2 locks were released."),
+        ("warning", "1 lock changed hands since the page was shown, and was left alone."),
+    ]
+    assert get_backend().get("b").token == "newer"
+    assert get_backend().get("a") is None
+    assert acts("c:1/x")[0].reason == "deploy"
+
+
+def test_the_confirmation_leaves_out_what_changed_hands(operator: Client, take) -> None:
+    """It names them, apart."""
+    page = operator.post(f"{LIST}release/", {"lock": [f"{take('a')} a", "000000000000 b", "junk", f"x {'y' * 300}"]})
+    assert len(re.findall(r'name="lock"', page.text)) == 1
+    assert 'id="tasklock-changed"' in page.text
+
+
+def test_nothing_ticked(operator: Client, locks: None) -> None:
+    """Back to the list, with a sentence."""
+    answer = operator.post(f"{LIST}release/", {"o": "left"})
+    assert answer["Location"] == f"{LIST}?o=left"
+    assert said(answer) == [("warning", "No lock was selected.")]
+
+
+def test_several_without_a_reason(operator: Client, take) -> None:
+    """Asked for again, with all that was ticked."""
+    answer = operator.post(f"{LIST}release/", {"lock": f"{take('a')} a", "confirm": "yes"})
+    assert answer.status_code == 200
+    assert 'class="errorlist"' in answer.text
+    assert 'name="lock"' in answer.text
+    assert get_backend().get("a") is not None
+
+
+def test_the_store_goes_down_in_the_middle(operator: Client, take, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was done is said, and how much was not."""
+    picks = [f"{take(name)} {name}" for name in ("a", "b", "c")]
+    release = operations.release_lock
+
+    def first_only(name: str, **options: Any) -> Any:
+        if name != "a":
+            raise BackendUnavailable("gone")
+        return release(name, **options)
+
+    monkeypatch.setattr(operations, "release_lock", first_only)
+    answer = operator.post(f"{LIST}release/", {"lock": picks, "confirm": "yes", "reason": "x"})
+    assert said(answer) == [
+        ("success", "1 lock was released."),
+        ("error", "The lock store cannot be reached. 2 locks were not released, as far as is known."),
+    ]
+
+
+def test_the_way_back_leads_nowhere_else(operator: Client, take) -> None:
+    """Whatever the form carries, the answer leads to our own list."""
+    data = {"lock": f"{take('a')} a", "confirm": "yes", "reason": "x", "next": "//evil.example", "q": "//evil.example"}
+    assert operator.post(f"{LIST}release/", data)["Location"].startswith(f"{LIST}?q=%2F%2Fevil")
+
+
+def test_the_lock_goes_while_the_row_is_fenced(operator: Client, take, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not "nothing was done": the row was taken."""
+    known = take("a")
+
+    def overtaken(name: str, **options: Any) -> Result:
+        return Result(name, Outcome.CHANGED_HANDS, None, True)
+
+    monkeypatch.setattr(operations, "release_lock", overtaken)
+    [(level, text)] = said(acts_on(operator, "a", fingerprint=known))
+    assert level == "warning"
+    assert "was taken from the old holder" in text
+
+
+def test_what_operations_refuse_is_said(operator: Client, take, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The states of a row may be others in the process that answers."""
+    known = take("a")
+
+    def refuse(name: str, **options: Any) -> Result:
+        raise TaskLockError("row_state must be another")
+
+    monkeypatch.setattr(operations, "release_lock", refuse)
+    for answer in (
+        acts_on(operator, "a", fingerprint=known),
+        operator.post(f"{LIST}release/", {"lock": f"{known} a", "confirm": "yes", "reason": "x"}),
+    ):
+        assert answer.status_code == 302
+        assert said(answer)[-1] == ("error", "Nothing was done: row_state must be another")

@@ -1,0 +1,443 @@
+"""What the admin's pages show: of one lock, of many, of none, and when the store cannot say."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from html import unescape
+from typing import Any
+
+import pytest
+import redis
+from django.test import Client
+
+from django_tasklock import StateGuard, TaskLock, model_lock, operations
+from django_tasklock.admin import LockAdmin
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.models import ParkedMessage
+from django_tasklock.operations import Actor
+from tests.support.admin_pages import LIST, Reader, page_of, token_of, words
+from tests.support.redis_server import free_port
+from tests.support.stores import an_ask, eventually
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.admin_fixtures"]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis, pytest.mark.usefixtures("admin_settings")]
+
+MARKUP = "<script>alert('1')</script>&<b>\"x\"</b>"
+
+
+GUARD = StateGuard(field="status", claim_from=["uploading"], claim_as="processing")
+
+
+@model_lock(Video, "pages:{video_id}", guard=GUARD, pk="video_id")
+def process(video_id: int) -> None:
+    """So that a guard of the model is known."""
+
+
+def listed(client: Client, query: str = "") -> list[str]:
+    """The names in the list, in order."""
+    text = client.get(LIST + query).text
+    cells = re.findall(r'<th role="rowheader".*?</th>', text, re.DOTALL)
+    return [words(cell).strip() for cell in cells]
+
+
+# The list
+
+
+def test_a_lock_in_the_list(operator: Client, take) -> None:
+    """Name, state, holder, task with its id, held for, time left, row; the names of columns as well."""
+    row = Video.objects.create(status="processing")
+    take("video:1", row=f"testapp.video:{row.pk}", task_id="id-of-task")
+    text = words(operator.get(LIST).text)
+    for part in ("video:1", "● live", "worker-1:42", "videos.process", "id-of-task", "0 s", "59 min", "lease: 59 s"):
+        assert part in text, part
+    assert f"testapp.video:{row.pk}" in text
+    assert "1 lock" in text
+
+
+def test_states_are_told_in_words_and_counted(operator: Client, take, settings: Any) -> None:
+    """Each state, its filter and its count; never by colour alone."""
+    take("live")
+    take("expiring", ttl=5_000)
+    take("orphaned", ttl=1)
+    take("unending")
+    with redis.Redis.from_url(settings.TASKLOCK["LOCATION"]) as by_hand:
+        by_hand.persist("task_lock:unending")
+        assert operator.get(page_of("unending")).context["lock"].state == "no_expiry"  # and found out
+    text = operator.get(LIST).text
+    assert 'id="tasklock-states"' in text
+    assert listed(operator, "?state=orphaned") == ["orphaned"]
+    assert listed(operator, "?state=expiring") == ["expiring"]
+    assert set(listed(operator)) == {"live", "expiring", "unending"}
+    assert "◐ expiring" in words(operator.get(LIST).text)
+    assert "○ orphaned" in words(operator.get(f"{LIST}?state=orphaned").text)
+    counts = words(re.search(r'<nav id="tasklock-states".*?</nav>', text, re.DOTALL)[0])
+    assert "all live 3" in counts
+    assert "expiring 1" in counts
+    assert "orphaned 1" in counts
+
+
+def test_search_and_filters(operator: Client, take) -> None:
+    """By a part of the name, literally; by the whole name of the task; by whether somebody waits."""
+    take("video:1")
+    take("video:2", task="videos.other")
+    take("100%_[*]", task="x")
+    assert set(listed(operator, "?q=video")) == {"video:1", "video:2"}
+    assert listed(operator, "?q=%25_%5B*") == ["100%_[*]"]
+    assert listed(operator, "?q=.*") == []
+    assert listed(operator, "?task=videos.other") == ["video:2"]
+    assert listed(operator, "?task=videos.othe") == []
+    assert listed(operator, "?waiting=1") == []
+    assert "No lock is like that." in words(operator.get(f"{LIST}?waiting=1").text)
+
+
+def test_order(operator: Client, take) -> None:
+    """The longest held come first; both columns sort both ways, and say so to screen readers."""
+    for name, hold in (("a", 3_000_000), ("b", 1_000_000), ("c", 2_000_000)):
+        take(name, hold=hold)
+        before = get_backend().get(name).now
+        while get_backend().get(name).now == before:
+            pass  # the next one is a millisecond younger
+    assert listed(operator) == ["a", "b", "c"]
+    assert listed(operator, "?o=-age") == ["c", "b", "a"]
+    assert listed(operator, "?o=left") == ["b", "c", "a"]
+    assert listed(operator, "?o=-left") == ["a", "c", "b"]
+    for query, sorts in (("", ["descending"]), ("?o=-age", ["ascending"]), ("?o=left", ["ascending"])):
+        assert re.findall(r'aria-sort="(\w+)"', operator.get(LIST + query).text) == sorts
+    assert "aria-sort" not in operator.get(f"{LIST}?state=orphaned").text
+
+
+def test_pages(operator: Client, take, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Following the links visits each lock once; a page beyond the end is the last one."""
+    monkeypatch.setattr(LockAdmin, "list_per_page", 3)
+    for number in range(8):
+        take(f"lock:{number}")
+    seen, url = [], ""
+    while True:
+        text = operator.get(LIST + url).text
+        seen += listed(operator, url)
+        following = re.search(r'id="tasklock-next" rel="next" href="([^"]*)"', text)
+        if following is None:
+            break
+        url = unescape(following[1])
+    assert sorted(seen) == [f"lock:{number}" for number in range(8)]
+    assert "7 to 8 of 8 locks" in words(text)
+    assert "Page 3 of 3" in words(text)
+    assert listed(operator, "?from=3000") == listed(operator, "?from=6")
+    assert 'id="tasklock-last"' in operator.get(LIST).text
+    assert len(listed(operator, "?q=lock&from=3")) == 3, "a search goes on where it was"
+
+
+@pytest.mark.parametrize(
+    "query", ["from=-1", "from=x", "from=" + "9" * 400, "from=²", "o=x", "state=x", "q=%00", "p=1"]
+)
+def test_nonsense_in_the_address(operator: Client, take, query: str) -> None:
+    """It is left out; nobody gets an error for it."""
+    take("a")
+    assert operator.get(f"{LIST}?{query}").status_code == 200
+
+
+def test_the_fragment_is_the_part_that_changes(operator: Client, take) -> None:
+    """The very same list, without the page around it, so that the two cannot drift apart."""
+    take("a")
+    part = operator.get(f"{LIST}?fragment=1").text.strip()
+    assert part.startswith('<div id="tasklock-list"')
+    assert "<html" not in part
+    assert words(part).replace("0 s", "") in words(operator.get(LIST).text).replace("0 s", "")
+    assert 'id="tasklock-one"' in operator.get(page_of("a") + "?fragment=1").text
+
+
+def test_nothing_is_locked(operator: Client, locks) -> None:
+    """A sentence, not an empty table."""
+    text = operator.get(LIST).text
+    assert "Nothing is locked right now." in text
+    assert "<table" not in re.sub(r"<nav.*?</nav>", "", text, flags=re.DOTALL).split('id="content"')[1]
+
+
+def test_a_page_of_the_list_costs_the_same_whatever_is_held(
+    operator: Client, take, django_assert_max_num_queries: Any
+) -> None:
+    """No query per row."""
+    for number in range(60):
+        take(f"lock:{number}", row=f"testapp.video:{number}")
+    with django_assert_max_num_queries(5):
+        operator.get(LIST)
+
+
+# One lock
+
+
+def test_everything_known_of_a_lock(operator: Client, take) -> None:
+    """Facts, why it is so, who was refused, both sides of the row."""
+    row = Video.objects.create(status="processing", lock_token=token_of("video:1"), lock_epoch=7)
+    known = take("video:1", row=f"testapp.video:{row.pk}")
+    get_backend().acquire(
+        an_ask("video:1", holder='{"host": "late", "pid": 7, "task": "videos.other", "task_id": "i9"}')
+    )
+    page = operator.get(page_of("video:1")).text
+    text = words(page)
+    for part in ("video:1", "worker-1:42", "videos.process", known, "late:7", "videos.other", "i9"):
+        assert part in text, part
+    assert re.search(r"Epoch 7\b", text)
+    assert text.count(known) >= 3, "of the lock, and on both sides of the comparison"
+    assert "row and lock belong together" in text
+    for heading in ("The guarded row", "Why calls were skipped", "The lock", "History"):
+        assert heading in text, heading
+    explanation = words(re.search(r'id="tasklock-explanation">.*?</div>', page, re.DOTALL)[0])
+    assert "worker-1:42" in explanation
+
+
+def test_a_free_name_has_a_page(operator: Client, locks) -> None:
+    """What was looked up is said to be free, with its history."""
+    operations.release_lock("x", by=Actor("somebody"))
+    answer = operator.get(page_of("nobody:has/it"))
+    assert answer.status_code == 200
+    text = words(answer.text)
+    assert "nobody:has/it" in text
+    assert "free" in text
+    assert 'id="tasklock-release"' not in answer.text
+
+
+@pytest.mark.parametrize(
+    "name", ["order:1/x", "a b", "../../etc", ".", "..", "%2e", "_2E", "é", "视频:1", "?q#x", "a\\b", MARKUP, "a" * 200]
+)
+def test_names_find_their_page(operator: Client, take, name: str) -> None:
+    """Through the list's link, through looking it up, and through the release."""
+    known = take(name)
+    link = unescape(re.search(r'class="tasklock-name"><a href="([^"]*)"', operator.get(LIST).text)[1])
+    assert "/./" not in link
+    assert "/../" not in link
+    assert operator.get(link).context["detail"].name == name
+    looked_up = operator.get(f"{LIST}look-up/", {"name": name})
+    assert looked_up.status_code == 302
+    assert looked_up["Location"] == link
+    operator.post(link.removesuffix("change/") + "release/", {"fingerprint": known, "reason": "x"})
+    assert get_backend().get(name) is None
+
+
+def test_a_name_with_the_prefix_is_the_same_lock(operator: Client, take) -> None:
+    """What ``redis-cli`` shows can be typed."""
+    take("6")
+    assert operator.get(f"{LIST}look-up/", {"name": "task_lock:6"})["Location"] == page_of("6")
+
+
+@pytest.mark.parametrize("name", ["", " ", "a" * 300, "a\x00b", "a\nb"])
+def test_what_cannot_be_a_name(operator: Client, locks, name: str) -> None:
+    """404 by address, a sentence where it was typed."""
+    if name.strip():
+        assert operator.get(page_of(name)).status_code == 404
+    answer = operator.get(f"{LIST}look-up/", {"name": name}, follow=True)
+    assert answer.redirect_chain == [(LIST, 302)]
+    assert 'class="warning"' in answer.text
+
+
+def test_markup_is_shown_as_text(operator: Client, take) -> None:
+    """In names, holders, tasks, reasons, rows, refused calls (gold standard 8.42)."""
+    known = take(MARKUP, host=MARKUP, task=MARKUP, task_id=MARKUP, row=f"{MARKUP}:{MARKUP}")
+    get_backend().acquire(an_ask(MARKUP, holder='{"host": "<script>1", "pid": 1, "task": "<script>2"}'))
+    operations.ask_to_release(MARKUP, by=Actor(MARKUP), reason=MARKUP)
+    pages = [
+        operator.get(LIST),
+        operator.get(f"{LIST}?fragment=1"),
+        operator.get(LIST, {"q": "script", "task": MARKUP}),
+        operator.get(page_of(MARKUP)),
+        operator.get(page_of(MARKUP, "release")),
+        operator.get(page_of(MARKUP, "ask")),
+        operator.post(f"{LIST}release/", {"lock": f"{known} {MARKUP}"}),
+        operator.post(f"{LIST}release/", {"lock": f"wrong {MARKUP}"}),
+        operator.post(page_of(MARKUP, "release"), {"fingerprint": "wrong", "reason": MARKUP}, follow=True),
+    ]
+    for page in pages:
+        assert page.status_code == 200
+        assert "<script>alert" not in page.text
+        assert "<script>1" not in page.text
+        assert "<b>" not in page.text
+        assert Reader(page.text).refused() == []
+        assert MARKUP in words(page.text)
+
+
+def test_no_token_is_ever_shown(operator: Client, take) -> None:
+    """Only fingerprints: with a token one could release from anywhere."""
+    row = Video.objects.create(status="processing", lock_token="SECRET", lock_epoch=7)
+    known = take("a", "SECRET", row=f"testapp.video:{row.pk}")
+    assert "The guarded row" in operator.get(page_of("a")).text
+    for url in (LIST, page_of("a"), page_of("a", "release"), page_of("a", "ask")):
+        assert "SECRET" not in operator.get(url).text, url
+    operator.post(page_of("a", "release"), {"fingerprint": known, "reason": "x"})
+    assert "SECRET" not in operator.get(page_of("a")).text
+
+
+# Policy, labels
+
+
+def all_pages(client: Client, name: str, known: str) -> dict[str, Any]:
+    """One answer of each kind."""
+    return {
+        "list": client.get(LIST),
+        "lock": client.get(page_of(name)),
+        "free": client.get(page_of("free")),
+        "release": client.get(page_of(name, "release")),
+        "nothing to release": client.get(page_of("free", "release")),
+        "ask": client.get(page_of(name, "ask")),
+        "selected": client.post(f"{LIST}release/", {"lock": f"{known} {name}"}),
+        "wrong": client.post(page_of(name, "release"), {"fingerprint": known}),
+    }
+
+
+def test_a_strict_content_security_policy_is_kept(operator: Client, take) -> None:
+    """No inline script, style or handler anywhere in our pages."""
+    for what, answer in all_pages(operator, "a", take("a")).items():
+        assert Reader(answer.text).refused() == [], what
+
+
+def test_our_files_carry_the_nonce_where_there_is_one(operator: Client, take, settings: Any) -> None:
+    """Django 6 puts it into the context; a policy of nonces alone must do."""
+    processors = pytest.importorskip("django.template.context_processors")
+    if not hasattr(processors, "csp"):
+        pytest.skip("Django 5.2 knows no nonce")
+    options = settings.TEMPLATES[0]["OPTIONS"]
+    options = {"context_processors": [*options["context_processors"], "django.template.context_processors.csp"]}
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "OPTIONS": options}]
+    settings.MIDDLEWARE = ["django.middleware.csp.ContentSecurityPolicyMiddleware", *settings.MIDDLEWARE]
+    settings.SECURE_CSP = {"script-src": ["<CSP_NONCE_SENTINEL>"], "style-src": ["<CSP_NONCE_SENTINEL>"]}
+    answer = operator.get(LIST)
+    [nonce] = re.findall(r"script-src 'nonce-([^']*)'", answer["Content-Security-Policy"])
+    ours = [attrs for tag, attrs in Reader(answer.text).elements if "/tasklock/admin." in str(attrs.values())]
+    assert len(ours) == 2
+    assert all(attrs["nonce"] == nonce for attrs in ours)
+
+
+def test_every_field_has_a_label_and_ids_are_unique(operator: Client, take) -> None:
+    """For screen readers."""
+    for what, answer in all_pages(operator, "a", take("a")).items():
+        elements = Reader(answer.text.split('id="content"')[1]).elements
+        labelled = {attrs.get("for") for tag, attrs in elements if tag == "label"}
+        for tag, attrs in elements:
+            if tag in ("input", "select", "textarea") and attrs.get("type") not in ("hidden", "submit"):
+                assert "aria-label" in attrs or attrs.get("id") in labelled, (what, attrs)
+        ids = [attrs["id"] for tag, attrs in elements if attrs.get("id")]
+        assert len(ids) == len(set(ids)), (what, ids)
+        assert sum(tag == "h1" for tag, _ in Reader(answer.text).elements) == 1, what
+
+
+# The store
+
+
+def test_the_store_is_down(operator: Client, settings: Any) -> None:
+    """503 and a sentence; no traceback, nothing of where the store is, and when to try again."""
+    port = free_port()
+    settings.TASKLOCK = {"LOCATION": f"redis://:hunter2@127.0.0.1:{port}/0"}
+    for url in (LIST, f"{LIST}?fragment=1", page_of("a"), page_of("a", "release"), page_of("a", "ask")):
+        answer = operator.get(url)
+        assert answer.status_code == 503, url
+        assert answer["Retry-After"] == "10"
+        assert 'id="tasklock-store-down"' in answer.text
+        assert str(port) not in answer.text
+        assert "hunter2" not in answer.text
+    data = {"lock": "x a", "reason": "x", "fingerprint": "x", "confirm": "yes"}
+    for url in (page_of("a", "release"), page_of("a", "ask")):
+        answer = operator.post(url, data)
+        assert answer.status_code == 503
+        assert "look at the lock once it answers" in answer.text
+    assert operator.post(f"{LIST}release/", {"lock": "x a"}).status_code == 503
+
+
+def test_a_store_that_cannot_list(operator: Client, settings: Any) -> None:
+    """A plain cache: why there is no list, and a way to the page of a name."""
+    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.cache.CacheBackend", "LOCATION": "locmem"}
+    answer = operator.get(LIST)
+    assert answer.status_code == 200
+    assert 'id="tasklock-cannot-list"' in answer.text
+    assert 'id="tasklock-look-up"' in answer.text
+    with TaskLock("a", lease=None):
+        found = operator.get(f"{LIST}look-up/", {"name": "a"}, follow=True)
+        assert found.status_code == 200
+        assert found.context["detail"].lock is not None
+
+
+# Why it is as it is
+
+
+def park(name: str) -> None:
+    """A message that waits for the lock, as Celery's half of the package keeps it."""
+    now = int(time.time() * 1000)
+    ParkedMessage.objects.create(
+        key=key_of(name),
+        name=name,
+        ticket=1,
+        mode="queue",
+        state="parked",
+        task="videos.parked",
+        task_id="id-of-parked",
+        message=json.dumps({"name": name}),
+        parked_at=now,
+        changed_at=now,
+    )
+
+
+CASES = ["live", "expiring", "unending", "orphaned", "by hand", "asked", "parked", "refused", "free"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_page_says_why(operator: Client, take, settings: Any, case: str) -> None:
+    """Gold standard 8.46: for every class of state there is a sentence, beside the word for the state."""
+    with redis.Redis.from_url(settings.TASKLOCK["LOCATION"]) as by_hand:
+        if case == "by hand":
+            by_hand.set("task_lock:a", "somebody")
+        elif case != "free":
+            take("a", ttl={"expiring": 5_000, "orphaned": 1}.get(case, 60_000))
+        if case == "unending":
+            by_hand.persist("task_lock:a")
+    if case == "asked":
+        operations.ask_to_release("a", by=Actor("somebody"), reason="a deploy")
+    if case == "parked":
+        park("a")
+    if case == "refused":
+        get_backend().acquire(an_ask("a", holder='{"host": "late", "pid": 7, "task": "videos.late", "task_id": "i9"}'))
+    page = operator.get(page_of("a")).text
+    state, *shown = {
+        "live": ["● live", "worker-1:42", "If its holder dies"],
+        "expiring": ["◐ expiring", "worker-1:42"],
+        "unending": ["∞ no expiry", "It has no expiry"],
+        "orphaned": ["○ orphaned", "It is free", "The last hold"],
+        "by hand": ["∞ no expiry", "by other means than this library"],
+        "asked": ["● live", "was asked", "asked for it", "a deploy"],
+        "parked": ["● live", "1 message is parked behind it", "videos.parked", "id-of-parked"],
+        "refused": ["● live", "Why calls were skipped", "late:7", "videos.late", "i9"],
+        "free": ["○ free", "Nobody has this lock."],
+    }[case]
+    assert state in words(page)
+    assert words(re.search(r'id="tasklock-explanation">.*?</div>', page, re.DOTALL)[0]).strip()
+    for part in shown:
+        assert part in words(page), part
+    assert ('id="tasklock-release"' in page) is (case not in ("free", "orphaned"))
+
+
+def test_those_behind_it_are_counted(operator: Client, take) -> None:
+    """A caller that waits in its process, and messages that are parked."""
+    take("a", "t")
+    take("b")
+    park("a")
+    waiter = threading.Thread(target=TaskLock("a", lease=None).acquire, kwargs={"blocking": True})
+    waiter.start()
+    try:
+        eventually(lambda: listed(operator, "?waiting=1") == ["a"])
+        assert "1 waiting, 1 parked" in words(operator.get(LIST).text)
+    finally:
+        get_backend().remove("a", "t")
+        waiter.join(30)
+
+
+def test_a_lock_that_outlived_its_code(operator: Client, take) -> None:
+    """Gold standard 8.45: its task and model are gone from the project; it is listed, explained and released."""
+    known = take("old:1", task="removed.tasks.thing", row="removed.thing:1")
+    assert listed(operator, "?task=removed.tasks.thing") == ["old:1"]
+    page = words(operator.get(page_of("old:1")).text)
+    assert "removed.thing:1" in page
+    assert "no guard is known here" in page
+    operator.post(page_of("old:1", "release"), {"fingerprint": known, "reason": "its code is gone"})
+    assert get_backend().get("old:1") is None

@@ -1,0 +1,202 @@
+"""The pages on an admin site of a project's own, on guarded models' pages, and under another theme."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from django_tasklock import StateGuard, TaskLock, model_lock
+from django_tasklock.admin import LockAdmin
+from django_tasklock.backends import get_backend
+from django_tasklock.models import Lock
+from tests.support.admin_pages import LIST, words
+from tests.support.admin_sites import VideoAdmin, operators
+from tests.support.redis_server import free_port
+from tests.testapp.models import PlainVideo, Video
+
+pytest_plugins = ["tests.support.admin_fixtures"]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.redis,
+    pytest.mark.usefixtures("admin_settings"),
+]
+
+GUARD = StateGuard(field="status", claim_from=["uploading"], claim_as="processing")
+OURS = "/operators/tasklock/lock/"
+
+
+@model_lock(Video, "panel:{video_id}", guard=GUARD, pk="video_id")
+def process(video_id: int) -> None:
+    """Its lock goes by the primary key alone."""
+
+
+@model_lock(PlainVideo, "panel:{kind}:{video_id}", guard=GUARD, pk="video_id")
+def process_kind(kind: str, video_id: int) -> None:
+    """Its lock does not."""
+
+
+def links(text: str) -> list[str]:
+    """Where a page leads or sends its forms."""
+    return re.findall(r'(?:href|action)="([^"]*)"', text)
+
+
+# A site of one's own
+
+
+def test_the_default_site_has_it_without_being_asked() -> None:
+    """Autodiscovery imports the package."""
+    assert isinstance(admin.site._registry[Lock], LockAdmin)
+
+
+def test_all_links_stay_on_the_site(visitor, take) -> None:
+    """Nothing leads from a project's own site to the default one."""
+    client = visitor("root")
+    row = Video.objects.create(status="processing")
+    known = take("a", row=f"testapp.video:{row.pk}")
+    for url in (OURS, f"{OURS}a/change/", f"{OURS}a/release/", f"{OURS}a/ask/", f"{OURS}?q=none"):
+        page = client.get(url)
+        assert page.status_code == 200
+        assert "Operators" in page.text
+        assert [link for link in links(page.text) if link.startswith("/admin/")] == [], url
+    assert f"/operators/testapp/video/{row.pk}/change/" in client.get(OURS).text
+    assert "/testapp/video/" not in client.get(LIST).text, "which is registered here, and not there"
+    answer = client.post(f"{OURS}release/", {"lock": f"{known} a", "confirm": "yes", "reason": "x"})
+    assert answer["Location"] == OURS
+    assert get_backend().get("a") is None
+    assert client.get(f"{OURS}a/delete/")["Location"] == f"{OURS}a/release/"
+
+
+def test_a_row_is_linked_for_those_who_may_see_it(visitor, take) -> None:
+    """Registered is not enough."""
+    row = Video.objects.create(status="processing")
+    take("a", row=f"testapp.video:{row.pk}")
+    client = visitor("viewer")
+    link = f"/operators/testapp/video/{row.pk}/change/"
+    for url in (OURS, f"{OURS}a/change/"):
+        assert link not in client.get(url).text
+        assert f"testapp.video:{row.pk}" in words(client.get(url).text)
+    permission = Permission.objects.get(codename="view_video", content_type__app_label="testapp")
+    User.objects.get(username="viewer").user_permissions.add(permission)
+    for url in (OURS, f"{OURS}a/change/"):
+        assert link in client.get(url).text
+
+
+@pytest.mark.parametrize("row", ["testapp.video", "nothing.here:1", "junk:1", ":", "testapp.note:1", "testapp.video:"])
+def test_a_row_that_cannot_be_found(visitor, take, row: str) -> None:
+    """Its holder may run a newer version of the project, or have written nonsense."""
+    take("a", row=row)
+    client = visitor("root")
+    for url in (OURS, f"{OURS}a/change/", f"{OURS}a/release/"):
+        assert client.get(url).status_code == 200
+
+
+# The panel
+
+
+def panel(client: Client, row: Any) -> str:
+    """What a guarded row's page says of its lock."""
+    page = client.get(f"/operators/testapp/video/{row.pk}/change/")
+    assert page.status_code == 200
+    found = re.search(r'id="tasklock-panel".*?</div>', page.text, re.DOTALL)
+    return words(found[0]) if found else ""
+
+
+def test_the_panel_says_who_works_on_the_row(visitor, take) -> None:
+    """And leads to the lock."""
+    client = visitor("root")
+    row = Video.objects.create()
+    assert "free" in panel(client, row)
+    take(f"panel:{row.pk}")
+    assert "live" in panel(client, row)
+    assert "worker-1:42" in panel(client, row)
+    page = client.get(f"/operators/testapp/video/{row.pk}/change/").text
+    assert f'href="{OURS}panel_3A{row.pk}/change/"' in page
+    assert "tasklock/admin.css" in page
+
+
+def test_the_panel_is_for_those_who_may_see_locks(visitor) -> None:
+    """For others the page is as it was."""
+    row = Video.objects.create()
+    client = visitor("staff")
+    permission = Permission.objects.get(codename="change_video", content_type__app_label="testapp")
+    User.objects.get(username="staff").user_permissions.add(permission)
+    assert panel(client, row) == ""
+
+
+def test_saving_a_page_with_the_panel(visitor, take) -> None:
+    """It is no field; and there is none on the page that adds a row."""
+    client = visitor("root")
+    row = Video.objects.create()
+    data = {"status": "ready", "progress": "3", "hls_file": "x"}
+    assert client.post(f"/operators/testapp/video/{row.pk}/change/", data).status_code == 302
+    row.refresh_from_db()
+    assert row.status == "ready"
+    assert "tasklock-panel" not in client.get("/operators/testapp/video/add/").text
+
+
+def test_the_panel_when_the_store_is_down(visitor, settings: Any) -> None:
+    """The row's page is no worse for it."""
+    settings.TASKLOCK = {"LOCATION": f"redis://127.0.0.1:{free_port()}/0"}
+    row = Video.objects.create()
+    assert "cannot be reached" in panel(visitor("root"), row)
+
+
+def test_the_panel_asks_the_store_once(visitor, take, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the admin asks for fieldsets."""
+    from django_tasklock import operations
+
+    asked = []
+    get_lock = operations.get_lock
+
+    def counted(name: str) -> Any:
+        asked.append(name)
+        return get_lock(name)
+
+    monkeypatch.setattr(operations, "get_lock", counted)
+    row = Video.objects.create()
+    panel(visitor("root"), row)
+    assert f"panel:{row.pk}" in asked
+    assert len(asked) == len(set(asked)), "once for each lock that goes with this model"
+
+
+def test_a_lock_that_depends_on_more_than_the_row(visitor, locks: None) -> None:
+    """Said, instead of a lock that is none."""
+
+    row_admin = VideoAdmin(PlainVideo, operators)
+    request = visitor("root").get(OURS).wsgi_request
+    row = PlainVideo.objects.create()
+    [*_, (_, options)] = row_admin.get_fieldsets(request, row)
+    assert "depends on more" in str(options["description"])
+
+
+# Another theme
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("unfold") is None and os.environ.get("CI") != "true", reason="needs django-unfold")
+def test_under_unfold(tmp_path: Any) -> None:
+    """All pages render there, with the site and the model admin of that theme."""
+    with TaskLock("unfold:1", lease=None):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "tests.support.unfold_visit"],
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "tests.settings_unfold",
+                "UNFOLD_DATABASE": f"{tmp_path}/db",
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == ["list", "fragment", "lock", "free", "release", "ask", "selected", "panel"]
