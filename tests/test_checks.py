@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from django.core.checks import run_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import connection, models
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q
+from django.db.models.functions import Lower
 from django.test.utils import isolate_apps
 
 from django_tasklock import StateGuard, guards, model_lock
@@ -22,12 +25,23 @@ from tests.support.guards import GUARD, MEMORY
 from tests.testapp.models import Note, PlainVideo, Video
 
 BACKENDS = "django_tasklock.backends"
+ELSEWHERE = "redis://127.0.0.1:1/0"
+DJANGO_REDIS, DJANGO = "django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"
+SHARDED = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
+SECRET = "3q8nDkYH2rTtVb5mXw9LpZc7FsJ4aGeU"  # 32 characters
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     """No guard but those that the test registers."""
     monkeypatch.setattr(guards, "_registered", [])
+
+
+@pytest.fixture(autouse=True)
+def apart(settings):
+    """The locks in a Redis of their own, where nobody is: no cache that could be cleared is there."""
+    settings.TASKLOCK = {"LOCATION": ELSEWHERE}
+    settings.CACHES = {**settings.CACHES, "default": settings.CACHES["locmem"]}
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +60,9 @@ def found(*ids: str):
 class TestSettings:
     def test_nothing_to_say(self, settings):
         found()
-        settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0", "TIMEOUT": 60, "LEASE": 5.5}
+        settings.TASKLOCK = {"LOCATION": ELSEWHERE, "TIMEOUT": 60, "LEASE": 5.5}
+        found()
+        settings.TASKLOCK = {"LOCATION": ELSEWHERE, "API_KEYS": {"grafana": SECRET}, "API_KEY_IN_QUERY": False}
         found()
         del settings.TASKLOCK
         found()
@@ -64,6 +80,15 @@ class TestSettings:
             ({"KEY_PREFIX": "locks"}, "end with a colon", "task_lock:"),
             ({"BACKEND": 5}, "must be a non-empty text", "None"),
             ([("TIMEOUT", 5)], "must be a dict, not list", "TASKLOCK = {...}"),
+            ({"API_KEY": {}}, "no setting 'API_KEY'", "Did you mean 'API_KEYS'?"),
+            ({"API_KEY_IN_QUERY": 1}, "TASKLOCK['API_KEY_IN_QUERY'] must be True or False, not 1", "False"),
+            ({"API_KEYS": [SECRET]}, "must be a dict of names and secrets, not list", "'grafana'"),
+            ({"API_KEYS": SECRET}, "must be a dict of names and secrets, not str", "'grafana'"),
+            ({"API_KEYS": {"grafana": None}}, "['grafana'] is no text but NoneType", "'grafana'"),
+            ({"API_KEYS": {"grafana": SECRET.encode()}}, "['grafana'] is no text but bytes", "'grafana'"),
+            ({"API_KEYS": {"grafana": "  "}}, "['grafana'] is empty", "'grafana'"),
+            ({"API_KEYS": {"": SECRET}}, "a name that is no text, or empty (str)", "'grafana'"),
+            ({"API_KEYS": {7: SECRET}}, "a name that is no text, or empty (int)", "'grafana'"),
         ],
     )
     def test_e001(self, settings, given, what, hint):
@@ -72,6 +97,7 @@ class TestSettings:
         assert message.is_serious()
         assert what in message.msg
         assert hint in message.hint
+        assert SECRET not in str(message)
 
     def test_every_mistake_is_found_at_once(self, settings):
         settings.TASKLOCK = {"TIMOUT": 5, "LEASE": "x", "ON_CONFLICT": "y"}
@@ -82,6 +108,56 @@ class TestSettings:
         with pytest.raises(SystemCheckError, match=r"tasklock\.E001.*TIMOUT"):
             call_command("check")
 
+    @pytest.mark.parametrize("given", [{"LEASE": 1}, {"LEASE": timedelta(milliseconds=900), "TIMEOUT": 5}])
+    def test_w006_a_lease_that_one_slow_answer_outlasts(self, settings, given):
+        settings.TASKLOCK = {"LOCATION": ELSEWHERE, **given}
+        (message,) = found("W006")
+        assert not message.is_serious()
+        assert "one slow answer" in message.msg
+        assert "1.5 s or more" in message.hint
+
+    @pytest.mark.parametrize("given", [{"LEASE": 1.5}, {"LEASE": 1, "TIMEOUT": 1}])
+    def test_a_lease_that_works_or_is_never_renewed(self, settings, given):
+        settings.TASKLOCK = {"LOCATION": ELSEWHERE, **given}
+        found()
+
+
+class TestKeys:
+    @pytest.fixture
+    def keys(self, settings):
+        def give(query=False, **keys):
+            settings.TASKLOCK = {"LOCATION": ELSEWHERE, "API_KEYS": keys, "API_KEY_IN_QUERY": query}
+
+        return give
+
+    def test_w008_a_key_that_can_be_guessed(self, keys):
+        keys(grafana=SECRET[:31], curl=SECRET)
+        (message,) = found("W008")
+        assert message.msg == "TASKLOCK['API_KEYS']['grafana'] has 31 characters: it can be guessed."
+        assert "secrets.token_urlsafe(32)" in message.hint
+        assert SECRET[:31] not in str(message)
+
+    def test_w008_a_key_of_two_names(self, keys):
+        keys(grafana=SECRET, curl=SECRET, other=SECRET[::-1])
+        first, second = found("W008", "W008")
+        assert ("'grafana'" in first.msg, "'curl'" in second.msg) == (True, True)
+        assert "the audit trail cannot tell" in first.msg
+        assert SECRET not in f"{first}{second}"
+
+    def test_w008_name_and_secret_in_each_others_place(self, keys):
+        keys(**{SECRET: "grafana"})
+        (message,) = found("W008")
+        assert SECRET not in str(message)
+
+    def test_w009_keys_in_addresses(self, keys, settings):
+        keys(True, grafana=SECRET)
+        (message,) = found("W009")
+        assert "access logs" in message.msg
+        assert "header" in message.hint
+        assert SECRET not in str(message)
+        settings.TASKLOCK = {"LOCATION": ELSEWHERE, "API_KEY_IN_QUERY": True}
+        found()  # nobody has a key
+
 
 class TestBackend:
     @pytest.mark.parametrize(
@@ -91,6 +167,10 @@ class TestBackend:
             ({"BACKEND": f"{BACKENDS}.redis.Redis"}, "cannot be imported"),
             ({"BACKEND": f"{BACKENDS}.get_backend"}, "is not a Backend class"),
             ({"LOCATION": "nowhere"}, "neither a CACHES alias (known: 'core'"),
+            ({"LOCATION": "redis://:hush@host:port/0"}, "does not lead to a Redis (ValueError)"),
+            ({"LOCATION": "redis://:hu/sh@host/0"}, "does not lead to a Redis (ValueError)"),
+            ({"LOCATION": "reddis://:hush@host/0"}, "neither a CACHES alias"),
+            ({"BACKEND": f"{BACKENDS}.redis.RedisBackend", "LOCATION": "locmem"}, "which has no single Redis primary"),
             ({"BACKEND": f"{BACKENDS}.cache.CacheBackend", "LOCATION": "nowhere"}, "'nowhere'"),
         ],
     )
@@ -100,6 +180,23 @@ class TestBackend:
         assert message.is_serious()
         assert what in message.msg
         assert "TASKLOCK" in message.hint
+        assert "hu" not in message.msg.replace("which has no", "")  # of a password
+
+    @pytest.mark.parametrize(
+        ("alias", "what"),
+        [
+            ({"BACKEND": DJANGO_REDIS}, "Missing connections string"),
+            ({"BACKEND": DJANGO}, "does not lead to a Redis"),
+            ({"BACKEND": "redis_cache.RedisCache", "LOCATION": ELSEWHERE}, "Could not find backend"),
+            ({"BACKEND": DJANGO_REDIS, "LOCATION": ELSEWHERE, "OPTIONS": SHARDED}, "has no single Redis primary"),
+        ],
+        ids=["no LOCATION", "no LOCATION either", "not installed", "sharded"],
+    )
+    def test_e002_an_alias_that_leads_to_no_redis(self, settings, alias, what):
+        settings.CACHES = {**settings.CACHES, "locks": alias}
+        settings.TASKLOCK = {"LOCATION": "locks"}
+        (message,) = found("E002")
+        assert what in message.msg
 
     @pytest.mark.parametrize(
         ("alias", "what"),
@@ -123,9 +220,10 @@ class TestBackend:
         assert "DatabaseCache on" in message.msg
         assert message.hint == "Use the database backend instead."
 
-    @pytest.mark.parametrize("alias", ["default", "core"])
-    def test_a_cache_that_can_lock(self, settings, alias):
-        settings.TASKLOCK = {"BACKEND": f"{BACKENDS}.cache.CacheBackend", "LOCATION": alias}
+    @pytest.mark.parametrize("kind", [DJANGO_REDIS, DJANGO])
+    def test_a_cache_that_can_lock(self, settings, kind):
+        settings.CACHES = {**settings.CACHES, "locks": {"BACKEND": kind, "LOCATION": ELSEWHERE}}
+        settings.TASKLOCK = {"BACKEND": f"{BACKENDS}.cache.CacheBackend", "LOCATION": "locks"}
         found()
 
     def test_w002_this_process_only(self, settings):
@@ -154,7 +252,6 @@ class TestGuards:
         guard(exclude=Q(hls_file__isnull=False)).register(Video)
         guard(exclude={"note__text": "taken down"}).register(Video)
         guard(exclude=Exists(Note.objects.filter(video=OuterRef("pk")))).register(Video)
-        guard(field="progress", claim_from=[0], claim_as=1).register("testapp.Video")
         found()
 
     def test_a_decorator_registers_its_guard(self):
@@ -216,7 +313,7 @@ class TestGuards:
     @isolate_apps("tests.testapp")
     def test_an_abstract_base_and_a_proxy_are_no_such_thing(self):
         class Recorded(GuardedModel):
-            status = models.CharField(max_length=20)
+            status = models.CharField(max_length=20, db_index=True)
 
             class Meta:
                 abstract = True
@@ -244,10 +341,85 @@ class TestGuards:
         assert "guarded by its state alone" in message.msg
         assert "django_tasklock.models.GuardedModel" in message.hint
 
+    def test_w007_rows_that_no_index_finds_once_for_each(self):
+        for _ in range(2):
+            guard(field="progress", claim_from=[0], claim_as=1).register("testapp.PlainVideo")
+        (_, message) = found("W003", "W007")
+        assert not message.is_serious()
+        assert message.obj is PlainVideo
+        assert message.msg.startswith("No index of testapp.PlainVideo begins with 'progress'")
+        assert 'models.Index(fields=["progress"])'.replace('"', "'") in message.hint
+
+    @pytest.mark.parametrize(
+        ("meta", "helps"),
+        [
+            ({"indexes": [models.Index(fields=["state", "title"], name="one")]}, True),
+            ({"indexes": [models.Index(fields=["-state"], name="one")]}, True),
+            ({"indexes": [models.Index(F("state").desc(), name="one")]}, True),
+            ({"indexes": [models.Index(fields=["id"], name="one", condition=Q(state__in=["running"]))]}, True),
+            ({"constraints": [models.UniqueConstraint(fields=["state"], name="one")]}, True),
+            ({"unique_together": [("state", "title")]}, True),
+            ({"indexes": [models.Index(fields=["title", "state"], name="one")]}, False),
+            ({"indexes": [models.Index(Lower("state"), name="one")]}, False),
+            ({"indexes": [models.Index(fields=["title"], name="one", condition=Q(title="x"))]}, False),
+            ({"constraints": [models.CheckConstraint(condition=~Q(state=""), name="one")]}, False),
+        ],
+        ids=str,
+    )
+    @isolate_apps("tests.testapp")
+    def test_which_indexes_find_the_rows(self, meta, helps):
+        class Film(models.Model):
+            state = models.CharField(max_length=20)
+            title = models.CharField(max_length=20)
+
+            Meta = type("Meta", (), {"app_label": "testapp", **meta})
+
+        guard(field="state").register(Film)
+        found(*(["W003"] if helps else ["W003", "W007"]))
+
+    @pytest.mark.parametrize(
+        ("index", "helps"),
+        [
+            (models.Index(fields=["lock_token"], name="one"), True),
+            (models.Index(fields=["id"], name="one", condition=~Q(lock_token="")), True),
+            (models.Index(fields=["state"], name="one"), False),
+        ],
+        ids=str,
+    )
+    @isolate_apps("tests.testapp")
+    def test_of_columns_of_its_own_the_token_is_to_be_found(self, index, helps):
+        class Film(models.Model):
+            state = models.CharField(max_length=20)
+            lock_token = models.CharField(max_length=64, default="")
+            lock_epoch = models.BigIntegerField(default=0)
+
+            class Meta:
+                app_label = "testapp"
+                indexes = [index]
+
+        guard(field="state").register(Film)
+        found(*([] if helps else ["W007"]))
+
 
 def test_all_are_registered_under_one_tag():
-    ours = [check for check in django_checks.registry.registry.get_checks() if TAG in getattr(check, "tags", ())]
-    assert sorted(check.__name__ for check in ours) == ["check_backend", "check_guards", "check_settings"]
+    registry = django_checks.registry.registry
+    always, all_of_them = (
+        sorted(one.__name__ for one in registry.get_checks(deploy) if TAG in getattr(one, "tags", ()))
+        for deploy in (False, True)
+    )
+    assert always == ["check_api_keys", "check_backend", "check_guards", "check_settings", "check_shared"]
+    assert set(all_of_them) - set(always) == {"check_store", "check_tables", "check_unguarded"}
+
+
+def test_each_is_documented():
+    """Every id that the code can give has a row, and no other has; those that ask a server are named apart."""
+    code = "".join(path.read_text() for path in (ROOT / "django_tasklock" / "checks").glob("*.py"))
+    text = (ROOT / "docs" / "checks.md").read_text()
+    given = set(re.findall(r'id="(tasklock\.[EWI]\d{3})"', code))
+    rows = re.findall(r"^\| (tasklock\.[EWI]\d{3}) \|", text, re.MULTILINE)
+    assert sorted(set(rows)) == sorted(rows), "a row twice"
+    assert set(rows) == given
+    assert set(re.findall(r"tasklock\.[EWI]\d{3}", text)) == given
 
 
 def test_loading_the_app_asks_nothing_of_anybody():
@@ -269,11 +441,32 @@ from django.conf import settings
 
 settings.configure(
     INSTALLED_APPS=["django.contrib.contenttypes", "django_tasklock"],
-    CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}},
+    CACHES={
+        "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"},
+        "locks": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://somewhere:1/1"},
+        "watched": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": "redis://service/0",
+            "OPTIONS": {
+                "CLIENT_CLASS": "django_redis.client.SentinelClient",
+                "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+                "CONNECTION_POOL_CLASS": "redis.sentinel.SentinelConnectionPool",
+                "SENTINELS": [("somewhere.else", 1)],
+            },
+        },
+        "core": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:1/3"},
+    },
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nonexistent/db"}},
 )
 django.setup()
 from django.core.checks import run_checks
 
-assert run_checks(tags=["tasklock"]) == []
+from django.test import override_settings
+
+for location, ids in {
+    "default": ["tasklock.W004"], "locks": [], "watched": [], "redis://somewhere:1/1": ["tasklock.W004"], "core": [],
+}.items():
+    with override_settings(TASKLOCK={"LOCATION": location}):
+        assert [one.id for one in run_checks(tags=["tasklock"])] == ids, location
+assert run_checks()  # and none of Django's own needs it
 """

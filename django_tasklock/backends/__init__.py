@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -47,8 +48,9 @@ def resolve(settings: Settings) -> str:
     caches = getattr(django_settings, "CACHES", {})
     if settings.LOCATION not in caches:
         known = ", ".join(sorted(map(repr, caches))) or "none"
+        shown = re.sub(r"//.*@", "//...@", settings.LOCATION)  # a URL with a slip in its scheme has a password
         raise ImproperlyConfigured(
-            f"TASKLOCK['LOCATION'] {settings.LOCATION!r} is neither a CACHES alias (known: {known}) nor a redis:// URL"
+            f"TASKLOCK['LOCATION'] {shown!r} is neither a CACHES alias (known: {known}) nor a redis:// URL"
         )
     engine = str(caches[settings.LOCATION].get("BACKEND", ""))
     return REDIS if "redis" in engine.lower() else DATABASE

@@ -32,7 +32,7 @@ def holder_of(data: object) -> Holder:
 
 def text_of(holder: Holder) -> str:
     """A holder as ``holder_of`` reads it."""
-    return json.dumps({key: value for key, value in asdict(holder).items() if value})
+    return json.dumps({key: value for key, value in asdict(holder).items() if value}, separators=(",", ":"))
 
 
 def _number(value: object) -> int:

@@ -10,6 +10,11 @@ local function owned(value, token)
   return string.sub(value, 11, 11 + #token) == token .. '"'
 end
 
+-- Whether a value was put there by other means: its token is '' to whoever looks.
+local function foreign(value)
+  return not string.find(value, '^{"token":"[^"]+"')
+end
+
 local function clock()
   local t = redis.call('TIME')
   return t[1] * 1000 + (t[2] - t[2] % 1000) / 1000, t

@@ -48,4 +48,11 @@ else -- whoever wonders why it was refused asks within the hour
   redis.call('LTRIM', KEYS[7], 0, 4)
   redis.call('PEXPIRE', KEYS[7], 3600000)
 end
-return {redis.call('PTTL', key), value, now}
+local left = redis.call('PTTL', key)
+if foreign(value) then -- whom it holds up shall find it listed
+  local ends = left < 0 and '+inf' or now + left
+  redis.call('ZADD', KEYS[2], 'NX', ends, key)
+  redis.call('ZADD', KEYS[5], 'NX', now, key)
+  redis.call('ZADD', KEYS[6], 'NX', ends, key)
+end
+return {left, value, now}

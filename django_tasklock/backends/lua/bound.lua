@@ -6,7 +6,7 @@ local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then value = '' end -- not a text: not our value
 if not value or redis.call('PTTL', KEYS[1]) ~= -1 then return 0 end
 if ARGV[1] == '' then
-  if string.sub(value, 1, 10) == '{"token":"' then return 0 end
+  if not foreign(value) then return 0 end
 elseif not owned(value, ARGV[1]) then
   return 0
 end

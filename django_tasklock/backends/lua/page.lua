@@ -16,26 +16,27 @@ if index == KEYS[1] then
   if which == 'lapsed' then low, high = '-inf', string.format('%.0f', now) end
 end
 
--- Milliseconds left of a lock as its index has it, and whether it belongs where it was found.
+-- Milliseconds left of a lock, and whether it belongs where it was found. What was done to it by hand puts it
+-- elsewhere in the index by expiry: to where this reading has been, or is still to come.
 local function judge(key, score, value)
-  if which == 'lapsed' then
-    if not value then return score - now, true end
-    local left = redis.call('PTTL', key) -- by hand: given another time, or all the time
-    redis.call('ZADD', KEYS[1], left < 0 and '+inf' or now + left, key)
-    return left, false
+  if not value then
+    if which == 'lapsed' then return score - now, true end
+    local expiry = tonumber(redis.call('ZSCORE', KEYS[1], key) or math.huge)
+    if expiry > now then redis.call('ZREM', KEYS[1], key) end -- deleted by hand or evicted, not lapsed
+    redis.call('ZREM', KEYS[2], key)
+    redis.call('ZREM', KEYS[3], key)
+    return 0, false
   end
-  if value then
-    if index == KEYS[1] and score ~= math.huge then return score - now, true end
-    local left = redis.call('PTTL', key)
-    if index ~= KEYS[1] or left < 0 then return left, true end
-    redis.call('ZADD', KEYS[1], now + left, key) -- given an expiry by hand
-    return left, which == 'live'
+  local left = redis.call('PTTL', key)
+  if index ~= KEYS[1] then
+    if left < 0 then redis.call('ZADD', KEYS[1], '+inf', key) end -- PERSIST by hand: it is counted as one from now on
+    return left, true
   end
-  local expiry = tonumber(redis.call('ZSCORE', KEYS[1], key) or math.huge)
-  if expiry > now then redis.call('ZREM', KEYS[1], key) end -- deleted by hand or evicted, not lapsed
-  redis.call('ZREM', KEYS[2], key)
-  redis.call('ZREM', KEYS[3], key)
-  return 0, false
+  local ends = left < 0 and math.huge or now + left
+  if ends == score or math.abs(ends - score) < 1000 and ends > now and which ~= 'lapsed' then return left, true end
+  redis.call('ZADD', KEYS[1], left < 0 and '+inf' or ends, key)
+  local still = which == 'live' or which == 'expiring' and ends <= now + tonumber(ARGV[8])
+  return left, still and ends > now and (ends > score) == down
 end
 
 local function wanted(key, value, waiting)
@@ -49,39 +50,43 @@ local function wanted(key, value, waiting)
   return true
 end
 
-local reply, found, looked = {now, 0, -1}, 0, 0
-local more = true
-while more do
-  local first = low == '-inf' and 0 or redis.call('ZCOUNT', index, '-inf', (string.gsub(low, '^%(', '')))
-  if low == '+inf' then first = redis.call('ZCOUNT', index, '-inf', '(+inf') end
-  local total = redis.call('ZCOUNT', index, low, high)
-  local size = math.min(500, total - offset, most - looked)
-  reply[2] = total
-  if size <= 0 or found >= limit then
-    if offset < total then reply[3] = offset end
+local reply, found, looked, healed = {now, 0, -1}, 0, 0, 0
+while true do
+  local first, size = 0, redis.call('ZCOUNT', index, low, high)
+  if low ~= '-inf' then
+    first = redis.call('ZCOUNT', index, '-inf', low == '+inf' and '(+inf' or (string.gsub(low, '^%(', '')))
+  end
+  if found >= limit or looked >= most or healed >= 5000 or offset >= size then
+    if offset < size then reply[3] = offset end
+    reply[2] = size
     break
   end
+  local count = math.min(500, size - offset, math.max(most - looked, 50))
   local start = first + offset
-  if down then start = first + total - offset - size end
-  local page = redis.call('ZRANGE', index, start, start + size - 1, 'WITHSCORES')
+  if down then start = first + size - offset - count end
+  local page = redis.call('ZRANGE', index, start, start + count - 1, 'WITHSCORES')
   local from, to, step = 1, #page - 1, 2
   if down then from, to, step = #page - 1, 1, -2 end
-  more = #page > 0
   for i = from, to, step do
     if found >= limit then break end
     local key, value = page[i], redis.pcall('GET', page[i])
     if type(value) == 'table' then value = '' end -- not a text: not our value, and no reason to show nothing
     local left, belongs = judge(key, tonumber(page[i + 1]), value)
-    looked = looked + 1
     if belongs then
-      offset = offset + 1
+      offset, looked = offset + 1, looked + 1
       local waiting = redis.call('ZCARD', ARGV[7] .. string.sub(key, #ARGV[6] + 1))
       if wanted(key, value, waiting) then
         found = found + 1
         local at = #reply
         reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = key, left, value, waiting
       end
+    else
+      healed = healed + 1
     end
   end
+end
+if which == 'live' then -- the other indexes have lapsed locks until they are met
+  reply[2] = redis.call('ZCOUNT', KEYS[1], '(' .. string.format('%.0f', now), '+inf')
+  if healed >= 5000 and offset >= reply[2] then reply[3] = -1 end
 end
 return reply

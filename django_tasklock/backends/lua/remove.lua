@@ -8,8 +8,8 @@ if not value then
   return false
 end
 if ARGV[2] == '' then
+  if ARGV[1] == '' and not foreign(value) then return false end
   if ARGV[1] ~= '' and not owned(value, ARGV[1]) then return false end
-  if ARGV[1] == '' and string.sub(value, 1, 10) == '{"token":"' then return false end
 end
 local now = clock()
 local reply = {redis.call('PTTL', KEYS[1]), value, now, redis.call('ZCARD', KEYS[4])}

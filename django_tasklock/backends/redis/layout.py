@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -124,12 +125,19 @@ def _terms(ttl: int, hold: int, holder: str) -> bytes:
     return bulk(ttl) + bulk(hold) + bulk(holder)
 
 
+_OURS = re.compile(rb'{"token":"([^"]+)"')  # as the scripts see it, too
+
+
 def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record:
     """A value as a record; a value that is not ours still is somebody's lock."""
+    ours = _OURS.match(value)
+    token = ours[1].decode(errors="replace") if ours else ""
     try:
+        if not ours:
+            raise ValueError
         data = json.loads(value)
         known = dict(
-            token=str(data["token"]),
+            token=token,
             holder=holder_of(data["holder"]),
             at=int(data["at"]),
             until=int(data["until"]),
@@ -137,5 +145,5 @@ def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record
             asked=int(data.get("asked", 0)),
         )
     except (ValueError, TypeError, KeyError, OverflowError):
-        known = dict(token="", holder=Holder(), at=now, until=now + max(left, 0), fence=0)
+        known = dict(token=token, holder=Holder(), at=now, until=now + max(left, 0), fence=0)
     return Record(name=name, now=now, ttl=None if left == -1 else left, waiting=waiting, **known)  # type: ignore[arg-type]

@@ -1,0 +1,203 @@
+"""What listing costs with many live locks, and what the indexes that it needs cost every acquire + release.
+
+``python -m benchmarks.listing [--locks N] [--rounds N] [--before DIRECTORY]``. ``DIRECTORY`` holds another version of
+the package (``git archive COMMIT | tar -x -C DIRECTORY``); its acquire + release takes turns with this one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from benchmarks.project import configure
+from benchmarks.report import Table, spread
+from benchmarks.server import Server, running_server
+
+ROWS = 100  # on a page
+TASKS = 50
+RARE = 1000  # one name in so many has the rare text
+CHILD = """
+import os, sys, time
+from django.conf import settings
+settings.configure(TASKLOCK={"LOCATION": sys.argv[1]}, INSTALLED_APPS=[])
+from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.conf import get_settings
+from django_tasklock.types import Ask
+backend = RedisBackend(get_settings())
+holder = '{"host":"web1","pid":4711,"boot":"%s","task":"videos.tasks.process","task_id":"%s"}' % ("b" * 32, "i" * 36)
+
+def run(seconds):
+    pairs, ends = 0, time.perf_counter() + seconds
+    while time.perf_counter() < ends:
+        for _ in range(50):
+            token = os.urandom(16).hex()
+            backend.acquire(Ask("bench:pair", token, 60_000, 3_600_000, holder))
+            backend.release("bench:pair", token)
+        pairs += 50
+    return pairs
+
+run(0.2)
+for line in sys.stdin:
+    used, began = time.process_time(), time.perf_counter()
+    pairs = run(float(line))
+    print(pairs, time.perf_counter() - began, time.process_time() - used, flush=True)
+"""
+
+
+def main() -> int:
+    """Measure and print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.listing", description=__doc__)
+    parser.add_argument("--locks", type=int, default=100_000, help="live locks (default: 100000)")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds in random order (default: 9)")
+    parser.add_argument("--before", type=Path, help="a directory with the version to compare acquire + release with")
+    options = parser.parse_args()
+    with running_server() as server:
+        configure(server.url)
+        tables = []
+        if options.before:
+            tables.append(pairs(server, options.before, options.rounds, 0))
+        fill(options.locks)
+        tables.append(pages(options.locks, options.rounds))
+        if options.before:
+            tables.append(pairs(server, options.before, options.rounds, options.locks))
+    for table in tables:
+        print(f"\n{table}")
+    return 0
+
+
+def fill(locks: int) -> None:
+    """Live locks in random orders of lease and timeout."""
+    from django_tasklock.backends import get_backend
+    from django_tasklock.types import Ask
+
+    backend = get_backend()
+    print(f"taking {locks:,} locks", file=sys.stderr)
+    for number in range(locks):
+        kind = "rare" if number % RARE == 0 else "video"
+        holder = f'{{"host":"web{number % 9}","pid":{number},"task":"videos.tasks.work{number % TASKS}","task_id":"x"}}'
+        lease, hold = random.randint(3_600_000, 7_200_000), random.randint(7_200_000, 9_000_000)
+        backend.acquire(Ask(f"{kind}:{number}", os.urandom(16).hex(), lease, hold, holder))
+
+
+def pages(locks: int, rounds: int) -> Table:
+    """Every page and count in units of one look at one lock."""
+    from django_tasklock.backends import get_backend
+    from django_tasklock.types import Query
+
+    backend = get_backend()
+    names = [record.name for record in backend.page(Query(limit=10)).records]
+    last = locks - ROWS
+    asked: dict[str, Callable[[], object]] = {
+        "one lock (`get`)": lambda: backend.get(names[0]),
+        "counts": backend.counts,
+        "10 rows, by expiry": lambda: backend.page(Query(limit=10)),
+    }
+    for order in ("expiry", "age", "left"):
+        for where, offset in (("first", 0), ("middle", locks // 2), ("last", last)):
+            query = Query(order=order, limit=ROWS, offset=offset)  # type: ignore[arg-type]
+            asked[f"{ROWS} rows, by {order}, {where}"] = lambda query=query: backend.page(query)  # type: ignore[misc]
+    query = Query(order="age", descending=True, limit=ROWS)
+    asked[f"{ROWS} rows, by age, oldest first"] = lambda: backend.page(query)
+    searched = {
+        "a task with one lock in 50": query._replace(task="videos.tasks.work7"),
+        "a text in every name": query._replace(text="deo:"),
+        "a text in one name of 1000": query._replace(text="rare"),
+        "a text in no name": query._replace(text="nothing"),
+    }
+    for label, one in searched.items():
+        asked[f"{label}, one step"] = lambda one=one: backend.page(one)  # type: ignore[misc]
+    whole = query._replace(text="nothing")
+    asked["a text in no name, to the end"] = lambda: search(backend.page, whole)
+    taken: dict[str, list[float]] = {label: [] for label in asked}
+    for number in range(rounds + 1):  # the first one warms up
+        print(f"listing, round {number}", file=sys.stderr)
+        for label in random.sample(list(asked), len(asked)):
+            times = []
+            for _ in range(3 if "to the end" in label else 20):
+                began = time.perf_counter()
+                asked[label]()
+                times.append(time.perf_counter() - began)
+            if number:
+                taken[label].append(median(times))
+    table = Table(f"Listing, {locks:,} live locks", ["what", "of one `get`", "of the 10 rows", "(ms)"])
+    unit, small = median(taken["one lock (`get`)"]), median(taken["10 rows, by expiry"])
+    for label, times in taken.items():
+        ratio = [seconds / unit for seconds in times]
+        table.add(label, spread(ratio, 1), f"{median(times) / small:.1f}", spread([one * 1000 for one in times]))
+    table.data = taken
+    return table
+
+
+def search(page: Callable[..., object], query: object) -> int:
+    """Follow ``next`` to the end; how many steps that took."""
+    steps = 0
+    while True:
+        steps += 1
+        found = page(query)
+        if found.next is None:  # type: ignore[attr-defined]
+            return steps
+        query = query._replace(offset=found.next)  # type: ignore[attr-defined]
+
+
+def pairs(server: Server, before: Path, rounds: int, locks: int) -> Table:
+    """This version's acquire + release against the other's, in slices that take turns."""
+    trees = {"before": before, "now": Path.cwd()}
+    children = {
+        label: subprocess.Popen(
+            [sys.executable, "-c", CHILD, server.url],
+            env={**os.environ, "PYTHONPATH": str(tree.resolve())},
+            cwd=tree,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for label, tree in trees.items()
+    }
+    rates: list[float] = []
+    costs: list[float] = []
+    own: dict[str, list[float]] = {label: [] for label in trees}
+    for number in range(rounds):
+        print(f"acquire + release with {locks:,} others, round {number}", file=sys.stderr)
+        rate, cost = {label: [0.0, 0.0] for label in trees}, {label: [0.0, 0.0] for label in trees}
+        for _ in range(5):
+            for label in random.sample(list(trees), 2):
+                used = server.cpu_time()
+                count, seconds, client = ask(children[label], 0.1)
+                rate[label][0] += count
+                rate[label][1] += seconds
+                cost[label][0] += client + server.cpu_time() - used
+                cost[label][1] += count
+        for label, (count, seconds) in rate.items():
+            own[label].append(count / seconds)
+        rates.append(own["now"][-1] / own["before"][-1])
+        costs.append((cost["now"][0] / cost["now"][1]) / (cost["before"][0] / cost["before"][1]))
+    for child in children.values():
+        child.communicate()
+    table = Table(
+        f"Acquire + release beside {locks:,} live locks, against {before}",
+        ["rate, now / before", "CPU time, now / before", "(pairs/s before)", "(pairs/s now)"],
+    )
+    table.add(spread(rates), spread(costs), spread(own["before"], 0), spread(own["now"], 0))
+    table.data = {"rates": rates, "costs": costs, **own}
+    return table
+
+
+def ask(child: subprocess.Popen[str], seconds: float) -> tuple[float, float, float]:
+    """One slice: pairs, seconds, CPU seconds of the client."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(f"{seconds}\n")
+    child.stdin.flush()
+    count, taken, used = map(float, child.stdout.readline().split())
+    return count, taken, used
+
+
+if __name__ == "__main__":
+    sys.exit(main())

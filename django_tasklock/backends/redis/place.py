@@ -1,0 +1,131 @@
+"""Which Redis database a setting means, without asking anybody.
+
+Two settings mean the same one however they are written: a URL, an alias of django-redis or
+of Django's own cache, a Sentinel service, a socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+import redis.sentinel
+from django.conf import settings as django_settings
+from django.core.cache import caches
+from django.core.exceptions import ImproperlyConfigured
+
+from django_tasklock.backends.redis.location import sync_pool
+
+__all__ = ["Place", "one_pool", "place_of", "places_of"]
+
+_HERE = ("127.0.0.1", "::1", "")
+# What an alias of django-redis says in OPTIONS about its connections, which belong to a pool.
+_OF_THE_POOL = (
+    "CONNECTION_POOL_CLASS", "CONNECTION_POOL_KWARGS", "CONNECTION_FACTORY", "PARSER_CLASS", "PASSWORD",
+    "SENTINELS", "SENTINEL_KWARGS", "SOCKET_CONNECT_TIMEOUT", "SOCKET_TIMEOUT", "USERNAME",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """One database of one server, or of one service that Sentinels watch. ``str()`` has no password in it."""
+
+    server: str
+    database: int
+    sentinels: frozenset[str] = frozenset()
+
+    def same(self, other: Place) -> bool:
+        """Whether both are one database, as far as names tell."""
+        if (self.server, self.database) != (other.server, other.database):
+            return False
+        return bool(self.sentinels & other.sentinels) or not (self.sentinels or other.sentinels)
+
+    def __str__(self) -> str:
+        return f"database {self.database} of {'service ' if self.sentinels else ''}{self.server}"
+
+
+def place_of(location: str) -> Place:
+    """Where ``location`` (an alias or a URL) leads. ``ImproperlyConfigured`` if that is no Redis that can be asked."""
+    try:
+        pool = sync_pool(location)
+    except ImproperlyConfigured:
+        _forget(location)
+        raise
+    except (ValueError, TypeError, ImportError) as error:  # its text may have a part of the URL, password included
+        _forget(location)
+        raise ImproperlyConfigured(
+            f"TASKLOCK['LOCATION'] does not lead to a Redis ({type(error).__name__}): are its URL,"
+            " redis://host:port/database, and its OPTIONS whole?"
+        ) from error
+    kwargs = pool.connection_kwargs
+    database = int(kwargs.get("db") or 0)
+    if isinstance(pool, redis.sentinel.SentinelConnectionPool):
+        nodes = (client.connection_pool.connection_kwargs for client in pool.sentinel_manager.sentinels)
+        return Place(str(pool.service_name), database, frozenset(_server(node) for node in nodes))
+    return Place(_server(kwargs), database)
+
+
+def _forget(alias: str) -> None:
+    # Some versions of django-redis cannot close what they could not make, and Django closes all it has.
+    with contextlib.suppress(AttributeError):
+        del caches[alias]
+
+
+def places_of(alias: str) -> list[Place]:
+    """Every database that ``clear()`` of this cache alias empties; none if the alias is no Redis, or no good one."""
+    given = django_settings.CACHES[alias]
+    if "redis" not in str(given.get("BACKEND", "")).lower():
+        return []
+    try:
+        return [place_of(alias)]
+    except ImproperlyConfigured:  # several servers, or a client of another kind: what its addresses say
+        return [place for url in _urls(given.get("LOCATION")) for place in _read(url)]
+
+
+def one_pool(alias: str) -> list[str]:
+    """Other aliases of django-redis with the URL of this one, and other options for the connections.
+
+    django-redis keeps one pool for each URL, made with the options of whichever alias was used first.
+    """
+    mine = _pooled(django_settings.CACHES.get(alias, {}))
+    if mine is None:
+        return []
+    found = []
+    for other, given in django_settings.CACHES.items():
+        theirs = _pooled(given)
+        if other != alias and theirs is not None and mine[0] & theirs[0] and mine[1] != theirs[1]:
+            found.append(other)
+    return sorted(found)
+
+
+def _pooled(given: Mapping[str, Any]) -> tuple[set[str], dict[str, Any]] | None:
+    if not str(given.get("BACKEND", "")).startswith("django_redis."):
+        return None
+    options = given.get("OPTIONS") or {}
+    return set(_urls(given.get("LOCATION"))), {key: options[key] for key in _OF_THE_POOL if options.get(key)}
+
+
+def _urls(location: object) -> list[str]:
+    if isinstance(location, str):
+        return [url for url in location.replace(";", ",").split(",") if url]
+    return [url for url in location if isinstance(url, str)] if isinstance(location, Iterable) else []
+
+
+def _read(url: str) -> list[Place]:
+    try:
+        kwargs = redis.ConnectionPool.from_url(url).connection_kwargs
+        return [Place(_server(kwargs), int(kwargs.get("db") or 0))]
+    except (ValueError, TypeError):
+        host = urlsplit(url if "//" in url else f"//{url}").hostname  # "host:port:database", of older clients
+        return [Place(_server({"host": host}), 0)] if host and url.count(":") < 2 else []
+
+
+def _server(kwargs: Mapping[str, Any]) -> str:
+    if "path" in kwargs:
+        return str(kwargs["path"])
+    host = str(kwargs.get("host") or "").lower()
+    return f"{'localhost' if host in _HERE else host}:{kwargs.get('port') or 6379}"

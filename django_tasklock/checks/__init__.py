@@ -1,0 +1,32 @@
+"""System checks. Only those of ``check --deploy`` go over the network. Documented in docs/checks.md."""
+
+from __future__ import annotations
+
+from django.core import checks
+
+from django_tasklock.checks.deploy import check_store, check_tables, check_unguarded
+from django_tasklock.checks.guards import check_guards
+from django_tasklock.checks.settings import check_api_keys, check_settings
+from django_tasklock.checks.store import check_backend, check_shared
+
+__all__ = [
+    "check_api_keys",
+    "check_backend",
+    "check_guards",
+    "check_settings",
+    "check_shared",
+    "check_store",
+    "check_tables",
+    "check_unguarded",
+    "register",
+]
+
+TAG = "tasklock"
+
+
+def register() -> None:
+    """Register every check of this package."""
+    for check in (check_settings, check_api_keys, check_backend, check_shared, check_guards):
+        checks.register(check, TAG)
+    for check in (check_store, check_tables, check_unguarded):
+        checks.register(check, TAG, deploy=True)

@@ -1,0 +1,158 @@
+"""What ``check --deploy`` asks: the store itself, the tables, and what runs without its lock."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from django.apps import apps
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connections, router
+
+from django_tasklock.backends import Backend
+from django_tasklock.checks.settings import sound_settings
+from django_tasklock.checks.store import in_redis, is_kind, sound_backend
+from django_tasklock.conf import Settings
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.types import Ask, Grant
+
+__all__ = ["check_store", "check_tables", "check_unguarded"]
+
+OLDEST = (6, 2)
+SAFE = "noeviction"
+PROBE = 10_000  # ms
+
+
+def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """W010: no answer. E005: it refuses. W012: too old. W013: it may evict locks. W014, I001: rights are missing."""
+    sound = sound_backend()
+    if sound is None or is_kind(sound[1], "database"):
+        return []
+    settings, backend = sound
+    found: list[checks.CheckMessage] = []
+    try:
+        if in_redis(settings, backend):
+            found += _server(settings)
+        found += _granted(backend)
+    except ImproperlyConfigured:
+        pass  # E002 has said it
+    except BackendUnavailable as error:
+        found.append(_refusal(error))
+    return found
+
+
+def _refusal(error: BackendUnavailable) -> checks.CheckMessage:
+    cause = type(error.__cause__).__name__
+    if "Redis refused" in str(error) or "Authentication" in cause:
+        text = f"The store does not let us lock: {error}"
+        return checks.Error(text, hint="See docs/operations.md for the rights locks need.", id="tasklock.E005")
+    hint = "Is it up, and can this machine reach it? Until it answers, ON_UNAVAILABLE says what tasks do."
+    return checks.Warning(f"The store cannot be reached: {error}", hint=hint, id="tasklock.W010")
+
+
+def _server(settings: Settings) -> Iterator[checks.CheckMessage]:
+    from django_tasklock.backends.redis.server import look
+
+    server = look(settings.LOCATION, settings.KEY_PREFIX)
+    if server.older_than(*OLDEST):
+        yield checks.Warning(
+            f"The locks' Redis is {server.version}; this package is tried on {'.'.join(map(str, OLDEST))} and later.",
+            hint="Upgrade the server.",
+            id="tasklock.W012",
+        )
+    if server.policy and server.policy != SAFE:
+        yield checks.Warning(
+            f"The locks' Redis has maxmemory-policy {server.policy}: when its memory is full it drops locks that are"
+            " held, and their tasks run twice.",
+            hint=f"Set maxmemory-policy {SAFE}, or give the locks a server of their own: the policy is the whole"
+            " server's, whatever the database number.",
+            id="tasklock.W013",
+        )
+    if not server.policy or not server.version:
+        yield checks.Info(
+            "The locks' Redis does not tell this user its version or its maxmemory-policy.",
+            hint=f"Allow the user INFO, or see for yourself: {'.'.join(map(str, OLDEST))} or later, and {SAFE}.",
+            id="tasklock.I001",
+        )
+    if not server.wakes:
+        yield checks.Warning(
+            "The locks' Redis does not let this user publish and subscribe: who waits for a lock looks once a second"
+            " instead of being woken.",
+            hint="Allow the user +@pubsub and the channels under the prefix, see docs/operations.md.",
+            id="tasklock.W014",
+        )
+
+
+def _granted(backend: Backend) -> Iterator[checks.CheckMessage]:
+    """Take a lock and give it back: rights, scripts, a replica, a full memory, all in one."""
+    ask = Ask(f"tasklock-check:{secrets.token_hex(8)}", secrets.token_hex(16), PROBE, PROBE)
+    try:
+        if not isinstance(backend.acquire(ask), Grant) or not backend.release(ask.name, ask.token):
+            text = "The store granted a lock and did not know it a moment later."
+            yield checks.Error(
+                text, hint="Does LOCATION lead to one server that can be written to?", id="tasklock.E005"
+            )
+    finally:
+        backend.rest()
+
+
+def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """W010: the database does not answer. W011: a table or a column of this app is missing there."""
+    sound = sound_backend()
+    needed = sound is not None and is_kind(sound[1], "database")
+    missing: set[str] = set()
+    for model in apps.get_app_config("tasklock").get_models():
+        if not model._meta.managed or model._meta.proxy:
+            continue
+        connection = connections[router.db_for_write(model)]
+        if connection.vendor == "unknown":  # no database in this project: only some features want one
+            continue
+        try:
+            missing |= _missing(connection, model)
+        except (DatabaseError, OSError) as error:
+            if not needed:
+                return []
+            what = " ".join(str(error).split())
+            text = f"The database {connection.alias!r}, where the locks are, cannot be reached: {what}"
+            return [checks.Warning(text, hint="Is it up, and are its settings right?", id="tasklock.W010")]
+        finally:
+            if not connection.in_atomic_block:
+                connection.close()
+    if not missing:
+        return []
+    text = f"Missing in the database: {', '.join(sorted(missing))}."
+    return [checks.Warning(text, hint="Run: python manage.py migrate tasklock", id="tasklock.W011")]
+
+
+def _missing(connection: Any, model: Any) -> set[str]:
+    table = model._meta.db_table
+    with connection.cursor() as cursor:
+        if table not in connection.introspection.table_names(cursor):
+            return {f"table {table}"}
+        there = {column.name for column in connection.introspection.get_table_description(cursor, table)}
+    return {
+        f"column {table}.{field.column}" for field in model._meta.local_concrete_fields if field.column not in there
+    }
+
+
+def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """W015: functions that run twice at once while the store is down, and nobody has said that they may."""
+    settings = sound_settings()
+    if settings is None or settings.ON_UNAVAILABLE != "run":
+        return []
+    from django_tasklock.decorators import undecided
+
+    names = undecided()
+    if not names:
+        return []
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return [
+        checks.Warning(
+            f"While the store is down these run without their lock, maybe twice at once, and no row judges: {shown}.",
+            hint="Say on each what is right for it: on_unavailable='raise', 'skip', or 'run' where twice does no harm;"
+            " or guard the row with model_lock.",
+            id="tasklock.W015",
+        )
+    ]

@@ -1,0 +1,81 @@
+"""What the ``TASKLOCK`` dict says by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+
+from django_tasklock.conf import Settings, get_settings, milliseconds, problems
+
+__all__ = ["check_api_keys", "check_settings", "sound_settings"]
+
+SHORTEST_LEASE = 1500
+"""Milliseconds. It is renewed when a third of it is over, and one request that is not answered takes 900 ms."""
+SHORTEST_KEY = 32
+
+
+def sound_settings() -> Settings | None:
+    """The settings in force; ``None`` if E001 has something to say about them."""
+    try:
+        return get_settings()
+    except ImproperlyConfigured:
+        return None
+
+
+def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """E001: unknown or ill-typed key of ``TASKLOCK``. W006: a lease that one slow answer outlasts."""
+    given = getattr(django_settings, "TASKLOCK", {})
+    found: list[checks.CheckMessage] = [
+        checks.Error(what, hint=hint, id="tasklock.E001") for what, hint in problems(given)
+    ]
+    settings = sound_settings()
+    if settings is None:
+        return found
+    hold, lease = milliseconds(settings.TIMEOUT, "TIMEOUT"), milliseconds(settings.LEASE, "LEASE")
+    if lease < min(SHORTEST_LEASE, hold):
+        found.append(
+            checks.Warning(
+                f"TASKLOCK['LEASE'] is {lease / 1000:g} s: one slow answer of the store, and a live holder has lost its"
+                " lock.",
+                hint=f"A lease is renewed when a third of it is over. Take {SHORTEST_LEASE / 1000:g} s or more.",
+                id="tasklock.W006",
+            )
+        )
+    return found
+
+
+def check_api_keys(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """W008: an API key that can be guessed, or has two names. W009: keys in addresses. No key is ever shown."""
+    settings = sound_settings()
+    if settings is None:
+        return []
+    found: list[checks.CheckMessage] = []
+    uses = Counter(settings.API_KEYS.values())
+    for name, secret in settings.API_KEYS.items():
+        where = f"TASKLOCK['API_KEYS'][{_shown(name)}]"
+        if len(secret) < SHORTEST_KEY:
+            what = f"{where} has {len(secret)} characters: it can be guessed."
+            hint = 'Make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+            found.append(checks.Warning(what, hint=hint, id="tasklock.W008"))
+        elif uses[secret] > 1:
+            what = f"{where} is the key of another name too: the audit trail cannot tell the two apart."
+            found.append(checks.Warning(what, hint="Give each a key of its own.", id="tasklock.W008"))
+    if settings.API_KEYS and settings.API_KEY_IN_QUERY:
+        found.append(
+            checks.Warning(
+                "TASKLOCK['API_KEY_IN_QUERY'] is on: keys stand in the access logs of every server and proxy, in"
+                " browser histories and in Referer headers.",
+                hint="Send the key in the header and remove the setting; replace keys that were sent in an address.",
+                id="tasklock.W009",
+            )
+        )
+    return found
+
+
+def _shown(name: str) -> str:
+    # Long as a secret: name and secret have likely changed places.
+    return repr(name) if len(name) < SHORTEST_KEY else "..."

@@ -1,0 +1,121 @@
+"""Whether locks can live where the settings put them. Nothing is asked of the store itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+
+from django_tasklock.backends import Backend, get_backend, resolve
+from django_tasklock.checks.settings import sound_settings
+from django_tasklock.conf import Settings
+
+__all__ = ["check_backend", "check_shared", "in_redis", "is_kind", "sound_backend"]
+
+
+def sound_backend() -> tuple[Settings, Backend] | None:
+    """Settings and backend; ``None`` if E001 or E002 has something to say about them."""
+    settings = sound_settings()
+    if settings is None:
+        return None
+    try:
+        return settings, get_backend()
+    except ImproperlyConfigured:
+        return None
+
+
+def is_kind(backend: Backend, kind: str) -> bool:
+    """Whether it is our backend of that name, or one made from it. Imports no client that is not imported yet."""
+    home = f"django_tasklock.backends.{kind}"
+    return any(base.__module__.partition(home)[0] == "" for base in type(backend).__mro__)
+
+
+def in_redis(settings: Settings, backend: Backend) -> bool:
+    """Whether the locks are in a Redis that ``LOCATION`` leads to."""
+    if is_kind(backend, "redis"):
+        return True
+    engine = str(django_settings.CACHES.get(settings.LOCATION, {}).get("BACKEND", ""))
+    return is_kind(backend, "cache") and "redis" in engine.lower()
+
+
+def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """E002: no such store. E003, W001: a cache that cannot lock, or not always. W002: only this process is locked."""
+    settings = sound_settings()
+    if settings is None:
+        return []  # E001 has said it
+    try:
+        path = resolve(settings)
+        backend = get_backend()
+        if is_kind(backend, "redis"):
+            from django_tasklock.backends.redis.place import place_of
+
+            place_of(settings.LOCATION)
+    except ImproperlyConfigured as error:
+        return [checks.Error(str(error), hint="See TASKLOCK in the settings.", id="tasklock.E002")]
+    if path.endswith(".cache.CacheBackend"):
+        from django_tasklock.backends.cache import weakness
+
+        found = weakness(settings.LOCATION)
+        if found is not None:
+            level, text = found
+            if level == "error":
+                return [checks.Error(text, hint="Use Redis or the database backend.", id="tasklock.E003")]
+            return [checks.Warning(text, hint="Use the database backend instead.", id="tasklock.W001")]
+    if not backend.across_processes:
+        return [
+            checks.Warning(
+                f"TASKLOCK['BACKEND'] {path!r} locks within one process only.",
+                hint="Fine in tests. In production name Redis or the database.",
+                id="tasklock.W002",
+            )
+        ]
+    return []
+
+
+def check_shared(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """W004: ``clear()`` of a cache frees every lock. W005: two aliases of django-redis share a pool."""
+    sound = sound_backend()
+    if sound is None or not in_redis(*sound):
+        return []
+    from django_tasklock.backends.redis.place import one_pool, place_of
+
+    settings, _ = sound
+    found: list[checks.CheckMessage] = []
+    try:
+        place = place_of(settings.LOCATION)
+    except ImproperlyConfigured:
+        return []  # E002 has said it
+    if clearing := _clearing(settings.LOCATION):
+        aliases = " and ".join(f"caches[{alias!r}]" for alias in clearing)
+        found.append(
+            checks.Warning(
+                f"The locks are in {place}, and so is {aliases}, whose clear() flushes it: every lock would be free"
+                " at once.",
+                hint="Give them a database number of their own: TASKLOCK['LOCATION'] = 'redis://host:port/<number>',"
+                " or a CACHES alias that only locks use.",
+                id="tasklock.W004",
+            )
+        )
+    if others := one_pool(settings.LOCATION):
+        names = " and ".join(map(repr, others))
+        found.append(
+            checks.Warning(
+                f"The CACHES alias {settings.LOCATION!r} has the URL of {names}, and other options: django-redis keeps"
+                " one pool for each URL, so whichever is used first decides for both.",
+                hint="Give the locks another database number, or the same options.",
+                id="tasklock.W005",
+            )
+        )
+    return found
+
+
+def _clearing(location: str) -> list[str]:
+    """The aliases whose ``clear()`` flushes the locks. An alias that only locks use is nobody's to clear."""
+    from django_tasklock.backends.redis.place import place_of, places_of
+
+    place = place_of(location)
+    used = {"default", django_settings.CACHE_MIDDLEWARE_ALIAS, django_settings.SESSION_CACHE_ALIAS}
+    aliases = [alias for alias in django_settings.CACHES if alias != location or alias in used]
+    return sorted(alias for alias in aliases if any(place.same(other) for other in places_of(alias)))

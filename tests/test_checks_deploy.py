@@ -1,0 +1,286 @@
+"""``check --deploy``: what servers are asked, and that nothing but that asks them."""
+
+from __future__ import annotations
+
+import io
+import secrets
+
+import pytest
+import redis
+from django.core.checks import run_checks
+from django.core.management import call_command
+from django.db import connection
+
+from django_tasklock import StateGuard, decorators, guards, model_lock, task_lock
+from django_tasklock.backends.redis import server
+from django_tasklock.backends.redis.server import Server
+from django_tasklock.celery import OnceTask
+from django_tasklock.checks import TAG
+from django_tasklock.models import LockRow
+from tests.support.guards import GUARD, MEMORY
+from tests.support.redis_server import free_port
+from tests.testapp.models import Video
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DATABASE = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
+CACHE = "django_tasklock.backends.cache.CacheBackend"
+COMMANDS = ("+@read", "+@write", "+@scripting", "+@pubsub", "+@connection", "+time")
+LEAST = ("~task_lock:*", "~task_lock#*", "&task_lock#*", *COMMANDS)
+
+
+@pytest.fixture(autouse=True)
+def nothing_else(settings, monkeypatch):
+    """No guard and no lock but those of the test."""
+    settings.CACHES = {"default": settings.CACHES["locmem"]}
+    monkeypatch.setattr(guards, "_registered", [])
+    monkeypatch.setattr(decorators, "_undecided", type(decorators._undecided)())
+
+
+def found(*ids: str):
+    """The findings of our checks before a deployment, which must be these."""
+    messages = run_checks(tags=[TAG], include_deployment_checks=True)
+    assert [message.id for message in messages] == [f"tasklock.{one}" for one in ids], messages
+    for message in messages:  # a sentence, and what to do
+        assert "Traceback" not in str(message)
+        assert "\n" not in message.msg
+        assert message.hint
+    return messages
+
+
+@pytest.mark.redis
+class TestRedis:
+    @pytest.fixture
+    def running(self, redis_server, settings):
+        """A server of this test's own; the locks are in it."""
+        settings.TASKLOCK = {"LOCATION": redis_server.url}
+        with redis.Redis.from_url(redis_server.url) as client:
+            yield client
+
+    @pytest.fixture
+    def user(self, running, redis_server, settings):
+        """``user(*rules)``: the locks' user of it."""
+
+        def user(*rules: str) -> None:
+            who, password = "locks", secrets.token_hex(8)
+            running.execute_command("ACL", "SETUSER", who, "reset", "resetchannels", "on", f">{password}", *rules)
+            settings.TASKLOCK = {"LOCATION": f"redis://{who}:{password}@127.0.0.1:{redis_server.port}/0"}
+
+        return user
+
+    def test_nothing_to_say_and_nothing_left(self, running):
+        found()
+        assert running.keys("*") == [b"task_lock#fence"]
+
+    @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "volatile-lru", "volatile-ttl"])
+    def test_w013_a_full_memory_drops_locks(self, running, policy):
+        """Gold standard 8.33."""
+        running.config_set("maxmemory-policy", policy)
+        (message,) = found("W013")
+        assert not message.is_serious()
+        assert f"maxmemory-policy {policy}" in message.msg
+        assert "maxmemory-policy noeviction" in message.hint
+
+    @pytest.mark.parametrize("kind", ["django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"])
+    def test_w013_through_an_alias_and_the_cache_backend(self, running, redis_server, settings, kind):
+        running.config_set("maxmemory-policy", "allkeys-lfu")
+        settings.CACHES = {**settings.CACHES, "locks": {"BACKEND": kind, "LOCATION": redis_server.url}}
+        for tasklock in ({}, {"BACKEND": CACHE}):
+            settings.TASKLOCK = {"LOCATION": "locks", **tasklock}
+            found("W013")
+
+    def test_config_is_not_asked(self, user, running):
+        """Managed servers refuse it."""
+        running.config_set("maxmemory-policy", "volatile-lfu")
+        user(*LEAST, "+info", "+ping", "-config")
+        found("W013")
+
+    def test_i001_the_least_rights(self, user):
+        user(*LEAST)
+        (message,) = found("I001")
+        assert "does not tell this user its version or its maxmemory-policy" in message.msg
+
+    @pytest.mark.parametrize("missing", ["resetchannels", "-publish", "-subscribe"])
+    def test_w014_waiters_that_nobody_can_wake(self, user, missing):
+        user(*LEAST, "+info", missing)
+        (message,) = found("W014")
+        assert "once a second" in message.msg
+
+    @pytest.mark.parametrize("missing", ["-@scripting", "-set", "-zadd", "-time", "resetkeys"])
+    def test_e005_rights_that_are_missing(self, user, missing):
+        user(*LEAST, "+info", missing)
+        (message,) = found("E005")
+        assert message.is_serious()
+        assert "does not let us lock: Redis refused" in message.msg
+
+    def test_e005_a_wrong_password(self, user, settings):
+        user(*LEAST)
+        url = settings.TASKLOCK["LOCATION"]
+        settings.TASKLOCK = {"LOCATION": url.replace("@", "wrong@")}
+        (message,) = found("E005")
+        assert "Authentication" in message.msg
+        assert "wrong" not in message.msg.replace("WRONGPASS", "")
+
+    def test_e005_a_replica(self, running):
+        running.execute_command("REPLICAOF", "127.0.0.1", free_port())
+        (message,) = found("E005")
+        assert "read only replica" in message.msg
+
+    def test_e005_a_full_memory(self, running):
+        running.config_set("maxmemory", 1)
+        (message,) = found("E005")
+        assert "memory" in message.msg
+
+    def test_w010_nobody_answers(self, redis_server, running):
+        redis_server.stop()
+        (message,) = found("W010")
+        assert not message.is_serious()
+        assert f"127.0.0.1:{redis_server.port}" in message.msg
+        assert "ON_UNAVAILABLE" in message.hint
+
+    def test_w010_as_manage_py_says_it(self, redis_server, running):
+        redis_server.stop()
+        said = io.StringIO()
+        call_command("check", tags=[TAG], deploy=True, stderr=said)
+        assert "tasklock.W010" in said.getvalue()
+        assert "The store cannot be reached: Redis could not be asked" in said.getvalue()
+
+    @pytest.mark.parametrize(
+        ("version", "old"), [("6.0.20", True), ("5.0", True), ("6.2.0", False), ("10.0.1", False), ("7", False)]
+    )
+    def test_w012_an_old_server(self, running, monkeypatch, version, old):
+        monkeypatch.setattr(server, "look", lambda location, prefix: Server(version, "noeviction"))
+        messages = found(*["W012"] * old)
+        assert not old or f"is {version}; this package is tried on 6.2 and later" in messages[0].msg
+
+    def test_a_version_that_cannot_be_read_is_not_old(self):
+        assert not Server("unstable").older_than(6, 2)
+        assert not Server("").older_than(6, 2)
+
+    def test_an_ordinary_check_asks_nobody(self, running):
+        before = running.info("stats")["total_connections_received"]
+        running.config_set("maxmemory-policy", "allkeys-lru")
+        assert run_checks(tags=[TAG]) == []
+        assert running.info("stats")["total_connections_received"] == before
+
+
+@pytest.mark.database
+class TestTables:
+    @pytest.fixture(autouse=True)
+    def _in_the_database(self, settings):
+        settings.TASKLOCK = DATABASE
+
+    def test_nothing_to_say(self):
+        found()
+
+    def test_w011_no_migration_has_run(self, monkeypatch):
+        monkeypatch.setattr(LockRow._meta, "db_table", "tasklock_nowhere")
+        (message,) = found("W011")
+        assert not message.is_serious()
+        assert message.msg == "Missing in the database: table tasklock_nowhere."
+        assert message.hint == "Run: python manage.py migrate tasklock"
+
+    def test_w011_the_last_migration_has_not(self, monkeypatch):
+        monkeypatch.setattr(LockRow._meta.get_field("fence"), "column", "newer")
+        (message,) = found("W011")
+        assert message.msg == "Missing in the database: column tasklock_lock.newer."
+
+    @pytest.mark.redis
+    def test_w011_with_the_locks_in_redis(self, monkeypatch, redis_server, settings):
+        """Parked messages and the audit trail are in the database."""
+        settings.TASKLOCK = {"LOCATION": redis_server.url}
+        monkeypatch.setattr(LockRow._meta, "db_table", "tasklock_nowhere")
+        found("W011")
+
+
+class TestNoDatabase:
+    @pytest.fixture
+    def silent(self, monkeypatch):
+        from django.db.utils import OperationalError
+
+        def refuse():
+            raise OperationalError("connection refused\n\tIs the server running?")
+
+        monkeypatch.setattr(connection, "cursor", refuse)
+
+    @pytest.mark.usefixtures("silent")
+    def test_w010(self, settings):
+        settings.TASKLOCK = DATABASE
+        (message,) = found("W010")
+        assert "The database 'default', where the locks are, cannot be reached" in message.msg
+        assert message.msg.endswith("connection refused Is the server running?")
+
+    @pytest.mark.redis
+    @pytest.mark.usefixtures("silent")
+    def test_is_nothing_to_locks_in_redis(self, settings, redis_server):
+        settings.TASKLOCK = {"LOCATION": redis_server.url}
+        found()
+
+
+class TestUndecided:
+    @pytest.fixture(autouse=True)
+    def _in_memory(self, settings):
+        settings.TASKLOCK = MEMORY
+
+    def test_w015_runs_without_its_lock(self):
+        @task_lock("report:{day}")
+        def report(day): ...
+
+        _, message = found("W002", "W015")
+        assert not message.is_serious()
+        assert f"{__name__}.{report.__qualname__}." in message.msg
+        assert "on_unavailable='raise'" in message.hint
+        assert run_checks(tags=[TAG], include_deployment_checks=False)[1:] == []
+
+    def test_w015_is_one_message_however_many_there_are(self):
+        made = [task_lock(f"report:{number}")(lambda: None) for number in range(3)]
+        for number, function in enumerate(made):
+            function.__qualname__ = f"report{number}"
+        more = [
+            task_lock("other")(type(f"Other{number}", (), {"__call__": lambda self: None})()) for number in range(4)
+        ]
+        for number, function in enumerate(more):
+            function.__qualname__ = f"other{number}"
+        _, message = found("W002", "W015")
+        assert message.msg.count(__name__) == 5
+        assert message.msg.endswith(" and 2 more.")
+
+    @pytest.mark.parametrize("policy", ["run", "raise", "skip"])
+    def test_a_decision_is_a_decision(self, policy, settings):
+        @task_lock("report", on_unavailable=policy)
+        def report(): ...
+
+        found("W002")
+
+    @pytest.mark.parametrize("policy", ["raise", "skip"])
+    def test_so_is_the_setting(self, policy, settings):
+        @task_lock("report")
+        def report(): ...
+
+        settings.TASKLOCK = {**MEMORY, "ON_UNAVAILABLE": policy}
+        found("W002")
+
+    def test_a_row_judges_by_itself(self):
+        @model_lock(Video, "video:{pk}", guard=GUARD)
+        def process(pk): ...
+
+        found("W002")
+
+    def test_w015_of_tasks(self):
+        from celery import Celery
+
+        app = Celery("checks", set_as_current=False)
+        guard = StateGuard(claim_from=["uploading"], claim_as="processing")
+
+        @app.task(base=OnceTask, name="undecided")
+        def undecided(day): ...
+
+        @app.task(base=OnceTask, name="decided", on_unavailable="raise")
+        def decided(day): ...
+
+        @app.task(base=OnceTask, name="guarded", model=Video, guard=guard, pk="pk")
+        def guarded(pk): ...
+
+        app.finalize()
+        _, message = found("W002", "W015")
+        assert message.msg.endswith("no row judges: undecided.")

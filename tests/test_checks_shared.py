@@ -1,0 +1,199 @@
+"""Locks beside a cache: ``clear()`` would free them all. Nobody is asked; the addresses are nobody's."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from django.core.cache import caches
+from django.core.checks import run_checks
+
+from django_tasklock.backends.redis.place import place_of
+from django_tasklock.checks import TAG
+from tests.support import environment
+from tests.support.stores import an_ask, granted, make
+
+DJANGO_REDIS, DJANGO = "django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"
+URL = "redis://127.0.0.1:1/3"
+
+
+def sentinel(*nodes: tuple[str, int], url: str = "redis://video/3", **more):
+    return {
+        "BACKEND": DJANGO_REDIS,
+        "LOCATION": url,
+        "OPTIONS": {
+            "CLIENT_CLASS": "django_redis.client.SentinelClient",
+            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+            "CONNECTION_POOL_CLASS": "redis.sentinel.SentinelConnectionPool",
+            "SENTINELS": nodes,
+            **more,
+        },
+    }
+
+
+@pytest.fixture(autouse=True)
+def _fresh_pools(monkeypatch):
+    from django_redis.pool import ConnectionFactory
+
+    monkeypatch.setattr(ConnectionFactory, "_pools", {})
+
+
+@pytest.fixture(autouse=True)
+def _no_socket(monkeypatch):
+    """Whoever connects, or looks up a name, fails the test."""
+
+    def refused(*args, **kwargs):
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr("socket.socket.connect", refused)
+    monkeypatch.setattr("socket.getaddrinfo", refused)
+
+
+@pytest.fixture
+def checked(settings):
+    """``checked(location, **aliases)``: the findings, by id."""
+
+    def checked(location: str, backend: str | None = None, **aliases):
+        settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}, **aliases}
+        settings.TASKLOCK = {"LOCATION": location, "BACKEND": backend}
+        found = {message.id.removeprefix("tasklock."): message for message in run_checks(tags=[TAG])}
+        assert "E002" not in found, found
+        return found
+
+    return checked
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        {"BACKEND": DJANGO_REDIS, "LOCATION": URL},
+        {"BACKEND": DJANGO, "LOCATION": URL},
+        {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://localhost:1/3"},
+        {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://someone:secret@127.0.0.1:1/3?socket_timeout=2"},
+        {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://127.0.0.1:1?db=3"},
+        {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://127.0.0.1:1", "OPTIONS": {"CONNECTION_POOL_KWARGS": {"db": 3}}},
+        {"BACKEND": DJANGO, "LOCATION": "redis://127.0.0.1:1", "OPTIONS": {"db": "3"}},
+        {"BACKEND": DJANGO_REDIS, "LOCATION": [URL, "redis://127.0.0.1:2/3"]},
+        {"BACKEND": DJANGO, "LOCATION": f"{URL},redis://127.0.0.1:2/3"},
+        {
+            "BACKEND": DJANGO_REDIS,
+            "LOCATION": ["redis://127.0.0.1:2/3", URL],
+            "OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"},
+        },
+        {"BACKEND": "another_redis.RedisCache", "LOCATION": URL},
+    ],
+    ids=str,
+)
+def test_w004_a_cache_in_the_same_database(checked, cache):
+    found = checked(URL, pages=cache)
+    assert set(found) == {"W004"}
+    message = found["W004"]
+    assert not message.is_serious()
+    assert "The locks are in database 3 of localhost:1, and so is caches['pages']" in message.msg
+    assert "TASKLOCK['LOCATION']" in message.hint
+    assert "secret" not in str(message)
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://127.0.0.1:1/2"},
+        {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://127.0.0.1:2/3"},
+        {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://elsewhere:1/3"},
+        {"BACKEND": DJANGO, "LOCATION": "redis://127.0.0.1:2/3,redis://127.0.0.1:1/3"},  # clear() is the primary's
+        {"BACKEND": DJANGO_REDIS, "LOCATION": "unix:///run/redis.sock?db=3"},
+        {"BACKEND": "django.core.cache.backends.memcached.PyMemcacheCache", "LOCATION": "127.0.0.1:1"},
+        {"BACKEND": DJANGO_REDIS},
+        {"BACKEND": "another_redis.RedisCache", "LOCATION": None},
+        sentinel(("127.0.0.1", 1)),
+    ],
+    ids=str,
+)
+def test_a_cache_elsewhere(checked, cache):
+    assert checked(URL, pages=cache) == {}
+
+
+def test_w004_through_a_socket(checked):
+    socket = {"BACKEND": DJANGO_REDIS, "LOCATION": "unix:///run/redis.sock?db=3"}
+    assert "database 3 of /run/redis.sock" in checked("unix:///run/redis.sock?db=3", pages=socket)["W004"].msg
+    assert checked("unix:///run/redis.sock?db=2", pages=socket) == {}
+
+
+def test_w004_through_sentinels(checked):
+    mine = sentinel(("one", 1), ("two", 1))
+    assert "database 3 of service video" in checked("locks", locks=mine, pages=sentinel(("two", 1)))["W004"].msg
+    assert "W004" not in checked("locks", locks=mine, pages=sentinel(("three", 1), url="redis://video:1/3"))
+    assert checked("locks", locks=mine, pages=sentinel(("two", 1), url="redis://video/2")) == {}
+    assert checked("locks", locks=mine, pages=sentinel(("two", 1), url="redis://audio/3")) == {}
+
+
+class TestTheAliasOfTheLocks:
+    CACHE = {"BACKEND": DJANGO_REDIS, "LOCATION": URL}
+
+    def test_w004_is_a_cache_that_everybody_uses(self, checked, settings):
+        assert "caches['default']" in checked("default", default=self.CACHE)["W004"].msg
+        settings.SESSION_CACHE_ALIAS = "pages"
+        assert "caches['pages']" in checked("pages", pages=self.CACHE)["W004"].msg
+
+    def test_is_theirs_alone(self, checked):
+        assert checked("locks", locks=self.CACHE) == {}
+
+    def test_w004_names_every_cache(self, checked):
+        found = checked("default", default=self.CACHE, pages={"BACKEND": DJANGO, "LOCATION": URL})
+        assert "caches['default'] and caches['pages']" in found["W004"].msg
+
+    def test_w004_of_the_cache_backend_too(self, checked):
+        backend = "django_tasklock.backends.cache.CacheBackend"
+        assert set(checked("default", backend, default=self.CACHE)) == {"W004"}
+        assert checked("locks", backend, locks=self.CACHE) == {}
+
+    def test_nothing_is_said_of_locks_that_are_not_in_redis(self, checked):
+        assert checked("default", "django_tasklock.backends.database.DatabaseBackend", default=self.CACHE) == {}
+
+
+class TestOnePool:
+    MINE = {"BACKEND": DJANGO_REDIS, "LOCATION": URL, "OPTIONS": {"PASSWORD": "mine"}}
+
+    @pytest.mark.parametrize("options", [{}, {"PASSWORD": "theirs"}, {"CONNECTION_POOL_KWARGS": {"db": 5}}], ids=str)
+    def test_w005_other_options_for_one_url(self, checked, options):
+        found = checked("locks", locks=self.MINE, pages={**self.MINE, "OPTIONS": options})
+        assert set(found) == {"W004", "W005"}
+        assert "'locks' has the URL of 'pages', and other options" in found["W005"].msg
+        assert "mine" not in str(found["W005"])
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"OPTIONS": {"PASSWORD": "mine", "IGNORE_EXCEPTIONS": True}},
+            {"LOCATION": "redis://127.0.0.1:1/4", "OPTIONS": {}},
+            {"BACKEND": DJANGO, "OPTIONS": {}},
+        ],
+        ids=str,
+    )
+    def test_nothing_is_shared(self, checked, other):
+        assert "W005" not in checked("locks", locks=self.MINE, pages={**self.MINE, **other})
+
+    def test_what_it_warns_of(self, settings):
+        """Whichever is used first decides."""
+        settings.CACHES = {
+            "pages": {**self.MINE, "OPTIONS": {}, "LOCATION": "redis://127.0.0.1:1"},
+            "locks": {
+                "BACKEND": DJANGO_REDIS,
+                "LOCATION": "redis://127.0.0.1:1",
+                "OPTIONS": {"CONNECTION_POOL_KWARGS": {"db": 5}},
+            },
+        }
+        caches["pages"].client.get_client()
+        assert place_of("locks").database == 0
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("kind", [DJANGO_REDIS, DJANGO])
+def test_what_w004_warns_of(settings, monkeypatch, kind):
+    monkeypatch.undo()  # this one does go over the network
+    settings.CACHES = {"default": {"BACKEND": kind, "LOCATION": os.environ[environment.REDIS]}}
+    locks = make("redis")
+    granted(locks.acquire(an_ask("cleared:1")))
+    caches["default"].clear()
+    assert locks.get("cleared:1") is None
+    locks.close()
