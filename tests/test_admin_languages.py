@@ -59,7 +59,6 @@ def test_spans_in_both_languages() -> None:
             assert span(seconds) == chinese
 
 
-@pytest.mark.redis
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("admin_settings")
 def test_the_pages_in_chinese(operator: Client, take) -> None:
@@ -89,7 +88,6 @@ def test_the_pages_in_chinese(operator: Client, take) -> None:
     assert answer.status_code == 302
 
 
-@pytest.mark.redis
 @pytest.mark.django_db
 @pytest.mark.usefixtures("admin_settings")
 def test_numbers_of_locales_do_not_reach_the_bar(operator: Client, take, settings: Any) -> None:

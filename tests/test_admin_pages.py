@@ -25,7 +25,7 @@ from tests.support.stores import an_ask, eventually
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.admin_fixtures"]
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis, pytest.mark.usefixtures("admin_settings")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings")]
 
 MARKUP = "<script>alert('1')</script>&<b>\"x\"</b>"
 

@@ -26,7 +26,6 @@ from tests.testapp.models import PlainVideo, Video
 pytest_plugins = ["tests.support.admin_fixtures"]
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.redis,
     pytest.mark.usefixtures("admin_settings"),
 ]
 

@@ -23,7 +23,7 @@ from tests.support.rest import PREFIX, SECRETS, problem, url
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
-pytestmark = [pytest.mark.redis, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
 
 NAMES = [
     "6",

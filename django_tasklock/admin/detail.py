@@ -109,6 +109,8 @@ def _word(code: str) -> str:
 
 def _facts(view: LockView, row: Row) -> list[Fact]:
     info = view.info
+    if view.state is LockState.ORPHANED:  # its value has gone with its lease: nothing else is known
+        return [Fact(_("Its lease ended"), _("%(span)s ago") % {"span": span(view.lapsed_for or 0)})]
     facts = [Fact(_("Holder"), row.where)]
     if view.alive is not None:
         facts.append(Fact(_("Its process"), _("runs") if view.alive else _("has ended")))

@@ -23,7 +23,7 @@ from django_tasklock.celery.message import HEADER
 from django_tasklock.celery.parking import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
 from django_tasklock.exceptions import BackendUnavailable
 
-__all__ = ["Promoter", "promote", "runs", "supersede"]
+__all__ = ["Promoter", "next_in_line", "promote", "promote_next", "runs", "supersede"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -43,33 +43,44 @@ def promote(name: str, app: Any) -> bool:
     try:
         if get_backend().get(name) is not None:
             return False  # its holder looks when it releases, which is after what we know was parked
-        return _promote(key_of(name), app)
+        return promote_next(key_of(name), app)
     except Exception as error:
         logger.warning("lock %r: what is parked behind it was not promoted, a worker will: %s", name, error)
         return False
 
 
-def _promote(key: str, app: Any) -> bool:
+def promote_next(key: str, app: Any) -> bool:
+    """``promote`` by the key of the lock, raising what stands in the way."""
     head, moving = parking.line(key)
     for row in moving:
         if row.state == SUPERSEDED and _overdue(row):
             _send(row, app, SUPERSEDED)
-    if any(row.state == PROMOTED and not _overdue(row) for row in moving):
+    found = next_in_line(head, moving)
+    if found is None:
         return False
-    ready = [row for row in moving if row.state == PROMOTED or (row.state in (RUNNING, ENDED) and not runs(row))]
-    ready += [] if head is None else [head]
-    if not ready:
-        return False
-    row = min(ready, key=lambda row: (row.ticket, row.id))
-    text = parking.message_of(row)
-    if text is None:
-        return False
-    name = str(json_object(text).get("name"))
-    if get_backend().get(name) is not None or (row.mode == "queue" and _awaits_another(row, name)):
+    name, row = found
+    if row.mode == "queue" and _awaits_another(row, name):
         return False
     if row.mode == "coalesce":
         supersede(key, row.ticket, row.task_id, app)
     return _send(row, app, PROMOTED)
+
+
+def next_in_line(head: Parked | None, moving: list[Parked]) -> tuple[str, Parked] | None:
+    """The message that is to be put back, and its lock's name; ``None``: there is none, one is on its way, or the lock
+    is held."""
+    if any(row.state == PROMOTED and not _overdue(row) for row in moving):
+        return None
+    ready = [row for row in moving if row.state == PROMOTED or (row.state in (RUNNING, ENDED) and not runs(row))]
+    ready += [] if head is None else [head]
+    if not ready:
+        return None
+    row = min(ready, key=lambda row: (row.ticket, row.id))
+    text = parking.message_of(row)
+    if text is None:
+        return None
+    name = str(json_object(text).get("name"))
+    return None if get_backend().get(name) is not None else (name, row)
 
 
 def supersede(key: str, ticket: int, task_id: str, app: Any) -> None:
@@ -166,7 +177,7 @@ class Promoter:
 
     def _one(self, key: str) -> bool:
         try:
-            return _promote(key, self.app)
+            return promote_next(key, self.app)
         except BackendUnavailable:
             raise  # the others would fare no better
         except Exception as error:  # one that cannot be read must not keep the others

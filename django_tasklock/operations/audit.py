@@ -32,13 +32,15 @@ def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
     """Write what ``by`` did. What was done stays done: if it cannot be written, that is logged, with the deed."""
     deeds = list(deeds)
     for deed in deeds:
-        logger.warning("%s: %s %r: %s; reason: %r", by.name, deed.action, deed.name, deed.outcome, deed.reason)
+        _say(logging.INFO, by, deed)
     try:
         _keep(by, deeds)
         if by.user_id is not None and apps.is_installed("django.contrib.admin"):
             _log(by, deeds)
     except Error:
-        logger.exception("the audit trail could not be written; the lines above are all there is of it")
+        logger.exception("the audit trail could not be written; all there is of it are these lines:")
+        for deed in deeds:
+            _say(logging.ERROR, by, deed)
 
 
 def acts(name: str | None = None, limit: int = 50) -> list[Act]:
@@ -53,6 +55,10 @@ def acts(name: str | None = None, limit: int = 50) -> list[Act]:
         Act(entry.at, entry.actor, entry.action, entry.reason, entry.outcome, entry.name)
         for entry in entries.order_by("-at", "-id")[:limit]
     ]
+
+
+def _say(level: int, by: Actor, deed: Deed) -> None:
+    logger.log(level, "%s: %s %r: %s; reason: %r", by.name, deed.action, deed.name, deed.outcome, deed.reason)
 
 
 def _keep(by: Actor, deeds: list[Deed]) -> None:

@@ -63,9 +63,9 @@ def _held(record: Record, lock: LockView) -> list[str]:
     elif lock.alive is False:
         first = _("Process %(pid)s on %(host)s, which took it %(held)s ago, has ended without giving it back.")
     elif lock.alive:
-        first = _("%(holder)s has it for %(held)s, and its process runs.")
+        first = _("%(holder)s has had it for %(held)s, and its process runs.")
     else:
-        first = _("%(holder)s has it for %(held)s. Whether that process still runs cannot be seen from here.")
+        first = _("%(holder)s has had it for %(held)s. Whether that process still runs cannot be seen from here.")
     found = [first % values]
     if lock.state is LockState.UNENDING:
         found.append(_("It has no expiry: if nobody releases it, it is never free."))

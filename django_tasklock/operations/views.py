@@ -24,7 +24,7 @@ class LockState(enum.StrEnum):
 
     LIVE = "live"
     EXPIRING = "expiring"
-    """Live, but the renewal that should have come is overdue."""
+    """Live, and over within ten seconds unless it is renewed."""
     UNENDING = "no_expiry"
     """Without expiry: nothing but a release ends it."""
     ORPHANED = "orphaned"

@@ -1,12 +1,14 @@
 """Settings of the video site. What differs between machines comes from the environment.
 
-=================  =============================================================================
-``REDIS_URL``      the Redis server, without a database number; default ``redis://127.0.0.1:6379``
-``DATA_DIR``       where the SQLite file and the media live; default ``.data`` beside ``manage.py``
-``TASKLOCK_LEASE`` seconds until a dead worker's lock is free again; default 60
-``SECRET_KEY``     set it wherever others can reach the site
-``DEBUG``          ``0`` to switch off; on by default, because ``runserver`` serves media only then
-=================  =============================================================================
+=====================  =============================================================================
+``REDIS_URL``          the Redis server, without a database number; default ``redis://127.0.0.1:6379``
+``DATA_DIR``           where the SQLite file and the media live; default ``.data`` beside ``manage.py``
+``TASKLOCK_LEASE``     seconds until a dead worker's lock is free again; default 60
+``TASKLOCK_API_KEYS``  who may use the REST API without a user: ``grafana=secret``, more after commas
+``TASKLOCK_SWEEP``     seconds between two sweeps, where ``celery beat`` runs; default 60
+``SECRET_KEY``         set it wherever others can reach the site
+``DEBUG``              ``0`` to switch off; on by default, because ``runserver`` serves media only then
+=====================  =============================================================================
 """
 
 from __future__ import annotations
@@ -31,13 +33,17 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
     "django_tasklock",
     "videos",
 ]
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "config.csp.content_security_policy",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -86,13 +92,28 @@ CACHES = {
     },
 }
 
-TASKLOCK = {"LEASE": float(os.environ.get("TASKLOCK_LEASE", "60"))}
+TASKLOCK = {
+    "LOCATION": f"{REDIS_URL}/2",  # a database of its own: clearing the cache must not hand out locks twice
+    "LEASE": float(os.environ.get("TASKLOCK_LEASE", "60")),
+    "API_KEYS": dict(pair.split("=", 1) for pair in os.environ.get("TASKLOCK_API_KEYS", "").split(",") if pair),
+}
+
+REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
 
 CELERY_BROKER_URL = f"{REDIS_URL}/0"
 CELERY_TASK_IGNORE_RESULT = True
 # A slot that is busy for an hour must not sit on the next messages as well.
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BEAT_SCHEDULE = {
+    "sweep locks": {
+        "task": "django_tasklock.tasks.sweep_locks",
+        "schedule": float(os.environ.get("TASKLOCK_SWEEP", "60")),
+        "kwargs": {"requeue": True},  # the videos of dead workers are published again
+        # A worker that was away finds one message, not a hundred.
+        "options": {"expires": 60},
+    },
+}
 # The web page answers within seconds when the broker is away.
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 1, "interval_start": 0.2}
 
@@ -106,6 +127,12 @@ mimetypes.add_type("application/vnd.apple.mpegurl", ".m3u8")
 USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
+
+# No inline script or style anywhere, the operators' pages included.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
 
 LOGGING = {
     "version": 1,

@@ -8,6 +8,7 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 from kombu.exceptions import OperationalError
 
+from django_tasklock.admin import LockPanelMixin
 from videos.models import Attempt, Skip, Video
 from videos.tasks import process_video
 
@@ -28,8 +29,8 @@ class AttemptInline(admin.TabularInline):
 
 
 @admin.register(Video)
-class VideoAdmin(admin.ModelAdmin):
-    """Videos; what a running task owns can only be looked at."""
+class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
+    """Videos, each with its lock; what a running task owns can only be looked at."""
 
     list_display = ("title", "status", "progress", "created_at", "lock_epoch", "hls_file")
     list_filter = ("status",)

@@ -21,6 +21,7 @@ video_lock = model_lock(
         claim_from=["uploading", "processing", "transcoding"],
         exclude=Q(hls_file__isnull=False),
         claim_as="processing",
+        retry="uploading",
         done="ready",
         failed="failed",
     ),

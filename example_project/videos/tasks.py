@@ -13,7 +13,8 @@ from celery import Task, shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from django_tasklock import Claim, StaleClaim, current_claim
+from django_tasklock import Claim, StaleClaim, current_claim, current_lock
+from django_tasklock.exceptions import ReleaseAsked
 from videos.locks import video_lock
 from videos.models import Attempt, Rendition, Video
 from videos.transcoding import MASTER, THUMBNAIL, Stream, remove_older, transcode, workspace
@@ -23,7 +24,14 @@ __all__ = ["process_video"]
 logger = logging.getLogger(__name__)
 
 
-@shared_task(bind=True, max_retries=3, default_retry_delay=60, acks_late=True, reject_on_worker_lost=True)
+@shared_task(
+    bind=True,
+    max_retries=3,
+    default_retry_delay=60,
+    acks_late=True,
+    reject_on_worker_lost=True,
+    throws=(ReleaseAsked, StaleClaim),  # expected ends: one line in the log, no traceback
+)
 @video_lock
 def process_video(self: Task, video_id: int) -> dict[str, object]:
     """Make the HLS stream and the thumbnail of a video, once.
@@ -31,13 +39,19 @@ def process_video(self: Task, video_id: int) -> dict[str, object]:
     A message for a video that is busy or done returns ``{"status": "skipped", ...}``
     without entering this body.
     """
-    claim = current_claim()
+    claim, lock = current_claim(), current_lock()
     video = Video.objects.get(pk=video_id)
     home = Path(settings.MEDIA_ROOT) / "videos" / str(video_id)
+
+    def on_progress(percent: int) -> None:
+        if lock.asked:  # an operator wants it back: the video waits again, and this run ends
+            lock.ensure_held()
+        claim.update(progress=percent)
+
     with attempt(self, video_id, claim) as noted, workspace(home, claim.epoch) as part:
         claim.update(status=Video.Status.TRANSCODING, progress=0)
         try:
-            stream = transcode(Path(video.upload.path), part, lambda percent: claim.update(progress=percent))
+            stream = transcode(Path(video.upload.path), part, on_progress)
         except OSError as error:  # a full disk may be less full in a minute; a broken file stays broken
             raise self.retry(exc=error) from error
         Attempt.objects.filter(pk=noted.pk).update(transcoded_at=timezone.now())

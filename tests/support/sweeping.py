@@ -36,7 +36,7 @@ def dead_holder(**more: Any) -> str:
 def hold(name: str, holder: str = ELSEWHERE, *, ttl: int = MINUTE, timeout: int = HOUR, **more: Any) -> str:
     """Somebody takes the lock; the token."""
     token = new_token()
-    holder = json.dumps({**json.loads(holder), **more})
+    holder = json.dumps({**json.loads(holder), **more}, separators=(",", ":"))  # as it is written by those who hold it
     assert isinstance(get_backend().acquire(Ask(name, token, ttl, timeout, holder)), Grant)
     return token
 

@@ -65,8 +65,8 @@ class Guards:
         """The guarded models by their labels in lower case."""
         return {model._meta.label_lower: model for model in self.entries}
 
-    def claims(self) -> Iterator[tuple[type[Model], str, Q, list[Guarded]]]:
-        """(model, state column, which rows may be claimed, the guards that claim them), each row once.
+    def claims(self) -> Iterator[tuple[type[Model], str, Q, str, list[Guarded]]]:
+        """(model, state column, which rows may be claimed, what to read them by, the guards that claim them).
 
         Of a model with tokens a claimed row has one, whatever state its body has moved it to: those of its guards are
         looked through, or all by an index of the tokens. Of others the state alone tells.
@@ -76,14 +76,15 @@ class Guards:
             for one in entries:
                 groups.setdefault(one.guard.field, []).append(one)
             if fenced(model) and _indexed(model, TOKEN):
-                yield model, entries[0].guard.field, Q(**{f"{TOKEN}__gt": ""}), entries
+                yield model, entries[0].guard.field, Q(**{f"{TOKEN}__gt": ""}), TOKEN, entries
                 continue
             for field, group in groups.items():
                 states = {one.guard.claim_as for one in group}
                 if fenced(model):
                     states.update(*(one.guard.claim_from for one in group))
-                where = Q(**{f"{field}__in": sorted(states, key=repr)})
-                yield model, field, (where & ~Q(**{TOKEN: ""}) if fenced(model) else where), group
+                for state in sorted(states, key=repr):  # one at a time: the index has them in order of the keys
+                    where = Q(**{field: state})
+                    yield model, field, (where & ~Q(**{TOKEN: ""}) if fenced(model) else where), "pk", group
 
     def sides(self, records: Iterable[Record]) -> dict[str, Side]:
         """The rows that these locks name, by what ``Holder.row`` calls them; those of unknown models are left out."""

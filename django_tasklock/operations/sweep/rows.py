@@ -8,7 +8,7 @@ from typing import NamedTuple
 from django.db.models import Model, QuerySet
 
 from django_tasklock.backends.base import Backend
-from django_tasklock.guards import Guarded
+from django_tasklock.guards import TOKEN, Guarded
 from django_tasklock.operations.rows import lock_name
 from django_tasklock.operations.sweep.guarded import Guards, Row, alike, claiming, everything, read, rows_in
 from django_tasklock.operations.sweep.putback import Back, PutBack
@@ -96,8 +96,8 @@ def sweep_rows(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes:
 
 
 def _marks(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> Iterator[Mark]:
-    for model, field, where, entries in guards.claims():
-        for rows in _pages(model, everything(model).filter(where), field):
+    for model, field, where, key, entries in guards.claims():
+        for rows in _pages(model, everything(model).filter(where), field, key):
             notes.looked_at["rows"] += len(rows)
             terms.progress("rows", notes.looked_at["rows"], None)
             yield from locks.missing(list(_wanted(model, entries, rows, back, terms)))
@@ -119,13 +119,24 @@ def _wanted(
             yield mark
 
 
-def _pages(model: type[Model], claimed: QuerySet[Model], field: str) -> Iterator[list[Row]]:
-    """Claimed rows in order of their primary keys: each page is one query by an index, wherever the last one ended."""
-    claimed = claimed.order_by("pk")
-    page = rows_in(model, field, claimed[:PAGE])
-    while page:
+def _pages(model: type[Model], claimed: QuerySet[Model], field: str, key: str) -> Iterator[list[Row]]:
+    """Claimed rows in the order of ``key``, which is what is indexed: each page begins where the last one ended."""
+    last: Row | None = None
+    while True:
+        rest = claimed
+        if last is not None:
+            rest = rest.filter(**({f"{TOKEN}__gt": last.token} if key == TOKEN else {"pk__gt": last.pk}))
+        page = rows_in(model, field, rest.order_by(key)[:PAGE])
+        full = len(page) == PAGE
+        if full and key == TOKEN:  # a token may be on several rows: all of them, at the end of a page
+            same = claimed.filter(**{TOKEN: page[-1].token})
+            page = [row for row in page if row.token != page[-1].token] + rows_in(model, field, same)
+        if not page:
+            return
         yield page
-        page = rows_in(model, field, claimed.filter(pk__gt=page[-1].pk)[:PAGE]) if len(page) == PAGE else []
+        if not full:
+            return
+        last = page[-1]
 
 
 def _unchanged(batch: list[Mark]) -> list[Mark]:

@@ -36,14 +36,14 @@ def retrying_hold(self: Any, key: str, until: str | None = None) -> dict[str, An
 
 
 @shared_task(bind=True)
-@model_lock(Video, "video:{video_id}", pk="video_id", guard=ONCE)
+@model_lock(Video, "swept:{video_id}", pk="video_id", guard=ONCE)
 def swept_video(self: Any, video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
     """The rule: a bound task, a row with a token, a lock by the primary key."""
     return hold_here(video_id, seconds, until)
 
 
 @shared_task
-@model_lock(Video, "video:{video_id}", pk="video_id", guard=ONCE)
+@model_lock(Video, "swept:{video_id}", pk="video_id", guard=ONCE)
 def swept_two(video_id: int, quality: str) -> dict[str, Any]:
     """Needs more than the row's primary key."""
     return hold_here(video_id, quality=quality)
@@ -63,7 +63,7 @@ def swept_plain_again(video_id: int) -> dict[str, Any]:
     return hold_here(video_id)
 
 
-@shared_task(base=OnceTask, key="video:{video_id}", guard=ONCE, model=Video, pk="video_id", unique="until_finish")
+@shared_task(base=OnceTask, key="swept:{video_id}", guard=ONCE, model=Video, pk="video_id", unique="until_finish")
 def swept_once(video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
     """At most one is under way."""
     return hold_here(video_id, seconds, until)

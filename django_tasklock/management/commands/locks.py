@@ -1,0 +1,230 @@
+"""``manage.py locks``: what is locked, by whom, and why; and taking one lock away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error
+from django.utils import translation
+
+from django_tasklock import operations
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.management.terminal import actor
+from django_tasklock.operations.views import LockDetail, LockView, Outcome, Result
+from django_tasklock.types import Query
+
+__all__ = ["Command"]
+
+DOWN = 2
+"""Exit code when the store is down. 1: the lock was not released, or an argument cannot be meant."""
+STATES = {"live": "live", "expiring": "expiring", "no_expiry": "unending", "orphaned": "lapsed"}
+
+
+class Command(BaseCommand):
+    """List, explain, release."""
+
+    help = "List the locks that are held, explain one, or take one away from its holder."
+    requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", nargs="?", metavar="NAME", help="Explain this lock, held or not.")
+        act = parser.add_mutually_exclusive_group()
+        act.add_argument(
+            "--release",
+            metavar="NAME",
+            help="Take this lock away from its holder, who goes on running but can write nothing to a guarded row.",
+        )
+        act.add_argument("--ask", metavar="NAME", help="Ask the holder of this lock to give it back.")
+        parser.add_argument("--reason", default="", help="Why; for the audit trail.")
+        parser.add_argument(
+            "--fingerprint", help="Only if the lock still has the holder that was shown with this fingerprint."
+        )
+        parser.add_argument("--row-state", metavar="STATE", help="What a released lock's guarded row is left in.")
+        parser.add_argument("--state", choices=list(STATES), default="live", help="Only locks in this state.")
+        parser.add_argument("--task", default="", help="Only locks of this task.")
+        parser.add_argument("--search", default="", metavar="TEXT", help="Only locks with this text in their names.")
+        parser.add_argument("--limit", type=int, default=100, help="At most so many (default: %(default)s).")
+        parser.add_argument("--json", action="store_true", help="One JSON document on stdout.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["name"] and (options["release"] or options["ask"]):
+            raise CommandError("Give the lock's name once: after --release, after --ask, or alone.")
+        work: Callable[[dict[str, Any]], None] = self._list
+        if options["release"] or options["ask"]:
+            work = self._act
+        elif options["name"]:
+            work = self._explain
+        try:
+            with translation.override(None):  # commands speak English
+                work(options)
+        except (BackendUnavailable, Error) as error:
+            raise CommandError(str(error), returncode=DOWN) from error
+        except (TaskLockError, ImproperlyConfigured) as error:
+            raise CommandError(str(error)) from error
+
+    def _list(self, options: dict[str, Any]) -> None:
+        if options["limit"] < 1:
+            raise CommandError("--limit must be 1 or more.")
+        query = Query(
+            which=STATES[options["state"]],  # type: ignore[arg-type]
+            text=options["search"],
+            task=options["task"],
+        )
+        found: list[LockView] = []
+        total, further = 0, 0
+        while len(found) < options["limit"]:
+            page = operations.list_locks(query._replace(offset=further, limit=min(1000, options["limit"] - len(found))))
+            found += page.locks
+            total = page.total
+            if page.next is None:
+                break
+            further = page.next
+        if options["json"]:
+            self._json({"total": total, "locks": [as_dict(lock) for lock in found]})
+            return
+        for lock in found:
+            self.stdout.write(self._line(lock))
+        if options["verbosity"] > 0:
+            self.stdout.write(f"{len(found)} shown of {total} that are {options['state'].replace('_', ' ')}.")
+
+    def _explain(self, options: dict[str, Any]) -> None:
+        detail = operations.get_lock(options["name"])
+        if options["json"]:
+            self._json(detail_as_dict(detail))
+            return
+        if detail.lock is not None:
+            self.stdout.write(self._line(detail.lock))
+        for sentence in detail.explanation:
+            self.stdout.write(str(sentence))
+        for message in detail.parked:
+            self.stdout.write(f"parked: {message.task}[{message.task_id}] {message.state}, {message.waited:.0f} s")
+        for refused in detail.refused:
+            self.stdout.write(f"found it busy: {refused.holder} at {refused.at:%Y-%m-%d %H:%M:%S} UTC")
+        for act in detail.history:
+            why = f" ({act.reason})" if act.reason else ""
+            self.stdout.write(f"{act.at:%Y-%m-%d %H:%M:%S} {act.actor}: {act.action}: {act.outcome}{why}")
+
+    def _act(self, options: dict[str, Any]) -> None:
+        shown = {"by": actor("locks"), "reason": options["reason"], "fingerprint": options["fingerprint"]}
+        if options["release"]:
+            result = operations.release_lock(options["release"], row_state=options["row_state"], **shown)
+        else:
+            result = operations.ask_to_release(options["ask"], **shown)
+        if options["json"]:
+            self._json(result_as_dict(result))
+        elif result and options["verbosity"] > 0:
+            self.stdout.write(self.style.SUCCESS(in_words(result)))
+        if not result:
+            raise CommandError(in_words(result))
+
+    def _line(self, lock: LockView) -> str:
+        info = lock.info
+        parts = [
+            str(lock.state.replace("_", " ")),
+            info.holder,
+            f"held for {info.held_for:.0f} s",
+            "no expiry" if info.ttl is None else f"lease ends in {info.ttl:.0f} s",
+            f"{info.time_left:.0f} s of its timeout left",
+        ]
+        if lock.lapsed_for is not None:
+            parts = ["orphaned", info.holder, f"lapsed {lock.lapsed_for:.0f} s ago"]
+        if lock.row is not None:
+            parts.append(f"row {lock.row}")
+        if info.waiting or lock.parked:
+            parts.append(f"{info.waiting} waiting, {lock.parked} parked")
+        if lock.alive is False:
+            parts.append(self.style.ERROR("its process is dead"))
+        if lock.asked_for is not None:
+            parts.append("asked to give it back")
+        shown = f" [{info.fingerprint}]" if info.fingerprint else ""
+        return f"{info.name}: {', '.join(parts)}{shown}"
+
+    def _json(self, document: object) -> None:
+        self.stdout.write(json.dumps(document, indent=2, default=str))
+
+
+def in_words(result: Result) -> str:
+    """What came of an act, as a sentence."""
+    holder = "" if result.before is None else f" {result.before.holder}"
+    if result.outcome is Outcome.RELEASED:
+        row = "; its row was taken from it as well" if result.fenced else ""
+        return f"Released {result.name!r}, which was held by{holder}{row}. Its holder goes on running."
+    if result.outcome is Outcome.ASKED:
+        return f"Asked{holder} to give {result.name!r} back: it hears of it at its next heartbeat."
+    if result.outcome is Outcome.CHANGED_HANDS:
+        return f"Not done: {result.name!r} changed hands, and is held by{holder} now."
+    return f"Not done: nobody holds {result.name!r}."
+
+
+def result_as_dict(result: Result) -> dict[str, Any]:
+    """For JSON."""
+    holder = None if result.before is None else result.before.holder
+    return {"name": result.name, "outcome": str(result.outcome), "holder": holder, "row_fenced": result.fenced}
+
+
+def as_dict(lock: LockView) -> dict[str, Any]:
+    """For JSON: seconds, and no token."""
+    info = lock.info
+    return {
+        "name": info.name,
+        "state": str(lock.state),
+        "holder": info.holder,
+        "task": info.task,
+        "task_id": info.task_id,
+        "fingerprint": info.fingerprint,
+        "acquired_at": info.acquired_at.isoformat(),
+        "held_for": info.held_for,
+        "ttl": info.ttl,
+        "time_left": info.time_left,
+        "fence": info.fence,
+        "waiting": info.waiting,
+        "parked": lock.parked,
+        "row": None if lock.row is None else str(lock.row),
+        "alive": lock.alive,
+        "asked_for": lock.asked_for,
+        "lapsed_for": lock.lapsed_for,
+    }
+
+
+def detail_as_dict(detail: LockDetail) -> dict[str, Any]:
+    """For JSON."""
+    row = detail.row
+    return {
+        "name": detail.name,
+        "lock": None if detail.lock is None else as_dict(detail.lock),
+        "explanation": [str(sentence) for sentence in detail.explanation],
+        "row": None
+        if row is None
+        else {
+            "row": str(row.ref),
+            "exists": row.exists,
+            "field": row.field,
+            "state": row.state,
+            "fingerprint": row.fingerprint,
+            "epoch": row.epoch,
+            "fenced": row.fenced,
+            "agrees": row.agrees,
+        },
+        "parked": [
+            {"task": one.task, "task_id": one.task_id, "state": one.state, "mode": one.mode, "waited": one.waited}
+            for one in detail.parked
+        ],
+        "refused": [
+            {"holder": one.holder, "task": one.task, "task_id": one.task_id, "at": one.at.isoformat()}
+            for one in detail.refused
+        ],
+        "history": [
+            {
+                "at": one.at.isoformat(),
+                "actor": one.actor,
+                "action": one.action,
+                "reason": one.reason,
+                "outcome": one.outcome,
+            }
+            for one in detail.history
+        ],
+    }

@@ -1,0 +1,220 @@
+"""``manage.py sweep_locks``: find what crashed holders left behind, and put it right."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error, close_old_connections
+
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.management.terminal import Bar, actor
+from django_tasklock.operations.sweep import CLASSES, PAUSE, Came, Kind, SweepReport, sweep
+
+__all__ = ["Command"]
+
+DOWN = 2
+"""Exit code when the store or the database is down. 1: ``--check`` found something, or an argument cannot be meant."""
+LINES = 20
+"""Findings that are shown at verbosity 1."""
+
+
+class Command(BaseCommand):
+    """Sweep once, or every so many seconds."""
+
+    help = (
+        "Find what crashed holders left behind and put it right: expired index entries, locks without expiry, beyond"
+        " their timeout, of dead processes or of finished rows, claimed rows without a live lock, and messages parked"
+        " behind no lock. Everything is looked at twice; what has changed meanwhile is left alone. See docs/sweep.md."
+    )
+    requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--dry-run", action="store_true", help="Look, tell, and change nothing.")
+        parser.add_argument(
+            "--check",
+            action="store_true",
+            help="Exit with status 1 if something would be swept, and change nothing.",
+        )
+        parser.add_argument("--json", action="store_true", help="One JSON document on stdout, notes on stderr.")
+        parser.add_argument(
+            "--older-than",
+            type=_seconds,
+            metavar="SECONDS",
+            help="Only locks held, entries lapsed and messages parked at least so long ago."
+            " Rows have no age: with this they are left out.",
+        )
+        parser.add_argument("--prefix", default="", help="Only locks whose names begin so.")
+        parser.add_argument(
+            "--model",
+            action="append",
+            default=[],
+            dest="models",
+            metavar="APP.MODEL",
+            help="Only rows of this guarded model, and locks that name one; may be repeated.",
+        )
+        parser.add_argument(
+            "--requeue", action="store_true", help="Publish the task of every row that is put back, once more."
+        )
+        parser.add_argument(
+            "--pause",
+            type=_pause,
+            default=PAUSE,
+            metavar="SECONDS",
+            help="Between the two looks at a finding (default: %(default)s).",
+        )
+        parser.add_argument(
+            "--watch",
+            type=_seconds,
+            metavar="SECONDS",
+            help="Sweep again so many seconds after each sweep, until interrupted. With --json: one document a line.",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["check"] and options["watch"]:
+            raise CommandError("--check tells once, --watch goes on: use one of them.")
+        if options["watch"]:
+            self._watch(options)
+            return
+        report = self._sweep(options)
+        self._tell(report, options)
+        if options["check"] and report.swept:
+            raise CommandError(f"{report.swept} to be swept.", returncode=1)
+
+    def _sweep(self, options: dict[str, Any]) -> SweepReport:
+        bar = Bar(self.stderr) if options["verbosity"] and not options["json"] and self.stderr.isatty() else None
+        try:
+            return sweep(
+                dry_run=options["dry_run"] or options["check"],
+                older_than=options["older_than"],
+                prefix=options["prefix"],
+                models=options["models"],
+                requeue=options["requeue"],
+                by=actor("sweep_locks"),
+                progress=bar,
+                pause=options["pause"],
+            )
+        except (BackendUnavailable, Error) as error:
+            raise CommandError(f"Nothing more was swept: {error}", returncode=DOWN) from error
+        except (TaskLockError, ImproperlyConfigured) as error:
+            raise CommandError(str(error)) from error
+        finally:
+            if bar is not None:
+                bar.close()
+
+    def _watch(self, options: dict[str, Any]) -> None:
+        """Sweep, wait, sweep. What is down is told and tried again; the first signal lets the sweep end that runs."""
+        with _ending() as ended:
+            while True:
+                try:
+                    report = self._sweep(options)
+                except CommandError as error:
+                    if error.returncode != DOWN:
+                        raise
+                    self.stderr.write(self.style.WARNING(f"{error} Trying again in {options['watch']:g} s."))
+                else:
+                    if report.swept or options["json"] or options["verbosity"] > 1:
+                        self._tell(report, options)
+                close_old_connections()
+                self.stdout.flush()
+                if ended.wait(options["watch"]):
+                    break
+        if options["verbosity"] > 0:
+            self.stderr.write("Stopped.")
+
+    def _tell(self, report: SweepReport, options: dict[str, Any]) -> None:
+        if options["json"]:
+            self.stdout.write(json.dumps(report.as_dict(), indent=None if options["watch"] else 2))
+            for note in report.left_out:
+                self.stderr.write(f"Left out: {note}.")
+            return
+        if options["verbosity"] == 0:
+            return
+        for note in report.left_out:
+            self.stderr.write(self.style.NOTICE(f"Left out: {note}."))
+        self._tell_findings(report, options["verbosity"])
+        for kind, tally in report.tallies.items():
+            what, done = CLASSES[kind]
+            if tally.found or options["verbosity"] > 1:
+                rest = [
+                    f"{number} {word}" for word, number in (("changed", tally.changed), ("kept", tally.kept)) if number
+                ]
+                acted = (
+                    f"{tally.acted} {'would be ' if report.dry_run else ''}{done}" if kind is not Kind.DIFFERS else ""
+                )
+                self.stdout.write(f"{tally.found:8} {what}: {', '.join(filter(None, [acted, *rest])) or 'none'}")
+        if report.published:
+            self.stdout.write(f"{report.published:8} tasks published again")
+        looked = ", ".join(f"{number} {what}" for what, number in report.looked_at.items() if number) or "nothing"
+        if report.swept:
+            text = f"{report.swept} would be swept" if report.dry_run else f"{report.swept} swept"
+        else:
+            text = "Nothing to sweep"
+        self.stdout.write(
+            self.style.SUCCESS(f"{text}; looked at {looked} in {report.seconds:.1f} s ({report.rate:.0f}/s).")
+        )
+
+    def _tell_findings(self, report: SweepReport, verbosity: int) -> None:
+        shown = report.findings if verbosity > 1 else report.findings[:LINES]
+        for finding in shown:
+            if finding.came is Came.CHANGED and verbosity < 3:
+                continue
+            where = " ".join(filter(None, [finding.name, finding.row and f"({finding.row})"]))
+            style = self.style.WARNING if finding.came is Came.KEPT else str
+            holder = f" [{finding.holder}]" if verbosity > 1 and finding.holder else ""
+            back = "would be put back" if report.dry_run else "put back"
+            more = f"; row {back}" if finding.put_back and finding.kind is not Kind.ABANDONED else ""
+            more += f"; published again as {finding.published}" if finding.published else ""
+            more += f"; not published: {finding.unpublished}" if finding.unpublished else ""
+            self.stdout.write(style(f"{finding.came.replace('_', ' ')}: {where}{holder}: {finding.why}{more}"))
+        hidden = len(report.findings) - len(shown) + report.unlisted
+        if hidden:
+            self.stdout.write(f"... and {hidden} more")
+
+
+@contextmanager
+def _ending() -> Iterator[threading.Event]:
+    """Set by SIGINT or SIGTERM, which then do nothing else; a second one does what it always does."""
+    ended = threading.Event()
+    before: dict[signal.Signals, Any] = {}
+
+    def end(number: int, frame: Any) -> None:
+        ended.set()
+        restore()
+
+    def restore() -> None:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+    if threading.current_thread() is threading.main_thread():
+        for one in (signal.SIGINT, signal.SIGTERM):
+            before[one] = signal.signal(one, end)
+    try:
+        yield ended
+    finally:
+        restore()
+
+
+def _seconds(text: str) -> float:
+    return _number(text, 0.001)
+
+
+def _pause(text: str) -> float:
+    return _number(text, 0.0)
+
+
+def _number(text: str, least: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not least <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, {least:g} or more")
+    return value

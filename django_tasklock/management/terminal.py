@@ -1,0 +1,50 @@
+"""What the commands share: a bar on a terminal, and who types."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from typing import Any
+
+from django_tasklock.operations.views import Actor
+
+__all__ = ["Bar", "actor"]
+
+WIDTH = 30  # characters
+
+
+class Bar:
+    """Progress on a terminal: one line that is written over."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self._next = 0.0
+        self._width = 0
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        """Show it, a few times in a second."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + 0.2
+        part = min(1.0, done / total) if total else 0.0
+        filled = round(WIDTH * part)
+        text = f"{what:8} [{'#' * filled}{'.' * (WIDTH - filled)}] {100 * part:3.0f} %" if total else f"{what:8} {done}"
+        self.stream.write("\r" + text.ljust(self._width), ending="")
+        self.stream.flush()
+        self._width = len(text)
+
+    def close(self) -> None:
+        """Leave an empty line."""
+        if self._width:
+            self.stream.write("\r" + " " * self._width + "\r", ending="")
+            self.stream.flush()
+
+
+def actor(command: str) -> Actor:
+    """For the audit trail: the command, and who runs it where."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user need not have a name
+        user = "unknown"
+    return Actor(f"{command}, {user}@{socket.gethostname()}")

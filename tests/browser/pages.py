@@ -1,0 +1,147 @@
+"""The operators' pages in the words of the tests, and what must be true of every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from django.contrib.admin.utils import quote
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+__all__ = ["LIST", "act", "begin", "confirm", "detail", "lies", "names", "refreshed", "release", "row", "tab_to"]
+
+LIST = "/admin/tasklock/lock/"
+SECONDS = 5
+"""Between two refreshes, as the admin has it."""
+
+
+def detail(name: str, page: str = "change", site: str = LIST) -> str:
+    """The address of the page of one lock, or of an act on it: ``release``, ``ask``."""
+    return f"{site}{quote(name)}/{page}/"
+
+
+def row(page: Page, name: str) -> Locator:
+    """The line of a lock in the list."""
+    return page.locator("#tasklock-table tbody tr").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+def names(page: Page) -> list[str]:
+    """The names in the list, from top to bottom."""
+    return page.locator("#tasklock-table tbody th a").all_inner_texts()
+
+
+def begin(page: Page, name: str, act: str = "release") -> None:
+    """Go from the lock's page to the one that asks whether it is meant."""
+    page.goto(detail(name))
+    page.locator(f"#tasklock-{act}").click()
+
+
+def confirm(page: Page, reason: str) -> None:
+    """Say why, and do it."""
+    page.get_by_label("Reason").fill(reason)
+    page.locator("#tasklock-confirm").click()
+
+
+def act(page: Page, name: str, reason: str, act: str = "release") -> None:
+    """Both."""
+    begin(page, name, act)
+    confirm(page, reason)
+
+
+def release(page: Page, name: str, reason: str) -> None:
+    """Both, and it must be so."""
+    from playwright.sync_api import expect
+
+    act(page, name, reason)
+    expect(page.locator(".messagelist .success")).to_contain_text("was released")
+
+
+def refreshed(page: Page, seconds: float = SECONDS) -> None:
+    """Let time pass in the page: ``page.clock.install()`` comes first."""
+    page.clock.fast_forward(round(seconds * 1000) + 100)
+
+
+def tab_to(page: Page, target: str, most: int = 120) -> None:
+    """Press Tab until this is focused, which must be seen."""
+    for _press in range(most):
+        page.keyboard.press("Tab")
+        if page.evaluate("target => document.activeElement.matches(target)", target):
+            ring = page.evaluate(_RING)
+            assert ring, f"{target}: nothing shows that it is focused"
+            return
+    raise AssertionError(f"{target} cannot be reached with Tab")
+
+
+def lies(page: Page, within: str = "#content", *, colours: bool = True) -> Sequence[str]:
+    """What is wrong with a page for those who use it by keyboard, by ear or with weak eyes; empty if nothing is."""
+    found: Sequence[str] = page.evaluate(_AUDIT, [within, colours])
+    return found
+
+
+_RING = """() => {
+    const style = getComputedStyle(document.activeElement);
+    return (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0) || style.boxShadow !== "none";
+}"""
+
+_AUDIT = r"""([within, colours]) => {
+    const found = [], root = document.querySelector(within);
+    const all = (what, from = root) => [...from.querySelectorAll(what)].filter((one) => one.checkVisibility());
+    const says = (one) => (one.getAttribute("aria-label") || one.innerText || one.title || one.alt || "").trim();
+    const show = (one) => one.outerHTML.slice(0, 120).replace(/\s+/g, " ");
+    if (!document.documentElement.lang) found.push("the page has no language");
+    if (!document.title.trim()) found.push("the page has no title");
+    if (all("h1", document).length < 1) found.push("the page has no heading");
+    let level = 1;
+    for (const heading of all("h1, h2, h3, h4, h5, h6")) {
+        const now = Number(heading.tagName[1]);
+        if (now > level + 1) found.push(`a heading skips a level: ${show(heading)}`);
+        level = now;
+    }
+    for (const field of all("input:not([type=hidden]), select, textarea"))
+        if (!field.getAttribute("aria-label") && !field.labels.length) found.push(`no label: ${show(field)}`);
+    for (const id of all("[aria-describedby]").flatMap((one) => one.getAttribute("aria-describedby").split(" ")))
+        if (!document.getElementById(id)) found.push(`described by nothing: ${id}`);
+    for (const one of all("a[href], button, summary, meter, progress, nav, [role=search]"))
+        if (!says(one)) found.push(`says nothing: ${show(one)}`);
+    for (const one of all("img")) if (!one.hasAttribute("alt")) found.push(`no alternative text: ${show(one)}`);
+    for (const one of all("th")) if (!one.scope) found.push(`a heading of what? ${show(one)}`);
+    for (const one of all("table")) if (!one.querySelector("th")) found.push(`no headings: ${show(one)}`);
+    const ids = [...document.querySelectorAll("[id]")].map((one) => one.id);
+    for (const id of new Set(ids.filter((id, place) => ids.indexOf(id) !== place))) found.push(`id twice: ${id}`);
+    for (const one of document.querySelectorAll("[style]:not([style='']), [onclick], [onchange], [onsubmit]"))
+        if (root.contains(one)) found.push(`inline: ${show(one)}`);
+    if (document.scrollingElement.scrollWidth > innerWidth)
+        found.push(`the page is ${document.scrollingElement.scrollWidth} wide, the window ${innerWidth}`);
+
+    // Contrast, as WCAG 2 has it: 4.5 to 1, for large text 3 to 1.
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const rgba = (colour) => {
+        canvas.clearRect(0, 0, 1, 1);
+        canvas.fillStyle = colour;
+        canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data];
+    };
+    const light = ([r, g, b]) => [r, g, b].map((part) => part / 255)
+        .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, part, place) => sum + part * [0.2126, 0.7152, 0.0722][place], 0);
+    const ground = (one) => {
+        for (let at = one; at; at = at.parentElement) {
+            const colour = rgba(getComputedStyle(at).backgroundColor);
+            if (colour[3] === 255) return colour;
+        }
+        return rgba(getComputedStyle(document.documentElement).colorScheme.includes("dark") ? "black" : "white");
+    };
+    const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (colours && texts.nextNode()) {
+        const one = texts.currentNode.parentElement;
+        if (!texts.currentNode.data.trim() || !one.checkVisibility() || one.closest(".tasklock-hidden, option, meter"))
+            continue;
+        const style = getComputedStyle(one), [a, b] = [light(rgba(style.color)), light(ground(one))];
+        const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        const large = parseFloat(style.fontSize) >= 24;
+        if (contrast < (large ? 3 : 4.5)) found.push(`contrast ${contrast.toFixed(1)}: ${show(one)}`);
+    }
+    return [...new Set(found)];
+}"""

@@ -1,0 +1,245 @@
+"""Releasing locks, and asking for them: with and without scripts, by keyboard, and while the world goes on."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.chromium import Visits
+from tests.browser.example import Example
+from tests.browser.pages import LIST, act, begin, confirm, detail, lies, names, refreshed, release, row, tab_to
+
+pytest_plugins = ["tests.browser.fixtures"]
+pytestmark = pytest.mark.browser
+
+VIDEO = "video_processing_lock:1"
+BUTTON = "#tasklock-release-selected"
+
+
+def test_a_release_fences_the_row(visit: Visits, site: Example) -> None:
+    """gold standard 8.43: the old holder goes on running, and can write nothing."""
+    assert site.worker("claim", 1) == "holds"
+    page = visit("operator")
+    begin(page, VIDEO)
+    expect(page.locator("#tasklock-held")).to_contain_text("videos.video:1")
+    expect(page.locator("#content")).to_contain_text("whatever it still writes to that row is refused")
+    assert lies(page) == []
+    visit.picture(page, "release-light")
+    assert site.store.get(VIDEO) is not None  # looking changes nothing
+    page.locator("#tasklock-confirm").click()  # the browser itself asks for a reason
+    assert page.url.endswith("/release/")
+
+    page.get_by_label("State of the row").select_option("failed")
+    confirm(page, "its machine is on fire")
+    expect(page.locator(".messagelist .success")).to_contain_text("Its row was taken from the old holder")
+    expect(page.locator("#tasklock-history")).to_contain_text("its machine is on fire")
+    expect(page.locator("#tasklock-history")).to_contain_text("operator")
+    assert lies(page) == []
+    visit.picture(page, "released-light")
+    assert site.store.get(VIDEO) is None
+    after = site.row(1)
+    assert (after["status"], after["lock_token"], after["lock_epoch"]) == ("failed", "", 2)
+    assert site.worker("write", 1, progress=99) == "StaleClaim"
+    assert site.row(1) == after
+    page.goto("/admin/")
+    expect(page.locator("#recent-actions-module")).to_contain_text(VIDEO)
+    [entry] = site.sql("SELECT object_id, change_message, user_id FROM django_admin_log")
+    assert entry["object_id"] == VIDEO
+    page.locator("#recent-actions-module").get_by_role("link", name=VIDEO).click()
+    expect(page.locator("#tasklock-history")).to_contain_text("its machine is on fire")
+
+
+def test_a_lock_that_changed_hands_is_left_alone(visit: Visits, site: Example) -> None:
+    """gold standard 8.43: what was looked at is released, not whoever came after."""
+    site.lock("6")
+    page = visit("operator")
+    begin(page, "6")
+    site.store.remove("6")
+    site.lock("6", task_id="somebody new")
+    confirm(page, "too late")
+    expect(page.locator(".messagelist .warning")).to_contain_text("changed hands")
+    expect(page.locator("#tasklock-facts")).to_contain_text("somebody new")
+    visit.picture(page, "changed-hands")
+
+    begin(page, "6", "ask")
+    site.store.remove("6")
+    confirm(page, "too late again")
+    expect(page.locator(".messagelist .warning")).to_contain_text("nobody holds")
+    page.goto(detail("6", "release"))
+    expect(page.locator("#tasklock-free")).to_be_visible()
+    assert lies(page) == []
+
+
+def test_a_holder_can_be_asked(visit: Visits, site: Example) -> None:
+    assert site.worker("hold", "mine") == "holds"
+    page = visit("operator")
+    begin(page, "mine", "ask")
+    assert lies(page) == []
+    visit.picture(page, "ask-light")
+    confirm(page, "")
+    expect(page.locator(".messagelist .success")).to_contain_text("was asked to give it back")
+    expect(page.locator("#tasklock-facts")).to_contain_text("Asked to give it back")
+    assert site.worker("write", "mine") == "ReleaseAsked"
+    page.goto(LIST)
+    expect(row(page, "mine")).to_contain_text("asked to give it back")
+    assert site.worker("end", "mine") == "ended"
+    assert site.store.get("mine") is None
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
+def test_several_are_released_at_once(visit: Visits, site: Example, scripts: bool) -> None:
+    for name in ("a", "b", "c", "d"):
+        site.lock(name)
+    page = visit("operator", scripts=scripts)
+    page.goto(f"{LIST}?o=-age")
+    page.locator(BUTTON).click()
+    expect(page.locator(".messagelist")).to_contain_text("No lock was selected.")
+    assert page.url.endswith("?o=-age")
+
+    for name in ("a", "b", "c"):
+        row(page, name).get_by_role("checkbox").check()
+    site.store.remove("b")
+    site.lock("b", task_id="new")  # between the list and the confirmation
+    page.locator(BUTTON).click()
+    expect(page.get_by_role("heading", name="Release 2 locks?")).to_be_visible()
+    expect(page.locator("#tasklock-changed")).to_contain_text("b")
+    if scripts:
+        assert lies(page) == []
+        visit.picture(page, "release-selected")
+    site.store.remove("c")
+    site.lock("c", task_id="new")  # between the confirmation and the act
+    confirm(page, "spring cleaning")
+    expect(page.locator(".messagelist .success")).to_have_text("1 lock was released.")
+    expect(page.locator(".messagelist .warning")).to_contain_text("1 lock changed hands")
+    assert page.url.endswith("?o=-age")
+    assert sorted(names(page)) == ["b", "c", "d"]
+    [told] = site.sql("SELECT name, reason FROM tasklock_audit WHERE outcome LIKE 'released%'")
+    assert told == {"name": "a", "reason": "spring cleaning"}
+
+
+def test_everything_works_without_scripts(visit: Visits, site: Example) -> None:
+    for name in ("one", "two"):
+        site.lock(name)
+    page = visit("operator", scripts=False)
+    page.goto(LIST)
+    expect(page.locator("#tasklock-pause")).to_be_hidden()
+    page.get_by_label("Name contains").fill("tw")
+    page.get_by_role("button", name="Search").click()
+    assert names(page) == ["two"]
+    site.lock("twice")
+    page.get_by_role("link", name="Refresh").click()
+    assert sorted(names(page)) == ["twice", "two"]
+    visit.picture(page, "list-no-scripts")
+    page.get_by_role("link", name="two", exact=True).click()
+    page.locator("#tasklock-release").click()
+    confirm(page, "no scripts needed")
+    expect(page.locator(".messagelist .success")).to_contain_text("was released")
+    act(page, "twice", "please", "ask")
+    expect(page.locator(".messagelist .success")).to_contain_text("was asked")
+
+
+def test_a_release_by_keyboard_alone(visit: Visits, site: Example) -> None:
+    site.lock("6")
+    page = visit("operator")
+    page.goto(LIST)
+    tab_to(page, "#tasklock-q")
+    page.keyboard.type("6")
+    page.keyboard.press("Enter")
+    expect(page.locator("#tasklock-summary")).to_contain_text("1 lock found")
+    tab_to(page, ".tasklock-name a")
+    page.keyboard.press("Enter")
+    expect(page.locator("#tasklock-facts")).to_be_visible()
+    tab_to(page, "#tasklock-release")
+    page.keyboard.press("Enter")
+    expect(page.locator("#tasklock-release-form")).to_be_visible()
+    tab_to(page, "textarea[name=reason]")
+    page.keyboard.type("no mouse here")
+    tab_to(page, "#tasklock-confirm")
+    visit.picture(page, "release-focus")
+    page.keyboard.press("Enter")
+    expect(page.locator(".messagelist .success")).to_contain_text("was released")
+    assert site.store.get("6") is None
+
+
+def test_the_keyboard_stays_where_it_is_when_the_list_refreshes(visit: Visits, site: Example) -> None:
+    site.lock("first")
+    site.lock("second")
+    page = visit("operator")
+    page.clock.install()
+    page.goto(LIST)
+    row(page, "second").get_by_role("link", name="second").focus()
+    site.store.remove("first")
+    refreshed(page)
+    expect(row(page, "first")).to_have_count(0)
+    expect(row(page, "second").get_by_role("link", name="second")).to_be_focused()
+
+
+def test_who_may_only_look_is_offered_nothing_else(visit: Visits, site: Example) -> None:
+    token = site.lock("6")
+    page = visit("viewer")
+    page.goto(LIST)
+    expect(row(page, "6")).to_be_visible()
+    assert page.locator(f"#tasklock-table input, {BUTTON}").count() == 0
+    assert lies(page) == []
+    visit.picture(page, "list-viewer")
+    page.goto(detail("6"))
+    expect(page.locator("#tasklock-facts")).to_be_visible()
+    assert page.locator("#tasklock-release, #tasklock-ask").count() == 0
+    visit.expect_status(403)
+    for address in (detail("6", "release"), detail("6", "ask"), detail("6", "delete")):
+        response = page.goto(address)
+        assert response is not None
+        assert response.status == 403
+    record = site.store.get("6")
+    assert record is not None
+    assert record.token == token
+    assert token not in page.content()
+
+
+def test_who_may_not_look_sees_nothing(visit: Visits, site: Example) -> None:
+    site.lock("6")
+    page = visit("staff")
+    page.goto("/admin/")
+    assert page.get_by_role("link", name="Live locks").count() == 0
+    visit.expect_status(403)
+    for address in (LIST, f"{LIST}?fragment=1", detail("6"), f"{LIST}look-up/?name=6"):
+        response = page.goto(address)
+        assert response is not None
+        assert response.status == 403
+        assert "far-away" not in page.content()
+    nobody = visit(None)
+    nobody.goto(LIST)
+    expect(nobody.get_by_label("Password")).to_be_visible()
+
+
+def test_the_store_goes_away_and_comes_back(visit: Visits, site: Example) -> None:
+    site.lock("6")
+    page, form = visit("operator"), visit("operator")
+    page.clock.install()
+    page.goto(LIST)
+    begin(form, "6")
+    visit.expect_status(503)
+
+    site.redis.kill()
+    refreshed(page)
+    expect(page.locator("#tasklock-stale")).to_be_visible()
+    expect(page.locator("#tasklock-announce")).to_contain_text("out of date")
+    expect(row(page, "6")).to_be_visible()  # what was known is still there
+    assert lies(page) == []
+    visit.picture(page, "list-stale")
+    with form.expect_response(lambda response: response.request.method == "POST") as answer:
+        confirm(form, "now")
+    assert answer.value.status == 503
+    expect(form.locator("#tasklock-store-down")).to_be_visible()
+    assert lies(form) == []
+    visit.picture(form, "store-down-light")
+    form.goto("/admin/videos/video/1/change/")
+    expect(form.locator("#tasklock-panel")).to_contain_text("cannot be reached")
+    visit.picture(form, "panel-store-down")
+
+    site.redis.start()
+    site.lock("7")
+    refreshed(page)
+    expect(row(page, "7")).to_be_visible()
+    expect(page.locator("#tasklock-stale")).to_be_hidden()
+    release(form, "7", "it is back")

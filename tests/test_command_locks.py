@@ -1,0 +1,195 @@
+"""``manage.py locks``: list, explain, release, ask."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import translation
+
+from django_tasklock import TaskLock, get_lock_info, guards
+from django_tasklock.backends import get_backend
+from django_tasklock.operations import acts
+from tests.support.guards import ONCE
+from tests.support.stores import clear
+from tests.support.sweeping import claimed, dead_holder, guarded_function, hold, lapsed
+from tests.testapp.models import Video
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=["redis", "database"], autouse=True)
+def store(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "database":
+        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
+    monkeypatch.setattr(guards, "_registered", [])
+    clear(request.param)
+
+
+def run(*arguments: str, **options: Any) -> str:
+    """What it said on stdout; nothing is said on stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        call_command("locks", *arguments, stdout=out, stderr=err, no_color=True, **options)
+    finally:
+        assert err.getvalue() == ""
+    return out.getvalue()
+
+
+def told_json(*arguments: str) -> Any:
+    return json.loads(run(*arguments, "--json"))
+
+
+def a_guarded_lock() -> tuple[str, Any]:
+    guarded_function(guard=ONCE)
+    row = claimed()
+    name = f"video:{row.pk}"
+    token = hold(name, row=f"testapp.video:{row.pk}", task="videos.process", task_id="t-1")
+    Video.objects.filter(pk=row.pk).update(lock_token=token)
+    return name, row
+
+
+def test_it_lists_what_is_held() -> None:
+    name, row = a_guarded_lock()
+    hold("other", dead_holder())
+    lapsed("gone")
+    out = run()
+    [line] = [line for line in out.splitlines() if line.startswith(name)]
+    assert re.search(r"live, elsewhere:1 \(videos.process\[t-1\]\), held for \d+ s, lease ends in \d+ s", line)
+    assert f"row testapp.video:{row.pk}" in line
+    info = get_lock_info(name)
+    assert info is not None
+    assert line.endswith(f"[{info.fingerprint}]")
+    assert "its process is dead" in out
+    assert "2 shown of 2 that are live." in out
+    assert "gone" not in out
+    assert re.match(r"gone: orphaned, (elsewhere:1|unknown), lapsed \d+ s ago", run("--state=orphaned"))
+    assert [one["name"] for one in told_json("--task=videos.process")["locks"]] == [name]
+    assert [one["name"] for one in told_json("--search=OTHE")["locks"]] == ["other"]
+    document = told_json("--limit=1")
+    assert (document["total"], len(document["locks"])) == (2, 1)
+    assert "1 shown of 2" in run("--limit=1")
+
+
+def test_an_empty_list() -> None:
+    assert run() == "0 shown of 0 that are live.\n"
+    assert told_json() == {"total": 0, "locks": []}
+
+
+def test_it_explains_one() -> None:
+    """gold standard 8.46: why it is blocked."""
+    name, row = a_guarded_lock()
+    assert TaskLock(name).acquire(blocking=False) is False
+    out = run(name)
+    assert out.startswith(f"{name}: live")
+    assert len(out.splitlines()) > 1
+    document = told_json(f"task_lock:{name}")
+    assert document["name"] == name
+    assert document["lock"]["task_id"] == "t-1"
+    assert document["explanation"]
+    assert document["row"]["row"] == f"testapp.video:{row.pk}"
+    assert document["row"]["agrees"] is True
+    assert document["row"]["state"] == "processing"
+    free = told_json("nobody has it")
+    assert free["lock"] is None
+    assert free["explanation"]
+    assert run("nobody has it").strip() == " ".join(free["explanation"])
+
+
+def test_it_speaks_english() -> None:
+    a_guarded_lock()
+    plain = run("video:0"), run()
+    with translation.override("zh-hans"):
+        assert (run("video:0"), run()) == plain
+
+
+def test_a_release_fences_the_row_and_is_written_down() -> None:
+    name, row = a_guarded_lock()
+    out = run("--release", name, "--reason", "stuck since noon")
+    assert out.startswith(f"Released {name!r}, which was held by elsewhere:1 (videos.process[t-1])")
+    assert "its row was taken from it as well" in out
+    assert get_backend().get(name) is None
+    row.refresh_from_db()
+    assert (row.status, row.lock_token, row.lock_epoch) == ("uploading", "", 2)
+    [act] = acts(name)
+    assert act.actor.startswith("locks, ")
+    assert (act.action, act.reason) == ("release", "stuck since noon")
+    assert "stuck since noon" in run(name)
+    with pytest.raises(CommandError, match=f"nobody holds '{name}'"):
+        run("--release", name)
+
+
+def test_a_release_leaves_the_row_as_it_is_told() -> None:
+    name, row = a_guarded_lock()
+    with pytest.raises(CommandError, match="row_state must be one of 'uploading', 'failed'"):
+        run("--release", name, "--row-state=sold")
+    run("--release", name, "--row-state=failed")
+    row.refresh_from_db()
+    assert row.status == "failed"
+
+
+def test_only_the_holder_that_was_shown_is_released() -> None:
+    """gold standard 8.43: it changed hands."""
+    name, row = a_guarded_lock()
+    with pytest.raises(CommandError, match="changed hands") as failed:
+        run("--release", name, "--fingerprint=000000000000")
+    assert failed.value.returncode == 1
+    assert get_backend().get(name) is not None
+    row.refresh_from_db()
+    assert row.lock_epoch == 1
+    info = get_lock_info(name)
+    assert info is not None
+    assert json.loads(run("--release", name, "--fingerprint", info.fingerprint, "--json")) == {
+        "name": name,
+        "outcome": "released",
+        "holder": "elsewhere:1 (videos.process[t-1])",
+        "row_fenced": True,
+    }
+
+
+def test_asking_a_holder() -> None:
+    with TaskLock("mine") as lock:
+        assert "to give 'mine' back" in run("--ask=mine")
+        assert "asked to give it back" in run()
+        lock._find().looked = 0.0
+        with pytest.raises(Exception, match="asked to give it back"):
+            lock.ensure_held()
+    with pytest.raises(CommandError, match="nobody holds"):
+        run("--ask=mine")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["name", "--release=other"], "name once"),
+        (["--release=a", "--ask=b"], "not allowed with"),
+        (["--limit=0"], "limit must be"),
+        (["--state=odd"], "invalid choice"),
+        (["\x07"], "printable"),
+    ],
+)
+def test_usage_errors(wrong: list[str], says: str) -> None:
+    with pytest.raises(CommandError, match=says):
+        run(*wrong)
+
+
+def test_a_store_that_is_down(settings: Any) -> None:
+    settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0"}
+    for arguments in [], ["name"], ["--release=name"], ["--ask=name"]:
+        with pytest.raises(CommandError, match="could not be asked") as failed:
+            run(*arguments)
+        assert failed.value.returncode == 2
+
+
+def test_a_store_that_cannot_list(settings: Any) -> None:
+    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.cache.CacheBackend"}
+    with pytest.raises(CommandError, match="cannot list"):
+        run()
+    hold("one")
+    assert run("one").startswith("one: live")
+    run("--release=one")
+    assert get_backend().get("one") is None

@@ -1,0 +1,267 @@
+"""``manage.py sweep_locks``, and the same as a Celery task."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_tasklock import guards
+from django_tasklock.backends import get_backend
+from django_tasklock.management.commands.sweep_locks import Command
+from django_tasklock.operations import acts
+from django_tasklock.operations.sweep import PAUSE
+from django_tasklock.tasks import sweep_locks as task
+from tests.support.guards import GUARD, ONCE
+from tests.support.redis_server import RedisServer
+from tests.support.stores import clear, eventually
+from tests.support.sweeping import between_looks, claimed, dead_holder, guarded_function, hold, lapsed
+from tests.testapp.models import PlainVideo
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "_registered", [])
+    clear("redis")
+
+
+def run(*arguments: str, **options: Any) -> tuple[str, str]:
+    """What it said, on stdout and on stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    call_command("sweep_locks", "--pause=0", *arguments, stdout=out, stderr=err, no_color=True, **options)
+    return out.getvalue(), err.getvalue()
+
+
+def leave() -> Any:
+    """Three expired entries, a lock of a dead process, and an abandoned row."""
+    guarded_function(guard=ONCE)
+    for number in range(3):
+        lapsed(f"old:{number}")
+    hold("report:7", dead_holder())
+    return claimed()
+
+
+def test_it_tells_what_it_did() -> None:
+    row = leave()
+    out, err = run()
+    assert re.search(r"^ +3 index entries of locks that lapsed: 3 forgotten$", out, re.MULTILINE)
+    assert re.search(r"^ +1 locks whose holder's process is dead: 1 released$", out, re.MULTILINE)
+    assert f"swept: video:{row.pk} (testapp.video:{row.pk}): claimed, and no live lock" in out
+    assert re.search(r"^5 swept; looked at 3 entries, 1 locks, 1 rows in \d+\.\d s \(\d+/s\)\.$", out, re.MULTILINE)
+    assert err == ""
+    assert get_backend().get("report:7") is None
+    [act] = acts("report:7")
+    assert act.actor.startswith("sweep_locks, ")
+    out, err = run()
+    assert out.startswith("Nothing to sweep; looked at nothing")
+
+
+def test_a_dry_run_changes_nothing() -> None:
+    row = leave()
+    for _ in range(2):
+        out, _ = run("--dry-run")
+        assert "5 would be swept" in out
+        assert "would be swept: report:7: process" in out
+    row.refresh_from_db()
+    assert row.status == "processing"
+    assert get_backend().get("report:7") is not None
+    assert acts("report:7") == []
+
+
+def test_check_changes_nothing_and_says_so_by_its_status() -> None:
+    out, _ = run("--check")
+    assert "Nothing to sweep" in out
+    leave()
+    for _ in range(2):
+        with pytest.raises(CommandError, match=r"5 to be swept\.") as failed:
+            run("--check")
+        assert failed.value.returncode == 1
+
+
+def test_json_is_one_document_on_stdout() -> None:
+    GUARD.register("testapp.Removed")
+    leave()
+    out, err = run("--json", "--older-than=3600")
+    document = json.loads(out)
+    assert document["swept"] == 0
+    assert err.count("Left out: ") == 2
+    document = json.loads(run("--json", "--dry-run")[0])
+    assert document["dry_run"] is True
+    assert document["classes"]["expired"] == {"found": 3, "acted": 3, "changed": 0, "kept": 0}
+    assert list(document["classes"]) == [
+        "expired", "no_expiry", "overdue", "dead", "finished", "differs", "abandoned", "parked"
+    ]  # fmt: skip
+    [dead] = [one for one in document["findings"] if one["kind"] == "dead"]
+    assert dead["name"] == "report:7"
+    assert "token" not in out
+
+
+def test_verbosity() -> None:
+    leave()
+    assert run("--dry-run", verbosity=0) == ("", "")
+    quiet, chatty = run("--dry-run")[0], run("--dry-run", verbosity=2)[0]
+    assert "parked messages" not in quiet
+    assert "0 parked messages behind no lock: 0 would be promoted" in chatty
+    for number in range(30):
+        hold(f"many:{number}", dead_holder_of_all)
+    out, _ = run("--dry-run")
+    assert "... and 12 more" in out
+    assert "... and" not in run("--dry-run", verbosity=2)[0]
+
+
+dead_holder_of_all = dead_holder()
+
+
+def test_prefix_model_and_age() -> None:
+    row = leave()
+    plain = claimed(PlainVideo)
+    guarded_function(PlainVideo, name="plain:{video_id}", guard=ONCE)
+    out, _ = run("--prefix=report:")
+    assert "1 swept" in out
+    out, _ = run("--model", "testapp.Video")
+    assert "1 swept" in out
+    row.refresh_from_db()
+    plain.refresh_from_db()
+    assert (row.status, plain.status) == ("uploading", "processing")
+    out, _ = run("--older-than", "0.001")
+    assert "3 swept" in out
+    with pytest.raises(CommandError, match="there is no model"):
+        run("--model", "testapp.Nothing")
+
+
+@pytest.mark.parametrize("wrong", ["--older-than=0", "--older-than=x", "--watch=-1", "--watch=nan", "--pause=-1"])
+def test_usage_errors(wrong: str) -> None:
+    with pytest.raises(CommandError, match="is not a number of seconds"):
+        run(wrong)
+    with pytest.raises(CommandError, match="use one of them"):
+        run("--check", "--watch=1")
+
+
+def test_a_store_that_is_down_is_an_error_with_a_status_of_its_own(settings: Any) -> None:
+    settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0"}
+    out = io.StringIO()
+    with pytest.raises(CommandError, match="could not be asked") as failed:
+        call_command("sweep_locks", stdout=out)
+    assert failed.value.returncode == 2
+    assert out.getvalue() == "", "nothing is half told"
+
+
+def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave()
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    err = Terminal()
+    call_command("sweep_locks", "--dry-run", "--pause=0", stdout=io.StringIO(), stderr=err, no_color=True)
+    assert "entries" in err.getvalue() or "locks" in err.getvalue()
+    assert "\r" in err.getvalue()
+    err = Terminal()
+    call_command("sweep_locks", "--json", "--pause=0", stdout=io.StringIO(), stderr=err, no_color=True)
+    assert err.getvalue() == ""
+
+
+def test_the_checks_of_this_package_run_first() -> None:
+    assert Command.requires_system_checks == ["tasklock"]
+
+
+def test_as_a_celery_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = leave()
+    pauses = between_looks(monkeypatch, lambda: None)
+    assert task.name == "django_tasklock.tasks.sweep_locks"
+    report = task(models=["testapp.Video"])
+    assert json.loads(json.dumps(report))["classes"]["abandoned"]["acted"] == 1
+    row.refresh_from_db()
+    assert row.status == "uploading"
+    assert task(dry_run=True)["swept"] == 4
+    assert set(pauses) == {PAUSE}
+
+
+# In a process of its own
+
+
+@pytest.fixture
+def manage(redis_server: RedisServer) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``manage("--watch=1")`` on a Redis of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+        code = "import sys, django; django.setup(); from django.core.management import execute_from_command_line as run"
+        code += "; run(['manage.py', 'sweep_locks', *sys.argv[1:]])"
+        environment = {
+            **os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "TASKLOCK_TEST_REDIS": redis_server.url,
+            "PYTHONUNBUFFERED": "1", "TASKLOCK_TEST_DATABASE": "",
+        }  # fmt: skip
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        started.append(
+            subprocess.Popen([sys.executable, "-c", code, "--pause=0", *arguments], env=environment, text=True, **pipes)
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_watching_ends_by_a_signal_and_outlives_an_outage(manage, redis_server, settings, how: signal.Signals) -> None:
+    settings.TASKLOCK = {"LOCATION": redis_server.url}
+    lapsed("old")
+    process = manage("--watch=0.2", "--json")
+    first = json.loads(process.stdout.readline())
+    assert first["classes"]["expired"]["acted"] == 1
+    assert json.loads(process.stdout.readline())["swept"] == 0
+    redis_server.kill()
+    assert "Trying again in 0.2 s" in eventually(lambda: told_of_outage(process))
+    redis_server.start()
+    lapsed("again")
+    eventually(lambda: json.loads(process.stdout.readline())["swept"] == 1, 20)
+    process.send_signal(how)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+    assert err.endswith("Stopped.\n")
+
+
+def told_of_outage(process: Any) -> str:
+    line = process.stderr.readline()
+    return line if "Nothing more was swept" in line else ""
+
+
+def test_the_exit_status_of_a_process(manage, redis_server, settings) -> None:
+    settings.TASKLOCK = {"LOCATION": redis_server.url}
+    lapsed("old")
+    for arguments, status in (["--check"], 1), ([], 0):
+        process = manage(*arguments)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == status, err
+    redis_server.kill()
+    process = manage()
+    assert "Traceback" not in process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+
+
+def test_on_a_real_terminal_there_is_a_bar(manage, redis_server, settings) -> None:
+    settings.TASKLOCK = {"LOCATION": redis_server.url}
+    lapsed("old")
+    ours, theirs = pty.openpty()
+    process = manage(stderr=theirs)
+    out, _ = process.communicate(timeout=60)
+    os.close(theirs)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "entries  [##############################] 100 %" in shown
+    assert "1 swept" in out

@@ -1,0 +1,498 @@
+"""Every class of what is left behind: found by its evidence, put right by its own act, and only told in a dry run."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import pytest
+
+from django_tasklock import StaleClaim, TaskLock, acquire_task_lock, guards, holders
+from django_tasklock.backends import get_backend
+from django_tasklock.claims import Claim
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.operations import Actor, acts
+from django_tasklock.operations.sweep import stream
+from django_tasklock.types import Query
+from tests.support.guards import AGAIN, GUARD, ONCE
+from tests.support.stores import clear, eventually
+from tests.support.sweeping import (
+    ELSEWHERE,
+    claimed,
+    dead_holder,
+    found,
+    guarded_function,
+    hold,
+    lapsed,
+    swept,
+    told,
+)
+from tests.testapp.models import PlainVideo, Ticket, Video
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+KINDS = [
+    pytest.param("redis", marks=[pytest.mark.redis, pytest.mark.database], id="redis"),
+    pytest.param("database", marks=pytest.mark.database, id="database"),
+]
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The store, empty; no guard is registered."""
+    kind: str = request.param
+    if kind == "database":
+        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
+    monkeypatch.setattr(guards, "_registered", [])
+    clear(kind)
+    return kind
+
+
+redis_only = pytest.mark.parametrize("store", KINDS[:1], indirect=True)
+
+
+def state(row: Any) -> tuple[Any, ...]:
+    row.refresh_from_db()
+    return (row.status, row.lock_token, row.lock_epoch)
+
+
+def lock_row(pk: int) -> str:
+    return f"testapp.video:{pk}"
+
+
+def test_what_is_held_is_left_alone(store: str) -> None:
+    guarded_function()
+    row = claimed()
+    with TaskLock("other"):
+        hold(f"video:{row.pk}", row=lock_row(row.pk))
+        report = swept()
+    assert report.swept == 0
+
+
+def test_a_live_claimed_row_is_looked_at_and_left_alone(store: str) -> None:
+    guarded_function()
+    row = Video.objects.create()
+    with TaskLock(f"video:{row.pk}") as lock:
+        lock.row = lock_row(row.pk)
+        claim = Claim.take(Video, row.pk, GUARD, lock.token)
+        report = swept()
+        claim.update(progress=100)
+    assert told(report) == {}
+    assert report.looked_at["rows"] == 1
+    assert report.looked_at["locks"] == 1
+
+
+def test_expired_entries_are_forgotten_and_only_they(store: str) -> None:
+    for number in range(5):
+        lapsed(f"gone:{number}")
+    hold("alive")
+    report = swept(dry_run=True)
+    assert told(report) == {"expired": (5, 5, 0, 0)}
+    assert get_backend().counts().lapsed == 5
+    assert told(swept()) == {"expired": (5, 5, 0, 0)}
+    assert get_backend().counts().lapsed == 0
+    assert get_backend().get("alive") is not None
+    assert told(swept()) == {}
+
+
+def test_expired_entries_by_prefix_and_by_age(store: str) -> None:
+    lapsed("a:1")
+    lapsed("b:1")
+    assert told(swept(prefix="a:", dry_run=True)) == {"expired": (1, 1, 0, 0)}
+    assert told(swept(prefix="task_lock:a:")) == {"expired": (1, 1, 0, 0)}
+    assert [record.name for record in get_backend().page(Query("lapsed")).records] == ["b:1"]
+    assert told(swept(older_than=60)) == {}
+    assert told(swept(older_than=60, dry_run=True)) == {}
+    time.sleep(0.05)
+    assert told(swept(older_than=0.04, dry_run=True)) == {"expired": (1, 1, 0, 0)}
+    assert told(swept(older_than=0.04)) == {"expired": (1, 1, 0, 0)}
+
+
+def test_a_lock_of_a_dead_process_is_released_and_its_row_put_back(store: str) -> None:
+    guarded_function(guard=ONCE)
+    row = claimed()
+    holder = dead_holder()
+    token = hold(f"video:{row.pk}", holder, row=lock_row(row.pk))
+    Video.objects.filter(pk=row.pk).update(lock_token=token)
+    told_dry = swept(dry_run=True)
+    assert told(told_dry) == {"dead": (1, 1, 0, 0)}
+    assert get_backend().get(f"video:{row.pk}") is not None
+    report = swept(by=Actor("night shift"))
+    assert told(report) == {"dead": (1, 1, 0, 0)}
+    assert "dead" in found(report, "dead").why
+    assert get_backend().get(f"video:{row.pk}") is None
+    assert state(row) == ("uploading", "", 2)
+    [act] = acts(f"video:{row.pk}")
+    assert (act.actor, act.action) == ("night shift", "sweep")
+    assert act.outcome == f"released, {lock_row(row.pk)} put back"
+    assert told(swept()) == {}
+
+
+def test_a_plain_lock_of_a_dead_process_is_released(store: str) -> None:
+    hold("plain", dead_holder())
+    assert told(swept()) == {"dead": (1, 1, 0, 0)}
+    assert get_backend().get("plain") is None
+
+
+def test_a_process_with_the_same_pid_is_another_one(store: str) -> None:
+    """gold standard 8.18: the same host name and the same pid after a restart."""
+    ours = json.loads(holders.me())
+    other = {**ours, "boot": "000000000000", "proc": ours["proc"].rpartition(":")[0] + ":1"}  # began at another time
+    hold("before", json.dumps(other))
+    hold("now", json.dumps({**ours, "boot": "000000000000"}))  # this process, as it was before a fork, say
+    assert told(swept()) == {"dead": (1, 1, 0, 0)}
+    assert get_backend().get("before") is None
+    assert get_backend().get("now") is not None
+
+
+def test_what_is_kept_for_a_message_outlives_its_process(store: str) -> None:
+    hold("retry", dead_holder(kept=True))
+    hold("overdue", dead_holder(kept=True), timeout=1)
+    assert told(swept()) == {}
+
+
+def test_a_process_elsewhere_is_never_taken_for_dead(store: str) -> None:
+    hold("elsewhere", ELSEWHERE)
+    hold("nobody", "{}")
+    assert told(swept()) == {}
+
+
+def test_an_overdue_lock_is_released_and_its_row_put_back(store: str) -> None:
+    guarded_function(guard=ONCE)
+    row = claimed()
+    token = hold(f"video:{row.pk}", timeout=1, row=lock_row(row.pk))
+    Video.objects.filter(pk=row.pk).update(lock_token=token)
+    eventually(lambda: told(swept(dry_run=True)) == {"overdue": (1, 1, 0, 0)})
+    assert told(swept()) == {"overdue": (1, 1, 0, 0)}
+    assert get_backend().get(f"video:{row.pk}") is None
+    assert state(row) == ("uploading", "", 2)
+
+
+def test_an_overdue_holder_that_runs_on_can_write_nothing(store: str) -> None:
+    guarded_function()
+    row = Video.objects.create()
+    token = hold(f"video:{row.pk}", holders.me(), timeout=1, row=lock_row(row.pk))
+    claim = Claim.take(Video, row.pk, GUARD, token)
+    eventually(lambda: told(swept()) == {"overdue": (1, 1, 0, 0)})
+    with pytest.raises(StaleClaim):
+        claim.update(progress=1)
+
+
+@redis_only
+def test_a_lock_without_expiry_is_given_one(store: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(os.environ["TASKLOCK_TEST_REDIS"]) as client:
+        hold("forever", timeout=30_000)
+        hold("short", timeout=90_000)
+        client.persist("task_lock:forever")
+        client.persist("task_lock:short")
+        assert told(swept(dry_run=True)) == {"no_expiry": (2, 2, 0, 0)}
+        assert client.ttl("task_lock:forever") == -1
+        assert told(swept()) == {"no_expiry": (2, 2, 0, 0)}
+        assert 59 <= client.ttl("task_lock:forever") <= 60, "at least a lease"
+        assert 85 <= client.ttl("task_lock:short") <= 90, "what is left of its timeout"
+        assert told(swept()) == {}
+
+
+@redis_only
+def test_a_value_that_is_not_ours_is_given_the_timeout(store: str) -> None:
+    """gold standard 8.44: storage that was changed by hand."""
+    import redis
+
+    with redis.Redis.from_url(os.environ["TASKLOCK_TEST_REDIS"]) as client:
+        lapsed("theirs")
+        client.set("task_lock:theirs", "by hand")
+        report = swept()  # the entry of what lapsed is found to be that of a lock without expiry
+        assert told(report) == {"no_expiry": (1, 1, 0, 0)}
+        assert 3590 <= client.ttl("task_lock:theirs") <= 3600
+        assert client.get("task_lock:theirs") == b"by hand"
+
+
+@redis_only
+def test_a_lock_without_expiry_of_a_dead_process_is_released(store: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(os.environ["TASKLOCK_TEST_REDIS"]) as client:
+        hold("forever", dead_holder())
+        client.persist("task_lock:forever")
+        assert told(swept()) == {"dead": (1, 1, 0, 0)}
+        assert not client.exists("task_lock:forever")
+
+
+def test_a_claimed_row_without_a_lock_is_put_back(store: str) -> None:
+    guarded_function(guard=ONCE)
+    row, done = claimed(), claimed(state="ready", token="")
+    assert told(swept(dry_run=True)) == {"abandoned": (1, 1, 0, 0)}
+    assert state(row)[0] == "processing"
+    report = swept()
+    assert told(report) == {"abandoned": (1, 1, 0, 0)}
+    finding = found(report, "abandoned")
+    assert (finding.name, finding.row) == (f"video:{row.pk}", lock_row(row.pk))
+    assert [act.outcome for act in acts(f"video:{row.pk}")] == [f"{lock_row(row.pk)} put back"]
+    assert state(row) == ("uploading", "", 2)
+    assert state(done) == ("ready", "", 1)
+    assert told(swept()) == {}
+
+
+def test_a_row_that_its_body_has_moved_on_is_put_back_too(store: str) -> None:
+    """A claimed row is the one that has a token, whatever its state."""
+    guarded_function(guard=GUARD)
+    row = claimed(state="transcoding")
+    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert state(row) == ("processing", "", 2)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_claimed_row_is_found_by_its_state_where_tokens_have_no_index(
+    store: str, monkeypatch: pytest.MonkeyPatch, indexed: bool
+) -> None:
+    guarded_function(guard=ONCE)
+    monkeypatch.setattr(Video._meta.get_field("lock_token"), "db_index", indexed)
+    row = claimed(state="uploading")
+    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert state(row) == ("uploading", "", 2)
+
+
+def test_with_an_index_of_tokens_every_state_is_found(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded_function(guard=ONCE)
+    row = claimed(state="a state of its own")
+    monkeypatch.setattr(Video._meta.get_field("lock_token"), "db_index", False)
+    assert told(swept()) == {}
+    monkeypatch.setattr(Video._meta.get_field("lock_token"), "db_index", True)
+    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert state(row) == ("uploading", "", 2)
+
+
+def test_a_row_that_is_claimable_as_it_is_is_fenced_all_the_same(store: str) -> None:
+    guarded_function(guard=GUARD)
+    row = claimed()
+    stale = Claim(Video, row.pk, GUARD, row.lock_token)
+    stale.epoch, stale.taken = 1, True
+    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert state(row) == ("processing", "", 2)
+    with pytest.raises(StaleClaim):
+        stale.finish()
+
+
+@pytest.mark.parametrize("evidence", ["token", "row", "name"])
+def test_a_row_that_any_live_lock_speaks_for_is_left_alone(store: str, evidence: str) -> None:
+    guarded_function(name="video:{video_id}" if evidence == "name" else "some:{video_id.__class__}:other")
+    row = claimed()
+    if evidence == "token":
+        token = hold("chosen by the caller")
+        Video.objects.filter(pk=row.pk).update(lock_token=token)
+    elif evidence == "row":
+        hold("chosen by the caller", row=lock_row(row.pk))
+    else:
+        hold(f"video:{row.pk}")
+    report = swept()
+    assert "abandoned" not in told(report)
+    assert report.looked_at["rows"] == 1
+
+
+def test_a_row_without_a_token_is_put_back_if_its_lock_is_free(store: str) -> None:
+    guarded_function(PlainVideo, guard=ONCE)
+    free, busy = claimed(PlainVideo), claimed(PlainVideo)
+    hold(f"video:{busy.pk}")
+    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    free.refresh_from_db()
+    busy.refresh_from_db()
+    assert (free.status, busy.status) == ("uploading", "processing")
+    assert get_backend().get(f"video:{free.pk}") is None
+
+
+def test_a_row_without_a_token_that_is_claimable_is_not_found(store: str) -> None:
+    guarded_function(PlainVideo, guard=GUARD)
+    claimed(PlainVideo)
+    assert told(swept()) == {}
+
+
+def test_a_row_without_a_token_whose_lock_has_another_name_is_not_judged(store: str) -> None:
+    guarded_function(PlainVideo, name="video:{video_id}:{video_id.__class__}", guard=ONCE)
+    guarded_function(PlainVideo, name="constant", guard=ONCE)
+    claimed(PlainVideo)
+    assert told(swept()) == {}
+
+
+def test_of_two_guards_that_put_back_differently_none_is_chosen(store: str) -> None:
+    guarded_function(guard=ONCE)
+    guarded_function(guard=GUARD)
+    row = claimed()
+    report = swept()
+    assert told(report) == {"abandoned": (1, 0, 0, 1)}
+    assert "several guards" in found(report, "abandoned").why
+    assert state(row)[0] == "processing"
+
+
+def test_the_lock_of_a_finished_row_is_released(store: str) -> None:
+    guarded_function(guard=ONCE)
+    row = claimed(state="ready", token="")
+    hold(f"video:{row.pk}", row=lock_row(row.pk))
+    assert told(swept(dry_run=True)) == {"finished": (1, 1, 0, 0)}
+    assert told(swept()) == {"finished": (1, 1, 0, 0)}
+    assert get_backend().get(f"video:{row.pk}") is None
+    assert state(row) == ("ready", "", 1)
+
+
+def test_the_lock_of_a_finished_row_is_kept_while_its_process_runs(store: str) -> None:
+    guarded_function(guard=ONCE)
+    row = claimed(state="ready", token="")
+    hold(f"video:{row.pk}", holders.me(), row=lock_row(row.pk))
+    report = swept()
+    assert told(report) == {"finished": (1, 0, 0, 1)}
+    assert "runs" in found(report, "finished").why
+    assert get_backend().get(f"video:{row.pk}") is not None
+
+
+def test_a_row_that_is_about_to_be_claimed_is_not_finished(store: str) -> None:
+    guarded_function(guard=AGAIN)
+    for status in ("uploading", "ready"):
+        row = claimed(state=status, token="")
+        hold(f"video:{row.pk}", row=lock_row(row.pk))
+    assert told(swept()) == {}
+
+
+def test_a_row_that_is_gone_is_no_reason(store: str) -> None:
+    guarded_function()
+    hold("video:4711", row=lock_row(4711))
+    hold("video:x", row="testapp.video:not a number")
+    hold("gone:1", row="gone.model:1")
+    assert told(swept()) == {}
+
+
+def test_a_row_that_somebody_else_has_claimed_is_told(store: str) -> None:
+    guarded_function(guard=ONCE)
+    row = claimed()
+    hold(f"video:{row.pk}", row=lock_row(row.pk))
+    before = state(row)
+    report = swept()
+    assert told(report) == {"differs": (1, 0, 0, 1)}
+    assert get_backend().get(f"video:{row.pk}") is not None
+    assert state(row) == before
+
+
+def test_older_than_spares_what_is_young_and_leaves_rows_out(store: str) -> None:
+    guarded_function()
+    claimed()
+    hold("young", dead_holder())
+    report = swept(older_than=3600)
+    assert told(report) == {}
+    assert any("no age" in note for note in report.left_out)
+    time.sleep(0.05)
+    assert told(swept(older_than=0.04)) == {"dead": (1, 1, 0, 0)}
+
+
+def test_prefix_and_model_choose(store: str) -> None:
+    guarded_function(guard=ONCE)
+    guarded_function(PlainVideo, name="plain:{video_id}", guard=ONCE)
+    row, plain = claimed(), claimed(PlainVideo)
+    hold("a:1", dead_holder())
+    hold("b:1", dead_holder(row=lock_row(4711)))
+    assert told(swept(prefix="a:")) == {"dead": (1, 1, 0, 0)}
+    assert told(swept(models=["testapp.Video"])) == {"dead": (1, 1, 0, 0), "abandoned": (1, 1, 0, 0)}
+    assert told(swept(prefix=f"plain:{plain.pk}")) == {"abandoned": (1, 1, 0, 0)}
+    assert state(row)[0] == "uploading"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"models": ["testapp.Nothing"]}, "there is no model"),
+        ({"models": [Ticket]}, "no guard is registered for testapp.ticket; guarded: testapp.video"),
+        ({"older_than": 0}, "older_than must be a positive"),
+        ({"pause": -1}, "pause must be"),
+        ({"pause": float("nan")}, "pause must be"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(store: str, wrong: dict[str, Any], says: str) -> None:
+    guarded_function()
+    with pytest.raises(TaskLockError, match=says):
+        swept(**wrong)
+
+
+def test_a_guard_whose_model_is_gone_is_told(store: str) -> None:
+    """gold standard 8.45: removed from the code while locks are held."""
+    GUARD.register("testapp.Removed")
+    hold("video:1", dead_holder(row="testapp.removed:1"))
+    report = swept()
+    assert told(report) == {"dead": (1, 1, 0, 0)}
+    assert report.left_out == ("rows of testapp.Removed: there is no such model",)
+
+
+@pytest.mark.redis
+@pytest.mark.database
+def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.cache.CacheBackend"}
+    monkeypatch.setattr(guards, "_registered", [])
+    clear("redis")
+    guarded_function(guard=ONCE)
+    guarded_function(PlainVideo, name="a:{video_id}:{video_id.__class__}", guard=ONCE)
+    free, busy = claimed(), claimed()
+    hold(f"video:{busy.pk}")
+    report = swept()
+    assert told(report) == {"abandoned": (1, 1, 0, 0)}
+    assert state(free)[0] == "uploading"
+    assert state(busy)[0] == "processing"
+    assert any("cannot list" in note for note in report.left_out)
+
+
+@pytest.mark.database
+def test_with_locks_of_one_process_rows_are_not_judged(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+    monkeypatch.setattr(guards, "_registered", [])
+    guarded_function(guard=ONCE)
+    row = claimed()
+    report = swept()
+    assert told(report) == {}
+    assert any("one process" in note for note in report.left_out)
+    assert state(row)[0] == "processing"
+
+
+def test_a_store_that_is_down_is_told_and_nothing_else(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0"}
+    monkeypatch.setattr(guards, "_registered", [])
+    guarded_function(guard=ONCE)
+    row = claimed()
+    with pytest.raises(BackendUnavailable):
+        swept()
+    assert state(row)[0] == "processing"
+
+
+def test_progress_is_told(store: str) -> None:
+    guarded_function()
+    claimed()
+    lapsed("gone")
+    hold("alive")
+    said: list[tuple[str, int, int | None]] = []
+    swept(progress=lambda *what: said.append(what))
+    assert ("entries", 1, 1) in said
+    assert ("locks", 1, 1) in said
+    assert ("rows", 1, None) in said
+
+
+def test_every_lock_is_read_while_they_are_released_and_renewed(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Releases move those up that were not read yet."""
+    monkeypatch.setattr(stream, "PAGE", 10)
+    tokens = {f"lock:{number:03}": hold(f"lock:{number:03}") for number in range(100)}
+    stay = {name for number, name in enumerate(tokens) if number % 2}
+    seen: list[str] = []
+    for page in stream.live_locks(get_backend()):
+        seen += [record.name for record in page]
+        for name in [one for one in seen if one in tokens and one not in stay]:
+            get_backend().release(name, tokens.pop(name))
+        for name in seen[:3]:
+            if name in stay:
+                get_backend().extend(name, tokens[name], 600_000, 600_000)
+    assert stay <= set(seen)
+    assert len(seen) == len(set(seen))
+
+
+def test_a_plain_function_lock_of_this_process_is_left_alone(store: str) -> None:
+    assert acquire_task_lock("mine")
+    assert told(swept()) == {}
+    assert get_backend().get("mine") is not None

@@ -1,0 +1,359 @@
+"""Sweeps beside real workers and real sweeps: killed at every step, several at once, and tasks published again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from django_tasklock.backends import get_backend
+from django_tasklock.celery import requeue
+from django_tasklock.operations import acts, sweep
+from django_tasklock.operations.sweep import putback
+from django_tasklock.types import Ask, Grant
+from tests.support import sweeper
+from tests.support.celery_site.courier import Courier
+from tests.support.sweeping import claimed, dead_holder, found, hold, lapsed, swept, told
+from tests.testapp.models import PlainVideo, Video
+
+pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.sweep_fixtures"]
+SITE_TASKS = ["tests.support.celery_site.sweep_tasks", "tests.support.celery_site.once_tasks"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery's results
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def state(row: Any) -> tuple[Any, ...]:
+    row.refresh_from_db()
+    return (row.status, *([row.lock_epoch] if hasattr(row, "lock_epoch") else []))
+
+
+def a_dead_one(**options: Any) -> Any:
+    row = claimed()
+    token = hold(f"swept:{row.pk}", dead_holder(), row=f"testapp.video:{row.pk}", **options)
+    Video.objects.filter(pk=row.pk).update(lock_token=token)
+    return row
+
+
+# Published again
+
+
+@pytest.mark.database
+@pytest.mark.parametrize("left", ["dead", "abandoned"])
+def test_the_task_of_a_row_that_is_put_back_is_published_again_and_runs(
+    celery_site, only, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only("swept_video")
+    monkeypatch.setattr(requeue, "SETTLING", 0.5)
+    row = a_dead_one() if left == "dead" else claimed()
+    report = swept(requeue=True)
+    assert told(report) == {left: (1, 1, 0, 0)}
+    assert report.published == 1
+    assert state(row) == ("uploading", 2)
+    celery_site.worker()
+    result = celery_site.app.AsyncResult(found(report, left).published)
+    assert celery_site.outcome(result) == ("SUCCESS", {"status": "success", "key": row.pk})
+    assert state(row) == ("ready", 3)
+    assert told(swept(requeue=True)) == {}
+
+
+def test_without_being_asked_nothing_is_published(celery_site, only) -> None:
+    only("swept_video")
+    row = claimed()
+    assert swept().published == 0
+    assert state(row)[0] == "uploading"
+    assert celery_site.waiting() == 0
+
+
+def test_a_task_that_needs_more_than_the_row_is_not_published(celery_site, only) -> None:
+    only("swept_two")
+    row = claimed()
+    dry = swept(requeue=True, dry_run=True)
+    report = swept(requeue=True)
+    for one in (dry, report):
+        assert "also needs quality" in found(one, "abandoned").unpublished
+    assert told(report) == {"abandoned": (1, 1, 0, 0)}
+    assert state(row)[0] == "uploading"
+    assert celery_site.waiting() == 0
+
+
+def test_of_two_tasks_that_may_have_claimed_it_none_is_published(celery_site, only) -> None:
+    only("swept_video", "swept_two")
+    row = claimed()
+    assert "any of" in found(swept(requeue=True), "abandoned").unpublished
+    assert state(row)[0] == "uploading"
+
+
+def test_of_two_tasks_the_one_that_the_dead_holder_ran_is_published(celery_site, only) -> None:
+    only("swept_video", "swept_two")
+    row = claimed()
+    name = "tests.support.celery_site.sweep_tasks.swept_video"
+    token = hold("of the caller", dead_holder(task=name), row=f"testapp.video:{row.pk}")
+    Video.objects.filter(pk=row.pk).update(lock_token=token)
+    assert swept(requeue=True).published == 1
+    headers, _ = Courier(celery_site).message()
+    assert headers["task"] == name
+    assert headers["eta"] is not None, "it is not to be run before the commit"
+
+
+def test_uniqueness_of_the_message_that_died_is_no_hindrance(celery_site, only) -> None:
+    only("swept_once")
+    row = Video.objects.create()
+    celery_site.publish("tests.support.celery_site.sweep_tasks.swept_once", video_id=row.pk)
+    celery_site.app.control.purge()
+    Video.objects.filter(pk=row.pk).update(status="processing", lock_token="t" * 32, lock_epoch=1)
+    report = swept(requeue=True)
+    assert report.published == 1
+    assert celery_site.waiting() == 1
+
+
+def test_a_row_without_a_token_that_is_claimable_is_published_once(celery_site, only) -> None:
+    only("swept_plain_again")
+    row = claimed(PlainVideo)
+    assert told(swept()) == {}, "there is nothing to put back"
+    report = swept(requeue=True)
+    assert report.published == 1
+    assert state(row) == ("uploading",)
+    assert told(swept(requeue=True)) == {}
+
+
+def test_a_broker_that_is_down_leaves_the_row_as_it_is(celery_site, only, monkeypatch: pytest.MonkeyPatch) -> None:
+    only("swept_video")
+    row = claimed()
+
+    def refuses(self: Any, *what: Any) -> Any:
+        raise ConnectionError("no broker")
+
+    monkeypatch.setattr(requeue.Publisher, "publish", refuses)
+    report = swept(requeue=True)
+    assert told(report) == {"abandoned": (1, 0, 0, 1)}
+    assert "no broker" in found(report, "abandoned").unpublished
+    assert state(row) == ("processing", 1)
+
+
+def test_a_commit_that_comes_late_is_followed_by_another_message(
+    celery_site, only, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only("swept_video")
+    claimed()
+    monkeypatch.setattr(requeue, "SETTLING", 0.0)
+    assert swept(requeue=True).published == 1
+    assert celery_site.waiting() == 2
+
+
+@pytest.mark.database
+def test_the_message_is_not_run_before_the_commit(celery_site, only, monkeypatch: pytest.MonkeyPatch) -> None:
+    only("swept_video")
+    row = claimed()
+    celery_site.worker()
+    monkeypatch.setattr(requeue, "SETTLING", 1.0)
+    publish = requeue.Publisher.publish
+
+    def publishes(self: Any, *what: Any) -> Any:
+        sent = publish(self, *what)
+        time.sleep(0.3)  # time enough for the worker to be given it
+        return sent
+
+    monkeypatch.setattr(requeue.Publisher, "publish", publishes)
+    report = swept(requeue=True)
+    result = celery_site.app.AsyncResult(found(report, "abandoned").published)
+    assert celery_site.outcome(result)[1] == {"status": "success", "key": row.pk}
+
+
+# Live ones
+
+
+@pytest.mark.database
+def test_a_live_long_task_is_never_touched(celery_site, only) -> None:
+    """Its worker is another process, its lock is renewed by a real heartbeat, and a sweep runs all the time."""
+    only("swept_video")
+    celery_site.configure(lease=1)
+    row = Video.objects.create()
+    gate = celery_site.gate()
+    celery_site.worker()
+    result = celery_site.publish("tests.support.celery_site.sweep_tasks.swept_video", video_id=row.pk, until=gate)
+    celery_site.started(row.pk)
+    reports = []
+    ends = time.monotonic() + 2.5  # the lease is over twice, unless renewed
+    while time.monotonic() < ends:
+        reports.append(swept(requeue=True, pause=0.05))
+    gate.open()
+    assert celery_site.outcome(result) == ("SUCCESS", {"status": "success", "key": row.pk})
+    assert {tuple(told(report)) for report in reports} == {()}
+    assert state(row) == ("ready", 1)
+
+
+def test_a_task_that_began_while_the_store_was_down_is_not_touched(celery_site, only) -> None:
+    """It has claimed its row without a lock; it takes that as soon as the store answers, which is before the second
+    look."""
+    only("swept_video")
+    row = Video.objects.create()
+    gate = celery_site.gate()
+    celery_site.worker()
+    celery_site.lock_store.kill()
+    result = celery_site.publish("tests.support.celery_site.sweep_tasks.swept_video", video_id=row.pk, until=gate)
+    celery_site.started(row.pk)
+    celery_site.lock_store.start()
+    report = sweep(requeue=True)
+    assert report.swept == 0
+    gate.open()
+    assert celery_site.outcome(result) == ("SUCCESS", {"status": "success", "key": row.pk})
+    assert state(row) == ("ready", 1)
+
+
+def test_a_stopped_holder_is_not_a_dead_one(celery_site, only) -> None:
+    code = "import sys; from django_tasklock.holders import me; print(me(), flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        holder = process.stdout.readline()
+        hold("stopped", holder)
+        process.send_signal(signal.SIGSTOP)
+        assert told(swept()) == {}
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert told(swept()) == {"dead": (1, 1, 0, 0)}
+
+
+def test_a_worker_that_was_killed_leaves_its_row_to_the_next_sweep(celery_site, only) -> None:
+    """gold standard 8.20: the sweep runs before the workers do, and the first task finds nothing stale."""
+    only("swept_video")
+    row = Video.objects.create()
+    worker = celery_site.worker()
+    celery_site.publish("tests.support.celery_site.sweep_tasks.swept_video", video_id=row.pk, until=celery_site.gate())
+    start = celery_site.started(row.pk)
+    worker.kill()
+    assert state(row) == ("processing", 1)
+    lapsed("stale:1")
+    hold("stale:2", dead_holder())
+    report = swept()
+    assert told(report) == {"expired": (1, 1, 0, 0), "dead": (2, 2, 0, 0)}
+    assert str(start.pid) in found(swept_of(report, f"swept:{row.pk}"), "dead").why
+    assert state(row) == ("uploading", 2)
+    celery_site.app.control.purge()
+    celery_site.worker()
+    result = celery_site.publish("tests.support.celery_site.sweep_tasks.swept_video", video_id=row.pk)
+    assert celery_site.outcome(result)[1] == {"status": "success", "key": row.pk}
+
+
+def swept_of(report: Any, name: str) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(report, findings=tuple(one for one in report.findings if one.name == name))
+
+
+# Killed sweeps
+
+
+@pytest.mark.database
+@pytest.mark.parametrize("step", [step for step in sweeper.STEPS if step not in ("holding", "before the message")])
+@pytest.mark.parametrize("again", ["requeue", "plain"])
+def test_a_sweep_that_is_killed_holds_nobody_up(celery_site, only, step: str, again: str) -> None:
+    """gold standard 8.16. Whatever it had done, the next sweep does the rest, and no row is left without a message."""
+    if again == "plain" and "publishing" in step:
+        return  # there is no such step
+    only("swept_video")
+    requeued = again == "requeue"
+    dead, row = a_dead_one(), claimed()
+    code, _ = ended(only.start(options={"requeue": requeued}, kill=step))
+    assert code == -signal.SIGKILL
+    if requeued and state(dead)[0] == "uploading":
+        assert get_backend().get(f"swept:{dead.pk}") is None, "whoever runs its message is to find the lock free"
+    report = swept(requeue=requeued)
+    assert told(swept(requeue=requeued)) == {}, f"after {told(report)} there is nothing left"
+    for one in (dead, row):
+        assert state(one) == ("uploading", 2)
+        assert get_backend().get(f"swept:{one.pk}") is None
+    if requeued:
+        sent = {message_of(celery_site) for _ in range(celery_site.waiting())}
+        assert sent == {dead.pk, row.pk}, "each was published, and by whoever committed"
+
+
+def message_of(site: Any) -> int:
+    with site.app.connection_for_read() as connection, connection.SimpleQueue(site.queue()) as queue:
+        message = queue.get(timeout=5)
+        message.ack()
+        return int(message.payload[1]["video_id"])
+
+
+def test_a_sweep_that_is_killed_while_it_holds_a_lock_frees_it_in_seconds(celery_site, only) -> None:
+    """Of a row without a token the lock is held for the moment of the UPDATE."""
+    only("swept_plain")
+    row = claimed(PlainVideo)
+    code, _ = ended(only.start(kill="holding"))
+    assert code == -signal.SIGKILL
+    record = get_backend().get(f"plain:{row.pk}")
+    assert record is not None
+    assert record.ttl is not None
+    assert record.ttl <= putback.MOMENT
+    assert told(swept()) == {"dead": (1, 1, 0, 0), "abandoned": (1, 1, 0, 0)}
+    assert state(row) == ("uploading",)
+
+
+@pytest.mark.database
+def test_several_sweeps_at_once_publish_each_task_once(celery_site, only) -> None:
+    only("swept_video")
+    rows = [a_dead_one() for _ in range(3)] + [claimed() for _ in range(5)]
+    processes = [only.start(options={"requeue": True, "pause": 0.3}) for _ in range(3)]
+    reports = [json.loads(said) for code, said in map(ended, processes) if code == 0]
+    assert len(reports) == 3
+    assert sum(report["published"] for report in reports) == len(rows)
+    assert celery_site.waiting() == len(rows)
+    assert {state(row) for row in rows} == {("uploading", 2)}
+
+
+# Parked messages
+
+
+@pytest.mark.database
+def test_a_message_that_is_parked_behind_no_lock_is_promoted(celery_site, only) -> None:
+    only("swept_video")
+    token = park(celery_site)
+    assert told(swept()) == {}, "its lock is held"
+    get_backend().release("hold:a", token)
+    assert told(swept(dry_run=True)) == {"parked": (1, 1, 0, 0)}
+    assert celery_site.waiting() == 0
+    assert told(swept(prefix="other:")) == {}
+    assert told(swept(older_than=3600)) == {}
+    assert told(swept()) == {"parked": (1, 1, 0, 0)}
+    assert celery_site.waiting() == 1
+    assert [act.outcome for act in acts("hold:a")] == ["promoted"]
+    assert told(swept()) == {}, "it is on its way"
+
+
+def test_a_message_whose_lock_is_taken_between_the_looks_stays_parked(
+    celery_site, only, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.sweeping import between_looks
+
+    only("swept_video")
+    get_backend().release("hold:a", park(celery_site))
+    between_looks(monkeypatch, lambda: hold("hold:a"))
+    assert told(swept()) == {"parked": (1, 0, 1, 0)}
+    assert celery_site.waiting() == 0
+
+
+def test_a_sweep_that_is_killed_before_it_promotes_leaves_that_to_the_next(celery_site, only) -> None:
+    only("swept_video")
+    get_backend().release("hold:a", park(celery_site))
+    code, _ = ended(only.start(kill="before the message"))
+    assert code == -signal.SIGKILL
+    assert told(swept()) == {"parked": (1, 1, 0, 0)}
+
+
+def park(site: Any) -> str:
+    """One message behind a lock that somebody elsewhere has; that one's token."""
+    token = os.urandom(16).hex()
+    assert isinstance(get_backend().acquire(Ask("hold:a", token, 60_000, 60_000)), Grant)
+    site.publish("tests.support.celery_site.once_tasks.queued_hold", "a")
+    Courier(site).run()
+    return token

@@ -1,0 +1,273 @@
+"""What happens between the two looks of a sweep: renewed, finished, taken over, swept by another. Never a live one."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from django_tasklock import StaleClaim, guards, holders
+from django_tasklock.backends import get_backend
+from django_tasklock.claims import Claim
+from django_tasklock.exceptions import TransactionOpen
+from django_tasklock.operations.sweep import locks, putback, stream, sweep
+from django_tasklock.types import Renewal
+from tests.support.guards import GUARD, ONCE, elsewhere
+from tests.support.stores import clear, eventually
+from tests.support.sweeping import (
+    between_looks,
+    claimed,
+    dead_holder,
+    guarded_function,
+    hold,
+    swept,
+    told,
+)
+from tests.testapp.models import PlainVideo, Video
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+@pytest.fixture(
+    params=[pytest.param("redis", marks=pytest.mark.redis), "database"],
+    autouse=True,
+)
+def store(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The store, empty; no guard is registered."""
+    if request.param == "database":
+        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
+    monkeypatch.setattr(guards, "_registered", [])
+    clear(request.param)
+    guarded_function(guard=ONCE)
+    return str(request.param)
+
+
+def a_dead_one() -> tuple[Any, str]:
+    """A row, and the token of the dead process that has claimed it."""
+    row = claimed()
+    token = hold(f"video:{row.pk}", dead_holder(), row=f"testapp.video:{row.pk}")
+    Video.objects.filter(pk=row.pk).update(lock_token=token)
+    return row, token
+
+
+def state(row: Any) -> tuple[Any, ...]:
+    row.refresh_from_db()
+    return (row.status, row.lock_token, row.lock_epoch)
+
+
+def test_a_lock_that_is_renewed_between_the_looks_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, token = a_dead_one()
+    name = f"video:{row.pk}"
+    between_looks(monkeypatch, lambda: get_backend().renew([Renewal(name, token, 90_000)]))
+    assert told(swept()) == {"dead": (1, 0, 1, 0)}
+    assert get_backend().get(name) is not None
+    assert state(row) == ("processing", token, 1)
+
+
+def test_an_overdue_lock_that_is_extended_between_the_looks_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = hold("late", timeout=1)
+    eventually(lambda: "overdue" in told(swept(dry_run=True)))
+    between_looks(monkeypatch, lambda: get_backend().extend("late", token, 60_000, 60_000))
+    assert told(swept()) == {"overdue": (1, 0, 1, 0)}
+    assert get_backend().get("late") is not None
+
+
+def test_a_task_that_ends_between_the_looks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, token = a_dead_one()
+
+    def ends() -> None:
+        Video.objects.filter(pk=row.pk).update(status="ready", lock_token="")
+        get_backend().release(f"video:{row.pk}", token)
+
+    between_looks(monkeypatch, ends)
+    assert told(swept()) == {"dead": (1, 0, 1, 0)}
+    assert state(row) == ("ready", "", 1)
+
+
+def test_a_row_that_is_closed_between_the_looks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = claimed()
+    between_looks(monkeypatch, lambda: Video.objects.filter(pk=row.pk).update(status="ready", lock_token=""))
+    assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
+    assert state(row) == ("ready", "", 1)
+
+
+def test_a_row_whose_worker_writes_to_it_between_the_looks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has lost its lock, as after a flush of the store, and is alive."""
+    guards._registered.clear()
+    guarded_function(guard=GUARD)
+    row = claimed()
+    worker = Claim(Video, row.pk, GUARD, row.lock_token)
+    worker.epoch, worker.taken = 1, True
+    between_looks(monkeypatch, lambda: worker.update(status="transcoding"))
+    assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
+    worker.finish()
+    assert state(row)[0] == "ready"
+
+
+@pytest.mark.parametrize("moment", ["the looks", "the second look and the act"])
+def test_a_new_holder_is_never_released(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    row, token = a_dead_one()
+    name = f"video:{row.pk}"
+    taken: list[Claim] = []
+
+    def changes_hands() -> None:
+        get_backend().release(name, token)
+        Video.objects.filter(pk=row.pk).update(status="uploading", lock_token="")
+        ours = hold(name, holders.me(), row=f"testapp.video:{row.pk}")
+        taken.append(elsewhere(lambda: Claim.take(Video, row.pk, ONCE, ours)))
+
+    if moment == "the looks":
+        between_looks(monkeypatch, changes_hands)
+    else:
+        act = locks._release
+
+        def acts(*args: Any) -> Any:
+            changes_hands()
+            return act(*args)
+
+        monkeypatch.setattr(locks, "_release", acts)
+    assert told(swept()) == {"dead": (1, 0, 1, 0)}
+    record = get_backend().get(name)
+    assert record is not None
+    assert record.token == taken[0].token
+    taken[0].update(progress=50)
+    taken[0].finish()
+    assert state(row)[0] == "ready"
+
+
+def test_another_dead_holder_is_left_to_the_next_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is looked at twice before anything is done about it."""
+    holder = dead_holder()
+    first = hold("passed on", holder)
+
+    def changes_hands() -> None:
+        get_backend().release("passed on", first)
+        hold("passed on", holder)
+
+    between_looks(monkeypatch, changes_hands)
+    assert told(swept()) == {"dead": (1, 0, 1, 0)}
+    assert get_backend().get("passed on") is not None
+    assert told(swept()) == {"dead": (1, 1, 0, 0)}
+
+
+@pytest.mark.parametrize("moment", ["the looks", "the second look and the act"])
+def test_a_row_that_is_claimed_anew_is_left_alone(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    row = claimed()
+    taken: list[Claim] = []
+
+    def claims() -> None:
+        Video.objects.filter(pk=row.pk).update(status="uploading")
+        token = hold(f"video:{row.pk}", row=f"testapp.video:{row.pk}")
+        taken.append(elsewhere(lambda: Claim.take(Video, row.pk, ONCE, token)))
+
+    if moment == "the looks":
+        between_looks(monkeypatch, claims)
+    else:
+        fence = putback.fence
+
+        def fences(*args: Any) -> bool:
+            if not taken:
+                claims()
+            return fence(*args)
+
+        monkeypatch.setattr(putback, "fence", fences)
+    assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
+    taken[0].finish()
+    assert state(row)[0] == "ready"
+
+
+def test_a_row_whose_next_holder_has_the_lock_and_not_yet_the_row_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = claimed()
+    between_looks(monkeypatch, lambda: hold(f"video:{row.pk}"))
+    assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
+    assert state(row)[0] == "processing"
+
+
+def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its state alone would not tell: so its lock is held for the moment of the UPDATE."""
+    guards._registered.clear()
+    guarded_function(PlainVideo, name="plain:{video_id}", guard=ONCE)
+    row = claimed(PlainVideo)
+    busy: list[bool] = []
+    fence = putback.fence
+
+    def fences(*args: Any) -> bool:
+        busy.append(get_backend().get(f"plain:{row.pk}") is not None)
+        return fence(*args)
+
+    monkeypatch.setattr(putback, "fence", fences)
+    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert busy == [True]
+    assert get_backend().get(f"plain:{row.pk}") is None
+    row = claimed(PlainVideo)
+    held = putback._held
+
+    def taken(names: Any) -> Any:
+        hold(f"plain:{row.pk}")
+        return held(names)
+
+    monkeypatch.setattr(putback, "_held", taken)
+    assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
+    row.refresh_from_db()
+    assert row.status == "processing"
+
+
+def test_finished_and_renewed_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = claimed(state="ready", token="")
+    name = f"video:{row.pk}"
+    token = hold(name, row=f"testapp.video:{row.pk}")
+    between_looks(monkeypatch, lambda: get_backend().renew([Renewal(name, token, 90_000)]))
+    assert told(swept()) == {"finished": (1, 0, 1, 0)}
+    assert get_backend().get(name) is not None
+
+
+def test_the_pause_is_kept_between_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_dead_one()
+    claimed()
+    pauses = between_looks(monkeypatch, lambda: None)
+    swept(pause=0.25)
+    assert pauses == [0.25, 0.25], "one for the locks, one for the rows"
+
+
+def test_two_sweeps_at_once_act_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [a_dead_one()[0] for _ in range(3)] + [claimed() for _ in range(3)]
+    together = threading.Barrier(2, timeout=30)
+    monkeypatch.setattr(stream, "wait", lambda pause: together.wait())
+
+    def one() -> Any:
+        try:
+            return sweep(pause=0.0)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(2) as pool:
+        reports = [part.result() for part in [pool.submit(one), pool.submit(one)]]
+    # Of one lock the row may be put back by one sweep and the lock be released by the other: then both have acted.
+    assert 6 <= sum(report.swept for report in reports) <= 9, [told(report) for report in reports]
+    assert all(get_backend().get(f"video:{row.pk}") is None for row in rows)
+    assert {state(row) for row in rows} == {("uploading", "", 2)}, "the epoch was raised once"
+
+
+def test_a_stale_worker_is_refused_after_its_row_was_put_back() -> None:
+    """gold standard 8.17: judged dead while it lived, it changes nothing."""
+    row, token = a_dead_one()
+    stale = Claim(Video, row.pk, ONCE, token)
+    stale.epoch, stale.taken = 1, True
+    swept()
+    with pytest.raises(StaleClaim):
+        stale.finish()
+    assert state(row) == ("uploading", "", 2)
+
+
+def test_inside_a_transaction_it_is_refused() -> None:
+    row, _ = a_dead_one()
+    with transaction.atomic(), pytest.raises(TransactionOpen):
+        swept()
+    assert get_backend().get(f"video:{row.pk}") is not None

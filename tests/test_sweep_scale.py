@@ -1,0 +1,94 @@
+"""gold standard 8.15: a sweep's memory and its requests do not grow with what has piled up. The whole of it, with a
+million, is ``python -m benchmarks.sweep``."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from typing import Any
+
+import pytest
+import redis
+
+from benchmarks.sweep import seed
+from django_tasklock import guards
+from django_tasklock.backends import get_backend
+from django_tasklock.operations import Actor
+from django_tasklock.operations.sweep import report as reports, rows
+from django_tasklock.operations.sweep.guarded import Guards
+from django_tasklock.operations.sweep.terms import terms
+from tests.support import environment
+from tests.support.guards import ONCE, new_token
+from tests.support.stores import clear
+from tests.support.sweeping import guarded_function, hold, swept, told
+from tests.testapp.models import PlainVideo, Video
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
+
+EXPIRED, LIVE, DEAD = 20_000, 3_000, 1_500
+
+
+@pytest.fixture(autouse=True)
+def empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "_registered", [])
+    clear("redis")
+
+
+def test_bounded_memory_and_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "LISTED", 100)
+    url = os.environ[environment.REDIS]
+    seed(url, EXPIRED, LIVE, DEAD)
+    swept(dry_run=True)  # so that what is imported and cached is
+    with redis.Redis.from_url(url) as client:
+        client.config_resetstat()
+        tracemalloc.start()
+        report = swept(pause=0.0)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        calls: Any = client.info("commandstats")
+    assert told(report) == {"expired": (EXPIRED, EXPIRED, 0, 0), "dead": (DEAD, DEAD, 0, 0)}
+    assert len(report.findings) == 100
+    assert report.unlisted == DEAD - 100
+    assert report.looked_at["locks"] >= LIVE
+    assert tuple(get_backend().counts()) == (LIVE - DEAD, 0, 0, 0)
+    requests = calls["cmdstat_evalsha"]["calls"]
+    assert requests < EXPIRED / 1000 + LIVE / 500 + 2 * DEAD + 50, "in pages; but for what is acted on, which is twice"
+    assert peak < 12 * 2**20, f"{peak / 2**20:.1f} MiB"
+
+
+@pytest.mark.database
+def test_rows_in_pages(monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any) -> None:
+    guarded_function(guard=ONCE)
+    Video.objects.bulk_create(
+        Video(status="processing" if number % 2 else "ready", lock_token=new_token() if number % 2 else "")
+        for number in range(5_000)
+    )
+    live = Video.objects.filter(status="processing").first()
+    assert live is not None
+    hold(f"video:{live.pk}", row=f"testapp.video:{live.pk}")
+    with django_assert_max_num_queries(40):
+        report = swept(dry_run=True)
+    assert told(report)["abandoned"] == (2_499, 2_499, 0, 0)
+    assert report.looked_at["rows"] == 2_500
+
+
+@pytest.mark.database
+def test_a_token_that_is_on_several_rows_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "PAGE", 10)
+    guarded_function(guard=ONCE)
+    tokens = [f"{number // 7:032x}" for number in range(1, 70)]
+    Video.objects.bulk_create(Video(status="processing", lock_token=token) for token in tokens)
+    assert told(swept(dry_run=True))["abandoned"] == (69, 69, 0, 0)
+
+
+@pytest.mark.parametrize(("model", "index"), [(Video, "video_lock_token"), (PlainVideo, "plainvideo_status")])
+def test_the_index_is_used_for_claimed_rows(db: None, model: Any, index: str) -> None:
+    from django.db import connection
+
+    if connection.vendor != "sqlite":  # others choose by statistics, which an empty table has none of
+        return
+    guarded_function(model, guard=ONCE)
+    for _, _, where, key, _ in Guards(terms(False, None, "", (), False, Actor("test"), None, 0.0)).claims():
+        plan = model._base_manager.filter(where).order_by(key)[:1000].explain()
+        assert f"USING INDEX testapp_{index}" in plan
+        assert "TEMP" not in plan, "nothing is sorted"
