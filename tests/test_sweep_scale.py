@@ -11,10 +11,10 @@ import pytest
 import redis
 
 from benchmarks.sweep import seed
-from django_tasklock import guards
+from django_tasklock import guarded_rows, guards
 from django_tasklock.backends import get_backend
 from django_tasklock.operations import Actor
-from django_tasklock.operations.sweep import report as reports, rows
+from django_tasklock.operations.sweep import report as reports
 from django_tasklock.operations.sweep.guarded import Guards
 from django_tasklock.operations.sweep.terms import terms
 from tests.support import environment
@@ -74,7 +74,7 @@ def test_rows_in_pages(monkeypatch: pytest.MonkeyPatch, django_assert_max_num_qu
 
 @pytest.mark.database
 def test_a_token_that_is_on_several_rows_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "PAGE", 10)
+    monkeypatch.setattr(guarded_rows, "PAGE", 10)
     guarded_function(guard=ONCE)
     tokens = [f"{number // 7:032x}" for number in range(1, 70)]
     Video.objects.bulk_create(Video(status="processing", lock_token=token) for token in tokens)

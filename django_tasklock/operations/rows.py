@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from django.apps import apps
 from django.core.exceptions import ValidationError
-from django.db import router
 from django.db.models import Model
 
 from django_tasklock.conf import get_settings
-from django_tasklock.guards import EPOCH, TOKEN, Guarded, StateGuard, fenced, registered
+from django_tasklock.guarded_rows import epoch_of, read
+from django_tasklock.guards import Guarded, StateGuard, fenced, registered
 from django_tasklock.names import clean
 from django_tasklock.operations.views import RowRef, RowSide
 from django_tasklock.types import Record, fingerprint
@@ -91,17 +91,15 @@ def row_side(name: str, ref: RowRef | None, token: str) -> RowSide | None:
     if row is None or ref is None:
         return None
     has_token = fenced(row.model)
-    fields = (row.guard.field, *((TOKEN, EPOCH) if has_token else ()))
-    rows = row.model._base_manager.using(router.db_for_write(row.model)).filter(pk=row.pk)
-    values = rows.values_list(*fields).first()
-    state, row_token, epoch = (*(values or ()), None, None, None)[:3]
+    seen = next(iter(read(row.model, row.guard.field, [row.pk])), None)
+    state, row_token = (None, None) if seen is None else (seen.state, seen.token)
     return RowSide(
         ref=ref,
-        exists=values is not None,
+        exists=seen is not None,
         field=row.guard.field,
         state=state,
         fingerprint=fingerprint(row_token or ""),
-        epoch=epoch,
+        epoch=epoch_of(row.model, row.pk),
         fenced=has_token,
         agrees=row_token == token if has_token and token else state == row.guard.claim_as,
         states=states_after(row.guard),

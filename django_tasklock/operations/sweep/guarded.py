@@ -7,27 +7,16 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from django.core.exceptions import ValidationError
-from django.db import router
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, Q
 
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.guarded_rows import Row, read
 from django_tasklock.guards import TOKEN, Guarded, StateGuard, fenced, registered
 from django_tasklock.operations.rows import lock_name, model_of
 from django_tasklock.operations.sweep.terms import Terms
 from django_tasklock.types import Record
 
-__all__ = ["Guards", "Row", "Side", "alike", "claiming", "everything", "put_back_to", "read", "rows_in"]
-
-IN = 500
-"""Primary keys in one query: SQLite takes a thousand parameters."""
-
-
-class Row(NamedTuple):
-    """What one query saw of a row. ``token``: ``None`` where its model has none."""
-
-    pk: Any
-    state: Any
-    token: str | None
+__all__ = ["Guards", "Side", "alike", "claiming", "put_back_to"]
 
 
 class Side(NamedTuple):
@@ -149,29 +138,6 @@ def _task_name(task: Any) -> str:
 def _key(model: type[Model], text: str) -> Any:
     field: Any = model._meta.pk
     return field.to_python(text)
-
-
-def everything(model: type[Model]) -> QuerySet[Any]:
-    """All rows, in the database that claims are written to."""
-    return model._base_manager.using(router.db_for_write(model))
-
-
-def columns(model: type[Model], field: str) -> tuple[str, ...]:
-    """What is read of a row."""
-    return ("pk", field, TOKEN) if fenced(model) else ("pk", field)
-
-
-def rows_in(model: type[Model], field: str, rows: QuerySet[Any]) -> list[Row]:
-    """What a query sees of these rows."""
-    return [Row(*values, *([None] if len(values) == 2 else [])) for values in rows.values_list(*columns(model, field))]
-
-
-def read(model: type[Model], field: str, pks: list[Any]) -> list[Row]:
-    """What these rows say now; those that are gone are left out."""
-    found = []
-    for start in range(0, len(pks), IN):
-        found += rows_in(model, field, everything(model).filter(pk__in=pks[start : start + IN]))
-    return found
 
 
 def put_back_to(guard: StateGuard, is_fenced: bool, *, published: bool) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from django.db.models import Model, QuerySet
+from django.db.models import Model
 
 from django_tasklock.backends.base import Backend
-from django_tasklock.guards import TOKEN, Guarded
+from django_tasklock.guarded_rows import Row, claimed_pages, read
+from django_tasklock.guards import Guarded
 from django_tasklock.operations.rows import lock_name
-from django_tasklock.operations.sweep.guarded import Guards, Row, alike, claiming, everything, read, rows_in
+from django_tasklock.operations.sweep.guarded import Guards, alike, claiming
 from django_tasklock.operations.sweep.putback import Back, PutBack
 from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
 from django_tasklock.operations.sweep.stream import live_locks, second_look
@@ -18,8 +19,6 @@ from django_tasklock.operations.sweep.terms import Terms
 
 __all__ = ["Locks", "sweep_rows"]
 
-PAGE = 1000
-"""Rows read by one query."""
 CANNOT_LIST = "the store cannot list its locks, so one of another name cannot be ruled out"
 
 
@@ -97,7 +96,7 @@ def sweep_rows(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes:
 
 def _marks(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> Iterator[Mark]:
     for model, field, where, key, entries in guards.claims():
-        for rows in _pages(model, everything(model).filter(where), field, key):
+        for rows in claimed_pages(model, where, field, key):
             notes.looked_at["rows"] += len(rows)
             terms.progress("rows", notes.looked_at["rows"], None)
             yield from locks.missing(list(_wanted(model, entries, rows, back, terms)))
@@ -117,26 +116,6 @@ def _wanted(
         mark = Mark(model, entries, row, tuple(name for name in names if name is not None), known)
         if not terms.prefix or any(name.startswith(terms.prefix) for name in mark.names):
             yield mark
-
-
-def _pages(model: type[Model], claimed: QuerySet[Model], field: str, key: str) -> Iterator[list[Row]]:
-    """Claimed rows in the order of ``key``, which is what is indexed: each page begins where the last one ended."""
-    last: Row | None = None
-    while True:
-        rest = claimed
-        if last is not None:
-            rest = rest.filter(**({f"{TOKEN}__gt": last.token} if key == TOKEN else {"pk__gt": last.pk}))
-        page = rows_in(model, field, rest.order_by(key)[:PAGE])
-        full = len(page) == PAGE
-        if full and key == TOKEN:  # a token may be on several rows: all of them, at the end of a page
-            same = claimed.filter(**{TOKEN: page[-1].token})
-            page = [row for row in page if row.token != page[-1].token] + rows_in(model, field, same)
-        if not page:
-            return
-        yield page
-        if not full:
-            return
-        last = page[-1]
 
 
 def _unchanged(batch: list[Mark]) -> list[Mark]:
