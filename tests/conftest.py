@@ -44,6 +44,18 @@ def pytest_unconfigure() -> None:
     _made_here.close()
 
 
+@pytest.fixture(autouse=True)
+def _what_a_test_leaves() -> Iterator[None]:
+    """Guards that it registered, locks that its thread took and did not give back: not the next one's concern."""
+    from django_tasklock import guards
+    from django_tasklock.holds import holds_here
+
+    before = list(guards._registered)
+    yield
+    guards._registered[:] = before
+    holds_here().clear()
+
+
 @pytest.fixture
 def redis_server() -> Iterator[RedisServer]:
     """A Redis of this test's own, to be killed and started again as it likes; stopped afterwards."""

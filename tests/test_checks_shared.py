@@ -8,6 +8,7 @@ import pytest
 from django.core.cache import caches
 from django.core.checks import run_checks
 
+from django_tasklock import guards
 from django_tasklock.backends.redis.place import place_of
 from django_tasklock.checks import TAG
 from tests.support import environment
@@ -29,6 +30,11 @@ def sentinel(*nodes: tuple[str, int], url: str = "redis://video/3", **more):
             **more,
         },
     }
+
+
+@pytest.fixture(autouse=True)
+def _no_guards(monkeypatch):
+    monkeypatch.setattr(guards, "_registered", [])
 
 
 @pytest.fixture(autouse=True)

@@ -221,3 +221,12 @@ def test_an_index_of_lapsed_locks_does_not_empty_a_page(backend, cli):
         assert [record.name for record in page.records] == ["alive"]
         assert (page.total, page.next) == (1, None)
     assert [cli.zcard(index) for index in INDEXES] == [12_001, 1, 1]
+
+
+def test_the_end_of_a_lease_reads_alike_each_time(backend: RedisBackend) -> None:
+    """To the millisecond: who reads page by page knows by it that nothing has moved meanwhile."""
+    asks = [an_ask(f"video:{number}", ttl=60_000 + number) for number in range(20)]
+    for ask in asks:
+        granted(backend.acquire(ask))
+    ends = {tuple(record.now + (record.ttl or 0) for record in backend.records(limit=1000)) for _ in range(300)}
+    assert len(ends) == 1

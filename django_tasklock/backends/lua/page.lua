@@ -33,7 +33,9 @@ local function judge(key, score, value)
     return left, true
   end
   local ends = left < 0 and math.huge or now + left
-  if ends == score or math.abs(ends - score) < 1000 and ends > now and which ~= 'lapsed' then return left, true end
+  if ends == score or math.abs(ends - score) < 1000 and ends > now and which ~= 'lapsed' then
+    return left < 0 and left or score - now, true -- as indexed, to the millisecond: who reads page by page compares
+  end
   redis.call('ZADD', KEYS[1], left < 0 and '+inf' or ends, key)
   local still = which == 'live' or which == 'expiring' and ends <= now + tonumber(ARGV[8])
   return left, still and ends > now and (ends > score) == down
