@@ -27,12 +27,12 @@ Store = redis.Redis  # bytes in and out
 
 def enqueue(request: Request) -> bool:
     """A waiter's acquire: it carries its place in the queue."""
-    return ACQUIRE(request) and len(request) == 3 + 4 + 5
+    return ACQUIRE(request) and len(request) == 3 + 7 + 5
 
 
 def leave(request: Request) -> bool:
     """A waiter's good-bye: a release that also names its place."""
-    return RELEASE(request) and len(request) == 3 + 4 + 2
+    return RELEASE(request) and len(request) == 3 + 6 + 2
 
 
 def waiting(store: Store, name: str) -> int:
