@@ -111,13 +111,14 @@ class Errands:
         except Exception as error:
             self._complain("taken", hold.name, error)
             return None
-        self.late.pop(token, None)
         if isinstance(answer, Busy):
+            self.late.pop(token, None)
             who = "somebody" if answer.record is None else answer.record.holder
             logger.warning("lock %r: a body runs without it, and %s has it now", hold.name, who)
             return False
         hold.granted(answer, asked, left)
         hold.unlocked = False
+        self.late.pop(token, None)
         if hold.released:  # meanwhile, when there was nothing to release yet
             self.give_back(hold, left)
         else:
