@@ -16,6 +16,7 @@ from django_tasklock.exceptions import BackendUnavailable, StaleClaim, TaskLockE
 from django_tasklock.operations import Outcome, Result, acts
 from tests.support.admin_pages import LIST, acts_on, page_of
 from tests.support.guards import elsewhere
+from tests.support.public import raw_redis
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.admin_fixtures"]
@@ -68,6 +69,17 @@ def test_it_changed_hands_between_looking_and_releasing(operator: Client, take) 
     answer = operator.post(page_of("a", "ask"), {"fingerprint": shown})
     assert "changed hands" in said(answer)[-1][1]
     assert not get_backend().get("a").asked
+
+
+def test_there_is_nobody_to_ask(operator: Client) -> None:
+    """A value that was put there by other means has no holder of ours."""
+    with raw_redis() as client:
+        client.set("task_lock:a", "worker-3")
+    answer = operator.post(page_of("a", "ask"), {"fingerprint": ""})
+    [(level, text)] = said(answer)
+    assert level == "error"
+    assert "nobody to ask" in text
+    assert get_backend().get("a") is not None
 
 
 @pytest.mark.parametrize("data", [{}, {"fingerprint": ""}, {"fingerprint": "0" * 12}])

@@ -214,6 +214,7 @@ class TestStoreDown:
             lambda: backend.acquire(an_ask("video:2")),
             lambda: backend.renew([Renewal("video:1", mine.token, 1000)]),
             lambda: backend.release("video:1", mine.token),
+            lambda: backend.get("video:1"),
         ):
             with pytest.raises(BackendUnavailable, match="stores nothing"):
                 verb()

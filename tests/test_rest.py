@@ -44,8 +44,8 @@ NAMES = [
 
 
 class TestOneLock:
-    def test_what_is_told(self, by_key, take, name):
-        lock = take(name, lease=60)
+    def test_what_is_told(self, by_key, lock_up, name):
+        lock = lock_up(name, lease=60)
         response = by_key.get(url(name))
         assert response.status_code == 200
         assert response["Cache-Control"] == "no-store"
@@ -68,8 +68,8 @@ class TestOneLock:
         assert body["explanation"]
         assert all(isinstance(sentence, str) for sentence in body["explanation"])
 
-    def test_times_are_utc_and_iso_8601_whatever_the_project_has(self, by_key, take, name, settings):
-        take(name)
+    def test_times_are_utc_and_iso_8601_whatever_the_project_has(self, by_key, lock_up, name, settings):
+        lock_up(name)
         settings.TIME_ZONE = "Asia/Shanghai"
         settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "DATETIME_FORMAT": "%d.%m.%Y"}
         told = datetime.fromisoformat(by_key.get(url(name)).json()["acquired_at"])
@@ -77,9 +77,9 @@ class TestOneLock:
         assert abs(datetime.now(UTC) - told) < timedelta(minutes=5)
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_any_name(self, by_key, take, name):
+    def test_any_name(self, by_key, lock_up, name):
         """Markup in a name is data: gold standard 8.42."""
-        take(name)
+        lock_up(name)
         assert resolve(f"{PREFIX}{name}/lock").kwargs == {"name": name}
         path = reverse("tasklock:lock", args=[name])
         for spelt in (path, url(name)):
@@ -91,8 +91,8 @@ class TestOneLock:
         assert (released.status_code, released.json()["name"]) == (200, name)
         assert not held(name)
 
-    def test_with_and_without_the_prefix_it_is_one_lock(self, by_key, take, name):
-        take(name)
+    def test_with_and_without_the_prefix_it_is_one_lock(self, by_key, lock_up, name):
+        lock_up(name)
         bare, full = (by_key.get(url(spelt)) for spelt in (name, f"task_lock:{name}"))
         assert bare["ETag"] == full["ETag"]
         assert bare.json()["name"] == full.json()["name"] == name
@@ -108,27 +108,27 @@ class TestOneLock:
         for method, end in (("get", "lock"), ("post", "release-lock"), ("post", "ask-release")):
             assert problem(getattr(by_key, method)(url(name, end)), 400, "invalid_name")
 
-    def test_head(self, by_key, take, name):
-        take(name)
+    def test_head(self, by_key, lock_up, name):
+        lock_up(name)
         response = by_key.head(url(name))
         assert (response.status_code, response.content) == (200, b"")
         assert response["ETag"]
 
-    def test_json_whatever_is_accepted(self, by_key, take, name):
-        take(name)
+    def test_json_whatever_is_accepted(self, by_key, lock_up, name):
+        lock_up(name)
         for accepted in ("text/html", "application/xml", "nonsense"):
             response = by_key.get(url(name), {"format": "xml"}, headers={"accept": accepted})
             assert (response.status_code, response["Content-Type"]) == (200, "application/json")
 
-    def test_not_modified_while_the_holder_is_the_same(self, by_key, take, name):
-        first = take(name)
+    def test_not_modified_while_the_holder_is_the_same(self, by_key, lock_up, name):
+        first = lock_up(name)
         tag = by_key.get(url(name))["ETag"]
         for given in (tag, f"W/{tag}", f'"other", {tag}', "*"):
             response = by_key.get(url(name), headers={"if-none-match": given})
             assert (response.status_code, response.content) == (304, b"")
             assert (response["ETag"], response["Cache-Control"]) == (tag, "no-store")
         first.release()
-        take(name)
+        lock_up(name)
         again = by_key.get(url(name), headers={"if-none-match": tag})
         assert again.status_code == 200
         assert again["ETag"] != tag
@@ -139,13 +139,15 @@ class TestOneLock:
         response = by_key.get(url(name))
         assert (response.status_code, response["ETag"]) == (200, '""')
         assert response.json()["ttl"] is None
+        nobody = by_key.post(url(name, "ask-release"))
+        assert (nobody.status_code, nobody.json()["code"]) == (409, "nobody_to_ask")
         assert by_key.post(url(name, "release-lock"), headers={"if-match": '""'}).status_code == 200
         assert not store.exists(f"task_lock:{name}")
 
 
 class TestRelease:
-    def test_it_is_released_and_written_down(self, by_key, take, name):
-        lock = take(name)
+    def test_it_is_released_and_written_down(self, by_key, lock_up, name):
+        lock = lock_up(name)
         response = by_key.post(url(name, "release-lock"), {"reason": "worker gone"}, content_type="application/json")
         assert response.status_code == 200
         body = response.json()
@@ -157,30 +159,30 @@ class TestRelease:
         assert (entry.actor, entry.user_id, entry.reason) == ("key grafana", "", "worker gone")
         assert entry.outcome.startswith("released")
 
-    def test_without_a_body_and_as_a_form(self, by_key, take, name):
-        lock = take(name)
+    def test_without_a_body_and_as_a_form(self, by_key, lock_up, name):
+        lock = lock_up(name)
         assert by_key.post(url(name, "release-lock"), {}, content_type=MULTIPART_CONTENT).status_code == 415
         assert held(name)
         form = "application/x-www-form-urlencoded"
         assert by_key.post(url(name, "release-lock"), "reason=by+curl", content_type=form).status_code == 200
         lock.release()
-        take(name)
+        lock_up(name)
         assert by_key.post(url(name, "release-lock")).status_code == 200
         assert sorted(AuditEntry.objects.filter(name=name).values_list("reason", flat=True)) == ["", "by curl"]
 
     @pytest.mark.parametrize("form", ['"{}"', "W/{}", 'W/"{}"', "{}", ' "{}" '])
-    def test_if_match_of_the_holder(self, by_key, take, name, form):
-        lock = take(name)
+    def test_if_match_of_the_holder(self, by_key, lock_up, name, form):
+        lock = lock_up(name)
         tag = form.format(get_lock_info(name).fingerprint)
         assert by_key.post(url(name, "release-lock"), headers={"if-match": tag}).status_code == 200
         assert not lock.owned()
 
-    def test_changed_hands_between_get_and_post(self, by_key, take, name):
+    def test_changed_hands_between_get_and_post(self, by_key, lock_up, name):
         """The release button never hits a newer holder: gold standard 8.43."""
-        first = take(name)
+        first = lock_up(name)
         seen = by_key.get(url(name))["ETag"]
         first.release()
-        second = take(name)
+        second = lock_up(name)
         for end in ("release-lock", "ask-release"):
             response = by_key.post(url(name, end), headers={"if-match": seen})
             assert name in problem(response, 412, "changed_hands")
@@ -191,20 +193,20 @@ class TestRelease:
         assert problem(response, 404, "not_locked")
 
     @pytest.mark.parametrize("tag", ['""', "", '"a', "W/", '"000000000000"', "é"])
-    def test_another_tag_never_matches(self, by_key, take, name, tag):
-        lock = take(name)
+    def test_another_tag_never_matches(self, by_key, lock_up, name, tag):
+        lock = lock_up(name)
         response = by_key.post(url(name, "release-lock"), headers={"if-match": tag})
         problem(response, 412, "changed_hands")
         assert lock.owned()
 
-    def test_several_tags_are_no_way_to_name_one_holder(self, by_key, take, name):
-        lock = take(name)
+    def test_several_tags_are_no_way_to_name_one_holder(self, by_key, lock_up, name):
+        lock = lock_up(name)
         tags = f'"other", "{get_lock_info(name).fingerprint}"'
         problem(by_key.post(url(name, "release-lock"), headers={"if-match": tags}), 400, "parse_error")
         assert lock.owned()
 
-    def test_any_holder(self, by_key, take, name):
-        take(name)
+    def test_any_holder(self, by_key, lock_up, name):
+        lock_up(name)
         assert by_key.post(url(name, "release-lock"), headers={"if-match": "*"}).status_code == 200
         assert not held(name)
 
@@ -212,11 +214,11 @@ class TestRelease:
     @pytest.mark.parametrize("tagged", [True, False])
     @pytest.mark.parametrize("then", ["taken over", "finished"])
     def test_racing_with_completion_and_with_the_next_holder(
-        self, proxy, rest, by_key, take, name, another, then, tagged, end
+        self, proxy, rest, by_key, lock_up, name, another, then, tagged, end
     ):
         """Between the look and the act: whoever came in between keeps the lock, and the caller is told."""
         rest(LOCATION=proxy.url)
-        tag = f'"{take(name).tag}"'
+        tag = f'"{lock_up(name).tag}"'
         elsewhere = another()
 
         def happen():
@@ -294,15 +296,15 @@ class TestRelease:
             ("reason=%00", "application/x-www-form-urlencoded"),
         ],
     )
-    def test_a_body_that_cannot_be_read(self, by_key, take, name, body, kind):
-        lock = take(name)
+    def test_a_body_that_cannot_be_read(self, by_key, lock_up, name, body, kind):
+        lock = lock_up(name)
         for end in ("release-lock", "ask-release"):
             response = by_key.post(url(name, end), body, content_type=kind)
             assert problem(response, 400, response.json()["code"])
         assert lock.owned()
 
     def test_row_is_fenced_for_all_to_see_before_the_lock_is_given_away(
-        self, by_key, take, name, monkeypatch, settings
+        self, by_key, lock_up, name, monkeypatch, settings
     ):
         """Outside ATOMIC_REQUESTS, whatever the project has."""
         open_ = []
@@ -314,11 +316,11 @@ class TestRelease:
             "release_lock",
             lambda *args, **more: (open_.append(len(connection.savepoint_ids) - depth), real(*args, **more))[1],
         )
-        take(name)
+        lock_up(name)
         assert by_key.post(url(name, "release-lock")).status_code == 200
         assert open_ == [0]
 
-    def test_the_rows_database_is_down(self, by_key, take, name, monkeypatch):
+    def test_the_rows_database_is_down(self, by_key, lock_up, name, monkeypatch):
         """The lock stays where it is: 503, not 500."""
         video = Video.objects.create()
         told = []
@@ -340,8 +342,8 @@ class TestRelease:
 
 
 class TestAsk:
-    def test_the_holder_is_asked(self, by_key, take, name):
-        lock = take(name)
+    def test_the_holder_is_asked(self, by_key, lock_up, name):
+        lock = lock_up(name)
         tag = by_key.get(url(name))["ETag"]
         response = by_key.post(
             url(name, "ask-release"), {"reason": "deploy"}, content_type="application/json", headers={"if-match": tag}
@@ -354,9 +356,9 @@ class TestAsk:
 
 
 class TestList:
-    def test_page_by_page(self, by_key, take, name):
+    def test_page_by_page(self, by_key, lock_up, name):
         for number in range(5):
-            take(f"{name}:{number}", timeout=600 + number)
+            lock_up(f"{name}:{number}", timeout=600 + number)
         told, offset, pages = [], 0, 0
         while offset is not None:
             page = by_key.get(PREFIX + "locks", {"text": name, "limit": 2, "offset": offset}).json()
@@ -369,10 +371,10 @@ class TestList:
         assert page["counts"]["live"] == page["total"]
         assert page["counts"].keys() == {"live", "expiring", "no_expiry", "orphaned"}
 
-    def test_order(self, by_key, take, name):
-        take(f"{name}:a", timeout=900)
-        take(f"{name}:b", timeout=700)
-        take(f"{name}:c", timeout=800)
+    def test_order(self, by_key, lock_up, name):
+        lock_up(f"{name}:a", timeout=900)
+        lock_up(f"{name}:b", timeout=700)
+        lock_up(f"{name}:c", timeout=800)
 
         def told(order):
             page = by_key.get(PREFIX + "locks", {"text": name, "order": order}).json()
@@ -382,9 +384,9 @@ class TestList:
         assert (told("left"), told("-left")) == ("bca", "acb")
         assert (told("expiry"), told("-expiry")) == ("bca", "acb")
 
-    def test_filters(self, by_key, take, store, name):
-        take(f"{name}:Plain*")
-        take(f"{name}:other", timeout=600)
+    def test_filters(self, by_key, lock_up, store, name):
+        lock_up(f"{name}:Plain*")
+        lock_up(f"{name}:other", timeout=600)
         store.set(f"task_lock:{name}:hand", "x")
 
         def told(**filters):
@@ -440,9 +442,9 @@ class TestList:
 
 @pytest.mark.database
 @pytest.mark.parametrize("backend", ["database.DatabaseBackend", "memory.MemoryBackend"])
-def test_on_the_other_backends(rest, by_key, take, name, backend):
+def test_on_the_other_backends(rest, by_key, lock_up, name, backend):
     rest(BACKEND=f"django_tasklock.backends.{backend}")
-    lock = take(name)
+    lock = lock_up(name)
     page = by_key.get(PREFIX + "locks", {"text": name, "order": "-left"}).json()
     assert [one["name"] for one in page["locks"]] == [name]
     tag = by_key.get(url(name))["ETag"]
@@ -484,9 +486,9 @@ class TestStoreDown:
             if how == "stopped":
                 redis_server.process.send_signal(signal.SIGCONT)
 
-    def test_it_may_have_been_done_all_the_same(self, proxy, rest, by_key, take, name, stranger):
+    def test_it_may_have_been_done_all_the_same(self, proxy, rest, by_key, lock_up, name, stranger):
         rest(LOCATION=proxy.url)
-        take(name)
+        lock_up(name)
         proxy.lose_reply(scripts("remove"), times=-1)
         told = problem(by_key.post(url(name, "release-lock")), 503, "store_unavailable")
         assert "all the same" in told

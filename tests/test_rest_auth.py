@@ -90,11 +90,11 @@ class TestWhoMayDoWhat:
         return client
 
     @pytest.mark.parametrize("kind", CALLERS)
-    def test_matrix(self, rest, user, take, store, name, kind):
+    def test_matrix(self, rest, user, lock_up, store, name, kind):
         """Nothing but the two acts changes anything, by GET least of all: gold standard 8.42."""
         known, may, without_token = self.CALLERS[kind]
         client = self.client(kind, user)
-        lock = take(name)
+        lock = lock_up(name)
         before, seen = everything(store), {}
         for method, end in product((*SAFE, *UNSAFE), NEEDS):
             if not known:
@@ -122,20 +122,20 @@ class TestWhoMayDoWhat:
         assert seen == ({"ask-release": "asked", "release-lock": "released"} if released else {})
         assert held(name) is not released
 
-    def test_what_a_user_did_is_in_djangos_log_too(self, rest, user, take, name):
+    def test_what_a_user_did_is_in_djangos_log_too(self, rest, user, lock_up, name):
         who = user("release_lock")
-        take(name)
+        lock_up(name)
         assert Api(headers=basic(who)).post(url(name, "release-lock"), {"reason": "why"}).status_code == 200
         entry = AuditEntry.objects.get(name=name)
         assert (entry.actor, entry.user_id, entry.reason) == (who.username, str(who.pk), "why")
         assert LogEntry.objects.get(user=who).object_id == name
 
     @pytest.mark.parametrize("kind", ["Stateless", "Bare", "WithoutPermissions"])
-    def test_a_user_that_is_no_row_of_the_user_table(self, rest, settings, take, name, kind):
+    def test_a_user_that_is_no_row_of_the_user_table(self, rest, settings, lock_up, name, kind):
         """As stateless tokens make them, and user models without permissions."""
         ours = {"DEFAULT_AUTHENTICATION_CLASSES": [f"{__name__}.{kind}"]}
         settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, **ours}
-        take(name)
+        lock_up(name)
         response = Api(headers={"x-who": "service"}).post(url(name, "release-lock"))
         if kind == "WithoutPermissions":
             assert problem(response, 403, "permission_denied")
@@ -191,22 +191,22 @@ class TestClosed:
     @pytest.mark.parametrize("by", ["nobody", "key"])
     @pytest.mark.parametrize("permissions", [["rest_framework.permissions.AllowAny"], []])
     @pytest.mark.parametrize("who", ["django.contrib.auth.models.AnonymousUser", None])
-    def test_a_project_without_authentication(self, rest, settings, take, name, by, permissions, who):
+    def test_a_project_without_authentication(self, rest, settings, lock_up, name, by, permissions, who):
         settings.REST_FRAMEWORK = {
             "DEFAULT_AUTHENTICATION_CLASSES": [],
             "DEFAULT_PERMISSION_CLASSES": permissions,
             "DEFAULT_THROTTLE_RATES": RATES,
             "UNAUTHENTICATED_USER": who,
         }
-        take(name)
+        lock_up(name)
         client = Api(headers={"x-api-key": KEY} if by == "key" else {})
         assert self.statuses(client, name) == [200 if by == "key" else 401] * 4
         rest(API_KEYS={})
         assert self.statuses(client, name) == [403] * 4  # there is no way to log in
 
-    def test_rest_framework_left_as_it_comes(self, rest, settings, take, name):
+    def test_rest_framework_left_as_it_comes(self, rest, settings, lock_up, name):
         del settings.REST_FRAMEWORK
-        take(name)
+        lock_up(name)
         assert self.statuses(Api(), name) == [401] * 4
         rest(API_KEYS={})
         assert self.statuses(Api(), name) == [403] * 4  # session first: REST framework's own rule
@@ -277,14 +277,14 @@ class TestKeys:
         )
 
     @pytest.mark.parametrize("secret", ["schlüssel-ключ-密钥-" + "x" * 20, "with spaces in it and : = \" '", "é" * 32])
-    def test_a_key_of_any_characters(self, rest, take, name, secret):
+    def test_a_key_of_any_characters(self, rest, lock_up, name, secret):
         rest(API_KEYS={"日本": secret}, API_KEY_IN_QUERY=True)
         on_the_wire = secret.encode().decode("latin-1")  # what WSGI makes of its bytes
         for headers in ({"x-api-key": on_the_wire}, {"authorization": f"Api-Key {on_the_wire}"}):
             assert Api(headers=headers).get(PREFIX + "locks").status_code == 200
         assert Api().get(PREFIX + "locks", {"api_key": secret}).status_code == 200
         assert Api(headers={"x-api-key": on_the_wire[:-1]}).get(PREFIX + "locks").status_code == 401
-        take(name)
+        lock_up(name)
         assert Api(headers={"x-api-key": on_the_wire}).post(url(name, "release-lock")).status_code == 200
         assert AuditEntry.objects.get(name=name).actor == "key 日本"
 
@@ -318,10 +318,10 @@ class TestKeys:
         assert Api().post(f"{url(name, 'release-lock')}?api_key={KEY}").status_code == 401
         assert "api_key" not in Api().get(PREFIX + "locks").json()["detail"]
 
-    def test_in_the_query_string_where_that_is_switched_on(self, rest, take, name):
+    def test_in_the_query_string_where_that_is_switched_on(self, rest, lock_up, name):
         """The URLs of source 000, to the letter."""
         rest(API_KEY_IN_QUERY=True)
-        take(name)
+        lock_up(name)
         client = Api(enforce_csrf_checks=True)
         assert client.get(f"{PREFIX}{name}/lock?api_key={KEY}").status_code == 200
         assert client.get(f"{PREFIX}locks?api_key=wrong").status_code == 401

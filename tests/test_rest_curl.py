@@ -72,8 +72,8 @@ def curl(rest, server):
 @pytest.mark.django_db(transaction=True)
 class TestSource000:
     @pytest.fixture(autouse=True)
-    def _lock_6(self, take):
-        self.lock = take("6", timeout=3600)
+    def _lock_6(self, lock_up):
+        self.lock = lock_up("6", timeout=3600)
 
     def test_a_stuck_lock(self, curl, store):
         """Scenario 3: look at it, look at its time and holder, release it, find it gone."""
@@ -101,25 +101,25 @@ class TestSource000:
         entry = AuditEntry.objects.get(name="6")
         assert (entry.actor, entry.reason) == ("key oncall", "worker gone")
 
-    def test_all_locks(self, curl, take):
-        take("视频/42")
+    def test_all_locks(self, curl, lock_up):
+        lock_up("视频/42")
         body = curl("-H", f"X-API-Key: {KEY}", path="locks?limit=1000").json()
         assert {"6", "视频/42"} <= {lock["name"] for lock in body["locks"]}
         assert body["counts"]["live"] >= 2
 
-    def test_names_as_they_may_be_typed(self, curl, take):
-        take("视频/42 a")
+    def test_names_as_they_may_be_typed(self, curl, lock_up):
+        lock_up("视频/42 a")
         key = ("-H", f"X-API-Key: {KEY}")
         for typed in ("%E8%A7%86%E9%A2%91%2F42%20a", "%E8%A7%86%E9%A2%91/42%20a", "视频/42%20a"):
             assert curl(*key, path=f"{typed}/lock").json()["name"] == "视频/42 a"
 
-    def test_only_the_one_that_was_shown(self, curl, take):
+    def test_only_the_one_that_was_shown(self, curl, lock_up):
         """What keeps two operators, or an operator and a retry, from releasing the next holder's lock."""
         key = ("-H", f"X-API-Key: {KEY}")
         tag = curl(*key, path="6/lock").headers["etag"]
         assert curl(*key, "-H", f"If-None-Match: {tag}", path="6/lock").status == 304
         self.lock.release()
-        second = take("6")
+        second = lock_up("6")
         refused = curl("-X", "POST", *key, "-H", f"If-Match: {tag}", path="6/release-lock")
         assert (refused.status, refused.json()["code"]) == (412, "changed_hands")
         assert second.owned()

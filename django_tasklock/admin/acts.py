@@ -65,12 +65,18 @@ def ask(admin: LockAdmin, request: HttpRequest, name: str) -> HttpResponse:
     if request.method == "POST":
         form = AskForm(request.POST)
         if form.is_valid():
-            result = operations.ask_to_release(
-                detail.name,
-                by=admin.actor(request),
-                reason=form.cleaned_data["reason"],
-                fingerprint=form.cleaned_data["fingerprint"],
-            )
+            try:
+                result = operations.ask_to_release(
+                    detail.name,
+                    by=admin.actor(request),
+                    reason=form.cleaned_data["reason"],
+                    fingerprint=form.cleaned_data["fingerprint"],
+                )
+            except BackendUnavailable:
+                raise
+            except TaskLockError as error:  # a value that was put there by hand has no holder
+                messages.error(request, _not_done(error))
+                return HttpResponseRedirect(admin.address("change", detail.name))
             return _done(admin, request, result)
     else:
         form = AskForm(initial={"fingerprint": lock.fingerprint if lock else ""})

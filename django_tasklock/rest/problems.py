@@ -18,7 +18,7 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.rest.authentication import IN_QUERY
 
 __all__ = ["CannotList", "ChangedHands", "DatabaseUnavailable", "Interrupted", "InvalidName", "InvalidState",
-           "NotLocked", "StoreUnavailable", "answer"]  # fmt: skip
+           "NobodyToAsk", "NotLocked", "StoreUnavailable", "answer"]  # fmt: skip
 
 logger = logging.getLogger("django_tasklock")
 
@@ -51,6 +51,13 @@ class Interrupted(APIException):
 
     status_code = status.HTTP_409_CONFLICT
     default_code = "changed_hands"
+
+
+class NobodyToAsk(APIException):
+    """The lock's value was put there by other means: no holder of ours would hear."""
+
+    status_code = status.HTTP_409_CONFLICT
+    default_code = "nobody_to_ask"
 
 
 class ChangedHands(APIException):

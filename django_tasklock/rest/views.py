@@ -220,9 +220,13 @@ class AskReleaseView(Door):
         """That it was asked. The lock is still held."""
         expected = preconditions.expected(request)
         given = self.given(parameters.AskSerializer)
-        result = operations.ask_to_release(
-            self.named(name), by=self.actor(), reason=given["reason"], fingerprint=expected
-        )
+        bare = self.named(name)
+        try:
+            result = operations.ask_to_release(bare, by=self.actor(), reason=given["reason"], fingerprint=expected)
+        except BackendUnavailable:
+            raise
+        except TaskLockError as error:
+            raise problems.NobodyToAsk(str(error)) from error
         return self.done(result, expected)
 
 

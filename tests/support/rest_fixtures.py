@@ -41,8 +41,8 @@ def by_key(rest: Any) -> Api:
 
 
 @pytest.fixture
-def take() -> Iterator[Callable[..., Taken]]:
-    """``take(name, ...)`` holds a lock until the test ends, or somebody takes it away."""
+def lock_up() -> Iterator[Callable[..., Taken]]:
+    """``lock_up(name, ...)`` holds a lock until the test ends, or somebody takes it away."""
     taken: list[Taken] = []
 
     def acquire(name: str, **options: Any) -> Taken:

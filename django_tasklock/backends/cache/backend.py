@@ -151,6 +151,8 @@ class CacheBackend(Backend):
         key, note = self._key(name), self._key(name, "-asked:")
         with self._asking(name) as cache:
             values = cache.get_many([key, note])
+            if values.get(key) is None:  # free, or an outage that the client hides: not known is not free
+                self._probe(cache, name)
         found, asked = _decoded(values.get(key)), _decoded(values.get(note))
         if found is None:
             return None

@@ -168,20 +168,9 @@ def result_as_dict(result: Result) -> dict[str, Any]:
 
 def as_dict(lock: LockView) -> dict[str, Any]:
     """For JSON: seconds, and no token."""
-    info = lock.info
     return {
-        "name": info.name,
+        **lock.info,
         "state": str(lock.state),
-        "holder": info.holder,
-        "task": info.task,
-        "task_id": info.task_id,
-        "fingerprint": info.fingerprint,
-        "acquired_at": info.acquired_at.isoformat(),
-        "held_for": info.held_for,
-        "ttl": info.ttl,
-        "time_left": info.time_left,
-        "fence": info.fence,
-        "waiting": info.waiting,
         "parked": lock.parked,
         "row": None if lock.row is None else str(lock.row),
         "alive": lock.alive,
