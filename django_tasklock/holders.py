@@ -58,18 +58,26 @@ def alive(holder: Holder) -> bool | None:
     machine, _, began = holder.proc.rpartition(":")
     if not machine or machine != _machine():
         return None
+    there = _there(holder.pid)
+    if not there:
+        return there
+    state = _state(holder.pid)
+    if state is None:
+        return False if _there(holder.pid) is False else None  # it may have ended between the two looks
+    return state[1] == began and state[0] not in "ZX"
+
+
+def _there(pid: int) -> bool | None:
+    """Whether there is such a process. ``None``: it is no number of one."""
     try:
-        os.kill(holder.pid, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OverflowError:
-        return None  # no number of a process
+        return None
     except OSError:
         pass  # somebody else's process, which exists
-    state = _state(holder.pid)
-    if state is None:
-        return None
-    return state[1] == began and state[0] not in "ZX"
+    return True
 
 
 @cache
