@@ -23,7 +23,7 @@ from django_tasklock.celery import count_parked, delivered, parked_messages, par
 from django_tasklock.celery.parked import session
 from django_tasklock.celery.promotion import Promoter, promote
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.holders import me
+from django_tasklock.holders import BOOT, me
 from django_tasklock.models import ParkedMessage
 from django_tasklock.types import Ask, Grant
 from tests.support.celery_site.courier import Courier, Killed, promoted_by_processes
@@ -674,9 +674,10 @@ class TestTable:
 
     def test_what_may_wait_again_is_not_forgotten(self):
         self.park("a")
-        assert not parking.forget("a", waiting=False)
+        assert not parking.forget("a", of=BOOT)
         parking.started("n", 1, "queue", "a.task", "a", "{}", me(), 0)
-        assert parking.forget("a", waiting=False)
+        assert not parking.forget("a", of="another")
+        assert parking.forget("a", of=BOOT)
 
     def test_keys_one_after_the_other(self):
         for name in "abc":

@@ -7,6 +7,7 @@ from typing import Any
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.values import text_of
 from django_tasklock.celery import ended, parking
 from django_tasklock.celery.busy import Aside, leave_line, reject, ticket_of
 from django_tasklock.celery.myself import Duplicate
@@ -53,6 +54,21 @@ class Delivered(Redelivered):
         if taken and self.message.late:
             ended.look_after(self.message.request, sure=self.lines_up)
         return taken
+
+    def _vouch(self) -> None:
+        """Keep the message while the other delivery runs it: with this one the broker's copy is acknowledged."""
+        met = self.lock.met
+        if met is None or met.holder.retries != self.message.tries:  # a later try has a message of its own
+            return
+        try:
+            with parking.visit():
+                parking.vouch(*self._what, self._sealed(), text_of(met.holder))
+                get_backend().flag(ended.AGAIN + self.message.id)
+                now = get_backend().get(self.name)
+                if now is None or now.token != met.token:  # it has ended, and may not have seen the note
+                    parking.forget(self.message.id, of=met.holder.boot)
+        except DOWN as error:
+            logger.warning("%s[%s]: only its other delivery has it now: %s", self.task.name, self.message.id, error)
 
     def _go(self) -> bool:
         if not (self._known or self.crashed):

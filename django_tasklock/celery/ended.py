@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from django_tasklock import holders
 from django_tasklock.backends import get_backend
 
 __all__ = ["AGAIN", "look_after", "on_postrun"]
@@ -31,6 +32,6 @@ def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     try:
         if sure or get_backend().flagged(AGAIN + task_id):
             with parking.visit():
-                parking.forget(task_id, waiting=False)
+                parking.forget(task_id, of=holders.BOOT)
     except DOWN as error:
         logger.warning("%s[%s]: its row was not removed: %s", sender.name, task_id, error)

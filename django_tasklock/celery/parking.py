@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Count, F, QuerySet
+from django.db.models import Count, F, Q, QuerySet
 
 from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.rows import key_of
@@ -181,12 +181,18 @@ def ending(task_id: str) -> None:
     session.run(verb)
 
 
-def forget(task_id: str, *, waiting: bool = True) -> bool:
-    """Remove a message's row; True if it had one. ``waiting=False``: not if it waits, as its next try may."""
+def forget(task_id: str, *, of: str | None = None) -> bool:
+    """Remove a message's row; True if it had one.
+
+    ``of``: only what the process with that ``boot`` is done with. Not if it waits, as its next try may, and not if
+    somebody else has begun it meanwhile: with that row would go how many workers died of it.
+    """
 
     def verb(alias: str, again: bool) -> bool:
         rows = rows_of(alias).filter(task_id=task_id)
-        return (rows if waiting else rows.filter(state__in=(RUNNING, ENDED, SUPERSEDED))).delete()[0] > 0
+        if of is not None:
+            rows = rows.filter(Q(state=SUPERSEDED) | Q(state__in=(RUNNING, ENDED), holder__contains=f'"{of}"'))
+        return rows.delete()[0] > 0
 
     return session.run(verb)
 

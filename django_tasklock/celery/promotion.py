@@ -23,7 +23,7 @@ from django_tasklock.celery.message import HEADER
 from django_tasklock.celery.parking import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
 from django_tasklock.exceptions import BackendUnavailable
 
-__all__ = ["Promoter", "next_in_line", "promote", "promote_next", "runs", "supersede"]
+__all__ = ["Promoter", "next_in_line", "promote", "promote_next", "ran_here", "runs", "supersede"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -110,6 +110,11 @@ def runs(row: Parked) -> bool:
     known = holders.alive(holder_of(json_object(row.holder)))
     storing = row.state == ENDED and row.now - row.changed_at < STORING * 1000
     return known is True or (known is None and storing)
+
+
+def ran_here(row: Parked) -> bool:
+    """Whether this is the process that last ran it."""
+    return holder_of(json_object(row.holder)).boot == holders.BOOT
 
 
 def _send(row: Parked, app: Any, state: str) -> bool:

@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 from celery._state import get_current_worker_task
 from celery.exceptions import Retry
 
-from django_tasklock.backends import get_backend
-from django_tasklock.backends.values import text_of
 from django_tasklock.celery import ended, parking
 from django_tasklock.celery.busy import postpone, visibility_timeout
 from django_tasklock.celery.envelope import seal
@@ -23,7 +21,7 @@ from django_tasklock.celery.evidence import succeeded
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.myself import Outcome, ameet, drop, meet
 from django_tasklock.celery.parked import DOWN
-from django_tasklock.celery.promotion import runs
+from django_tasklock.celery.promotion import ran_here, runs
 from django_tasklock.exceptions import CrashLoop
 from django_tasklock.holders import me
 from django_tasklock.running import Running
@@ -97,7 +95,7 @@ class Redelivered(DeliveredInside, ABC):
         """Whether a message that has been here before still has something to do. Raises ``Duplicate`` if not."""
         if not self._known:
             return True
-        message = self.message
+        message, before = self.message, self._row
         row = self._row = parking.find(message.id)
         if row is not None and row.state == parking.SUPERSEDED:
             self._superseded()
@@ -108,7 +106,10 @@ class Redelivered(DeliveredInside, ABC):
         elif row.state == parking.PARKED or (row.state == parking.PROMOTED and message.sent != row.sent):
             self._drop("it is parked")
         elif row.state in (parking.RUNNING, parking.ENDED) and runs(row):
-            self._drop("another delivery of it runs")
+            if before is None and self._ours and row.state == parking.RUNNING and ran_here(row):
+                self._row = None  # written since by another delivery, which met this one: ``_vouch``
+            else:
+                self._drop("another delivery of it runs")
         return True
 
     def _still(self) -> bool:
@@ -162,21 +163,6 @@ class Redelivered(DeliveredInside, ABC):
             raise CrashLoop(text, name=self.name)
         self._kept = True
         parking.started(*self._what, self._sealed(), me(), crashes)
-
-    def _vouch(self) -> None:
-        """Keep the message while the other delivery runs it: with this one the broker's copy is acknowledged."""
-        met = self.lock.met
-        if met is None or met.holder.retries != self.message.tries:  # a later try has a message of its own
-            return
-        try:
-            with parking.visit():
-                parking.vouch(*self._what, self._sealed(), text_of(met.holder))
-                get_backend().flag(ended.AGAIN + self.message.id)
-                now = get_backend().get(self.name)
-                if now is None or now.token != met.token:  # it has ended, and may not have seen the note
-                    parking.forget(self.message.id, waiting=False)
-        except DOWN as error:
-            logger.warning("%s[%s]: only its other delivery has it now: %s", self.task.name, self.message.id, error)
 
     @property
     @abstractmethod

@@ -1,0 +1,134 @@
+"""Every crash is counted once: whatever fails meanwhile, and whoever comes in between."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.values import text_of
+from django_tasklock.celery import delivered, ended, myself, parking
+from django_tasklock.celery.promotion import Promoter
+from django_tasklock.holders import Task, me
+from django_tasklock.models import ParkedMessage
+from django_tasklock.types import Ask, Grant
+from tests.support.celery_site.courier import Courier
+from tests.support.guards import new_token
+
+pytest_plugins = ["tests.support.celery_site.fixtures"]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),  # by Celery's results
+]
+SITE_TASKS = ["tests.support.celery_site.redelivery_tasks", "tests.support.celery_site.once_tasks"]
+
+NAME = "hold:a"
+
+
+class Interleaved:
+    """A delivery in this process, and what others do at one moment of it."""
+
+    def __init__(self, site: Any, monkeypatch: Any, task: str, **options: Any) -> None:
+        self.site, self.monkeypatch = site, monkeypatch
+        self.task = site.task(task)
+        self.result = site.publish(task, "a", **options)
+        self.courier = Courier(site)
+
+    def other(self, boot: str = "other") -> str:
+        """Another process, which ran this message and is dead."""
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        here = json.loads(me(Task(self.task.name, self.result.id)))
+        return json.dumps({**here, "pid": ended.pid, "boot": boot})
+
+    def lock(self, holder: str) -> None:
+        """Somebody takes the lock."""
+        assert isinstance(get_backend().acquire(Ask(NAME, new_token(), 60_000, 60_000, holder)), Grant)
+
+    def unlock(self) -> None:
+        """Somebody frees it."""
+        get_backend().remove(NAME, get_backend().get(NAME).token)
+
+    def starts(self, crashes: int, holder: str) -> None:
+        """Another delivery has the lock and begins."""
+        parking.started(NAME, 1, "queue", self.task.name, self.result.id, self.sealed(), holder, crashes)
+
+    def sealed(self) -> str:
+        """The message, as the row has it."""
+        signature = self.task.s("a").set(task_id=self.result.id)
+        return json.dumps(
+            {"name": NAME, "type": "application/json", "encoding": "utf-8", "text": json.dumps(dict(signature))}
+        )
+
+    def after(self, where: Any, verb: str, act: Any) -> None:
+        """Do this when that has been done."""
+        done = getattr(where, verb)
+
+        def both(*what: Any, **options: Any) -> Any:
+            answer = done(*what, **options)
+            act()
+            return answer
+
+        self.monkeypatch.setattr(where, verb, both)
+
+    def before(self, where: Any, verb: str, act: Any) -> None:
+        """Do this when that is about to be done; it is told what that is told."""
+        todo = getattr(where, verb)
+
+        def both(*what: Any, **options: Any) -> Any:
+            act(*what)
+            return todo(*what, **options)
+
+        self.monkeypatch.setattr(where, verb, both)
+
+    def row(self) -> list[tuple[str, int]]:
+        """State and crashes."""
+        return list(ParkedMessage.objects.values_list("state", "crashes"))
+
+
+class TestOfThreeDeliveries:
+    def test_one_that_meets_the_first_does_not_forget_the_third(self, celery_site, monkeypatch):
+        """The first is killed when the second has met it, and the third takes over before the second has left."""
+        one = Interleaved(celery_site, monkeypatch, "late_once")
+        first, third = one.other("first"), one.other("third")
+        one.lock(first)
+        monkeypatch.setattr(myself, "alive", lambda holder: holder.boot == "first")
+
+        def takes_over():
+            one.unlock()
+            one.lock(third)
+            one.starts(2, third)
+
+        one.after(type(get_backend()), "flag", takes_over)
+        one.courier.run(redelivered=True)
+        assert one.row() == [("running", 2)]
+
+    def test_one_that_was_promoted_meanwhile_does_not_forget_who_runs_then(self, celery_site, monkeypatch):
+        """Promoted when the lock of the dead one was freed and not yet taken; begun when that was given back."""
+        one = Interleaved(celery_site, monkeypatch, "late_hold")
+        one.lock(one.other())
+        one.starts(1, one.other())
+        one.after(myself, "took_away", lambda: Promoter(celery_site.app).look())
+        one.before(parking, "forget", lambda *what: one.starts(2, one.other("promoted")))
+        one.courier.run(redelivered=True)
+        assert celery_site.events("start") == []
+        assert celery_site.waiting() == 1
+        assert one.row() == [("running", 2)]
+
+    def test_what_another_writes_for_it_does_not_end_it(self, celery_site, monkeypatch):
+        """It has taken over, and before it looks once more another delivery meets it and keeps a row for it."""
+        one = Interleaved(celery_site, monkeypatch, "late_once")
+        one.lock(one.other())
+
+        def vouch(run):
+            parking.vouch(*run._what, run._sealed(), text_of(get_backend().get(NAME).holder))
+            get_backend().flag(ended.AGAIN + one.result.id)
+
+        one.before(delivered.Delivered, "_go", vouch)
+        one.courier.run(redelivered=True)
+        assert one.result.get(timeout=5)["status"] == "success"
+        assert one.row() == []
