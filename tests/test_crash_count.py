@@ -17,6 +17,7 @@ from django_tasklock.holders import Task, me
 from django_tasklock.models import ParkedMessage
 from django_tasklock.types import Ask, Grant
 from tests.support.celery_site.courier import Courier
+from tests.support.celery_site.redelivery_tasks import TROUBLE
 from tests.support.guards import new_token
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
@@ -27,6 +28,21 @@ pytestmark = [
 SITE_TASKS = ["tests.support.celery_site.redelivery_tasks", "tests.support.celery_site.once_tasks"]
 
 NAME = "hold:a"
+
+
+@pytest.mark.parametrize("trouble", ["unmarked", "reply", "looks", "forget"])
+def test_whatever_fails_meanwhile(celery_site, monkeypatch, trouble):
+    """The pool gives the message on, of which the broker knows nothing; the lock store frees the lock and its reply
+    is lost; the row cannot be read at first; the row cannot be removed at the end."""
+    celery_site.configure(lease=60)
+    monkeypatch.setenv(TROUBLE, trouble)
+    worker = celery_site.worker()
+    result = celery_site.publish("frail_once", "a", until=celery_site.gate())
+    for number in (1, 2):
+        worker.kill_one(celery_site.started("a", number).pid)
+    celery_site.wait_until(lambda: result.ready() or len(celery_site.events("start", "a")) > 2)
+    assert len(celery_site.events("start", "a")) == 2
+    assert type(result.result).__name__ == "CrashLoop"
 
 
 class Interleaved:
@@ -88,6 +104,26 @@ class Interleaved:
     def row(self) -> list[tuple[str, int]]:
         """State and crashes."""
         return list(ParkedMessage.objects.values_list("state", "crashes"))
+
+
+class TestAnotherTakesTheLock:
+    """Between the end of the dead one's lock and the beginning of ours."""
+
+    def meets(self, celery_site, monkeypatch, *what, **options):
+        one = Interleaved(celery_site, monkeypatch, *what, **options)
+        one.lock(one.other())
+        one.after(myself, "took_away", lambda: one.lock('{"host": "elsewhere", "pid": 1}'))
+        one.courier.run(redelivered=True)
+        return one
+
+    def test_it_is_parked(self, celery_site, monkeypatch):
+        one = self.meets(celery_site, monkeypatch, "late_hold")
+        assert one.row() == [("parked", 1)]
+
+    def test_it_is_put_off(self, celery_site, monkeypatch):
+        one = self.meets(celery_site, monkeypatch, "late_once", once={"on_conflict": "retry"})
+        assert one.result.state == "RETRY"
+        assert one.courier.take().message.headers["tasklock"]["crashes"] == [1, 0]
 
 
 class TestOfThreeDeliveries:

@@ -71,7 +71,7 @@ class Delivered(Redelivered):
             logger.warning("%s[%s]: only its other delivery has it now: %s", self.task.name, self.message.id, error)
 
     def _go(self) -> bool:
-        if not (self._known or self.crashed):
+        if not self._known:
             return True
         with parking.visit():
             return self._still() and self._count()
@@ -153,7 +153,9 @@ class Delivered(Redelivered):
         try:
             if message.wants_result:  # before it is parked: later it may have run already
                 self.task.backend.store_result(message.id, {"name": self.name}, "PARKED", request=message.request)
-            if not parking.park(*self._what, self._sealed(), limit=self.queue_limit):
+            if self._known and not self._looked:
+                self._look()
+            if not parking.park(*self._what, self._sealed(), limit=self.queue_limit, crashes=self._crashes):
                 leave_line(self.name, message.id)
                 text = f"lock {self.name!r}: {self.queue_limit} messages are parked for it, its queue_limit"
                 raise TaskLockAcquireError(text, name=self.name)

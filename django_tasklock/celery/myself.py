@@ -38,12 +38,19 @@ class Outcome:
     """What a delivery made of its own id in the lock."""
 
     def __init__(
-        self, taken: bool = False, crashed: bool = False, unsure: bool = False, given_back: bool = False
+        self,
+        taken: bool = False,
+        died: bool = False,
+        crashed: bool = False,
+        unsure: bool = False,
+        given_back: bool = False,
     ) -> None:
         self.taken = taken
         """The lock is ours now."""
-        self.crashed = crashed
+        self.died = died
         """The earlier delivery's process was seen to be dead."""
+        self.crashed = crashed
+        """And this delivery is the one that freed its lock: nobody else has run it meanwhile."""
         self.unsure = unsure
         """Neither a renewal nor an end of the lease was seen in time."""
         self.given_back = given_back
@@ -83,7 +90,7 @@ def _nap(lock: TaskLock) -> float:
 
 def _looks(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
     """Looks at who was met, and is told each time whether the lock could be had after that."""
-    crashed = False
+    died = crashed = False
     ends = monotonic() + (lock._lease_ms or 60_000) / 1000 + 2 * LOOK
     first: Record | None = None
     while (met := lock.met) is not None and met.holder.task_id == message.id and met.holder.task == message.task.name:
@@ -93,6 +100,7 @@ def _looks(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
             drop(lock.conflict, message, "a later try of it runs")
         elif living is False:
             logger.warning("lock %r: %s died, its message goes on here", lock.name, met.holder)
+            died |= not later
             crashed |= took_away(lock.name, met.token) and not later
         elif not later and (living or (first is not None and renewed(first, met))):
             drop(lock.conflict, message, "another delivery of it runs")
@@ -100,15 +108,16 @@ def _looks(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
             first = met
         now = monotonic()
         if now >= ends:
-            return Outcome(crashed=crashed, unsure=True)
+            return Outcome(died=died, crashed=crashed, unsure=True)
         if (yield):
             in_time = met.ttl is None or monotonic() < now + met.ttl / 1000 - MARGIN
-            return Outcome(taken=True, crashed=crashed, given_back=living is None and not later and in_time)
-    return Outcome(crashed=crashed)
+            given_back = living is None and not later and in_time
+            return Outcome(taken=True, died=died, crashed=crashed, given_back=given_back)
+    return Outcome(died=died, crashed=crashed)
 
 
 def took_away(name: str, token: str) -> bool:
-    """Whether this delivery is the one that freed a dead process's lock."""
+    """Whether this delivery is known to be the one that freed a dead process's lock: the store's reply may be lost."""
     try:
         return get_backend().remove(name, token) is not None
     except BackendUnavailable as error:  # the next acquire does what the policy says

@@ -75,9 +75,12 @@ def others(name: str, ticket: int, task_id: str) -> tuple[bool, bool]:
     return session.run(verb, name=name, write=False)
 
 
-def park(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None) -> bool:
+def park(
+    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None, crashes: int = 0
+) -> bool:
     """Keep a message; False if ``limit`` others wait for ``name`` already. Who waited before keeps its place."""
-    return _put(name, ticket, mode, task, task_id, message, limit, state=PARKED)
+    new = {"state": PARKED, "crashes": crashes} if crashes else {"state": PARKED}
+    return _put(name, ticket, mode, task, task_id, message, limit, **new)
 
 
 def started(

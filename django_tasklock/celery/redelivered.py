@@ -42,8 +42,10 @@ class DeliveredInside(Running):
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)
         self.message = Message(get_current_worker_task())
-        self.crashed = False
+        self.died = False
         """An earlier delivery of this message was seen to have died."""
+        self.crashed = False
+        """And it was this one that freed its lock."""
         self.waited = False
         """Somebody had the lock, and let go of it: perhaps another delivery of this message."""
 
@@ -63,7 +65,7 @@ class DeliveredInside(Running):
         return self.on_conflict == "wait" and await self.lock.aacquire()
 
     def _met_myself(self, outcome: Outcome) -> bool:
-        self.crashed = outcome.crashed
+        self.died, self.crashed = outcome.died, outcome.crashed
         self.waited = outcome.given_back
         if outcome.unsure:
             self._put_off()
@@ -81,13 +83,18 @@ class Redelivered(DeliveredInside, ABC):
         self.name = self.lock.name
         self.task = self.message.task
         self._row: parking.Parked | None = None
+        self._looked = False  # whether the row is what the table says, or could not be read
         self._kept = False
 
     @property
     def _known(self) -> bool:
-        """Whether it may have been delivered before, or to somebody else meanwhile."""
+        """Whether it may have been delivered before, or to somebody else meanwhile.
+
+        Who died is the surest sign: a pool that was not told in time that a child had begun gives the message to the
+        next one, and the broker has never heard of it.
+        """
         message = self.message
-        if message.sent or message.redelivered or message.crashes:
+        if message.sent or message.redelivered or message.crashes or self.died:
             return True
         return message.waited > visibility_timeout(self.task.app) / 2
 
@@ -96,7 +103,7 @@ class Redelivered(DeliveredInside, ABC):
         if not self._known:
             return True
         message, before = self.message, self._row
-        row = self._row = parking.find(message.id)
+        row = self._look()
         if row is not None and row.state == parking.SUPERSEDED:
             self._superseded()
             return False
@@ -111,6 +118,12 @@ class Redelivered(DeliveredInside, ABC):
             else:
                 self._drop("another delivery of it runs")
         return True
+
+    def _look(self) -> parking.Parked | None:
+        self._looked = False
+        self._row = parking.find(self.message.id)
+        self._looked = True
+        return self._row
 
     def _still(self) -> bool:
         """Whether it has something to do, with the lock in hand: ``_welcome``, and no other delivery has done it."""
@@ -141,24 +154,31 @@ class Redelivered(DeliveredInside, ABC):
 
     def _count(self) -> bool:
         """Keep what comes back if this worker dies, once it has been here before, and end a loop of crashes."""
-        row = self._row
-        if row is None and not (self.message.redelivered or self.crashed or self.message.crashes):
-            return True
         try:
-            self._keep(row)
+            if not (self._looked or self._welcome()):  # what could not be read is not what is not there
+                return False
+            if self._row is not None or self.message.redelivered or self._crashes:
+                self._keep()
         except DOWN as error:
             logger.warning("%s[%s]: its start was not counted: %s", self.task.name, self.message.id, error)
         return True
 
-    def _keep(self, row: parking.Parked | None) -> None:
+    @property
+    def _crashes(self) -> int:
+        """How many workers have died of it."""
+        row = self._row
+        if row is None:
+            return self.message.crashes + self.died
+        return row.crashes + (self.crashed or row.state == parking.RUNNING)
+
+    def _keep(self) -> None:
         if not self.message.late:
             self._forget()
             return
-        died = self.crashed or (row is not None and row.state == parking.RUNNING)
-        crashes = (row.crashes if row else self.message.crashes) + died
+        crashes = self._crashes
         most = getattr(self.task, "takeovers", TAKEOVERS)
         if crashes > most:
-            self._forget()
+            self._quietly_forget()  # whatever becomes of the row, it is not started again
             text = f"{self.task.name}[{self.message.id}]: {crashes} workers died of it; it is not started again"
             raise CrashLoop(text, name=self.name)
         self._kept = True
@@ -215,11 +235,10 @@ class Redelivered(DeliveredInside, ABC):
 
     def _put_off(self) -> NoReturn:
         """``postpone``: from then on the broker has it, with the number of its crashes, and no row has."""
-        row = self._row
-        crashes = row.crashes + (row.state == parking.RUNNING) if row else self.message.crashes
+        crashes = self._crashes
         try:
             postpone(self.message, self.lock, crashes=(crashes, self.message.retries) if crashes else None)
         except Retry:
-            if row is not None:
+            if self._row is not None:
                 self._quietly_forget()
             raise

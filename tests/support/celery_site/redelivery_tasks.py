@@ -4,6 +4,7 @@ Read when this module is imported, so set them before a worker is started:
 ``SITE_MACHINE`` lets the worker's processes take themselves for those of another machine;
 ``SITE_PAUSE`` names a file that a redelivered message waits for after it has looked around
 and before it asks for its lock.
+``SITE_TROUBLE`` says what goes wrong with every redelivered message: see ``_trouble``.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from celery.exceptions import Reject
 from django.dispatch import receiver
 
 from django_tasklock import holders, metrics, model_lock, task_lock
-from django_tasklock.celery import OnceTask
+from django_tasklock.celery import OnceTask, myself, parking
+from django_tasklock.celery.message import Message
 from django_tasklock.celery.redelivered import Redelivered
 from django_tasklock.conf import WORDS
+from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.signals import lock_conflict
 from tests.support.celery_site.configuration import ENVIRONMENT
 from tests.support.celery_site.journal import note
@@ -29,7 +32,7 @@ from tests.support.celery_site.tasks import LONGEST, hold_here
 from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
-MACHINE, PAUSE = "SITE_MACHINE", "SITE_PAUSE"
+MACHINE, PAUSE, TROUBLE = "SITE_MACHINE", "SITE_PAUSE", "SITE_TROUBLE"
 LATE: dict[str, Any] = {"acks_late": True, "reject_on_worker_lost": True}
 
 
@@ -56,6 +59,33 @@ if os.environ.get(PAUSE):
         return answer
 
     Redelivered._welcome = _slow_welcome  # type: ignore[method-assign]
+
+
+def _trouble(kind: str) -> None:
+    took_away, find = myself.took_away, parking.find
+    looks = iter(("first", "second"))  # of each process of the pool
+
+    def lost(name: str, token: str) -> bool:
+        took_away(name, token)
+        return False
+
+    def dark(task_id: str) -> Any:
+        return down() if next(looks, None) else find(task_id)
+
+    def down(*what: Any, **options: Any) -> Any:
+        raise BackendUnavailable("down")
+
+    where, verb, instead = {
+        "unmarked": (Message, "redelivered", property(lambda message: False)),
+        "reply": (myself, "took_away", lost),
+        "looks": (parking, "find", dark),
+        "forget": (parking, "forget", down),
+    }[kind]
+    setattr(where, verb, instead)
+
+
+if os.environ.get(TROUBLE):
+    _trouble(os.environ[TROUBLE])
 
 
 @shared_task(base=OnceTask, key="hold:{key}", **LATE)
