@@ -149,6 +149,24 @@ class TestInBetween:
             assert rows() == []
             assert holder.acquire()
 
+    def test_two_that_look_at_the_same_time(self, celery_site, courier, holder, monkeypatch):
+        """One promotes the first while the other is between two queries: the second waits for its turn."""
+        parked(celery_site, courier, number=2)
+        holder.release()
+        long_ago = F("parked_at") - round((promotion.MISSING + 1) * 1000)
+        ParkedMessage.objects.update(parked_at=long_ago)  # the line is not asked any more
+        read = parking.read
+
+        def meanwhile(query):
+            found = read(query)
+            monkeypatch.setattr(parking, "read", read)
+            assert promote(NAME, celery_site.app)
+            return found
+
+        monkeypatch.setattr(parking, "read", meanwhile)
+        assert not promote(NAME, celery_site.app)
+        assert rows("state") == [("promoted",), ("parked",)]
+
     def test_a_newcomer_does_not_overtake(self, celery_site, courier, holder, no_wake_up):
         first, second = parked(celery_site, courier, 2)
         third = celery_site.publish("queued_hold", "a", number=2)

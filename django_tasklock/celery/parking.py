@@ -50,12 +50,13 @@ def line(key: str) -> Line:
 
     def verb(alias: str, again: bool) -> Line:
         rows = rows_of(alias).filter(key=key)
-        moving = read(rows.filter(state__in=(PROMOTED, RUNNING, ENDED)).order_by("ticket", "id")[:50])
-        moving += read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
         parked = rows.filter(state=PARKED)
+        # The head first: one that is promoted between the two queries is found twice, and not the next one after it.
         first = read(parked.order_by("ticket", "id")[:1])
         if first and first[0].mode == "coalesce":
             first = read(parked.filter(mode="coalesce").order_by("-ticket", "-id")[:1])
+        moving = read(rows.filter(state__in=(PROMOTED, RUNNING, ENDED)).order_by("ticket", "id")[:50])
+        moving += read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
         return Line(first[0] if first else None, moving)
 
     return session.run(verb, write=False)
