@@ -139,6 +139,7 @@ def test_cold_shutdown(celery_site):
     worker = celery_site.worker(concurrency=1)
     celery_site.publish("hold", "a", until=celery_site.gate())
     celery_site.started("a")
+    celery_site.accepted(worker)
     worker.quit()
     worker.ended()
     assert "Cold shutdown" in worker.log()

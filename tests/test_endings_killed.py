@@ -161,6 +161,7 @@ class TestShutdown:
         ran = begin(celery_site, sits=True)
         for one in ran:
             one.started()
+        celery_site.accepted(worker, len(ran))
         worker.quit()
         worker.ended()
         for one in ran:
@@ -175,6 +176,7 @@ class TestShutdown:
         ran = begin(celery_site, sits=True)
         for one in ran:
             one.started()
+        celery_site.accepted(worker, len(ran))
         worker.quit()
         worker.ended()
         celery_site.worker(concurrency=2)
@@ -190,6 +192,7 @@ class TestShutdown:
         ran = begin(celery_site, sits=True)
         for one in ran:
             one.started()
+        celery_site.accepted(worker, len(ran))
         worker.quit()
         celery_site.wait_until(lambda: "Soft" in worker.log())
         for one in ran:

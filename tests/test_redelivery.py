@@ -312,6 +312,7 @@ class TestItComesBackByItself:
         start = celery_site.started("a", 2)
         assert start.task_id == result.id
         stopped = worker if start.pid in worker.children() else late
+        celery_site.accepted(stopped)
         stopped.quit()
         stopped.ended()
         gate.open()

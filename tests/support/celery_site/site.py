@@ -211,6 +211,12 @@ class Site:
         self.wait_until(lambda: len(self.events("start", key)) >= number, seconds)
         return self.events("start", key)[number - 1]
 
+    def accepted(self, worker: Worker, number: int = 1) -> None:
+        """Until the main process of ``worker`` knows that so many tasks run. What it was not yet told of when it is to
+        shut down it does not cancel: it waits for the end."""
+        inspect = self.app.control.inspect([worker.name], timeout=1)
+        self.wait_until(lambda: len((inspect.active() or {}).get(worker.name, ())) >= number)
+
     def lock(self, name: str) -> LockInfo | None:
         """What the lock store says of this lock; ``None``: it is free."""
         return get_lock_info(name)
