@@ -17,6 +17,7 @@ from celery.result import AsyncResult
 from kombu import pools
 
 from django_tasklock import get_lock_info
+from django_tasklock.celery import parked_messages
 from django_tasklock.info import LockInfo
 from tests.support import brokers
 from tests.support.celery_site import journal
@@ -233,4 +234,11 @@ class Site:
         dead = [
             f"{worker.name} ended with {worker.process.returncode}" for worker in self.workers if not worker.alive()
         ]
-        return "\n".join(["the journal:", *map(str, self.events()[-20:]), *dead])
+        return "\n".join(["the journal:", *map(str, self.events()[-20:]), *dead, *self._left()])
+
+    def _left(self) -> list[str]:
+        """What is kept and what is locked, if the stores can be asked."""
+        try:
+            return [*map(str, parked_messages()), *map(str, self.locks.keys("task_lock:*"))]
+        except Exception as error:
+            return [f"what is left is not known: {error}"]
