@@ -2,8 +2,8 @@
 
 Works on its own too: ``claim = Claim.take(Video, 42, guard, token)``.
 
-Every step is one short transaction of its own, sent once more if the database dropped the
-connection. In a transaction of the caller's it joins that instead, which fails or commits as a whole.
+Every step is one short transaction of its own, sent once more if the database dropped the connection: see
+``dropped``. In a transaction of the caller's it joins that instead, which fails or commits as a whole.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import InterfaceError, OperationalError, connections, router, transaction
+from django.db import connections, router, transaction
 from django.db.models import F, Model, QuerySet
 
-from django_tasklock import signals
-from django_tasklock.exceptions import StaleClaim, TransactionOpen
-from django_tasklock.guards import EPOCH, TOKEN, StateGuard, fenced, rejected
-from django_tasklock.transactions import HINT, counts_changes, durable, joined, reconnect
+from django_tasklock.dropped import PATIENCE, repeatable, replaced, resilient
+from django_tasklock.exceptions import TransactionOpen
+from django_tasklock.guards import EPOCH, TOKEN, StateGuard, fenced, rejected, stale
+from django_tasklock.transactions import HINT, durable, joined, unchanged
 
 __all__ = ["Claim"]
 
@@ -34,6 +34,10 @@ class Claim:
     On a model without the two columns only the state is compared: a stale worker is
     refused once its successor has finished, not before.
     """
+
+    releases: bool | None = None
+    """Whether this thread's connection is closed: after the claim (``None``), after every write that opened it as
+    well (``True``), or never (``False``)."""
 
     def __init__(self, model: type[Model], pk: Any, guard: StateGuard, token: str) -> None:
         self.model = model
@@ -57,7 +61,7 @@ class Claim:
         return claim
 
     def claim(self) -> None:
-        """Claim the row, committed when this returns; this thread's database connection is closed then.
+        """Claim the row, committed when this returns; this thread's database connection is closed then (``releases``).
 
         Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``.
         """
@@ -75,13 +79,14 @@ class Claim:
                 self._withdraw()
             raise
         finally:
-            if ours:  # a body of two hours must not hold a connection that it does not use
+            if ours and self.releases is not False:  # a body of two hours must not hold a connection it does not use
                 connection.close()
 
     def update(self, **values: Any) -> None:
         """Write to the row, if it is still this claim's. Raises ``StaleClaim``, which no retry mends.
 
-        Sent once more when the database dropped the connection, so ``F("n") + 1`` may count twice.
+        Sent once more when the database dropped the connection; what would count twice then, ``F("n") + 1``, only if
+        it cannot have been executed: else the database's error is raised.
         """
         if TOKEN in values or EPOCH in values:
             raise TypeError(f"{TOKEN} and {EPOCH} belong to the claim; update() may not write them")
@@ -113,8 +118,9 @@ class Claim:
         """
         connection = connections[self.using]
         if not joined(connection):
-            reconnect(connection)
+            replaced(connection)
         state = self._state
+        opens = connection.connection is None
         try:
             with transaction.atomic(using=self.using):
                 rows = self.rows()
@@ -129,8 +135,10 @@ class Claim:
         except BaseException:
             self._state = state  # rolled back
             raise
+        finally:
+            self._rest(opens)
         if row is None:  # said outside: what a receiver of the signal writes must not be rolled back
-            raise self._stale(("transaction",))
+            raise stale(self, ("transaction",))
 
     def rows(self) -> QuerySet[Any]:
         """The row, if it is still this claim's; else nothing."""
@@ -157,7 +165,7 @@ class Claim:
         rows = everything.filter(self.guard.claimable(self.pk))
         claimed = bool(rows.update(**self.guard.claiming(self.model, self.token)))
         if not claimed and not self.fenced:
-            claimed = self._unchanged(rows.filter(**{self.guard.field: self._state}))
+            claimed = unchanged(connections[self.using], rows.filter(**{self.guard.field: self._state}))
         row = everything.filter(pk=self.pk).values_list(self.guard.field, *([TOKEN, EPOCH] if self.fenced else []))
         found = row.first()
         if found is not None and not claimed and self._again and self._sent:  # the answer to our commit was lost
@@ -178,7 +186,7 @@ class Claim:
             self._write(values)
             self._closed = True
         elif not self.valid:
-            raise self._stale((self.guard.field,))
+            raise stale(self, (self.guard.field,))
 
     def _closing(self, state: Any) -> dict[str, Any]:
         # Without the token nobody takes the row for one that is worked on; its epoch still refuses who had it before.
@@ -189,22 +197,13 @@ class Claim:
             return
 
         def write() -> bool:
-            return bool(self.rows().update(**values)) or self._unchanged(self.rows()) or self._wrote(values)
+            rows = self.rows()
+            return bool(rows.update(**values)) or unchanged(connections[self.using], rows) or self._wrote(values)
 
-        if not self._resilient(write):
-            raise self._stale(tuple(field for field in values if field != TOKEN) or (self.guard.field,))
+        if not self._resilient(write, again=repeatable(values), patience=PATIENCE):
+            raise stale(self, tuple(field for field in values if field != TOKEN) or (self.guard.field,))
         if self.guard.field in values:
             self._state = values[self.guard.field]
-
-    def _unchanged(self, rows: QuerySet[Any]) -> bool:
-        # Zero may mean that the row already is as it should be. What an open transaction sees of it may be older than
-        # the UPDATE; a locking read is not.
-        connection = connections[self.using]
-        if not counts_changes(connection):
-            return False
-        if joined(connection):
-            rows = rows.select_for_update()
-        return rows.values_list("pk").first() is not None
 
     def _wrote(self, values: dict[str, Any]) -> bool:
         # After a lost answer the row no longer is as the write wants to find it, but as it leaves it.
@@ -214,19 +213,24 @@ class Claim:
         rows = self.model._base_manager.using(self.using).filter(pk=self.pk)
         return rows.filter(**left, **({EPOCH: self.epoch} if self.fenced else {})).exists()
 
-    def _resilient(self, step: Callable[[], T]) -> T:
+    def _resilient(self, step: Callable[[], T], **terms: Any) -> T:
         connection = connections[self.using]
-        if joined(connection):
+        opens = connection.connection is None
+
+        def attempt(tried: bool) -> T:
+            self._again = tried
             return step()
+
         try:
-            return step()
-        except (OperationalError, InterfaceError) as error:
-            logger.warning("%s: the database dropped us, trying once more: %s", self.name, error)
-            reconnect(connection)
-            self._again = True
-            return step()
+            return resilient(connection, attempt, self.name, **terms)
         finally:
             self._again = False
+            self._rest(opens)
+
+    def _rest(self, opened: bool) -> None:
+        connection = connections[self.using]
+        if opened and self.releases and not joined(connection):
+            connection.close()
 
     @property
     def name(self) -> str:
@@ -236,11 +240,3 @@ class Claim:
     @property
     def _verb(self) -> str:
         return f"claim {self.model._meta.label} {self.pk!r}"
-
-    def _stale(self, attempted: tuple[str, ...]) -> StaleClaim:
-        label = self.model._meta.label
-        fields = ", ".join(attempted)
-        text = f"{label} {self.pk!r} belongs to a newer claim than epoch {self.epoch}; refused to write {fields}"
-        logger.error("%s", text)
-        signals.send(signals.claim_stale, self.name, model=self.model, pk=self.pk, attempted=attempted)
-        return StaleClaim(text, name=self.name)

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.leases import Leases
 from django_tasklock.holds import Hold
 from django_tasklock.types import Ask, Busy, monotonic
 
@@ -28,7 +28,7 @@ STRAY = 2.0  # seconds in which a request that was given up may still reach the 
 class Leftover(NamedTuple):
     """A token that may hold a lock although nobody counts on it."""
 
-    backend: Backend
+    backend: Leases
     name: str
     token: str
     until: float
@@ -69,8 +69,8 @@ class Errands:
 
     def run(self, follow: Callable[[Hold], None]) -> None:
         """Do what can be done; ``follow`` is given what has a lease now."""
-        silent: set[Backend] = set()
-        asked = {left.backend for left in self.leftovers.values()}
+        silent: set[Leases] = set()
+        asked = {left.backend for left in list(self.leftovers.values())}  # others add to them meanwhile
         for token, left in list(self.leftovers.items()):
             if left.backend not in silent and not self._free(token, left):
                 silent.add(left.backend)
@@ -94,7 +94,7 @@ class Errands:
         try:
             outcome = left.backend.release(left.name, token)
         except Exception as error:  # whatever it is, it must not end the renewal of the others
-            self._complain("released", left.name, error)
+            self._complain("released", left.backend, left.name, error)
             return False
         if outcome:
             self.leftovers.pop(token, None)
@@ -109,12 +109,12 @@ class Errands:
         try:
             answer = hold.backend.acquire(ask._replace(ttl=min(ask.ttl, left), hold=left))
         except Exception as error:
-            self._complain("taken", hold.name, error)
+            self._complain("taken", hold.backend, hold.name, error)
             return None
         if isinstance(answer, Busy):
             self.late.pop(token, None)
             who = "somebody" if answer.record is None else answer.record.holder
-            logger.warning("lock %r: a body runs without it, and %s has it now", hold.name, who)
+            logger.warning("%s %r: a body runs without it, and %s has it now", hold.backend.noun, hold.name, who)
             return False
         hold.granted(answer, asked, left)
         hold.unlocked = False
@@ -122,12 +122,12 @@ class Errands:
         if hold.released:  # meanwhile, when there was nothing to release yet
             self.give_back(hold, left)
         else:
-            logger.info("lock %r: taken after all by a body that began without it", hold.name)
+            logger.info("%s %r: taken after all by a body that began without it", hold.backend.noun, hold.name)
             if hold.lease is not None:
                 follow(hold)
         return True
 
-    def _complain(self, what: str, name: str, error: Exception) -> None:
+    def _complain(self, what: str, backend: Leases, name: str, error: Exception) -> None:
         if not self._complained:  # an outage is told once, not twice a second
-            logger.warning("lock %r and maybe others: not %s yet, trying on: %s", name, what, error)
+            logger.warning("%s %r and maybe others: not %s yet, trying on: %s", backend.noun, name, what, error)
         self._complained = True

@@ -18,7 +18,7 @@ from django.db import router
 from django.db.models import Exists, F, Model, Q
 
 from django_tasklock import signals
-from django_tasklock.exceptions import GuardRejected, TaskLockError
+from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError
 
 if TYPE_CHECKING:
     from django_tasklock.claims import Claim
@@ -161,3 +161,14 @@ def rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: St
     logger.info("not claimed: %s", text)
     signals.send(signals.claim_rejected, f"{label}:{pk}", model=model, pk=pk, state=state)
     return GuardRejected(text, name=f"{label}:{pk}", state=state)
+
+
+def stale(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
+    """The error, log line and signal for a claim whose row is another's; ``attempted``: the fields it would write."""
+    text = (
+        f"{claim.model._meta.label} {claim.pk!r} belongs to a newer claim than epoch {claim.epoch};"
+        f" refused to write {', '.join(attempted)}"
+    )
+    logger.error("%s", text)
+    signals.send(signals.claim_stale, claim.name, model=claim.model, pk=claim.pk, attempted=attempted)
+    return StaleClaim(text, name=claim.name)

@@ -22,7 +22,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.leases import Leases
+from django_tasklock.connections import release_connections
 from django_tasklock.errands import AGAIN, Errands
 from django_tasklock.holds import Hold
 from django_tasklock.types import Ask, Kept, Renewal, monotonic
@@ -76,6 +77,13 @@ class Heartbeat:
         """Whether the thread runs: it need not while nothing has a lease."""
         return self._thread is not None
 
+    @property
+    def late(self) -> float:
+        """Seconds by which the renewal is late that is most overdue; 0 if all are in good time."""
+        now = monotonic()
+        overdue = [now - hold.due for hold in self._holds() if now - hold.due > (hold.lease or 0) / 3000]
+        return max(overdue, default=0.0)
+
     def __len__(self) -> int:
         return len(self._held)
 
@@ -121,7 +129,7 @@ class Heartbeat:
     def _beat(self) -> float:
         """Do what is due; when to do so again, infinite if there is nothing to look after."""
         now = monotonic()
-        batches: dict[Backend, list[Hold]] = {}
+        batches: dict[Leases, list[Hold]] = {}
         lost: list[tuple[Hold, str]] = []
         late: list[Hold] = []
         for hold in self._holds():
@@ -134,10 +142,11 @@ class Heartbeat:
                 batches.setdefault(hold.backend, []).append(hold)
         if late:
             logger.warning(
-                "heartbeat: %.1f s late for %d leases, that of %r among them: the interpreter was kept busy,"
+                "heartbeat: %.1f s late for %d leases, that of %s %r among them: the interpreter was kept busy,"
                 " the process was stopped, or the store was silent",
                 max(now - hold.due for hold in late),
                 len(late),
+                late[0].backend.noun,
                 late[0].name,
             )
         for backend, batch in batches.items():
@@ -159,7 +168,7 @@ class Heartbeat:
                 found.append(hold)
         return found
 
-    def _renew(self, backend: Backend, batch: list[Hold]) -> list[tuple[Hold, str]]:
+    def _renew(self, backend: Leases, batch: list[Hold]) -> list[tuple[Hold, str]]:
         asked = monotonic()
         left = [max(1, min(hold.lease or 1, round((hold.until - asked) * 1000))) for hold in batch]
         try:
@@ -178,7 +187,7 @@ class Heartbeat:
                 hold.renewed(asked, ttl)
                 if renewed is Kept.ASKED and hold.ask() and hold.on_asked is not None:
                     _aside([hold.on_asked])
-                if ttl < (hold.lease or 1) and hold.deadline >= hold.until - 0.001:
+                if ttl < (hold.lease or 1) and hold.last:
                     hold.due = hold.until  # that was the last one, unless extended meanwhile: its timeout ends it
         return [
             (hold, hold.lost or GONE)  # at its timeout the key may end before this request arrives
@@ -207,6 +216,7 @@ def _tell(told: Sequence[Callable[[], None]]) -> None:
             listener()
         except Exception:
             logger.exception("a listener to a lock that is lost, or asked for, failed")
+    release_connections()  # a listener may ask the database, and nobody else closes those of a thread that ends
 
 
 heartbeat = Heartbeat()

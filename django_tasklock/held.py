@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable, LockLost, ReleaseAsked
 from django_tasklock.heartbeat import GONE
 from django_tasklock.holds import Hold
-from django_tasklock.info import lock_info
 from django_tasklock.lock_base import LockBase
-from django_tasklock.types import LockInfo, Record, monotonic
+from django_tasklock.types import Record, monotonic
 
 __all__ = ["Held"]
 
@@ -19,7 +17,7 @@ LOOK = 1.0  # seconds in which ``ensure_held`` asks the store once
 
 
 class Held(LockBase):
-    """The half of a ``TaskLock`` that changes nothing."""
+    """The half that changes nothing."""
 
     @property
     def taken(self) -> bool:
@@ -53,7 +51,7 @@ class Held(LockBase):
         hold = self._mine()
         if asyncio._get_running_loop() is None and self._due_to_look(hold):
             with contextlib.suppress(BackendUnavailable):
-                self._looked(hold, hold.backend.get(self.name))
+                self._looked(hold, hold.backend.mine(self.name, hold.token))
         self._judge(hold)
 
     async def aensure_held(self) -> None:
@@ -61,7 +59,7 @@ class Held(LockBase):
         hold = self._mine()
         if self._due_to_look(hold):
             with contextlib.suppress(BackendUnavailable):
-                self._looked(hold, await hold.backend.aget(self.name))
+                self._looked(hold, await hold.backend.amine(self.name, hold.token))
         self._judge(hold)
 
     @property
@@ -78,20 +76,6 @@ class Held(LockBase):
     def time_left(self) -> float:
         """Seconds until the timeout."""
         return max(0.0, self._mine().until - monotonic())
-
-    def info(self) -> LockInfo | None:
-        """Who has the lock now, whoever that is. Raises ``BackendUnavailable``."""
-        record = get_backend().get(self.name)
-        return None if record is None else lock_info(record)
-
-    async def ainfo(self) -> LockInfo | None:
-        """``info`` for coroutines."""
-        record = await get_backend().aget(self.name)
-        return None if record is None else lock_info(record)
-
-    def locked(self) -> bool:
-        """Whether anybody has it. Raises ``BackendUnavailable``."""
-        return get_backend().get(self.name) is not None
 
     def _due_to_look(self, hold: Hold) -> bool:
         """Whether ``ensure_held`` asks the store: it hears of a lost lock, and of who asks for it, at once."""
@@ -111,6 +95,6 @@ class Held(LockBase):
 
     def _judge(self, hold: Hold) -> None:
         if reason := hold.lost:
-            raise LockLost(f"lock {self.name!r} is lost: {reason}", name=self.name)
+            raise LockLost(f"{self.noun} {self.name!r} is lost: {reason}", name=self.name)
         if hold.asked:
-            raise ReleaseAsked(f"lock {self.name!r}: its holder is asked to give it back", name=self.name)
+            raise ReleaseAsked(f"{self.noun} {self.name!r}: its holder is asked to give it back", name=self.name)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.db.models import Model
 
 from django_tasklock import guards
 from django_tasklock.claims import Claim
+from django_tasklock.connections import Scope
 from django_tasklock.exceptions import (
     BackendUnavailable,
     GuardRejected,
@@ -22,8 +21,9 @@ from django_tasklock.exceptions import (
     TaskLockAcquireError,
 )
 from django_tasklock.guards import StateGuard
-from django_tasklock.locks import TaskLock
+from django_tasklock.locks import Acquirable
 from django_tasklock.reports import told_conflict
+from django_tasklock.threads import to_the_end
 
 __all__ = ["Running", "begin", "hosted", "retries", "will_retry"]
 
@@ -54,14 +54,18 @@ class Running:
     Busy, here where nobody can put a message aside: ``"skip"`` skips, every other word raises.
     """
 
+    reason = "already_processing"
+    """Why a call is skipped that found no lock to be had."""
+
     def __init__(
         self,
-        lock: TaskLock,
+        lock: Acquirable,
         on_conflict: str,
         model: type[Model] | None = None,
         pk: Any = None,
         guard: StateGuard | None = None,
         queue_limit: int | None = None,
+        release_connections: bool | None = None,
     ) -> None:
         self.lock = lock
         self.on_conflict = on_conflict
@@ -69,41 +73,51 @@ class Running:
         self.pk = pk
         self.guard = guard
         self.queue_limit = queue_limit
+        self.scope = Scope(release_connections)
         if model is not None:
             lock.row = f"{model._meta.label_lower}:{pk}"
         self.skipped: dict[str, Any] | None = None
 
     def enter(self, stack: ExitStack) -> bool:
         """Take lock and row, to be given back by ``stack``; False: skipped."""
+        stack.push(self.scope)
+        self.scope.begin()
         stack.push(self._exit)  # first: a time limit may strike between taking the lock and saying so
         if not self._acquire():
             return False if self.skipped else self._conflict()
         self.lock.enter()
-        if self.model is None or self.guard is None:
-            return True
-        claim = Claim(self.model, self.pk, self.guard, self.lock.token)
-        stack.push(Closing(claim))
-        try:
-            claim.claim()
-        except GuardRejected as error:
-            return self._rejected(error)
+        if self.model is not None and self.guard is not None:
+            claim = self._claim(self.model, self.guard)
+            stack.push(Closing(claim))
+            try:
+                claim.claim()
+            except GuardRejected as error:
+                return self._rejected(error)
+        self.scope.rest()
         return True
 
     async def aenter(self, stack: AsyncExitStack) -> bool:
         """``enter`` for coroutines."""
+        stack.push_async_exit(self.scope.later)
+        self.scope.begin()
         stack.push_async_exit(self._aexit)
         if not await self._aacquire():
             return self._conflict()
         self.lock.enter()
-        if self.model is None or self.guard is None:
-            return True
-        claim = Claim(self.model, self.pk, self.guard, self.lock.token)
-        stack.push_async_exit(Closing(claim).later)
-        try:
-            await to_the_end(claim.claim)
-        except GuardRejected as error:
-            return self._rejected(error)
+        if self.model is not None and self.guard is not None:
+            claim = self._claim(self.model, self.guard)
+            stack.push_async_exit(Closing(claim).later)
+            try:
+                await to_the_end(claim.claim)
+            except GuardRejected as error:
+                return self._rejected(error)
+        await self.scope.arest()
         return True
+
+    def _claim(self, model: type[Model], guard: StateGuard) -> Claim:
+        claim = Claim(model, self.pk, guard, self.lock.token)
+        claim.releases = self.scope.everything
+        return claim
 
     def _acquire(self) -> bool:
         return self.lock.acquire()
@@ -132,14 +146,16 @@ class Running:
         raise error
 
     def _met(self) -> TaskLockAcquireError:
-        return self.lock.conflict or TaskLockAcquireError(f"lock {self.lock.name!r} is busy", name=self.lock.name)
+        return self.lock.conflict or TaskLockAcquireError(
+            f"{self.lock.noun} {self.lock.name!r} is busy", name=self.lock.name
+        )
 
     def _skip(self, error: TaskLockAcquireError) -> bool:
         told_conflict(error, "skip")
         down = isinstance(error.__cause__, BackendUnavailable)
         self.skipped = {
             "status": "skipped",
-            "reason": "lock_unavailable" if down else "already_processing",
+            "reason": "lock_unavailable" if down else self.reason,
             "name": self.lock.name,
             "holder": error.holder,
             "held_for": error.held_for,
@@ -169,10 +185,10 @@ def hosted(kind_for: Callable[[object], type[Running] | None]) -> None:
     _kind_for = kind_for
 
 
-def begin(locked: object, *what: Any) -> Running:
-    """The ``Running`` for one call: a plain one, unless whoever hosts this code has a better one."""
+def begin(locked: object, *what: Any, plain: type[Running] = Running) -> Running:
+    """The ``Running`` for one call: a ``plain`` one, unless whoever hosts this code has a better one."""
     kind = None if _kind_for is None else _kind_for(locked)
-    return (kind or Running)(*what)
+    return (kind or plain)(*what)
 
 
 class Closing:
@@ -198,18 +214,6 @@ class Closing:
     @property
     def _due(self) -> bool:
         return self.claim.taken and self._process == os.getpid()  # a forked child leaves the body of its parent
-
-
-async def to_the_end(function: Callable[..., Any], *args: Any) -> None:
-    """Run ``function`` in a thread and wait for its end even if cancelled: a write cannot be called back."""
-    work = asyncio.ensure_future(sync_to_async(function)(*args))
-    try:
-        await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        if not work.cancelled() and work.exception() is not None:
-            logger.warning("while being cancelled: %r", work.exception())
-        raise
 
 
 def close(claim: Claim, error: BaseException | None) -> None:

@@ -1,16 +1,18 @@
-"""Whose transaction is open, and connections that the server has dropped."""
+"""Whose transaction is open."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
 
 from django_tasklock.exceptions import TransactionOpen
 
-__all__ = ["HINT", "counts_changes", "durable", "joined", "reconnect"]
+__all__ = ["HINT", "counts_changes", "durable", "joined", "unchanged"]
 
 HINT = (
     "others would not see it until commit. Do it outside atomic(): publish the task with delay_on_commit, "
@@ -47,15 +49,18 @@ def joined(connection: BaseDatabaseWrapper) -> bool:
     return not connection.autocommit
 
 
-def reconnect(connection: BaseDatabaseWrapper) -> None:
-    """Close it if the server has dropped it: the next query opens a new one.
-
-    Never because of its age: the body may be reading from it.
-    """
-    if connection.connection is not None and not connection.is_usable():
-        connection.close()
-
-
 def counts_changes(connection: BaseDatabaseWrapper) -> bool:
     """Whether an UPDATE may answer with the rows it changed, not those it matched: MySQL without ``FOUND_ROWS``."""
     return connection.vendor == "mysql"
+
+
+def unchanged(connection: BaseDatabaseWrapper, rows: QuerySet[Any]) -> bool:
+    """Whether an UPDATE of ``rows`` that answered zero may have found them as they should be.
+
+    What an open transaction sees of them may be older than the UPDATE; a locking read is not.
+    """
+    if not counts_changes(connection):
+        return False
+    if joined(connection):
+        rows = rows.select_for_update()
+    return rows.values_list("pk").first() is not None

@@ -19,9 +19,9 @@ from django_tasklock import (
     StateGuard,
     TaskLock,
     TaskLockError,
-    claims as claims_module,
     current_claim,
     model_lock,
+    transactions as transactions_module,
 )
 from django_tasklock.exceptions import TransactionOpen
 from django_tasklock.signals import claim_rejected, claim_stale, lock_released
@@ -534,7 +534,7 @@ class TestChangedRows:
             monkeypatch.setitem(connection.settings_dict["OPTIONS"], "client_flag", 0)
             connection.close()
         else:
-            monkeypatch.setattr(claims_module, "counts_changes", lambda connection: True)
+            monkeypatch.setattr(transactions_module, "counts_changes", lambda connection: True)
             monkeypatch.setattr(QuerySet, "update", changes)
         yield
         connection.close()

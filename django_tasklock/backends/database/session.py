@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections, router, transaction
@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 PATIENCE = 2.0
 """Seconds during which a deadlock, a serialization failure or a locked SQLite file is tried again."""
+
+POOLED = 100  # dead connections out of a pool that are passed over
 
 _SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
 _MYSQL_CODES = frozenset({1020, 1205, 1213})  # record changed, lock wait timeout, deadlock
@@ -72,22 +74,24 @@ class Session:
     def _try(self, alias: str, verb: Callable[[str, bool], T], name: str | None, write: bool) -> T:
         connection = connections[alias]
         patience = time.monotonic() + PATIENCE
-        dropped = False
+        dropped = 0
         while True:
+            # A pool gives what it has without a look: after a restart of the server all that is in it is dead.
+            pooled = bool(getattr(connection, "pool", None))
             was_open = connection.connection is not None
             try:
                 with _committing(connection, name) if write else nullcontext():
-                    return verb(alias, dropped)
-            except Error as error:
-                if was_open and not dropped and _unusable(connection):
-                    dropped = True
+                    return verb(alias, dropped > 0)
+            except _errors(connection) as error:
+                if (was_open or pooled) and dropped < (POOLED if pooled else 1) and _unusable(connection):
+                    dropped += 1
                     connection.close()
                 elif _passing(error) and time.monotonic() < patience:
                     time.sleep(random.uniform(0.001, 0.05))
                 else:
                     raise self._explained(error, connection, name) from error
 
-    def _explained(self, error: Error, connection: BaseDatabaseWrapper, name: str | None) -> Exception:
+    def _explained(self, error: Exception, connection: BaseDatabaseWrapper, name: str | None) -> Exception:
         table = self.model._meta.db_table
         try:
             missing = connection.connection is not None and table not in connection.introspection.table_names()
@@ -135,11 +139,16 @@ def _in_event_loop() -> bool:
     return not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
 
 
+def _errors(connection: Any) -> tuple[type[Exception], ...]:
+    # While it deals with an error Django may let one of the driver's own through.
+    return Error, connection.Database.Error
+
+
 def _unusable(connection: BaseDatabaseWrapper) -> bool:
-    return not connection.in_atomic_block and not connection.is_usable()
+    return connection.connection is not None and not connection.in_atomic_block and not connection.is_usable()
 
 
-def _passing(error: Error) -> bool:
+def _passing(error: Exception) -> bool:
     """Whether another try may simply succeed."""
     cause = error.__cause__
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)

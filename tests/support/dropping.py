@@ -1,0 +1,166 @@
+"""Databases that drop their clients for good: killed sessions, dead pools, poolers in between, counted writes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import OperationalError, connection, connections
+from django.db.utils import Error
+
+from tests.support.guards import database_hangs_up
+from tests.testapp.models import Note, Video
+
+__all__ = ["Pooler", "answer_lost", "counted", "kill_all_but", "unreachable"]
+
+
+@contextmanager
+def answer_lost(to: str) -> Iterator[list[str]]:
+    """The first statement that begins with ``to`` is executed, and the session killed before its answer arrives."""
+    lost: list[str] = []
+    with contextlib.ExitStack() as stack:
+
+        def execute(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+            result = execute(sql, params, many, context)
+            if not lost and sql.startswith(to):
+                lost.append(sql)
+                stack.enter_context(database_hangs_up())
+                raise OperationalError("server closed the connection unexpectedly")
+            return result
+
+        stack.enter_context(connection.execute_wrapper(execute))
+        yield lost
+
+
+@contextmanager
+def unreachable(times: int) -> Iterator[list[int]]:
+    """The next ``times`` connections that this thread wants to make are refused."""
+    refused: list[int] = []
+    wrapper: Any = connections["default"]
+    plain = wrapper.get_new_connection
+
+    def get_new_connection(params: Any) -> Any:
+        if len(refused) < times:
+            refused.append(len(refused))
+            raise OperationalError("connection refused")
+        return plain(params)
+
+    wrapper.get_new_connection = get_new_connection
+    try:
+        yield refused
+    finally:
+        del wrapper.get_new_connection
+
+
+def kill_all_but(*spared: int) -> int:
+    """Terminate every session of the test database but this thread's and, on PostgreSQL, those; how many."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "mysql":
+            others = "FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+            cursor.execute(f"SELECT id {others}")
+            sessions = cursor.fetchall()
+            for (session,) in sessions:
+                with contextlib.suppress(Error):  # it has ended by itself
+                    cursor.execute(f"KILL {session}")
+            return len(sessions)
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND NOT pid = ANY(%s)",
+            [list(spared)],
+        )
+        return int(cursor.fetchone()[0])
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """A trigger notes every UPDATE that leaves a video ready or failed: ``Note`` has one row for each."""
+    table, notes = Video._meta.db_table, Note._meta.db_table
+    note = f"INSERT INTO {notes} (video_id, text) VALUES (NEW.id, NEW.status)"
+    trigger = f"CREATE TRIGGER count_writes AFTER UPDATE ON {table} FOR EACH ROW "
+    ended = "NEW.status IN ('ready', 'failed')"
+    if connection.vendor == "postgresql":
+        body = f"$$ BEGIN {note}; RETURN NEW; END $$"
+        function = f"CREATE FUNCTION count_writes() RETURNS trigger LANGUAGE plpgsql AS {body}"
+        make = [function, f"{trigger} WHEN ({ended}) EXECUTE FUNCTION count_writes()"]
+        drop = [f"DROP TRIGGER count_writes ON {table}", "DROP FUNCTION count_writes()"]
+    elif connection.vendor == "mysql":
+        make, drop = [f"{trigger} BEGIN IF {ended} THEN {note}; END IF; END"], ["DROP TRIGGER count_writes"]
+    else:
+        make, drop = [f"{trigger} WHEN {ended} BEGIN {note}; END"], ["DROP TRIGGER count_writes"]
+    _run(make)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Error):
+            connection.close()
+        _run(drop)
+
+
+def _run(statements: list[str]) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+class Pooler:
+    """Between this thread's connections and PostgreSQL, as a pooler is: bytes pass until it drops somebody."""
+
+    def __init__(self) -> None:
+        given = connection.settings_dict
+        self.target = (given["HOST"], int(given["PORT"] or 5432))
+        self.lose_after: bytes = b""
+        """The server executes what has these bytes in it; its answer and the connection are lost."""
+        self.lost = 0
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+
+    def drop_all(self) -> None:
+        """Close every connection, without a word."""
+        while self._pairs:
+            for end in self._pairs.pop():
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+    def __enter__(self) -> Pooler:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._accept, daemon=True).start()
+        connection.close()
+        self._before = connection.settings_dict["PORT"]
+        connection.settings_dict["PORT"] = self._listener.getsockname()[1]
+        return self
+
+    def __exit__(self, *how: object) -> None:
+        connection.close()
+        connection.settings_dict["PORT"] = self._before
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop_all()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self.target)
+                self._pairs.append((client, server))
+                lost = threading.Event()
+                threading.Thread(target=self._pass, args=(client, server, lost, True), daemon=True).start()
+                threading.Thread(target=self._pass, args=(server, client, lost, False), daemon=True).start()
+
+    def _pass(self, source: socket.socket, to: socket.socket, lost: threading.Event, ours: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if ours and self.lose_after and self.lose_after in data:
+                    self.lose_after = b""
+                    lost.set()
+                elif not ours and lost.is_set():  # the answer: it was executed
+                    self.lost += 1
+                    break
+                to.sendall(data)
+        for end in (source, to):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,541 @@
+"""Who opens a database connection for a body, and who gives it back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from celery import Celery
+from django.db import connection, connections, transaction
+
+from django_tasklock import (
+    ConcurrencyLimiter,
+    TaskLock,
+    TaskLockError,
+    arelease_connections,
+    concurrency_limited,
+    current_claim,
+    model_lock,
+    rate_limited,
+    release_connections,
+    released_connections,
+    task_lock,
+)
+from django_tasklock.celery import OnceTask
+from django_tasklock.connections import Scope
+from django_tasklock.heartbeat import _aside
+from django_tasklock.pools import figures
+from tests.support.database_pool import checked_out, needs_pool, pooled
+from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, raw_connection, states
+from tests.support.stores import eventually
+from tests.testapp.models import Note, Video
+
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
+
+DATABASE = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
+
+
+@pytest.fixture(autouse=True)
+def _locks_in_memory(settings):
+    settings.TASKLOCK = MEMORY
+    yield
+    assert not Scope._active, "a body was not seen to end"
+    connection.close()
+    assert figures("default").checked_out == 0
+
+
+def is_open():
+    """Whether this thread has a connection."""
+    return raw_connection() is not None
+
+
+class TestReleaseConnections:
+    def test_says_how_many_there_were(self):
+        Video.objects.count()
+        assert release_connections() == 1
+        assert not is_open()
+        assert release_connections() == 0
+
+    def test_only_those_that_are_named(self):
+        Video.objects.count()
+        assert release_connections("another") == 0
+        assert is_open()
+        assert release_connections("default") == 1
+
+    def test_an_open_transaction_is_left_alone(self):
+        with transaction.atomic():
+            Video.objects.create()
+            assert release_connections() == 0
+        transaction.set_autocommit(False)
+        try:
+            assert release_connections() == 0
+            transaction.rollback()
+        finally:
+            transaction.set_autocommit(True)
+        assert Video.objects.count() == 1
+
+    def test_one_that_cannot_be_closed_well_is_given_up_all_the_same(self, monkeypatch):
+        Video.objects.count()
+        raw = raw_connection()
+
+        def close():
+            raise ValueError("no farewell")
+
+        monkeypatch.setattr(type(connections["default"]), "_close", lambda self: close())
+        assert release_connections() == 1
+        assert not is_open()
+        raw.close()
+
+    def test_a_coroutines_are_those_of_the_thread_of_its_queries(self):
+        async def main():
+            await Video.objects.acount()
+            opened = await sync_to_async(is_open)()
+            return opened, await arelease_connections(), await sync_to_async(is_open)()
+
+        assert asyncio.run(main()) == (True, 1, False)
+
+    def test_a_block_a_function_a_coroutine_and_its_block(self):
+        Video.objects.count()
+        with released_connections():
+            assert not is_open()
+            Video.objects.count()
+        assert not is_open()
+
+        @released_connections()
+        def function():
+            assert not is_open()
+            return Video.objects.count()
+
+        @released_connections("default")
+        async def coroutine():
+            async with released_connections():
+                assert not await sync_to_async(is_open)()
+                await Video.objects.acount()
+            found = await sync_to_async(is_open)()
+            await Video.objects.acount()
+            return found
+
+        async def main():
+            await Video.objects.acount()
+            return await coroutine(), await sync_to_async(is_open)()
+
+        Video.objects.count()
+        assert function() == 0
+        assert not is_open()
+        assert asyncio.run(main()) == (False, False)
+
+
+class TestBodies:
+    def test_what_a_body_opened_is_closed_at_its_end(self):
+        @task_lock("connections:{_}")
+        def work(_):
+            Video.objects.count()
+            return is_open()
+
+        connection.close()
+        assert work(1) is True
+        assert not is_open()
+
+    def test_so_it_is_when_the_body_fails(self):
+        @task_lock("connections")
+        def work():
+            Video.objects.count()
+            raise ValueError("codec")
+
+        connection.close()
+        with pytest.raises(ValueError, match="codec"):
+            work()
+        assert not is_open()
+
+    def test_what_was_open_before_is_left_to_who_opened_it(self):
+        @task_lock("connections")
+        def work():
+            return raw_connection()
+
+        Video.objects.count()
+        before = raw_connection()
+        assert work() is before
+        assert raw_connection() is before
+
+    @pytest.mark.parametrize("decorator", [task_lock, partial(concurrency_limited, limit=1)], ids=["lock", "limiter"])
+    def test_true_a_long_body_holds_none_that_it_does_not_use(self, decorator):
+        @decorator("connections", release_connections=True)
+        def work():
+            found = [is_open()]
+            Video.objects.count()
+            found.append(is_open())
+            release_connections()
+            return [*found, is_open()]
+
+        Video.objects.count()
+        assert work() == [False, True, False]
+        assert not is_open()
+
+    def test_true_and_its_guarded_writes_keep_none(self):
+        video = Video.objects.create()
+
+        @model_lock(Video, "connections:{pk}", guard=GUARD, pk="pk", release_connections=True)
+        def work(pk):
+            claim = current_claim()
+            found = []
+            for step in (
+                lambda: claim.update(progress=40),
+                lambda: claim.valid,
+                lambda: claim.transaction().__enter__,
+            ):
+                step()
+                found.append(is_open())
+            with claim.transaction():
+                claim.update(progress=50)
+            found.append(is_open())
+            for note in Video.objects.iterator(chunk_size=1):  # one that is used is not taken away
+                before = raw_connection()
+                claim.update(progress=60)
+                assert raw_connection() is before, note
+            return found
+
+        assert work(video.pk) == [False] * 4
+        assert not is_open()
+        assert states(video) == ("ready", 60, 1)
+
+    def test_false_leaves_them_alone(self):
+        video = Video.objects.create()
+
+        @model_lock(Video, "connections:{pk}", guard=GUARD, pk="pk", release_connections=False)
+        def work(pk):
+            return raw_connection()
+
+        before = raw_connection()
+        assert work(video.pk) is before
+        assert raw_connection() is before
+        connection.close()
+
+        @task_lock("connections", release_connections=False)
+        def other():
+            Video.objects.count()
+
+        other()
+        assert is_open()
+
+    def test_of_a_once_task(self):
+        app = Celery("connections", broker="memory://", set_as_current=False)
+
+        @app.task(base=OnceTask, shared=False, release_connections=True)
+        def work():
+            return is_open()
+
+        Video.objects.count()
+        assert work() is False
+        assert not is_open()
+        with pytest.raises(TaskLockError, match="release_connections"):
+            app.task(base=OnceTask, shared=False, release_connections="yes")(is_open).name  # noqa: B018
+
+    @pytest.mark.parametrize("wrong", ["yes", 1, 0])
+    def test_anything_else_is_refused(self, wrong):
+        for decorator in (task_lock, partial(concurrency_limited, limit=1)):
+            with pytest.raises(TaskLockError, match="release_connections must be True, False or None"):
+                decorator("connections", release_connections=wrong)
+
+    @pytest.mark.parametrize("decorator", [task_lock, partial(concurrency_limited, limit=1)], ids=["lock", "limiter"])
+    def test_a_lock_in_the_database_leaves_none_open_before_the_body(self, settings, decorator):
+        settings.TASKLOCK = DATABASE
+
+        @decorator("connections")
+        def work():
+            return is_open()
+
+        @decorator("connections")
+        async def coroutine():
+            return await sync_to_async(is_open)()
+
+        connection.close()
+        assert work() is False
+        assert not is_open()
+        assert asyncio.run(coroutine()) is False
+        assert figures("default").checked_out == 0
+
+    def test_a_lock_belongs_to_no_connection(self, settings):
+        """Gold standard 8.41: it neither ends with one, nor is it the next user's of one."""
+        settings.TASKLOCK = DATABASE
+        lock, permit = TaskLock("report"), ConcurrencyLimiter("report", 1)
+        assert lock.acquire()
+        assert permit.acquire()
+        for _ in range(2):  # on another connection, and on the one that was used last, where there is a pool
+            release_connections()
+            assert not elsewhere(lambda: TaskLock("report").acquire(blocking=False))
+            assert not elsewhere(lambda: ConcurrencyLimiter("report", 1).acquire(blocking=False))
+        lock.ensure_held()
+        permit.ensure_held()
+        permit.release()
+        lock.release()
+        assert elsewhere(lambda: TaskLock("report").acquire(blocking=False))
+        assert elsewhere(lambda: ConcurrencyLimiter("report", 1).acquire(blocking=False))
+
+    def test_an_inner_body_leaves_what_the_outer_one_reads_from(self):
+        Video.objects.bulk_create(Video() for _ in range(4))
+
+        @task_lock("connections:inner")
+        def inner():
+            Video.objects.count()
+
+        @task_lock("connections:outer")
+        def outer():
+            inner()  # opens it
+            assert is_open()
+            read = 0
+            for _ in Video.objects.iterator(chunk_size=1):
+                inner()
+                read += 1
+            return read
+
+        connection.close()
+        assert outer() == 4
+        assert not is_open()
+
+    def test_an_open_transaction_of_the_callers_is_left_alone(self):
+        @task_lock("connections", release_connections=True)
+        def work():
+            return Video.objects.create()
+
+        connection.close()
+        with transaction.atomic():
+            work()
+            assert Video.objects.count() == 1
+
+    def test_a_body_that_was_skipped_leaves_none(self, settings):
+        settings.TASKLOCK = DATABASE
+
+        @task_lock("connections")
+        def work():
+            connection.close()
+            return elsewhere(lambda: (work(), is_open()))
+
+        connection.close()
+        result, left = work()
+        assert result["status"] == "skipped"
+        assert not left
+
+    def test_threads_of_ones_own(self):
+        """What asyncio does for coroutines and Django for requests nobody does for these."""
+
+        @task_lock("connections:{number}")
+        def work(number):
+            Video.objects.count()
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(work, range(16)))
+            connection.close()
+            assert figures("default").checked_out == 0
+
+    def test_who_listens_to_a_lost_lock_may_ask_the_database(self):
+        done = threading.Event()
+        connection.close()
+        _aside([lambda: Video.objects.count(), done.set])
+        assert done.wait(10)
+        eventually(lambda: figures("default").checked_out == 0)
+
+
+class TestCoroutines:
+    def test_what_a_body_opened_is_closed_at_its_end(self):
+        @task_lock("connections")
+        async def work():
+            await Video.objects.acount()
+            return await sync_to_async(is_open)()
+
+        async def main():
+            return await work(), await sync_to_async(is_open)()
+
+        assert asyncio.run(main()) == (True, False)
+        connection.close()
+        assert async_to_sync(work)() is True
+        assert not is_open()
+
+    def test_true(self):
+        video = Video.objects.create()
+
+        @model_lock(Video, "connections:{pk}", guard=GUARD, pk="pk", release_connections=True)
+        async def work(pk):
+            found = [await sync_to_async(is_open)()]
+            await current_claim().aupdate(progress=40)
+            return [*found, await sync_to_async(is_open)()]
+
+        async def main():
+            await Video.objects.acount()
+            return await work(video.pk), await sync_to_async(is_open)()
+
+        assert asyncio.run(main()) == ([False, False], False)
+        assert states(video) == ("ready", 40, 1)
+
+    def test_of_a_rate_limit_in_the_database(self, settings):
+        settings.TASKLOCK = DATABASE
+
+        @rate_limited("connections", "100/s")
+        async def work():
+            found = await sync_to_async(is_open)()
+            await Video.objects.acount()
+            return found
+
+        connection.close()
+        assert asyncio.run(work()) is False
+        assert figures("default").checked_out == 0
+
+    def test_bodies_that_overlap_do_not_close_each_others(self):
+        """All coroutines of a loop ask the database in one thread, on one connection."""
+        Video.objects.bulk_create(Video() for _ in range(5))
+
+        @task_lock("connections:reader")
+        async def reader(begun, go_on):
+            read = 0
+            async for _ in Video.objects.aiterator(chunk_size=1):
+                begun.set()
+                await go_on.wait()
+                read += 1
+            return read
+
+        @task_lock("connections:other")
+        async def other():
+            await Video.objects.acount()
+
+        async def main():
+            begun, go_on = asyncio.Event(), asyncio.Event()
+            first = asyncio.ensure_future(other())
+            reading = asyncio.ensure_future(reader(begun, go_on))
+            await first
+            await begun.wait()
+            await other()
+            go_on.set()
+            return await reading, await sync_to_async(is_open)()
+
+        assert asyncio.run(main()) == (5, False)
+
+    def test_a_body_that_does_not_ask_the_database_does_not_wait_for_its_thread(self):
+        @task_lock("connections")
+        async def work():
+            return "done"
+
+        async def main():
+            go_on = threading.Event()
+            busy = asyncio.ensure_future(sync_to_async(go_on.wait)(30))
+            try:
+                return await asyncio.wait_for(work(), 10)
+            finally:
+                go_on.set()
+                await busy
+
+        assert asyncio.run(main()) == "done"
+
+    def test_threads_of_its_own_are_told_of(self, caplog):
+        left = []
+
+        def count():
+            Video.objects.count()
+            left.append(connections["default"])
+
+        @task_lock("connections")
+        async def careless():
+            return await asyncio.to_thread(count)
+
+        @task_lock("connections")
+        async def careful():
+            return await asyncio.to_thread(released_connections()(Video.objects.count))
+
+        asyncio.run(careful())
+        assert caplog.text == ""
+        asyncio.run(careless())
+        assert "left database connections open in threads of its own (default)" in caplog.text
+        left[0].inc_thread_sharing()
+        left[0].close()
+
+    def test_the_closing_write_of_a_loop_that_ends(self):
+        """``asyncio.run`` cancels everything that is left, also what only waits for its thread."""
+        video = Video.objects.create()
+
+        @model_lock(Video, "connections:{pk}", guard=AGAIN, pk="pk")
+        async def work(pk, begun):
+            begun.set()
+            await asyncio.sleep(60)
+
+        async def main():
+            begun, slow = asyncio.Event(), threading.Event()
+            left = asyncio.ensure_future(work(video.pk, begun))
+            await begun.wait()
+            threading.Timer(0.3, slow.set).start()
+            busy = asyncio.ensure_future(sync_to_async(slow.wait)(30))  # before our closing write in the queue
+            left.cancel()
+            await asyncio.sleep(0.05)
+            return busy
+
+        asyncio.run(main())
+        video.refresh_from_db()
+        assert (video.lock_token, video.status) == ("", "processing")
+
+    def test_one_that_is_cancelled_again_and_again_waits_for_its_closing_write(self):
+        video = Video.objects.create()
+        order = []
+
+        @model_lock(Video, "connections:{pk}", guard=AGAIN, pk="pk")
+        async def work(pk, begun):
+            begun.set()
+            await asyncio.sleep(60)
+
+        async def main():
+            begun, slow = asyncio.Event(), threading.Event()
+            left = asyncio.ensure_future(work(video.pk, begun))
+            await begun.wait()
+            busy = asyncio.ensure_future(sync_to_async(slow.wait)(30))
+            for _ in range(5):
+                left.cancel()
+                await asyncio.sleep(0.01)
+            order.append(left.done())
+            slow.set()
+            await asyncio.wait([left, busy])
+
+        asyncio.run(main())
+        video.refresh_from_db()
+        assert video.lock_token == ""
+        assert order == [False]
+
+
+class TestPool:
+    def test_what_is_released_is_back_in_the_pool(self):
+        needs_pool()
+        video = Video.objects.create()
+        seen = []
+
+        @model_lock(Video, "connections:{pk}", guard=GUARD, pk="pk", release_connections=True)
+        def work(pk):
+            seen.append(checked_out(pool))
+            Note.objects.count()
+            seen.append(checked_out(pool))
+            release_connections()
+            current_claim().update(progress=40)
+            seen.append(checked_out(pool))
+
+        with pooled(max_size=1) as pool:
+            Video.objects.count()
+            assert figures("default").checked_out == 1
+            work(video.pk)
+            assert checked_out(pool) == 0
+            seen.append(figures("default").checked_in)
+        assert seen == [0, 1, 0, 1]
+
+    def test_more_tasks_than_connections(self):
+        """Long bodies that hold none: 12 of them share two connections."""
+        needs_pool()
+        videos = [Video.objects.create() for _ in range(12)]
+        together = threading.Barrier(12, timeout=30)
+
+        @model_lock(Video, "connections:{pk}", guard=GUARD, pk="pk", release_connections=True)
+        def work(pk):
+            together.wait()
+            current_claim().update(progress=40)
+            together.wait()
+
+        with pooled(max_size=2) as pool, ThreadPoolExecutor(12) as threads:
+            list(threads.map(work, [video.pk for video in videos]))
+            assert checked_out(pool) == 0
+        assert {states(video) for video in videos} == {("ready", 40, 1)}

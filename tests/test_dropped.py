@@ -1,0 +1,425 @@
+"""The database drops the connection while a body runs for hours: what is replaced, sent again, and sent once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, OperationalError, connection, connections, transaction
+from django.db.models import F, OuterRef, Subquery, Value
+from django.db.models.expressions import RawSQL
+from django.db.models.functions import Greatest, Now
+
+from django_tasklock import (
+    Claim,
+    Released,
+    StaleClaim,
+    TaskLock,
+    current_claim,
+    dropped,
+    model_lock,
+    release_connections,
+)
+from django_tasklock.signals import claim_stale
+from tests.support.database_pool import checked_out, needs_pool, pooled
+from tests.support.dropping import Pooler, answer_lost, counted, kill_all_but, unreachable
+from tests.support.guards import (
+    GUARD,
+    MEMORY,
+    ONCE,
+    database_hangs_up,
+    elsewhere,
+    heard,
+    new_token,
+    raw_connection,
+    states,
+)
+from tests.support.stores import eventually
+from tests.testapp.models import Note, Video
+
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture(autouse=True)
+def _locks_in_memory(settings):
+    settings.TASKLOCK = MEMORY
+
+
+def only(*vendors):
+    if connection.vendor not in vendors:
+        pytest.skip(f"only on {' and '.join(vendors)}")
+
+
+def take(row, guard=GUARD):
+    return Claim.take(type(row), row.pk, guard, new_token())
+
+
+def kill_the_pools():
+    """Every session but one that is made for that, beside the pool."""
+    wrapper = connections["default"]
+    given = wrapper.settings_dict["OPTIONS"].pop("pool")
+    try:
+        return kill_all_but()
+    finally:
+        wrapper.close()
+        wrapper.settings_dict["OPTIONS"]["pool"] = given
+
+
+def notes():
+    """How often the closing write arrived, by state."""
+    return list(Note.objects.values_list("text", flat=True))
+
+
+def body_that(step, **options):
+    """A guarded function that uses the database, then does ``step(claim)``."""
+
+    @model_lock(Video, "dropped:{pk}", guard=ONCE, pk="pk", **options)
+    def work(pk):
+        Note.objects.count()
+        return step(current_claim())
+
+    return work
+
+
+class TestTwoHours:
+    """Issue 5, 5: between the beginning and the end of a body its connection is killed; a trigger counts the ends."""
+
+    @pytest.fixture(autouse=True)
+    def _counted(self):
+        with counted():
+            yield
+
+    @pytest.mark.parametrize("keeps", [None, True, False])
+    def test_the_closing_write_arrives_exactly_once(self, keeps):
+        video = Video.objects.create()
+        hung_up = []
+
+        def hours(claim):
+            for hour in range(2):
+                claim.update(progress=hour)
+                Note.objects.count()
+                if hung_up:
+                    hung_up.pop().__exit__(None, None, None)
+                hung_up.append(database_hangs_up())
+                hung_up[-1].__enter__()
+
+        try:
+            body_that(hours, release_connections=keeps)(video.pk)
+        finally:
+            hung_up.pop().__exit__(None, None, None)
+        assert states(video) == ("ready", 1, 1)
+        assert notes() == ["ready"]
+
+    def test_also_if_its_own_answer_is_lost(self):
+        video = Video.objects.create()
+        lost = answer_lost("UPDATE")
+        with heard(claim_stale) as told:
+            try:
+                body_that(lambda claim: lost.__enter__())(video.pk)
+            finally:
+                lost.__exit__(None, None, None)
+        assert told == []
+        assert states(video) == ("ready", 0, 1)
+        assert notes() == ["ready"]
+
+    def test_also_that_of_a_failure(self):
+        video = Video.objects.create()
+        lost = answer_lost("UPDATE")
+
+        def fails(claim):
+            lost.__enter__()
+            raise ValueError("codec")
+
+        try:
+            with pytest.raises(ValueError, match="codec") as caught:
+                body_that(fails)(video.pk)
+        finally:
+            lost.__exit__(None, None, None)
+        assert not hasattr(caught.value, "__notes__")
+        assert notes() == ["failed"]
+
+    def test_also_if_the_database_is_away_for_a_while(self, caplog):
+        """A restart, or a failover: connections are refused for some seconds."""
+        video = Video.objects.create()
+        away = unreachable(6)
+        hang_up = database_hangs_up()
+
+        def hours(claim):
+            hang_up.__enter__()
+            refused.extend([away.__enter__()])
+
+        refused = []
+        try:
+            body_that(hours)(video.pk)
+        finally:
+            away.__exit__(None, None, None)
+            hang_up.__exit__(None, None, None)
+        assert len(refused[0]) == 6
+        assert states(video)[0] == "ready"
+        assert notes() == ["ready"]
+        assert caplog.text.count("the database dropped us") == 1
+
+    def test_also_through_a_pooler_that_has_lost_its_answer(self):
+        only("postgresql")
+        video = Video.objects.create()
+        with Pooler() as pooler:
+
+            def hours(claim):
+                Note.objects.count()
+                pooler.drop_all()
+                claim.update(progress=40)
+                pooler.lose_after = b"UPDATE "
+
+            body_that(hours)(video.pk)
+            assert pooler.lost == 1
+        assert states(video) == ("ready", 40, 1)
+        assert notes() == ["ready"]
+
+    def test_also_out_of_a_pool_whose_connections_are_all_dead(self):
+        """Django's pool does not look at what it gives unless CONN_HEALTH_CHECKS is set."""
+        needs_pool()
+        video = Video.objects.create()
+        with pooled(min_size=4, max_size=4) as pool:
+
+            def hours(claim):
+                release_connections()
+                pool.wait(30)
+                assert elsewhere(kill_the_pools) >= 4
+
+            body_that(hours, release_connections=True)(video.pk)
+            eventually(lambda: checked_out(pool) == 0)  # those that the pool replaces count until it has
+        assert states(video)[0] == "ready"
+        assert notes() == ["ready"]
+
+    def test_a_claim_out_of_such_a_pool(self):
+        """It is not waited for, so the dead ones are passed over at once."""
+        needs_pool()
+        video = Video.objects.create()
+        with pooled(min_size=4, max_size=4) as pool:
+            Note.objects.count()
+            release_connections()
+            pool.wait(30)
+            assert elsewhere(kill_the_pools) >= 4
+            take(video).finish()
+        assert states(video)[0] == "ready"
+
+    def test_a_lock_in_the_database_out_of_such_a_pool(self, settings):
+        needs_pool()
+        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
+        lock = TaskLock("dropped", on_unavailable="raise")
+        with pooled(min_size=4, max_size=4) as pool:
+            for _ in range(2):
+                Note.objects.count()
+                release_connections()
+                pool.wait(30)
+                assert elsewhere(kill_the_pools) >= 4
+                if lock.taken:
+                    assert lock.release() is Released.RELEASED
+                else:
+                    assert lock.acquire()
+
+    def test_also_of_a_coroutine(self):
+        video = Video.objects.create()
+        hung_up = []
+
+        def hang_up():
+            hung_up.append(database_hangs_up())
+            hung_up[-1].__enter__()
+
+        @model_lock(Video, "dropped:{pk}", guard=ONCE, pk="pk")
+        async def work(pk):
+            await Note.objects.acount()
+            await sync_to_async(hang_up)()
+
+        async def main():
+            await work(video.pk)
+            await sync_to_async(hung_up[0].__exit__)(None, None, None)
+
+        asyncio.run(main())
+        assert states(video)[0] == "ready"
+        assert notes() == ["ready"]
+
+    def test_not_if_the_row_was_taken_meanwhile(self):
+        video = Video.objects.create()
+        stale = take(video)
+        successor = elsewhere(lambda: take(video))
+        Note.objects.count()
+        with database_hangs_up(), pytest.raises(StaleClaim):
+            stale.finish()
+        successor.finish()
+        assert notes() == ["ready"]
+
+
+class TestWhatMayNotBeSentTwice:
+    def test_which_that_is(self):
+        twice = {"a": 1, "b": "x", "c": Now(), "d": Value(3)}
+        assert dropped.repeatable(twice)
+        others = Subquery(Video.objects.filter(pk=OuterRef("pk")).values("progress"))
+        for value in (F("n"), F("n") + 1, Greatest(F("n"), 3), RawSQL("n + 1", ()), others):
+            assert not dropped.repeatable({**twice, "e": value}), value
+
+    def test_it_is_sent_on_a_connection_that_was_looked_at(self, caplog):
+        video = Video.objects.create()
+        claim = take(video)
+        for _ in range(3):
+            Note.objects.count()
+            with database_hangs_up():
+                claim.update(progress=F("progress") + 1)
+        assert states(video) == ("processing", 3, 1)
+        assert caplog.text == ""
+
+    def test_and_is_not_sent_again_if_it_may_have_been_executed(self):
+        video = Video.objects.create()
+        claim = take(video)
+        with answer_lost("UPDATE") as lost, pytest.raises(OperationalError) as caught:
+            claim.update(progress=F("progress") + 1)
+        assert len(lost) == 1
+        assert caught.value.__notes__ == ["it may have been executed all the same, and was not sent again for that"]
+        assert states(video) == ("processing", 1, 1)
+        claim.finish()
+        assert states(video) == ("ready", 1, 1)
+
+    def test_but_if_it_cannot_have_been_it_is(self):
+        video = Video.objects.create()
+        claim = take(video)
+        connection.close()
+        with unreachable(3):
+            claim.update(progress=F("progress") + 1)
+        assert states(video) == ("processing", 1, 1)
+
+    def test_through_a_pooler(self):
+        only("postgresql")
+        video = Video.objects.create()
+        claim = take(video)
+        with Pooler() as pooler:
+            Note.objects.count()
+            pooler.drop_all()
+            claim.update(progress=F("progress") + 1)
+            pooler.lose_after = b"UPDATE "
+            with pytest.raises(OperationalError):
+                claim.update(progress=F("progress") + 1)
+            assert pooler.lost == 1
+        assert states(video) == ("processing", 2, 1)
+
+
+class TestServersThatDrop:
+    def test_idle_for_too_long(self):
+        """idle_session_timeout, wait_timeout."""
+        only("postgresql", "mysql")
+        video = Video.objects.create()
+
+        def idles(claim):
+            dead = raw_connection()
+            with connection.cursor() as cursor:
+                if connection.vendor == "postgresql":
+                    cursor.execute("SET idle_session_timeout = 100")
+                else:
+                    cursor.execute("SET SESSION wait_timeout = 1")
+            assert raw_connection() is dead
+            time.sleep(0.4 if connection.vendor == "postgresql" else 2.2)
+
+        body_that(idles)(video.pk)
+        assert states(video)[0] == "ready"
+
+    def test_idle_in_a_transaction(self):
+        """What was done in it is rolled back, the body fails, and its row says so."""
+        only("postgresql")
+        video = Video.objects.create()
+
+        def idles(claim):
+            with transaction.atomic():
+                Note.objects.create(video=video, text="never")
+                with connection.cursor() as cursor:
+                    cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 100")
+                time.sleep(0.4)
+                claim.update(progress=40)
+
+        with pytest.raises(DatabaseError):
+            body_that(idles)(video.pk)
+        assert states(video) == ("failed", 0, 1)
+        assert Note.objects.count() == 0
+
+    def test_a_primary_that_was_demoted(self, caplog):
+        """After a failover the old connection leads to a server that refuses writes: the name leads elsewhere now."""
+        only("postgresql", "mysql")
+        video = Video.objects.create()
+        demoting = {
+            "postgresql": "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+            "mysql": "SET SESSION TRANSACTION READ ONLY",
+        }
+
+        def failover(claim):
+            with connection.cursor() as cursor:
+                cursor.execute(demoting[connection.vendor])
+
+        body_that(failover)(video.pk)
+        assert states(video)[0] == "ready"
+        assert "the database dropped us" in caplog.text
+
+    def test_a_time_limit_in_the_middle_of_a_query(self, settings):
+        """The connection still waits for an answer that nobody reads: psycopg refuses the next query on it."""
+        only("postgresql", "mysql")
+        video = Video.objects.create()
+        query = {"postgresql": "SELECT pg_sleep(2)", "mysql": "SELECT SLEEP(1)"}[connection.vendor]
+
+        class TimeLimit(Exception):
+            pass
+
+        def strike(*what):
+            raise TimeLimit
+
+        def waits(claim):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with connection.cursor() as cursor:
+                cursor.execute(query)
+            pytest.fail("the query ended")
+
+        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
+        before = signal.signal(signal.SIGALRM, strike)
+        try:
+            with pytest.raises((TimeLimit, DatabaseError, connection.Database.Error)) as caught:
+                body_that(waits)(video.pk)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert not hasattr(caught.value, "__notes__")
+        assert states(video)[0] == "failed"
+        assert not TaskLock(f"dropped:{video.pk}").locked()
+
+    def test_what_a_live_connection_refuses_is_not_waited_for(self, monkeypatch):
+        video = Video.objects.create()
+        claim = take(video)
+        monkeypatch.setattr(dropped, "PATIENCE", 60)
+
+        def refuses(execute, sql, params, many, context):
+            tried.append(sql)
+            raise OperationalError("disk full")
+
+        tried = []
+        with connection.execute_wrapper(refuses), pytest.raises(OperationalError):
+            claim.update(progress=1)
+        assert len(tried) == 2
+
+    def test_one_that_stays_away_is_told_of_in_the_end(self, monkeypatch):
+        from django_tasklock import claims
+
+        monkeypatch.setattr(claims, "PATIENCE", 0.5)
+        video = Video.objects.create()
+        claim = take(video)
+        began = time.monotonic()
+        with unreachable(10_000) as refused, pytest.raises(OperationalError, match="refused"):
+            claim.finish()
+        assert 0.4 < time.monotonic() - began < 10
+        assert len(refused) > 2
+        claim.finish()
+        assert states(video)[0] == "ready"
+
+    def test_a_claim_is_not_waited_for_that_long(self):
+        """Nothing is lost yet: whoever publishes it may try again."""
+        video = Video.objects.create()
+        connection.close()
+        with unreachable(4) as refused, pytest.raises(OperationalError, match="refused"):
+            take(video)
+        assert len(refused) <= 3
