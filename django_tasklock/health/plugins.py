@@ -1,0 +1,49 @@
+"""Checks for django-health-check 4 (the extra ``health``): name them in the ``checks`` of its view.
+
+HealthCheckView.as_view(checks=["health_check.Cache", "django_tasklock.health.plugins.Locks"])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from health_check.base import HealthCheck
+from health_check.exceptions import ServiceUnavailable, ServiceWarning
+
+from django_tasklock.health.database import databases
+from django_tasklock.health.store import locks
+
+__all__ = ["DatabasePool", "Locks"]
+
+
+@dataclasses.dataclass
+class Locks(HealthCheck):
+    """The lock store answers, and the leases of this process are renewed. ``strict``: warnings count as well."""
+
+    strict: bool = dataclasses.field(default=False, repr=False)
+
+    def run(self) -> None:
+        """Raises ``ServiceUnavailable`` or, if strict, ``ServiceWarning``."""
+        facts = locks()
+        if not facts["store"]["reachable"]:
+            raise ServiceUnavailable("the lock store does not answer")
+        if not facts["healthy"]:
+            raise ServiceUnavailable("the leases of this process are not renewed")
+        if self.strict and facts["warnings"]:
+            raise ServiceWarning("; ".join(facts["warnings"]))
+
+
+@dataclasses.dataclass
+class DatabasePool(HealthCheck):
+    """The database answers; with a pool, nobody waits for a connection of it if ``strict``."""
+
+    alias: str = "default"
+    strict: bool = dataclasses.field(default=False, repr=False)
+
+    def run(self) -> None:
+        """Raises ``ServiceUnavailable`` or, if strict, ``ServiceWarning``."""
+        facts = databases(self.alias)[self.alias]
+        if not facts["reachable"]:
+            raise ServiceUnavailable("the database does not answer")
+        if self.strict and facts["pool"]["waiting"]:
+            raise ServiceWarning(f"{facts['pool']['waiting']} threads wait for a database connection")

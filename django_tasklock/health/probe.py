@@ -1,0 +1,71 @@
+"""Asking something that may not answer: in bounded time, by one thread at a time, once a second at most."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from django_tasklock.connections import release_connections
+
+__all__ = ["FRESH", "PATIENCE", "Probe"]
+
+logger = logging.getLogger("django_tasklock")
+T = TypeVar("T")
+
+PATIENCE = 2.0
+"""Seconds a caller waits for an answer. The store's own attempts take 1.8 s at most."""
+FRESH = 1.0
+"""Seconds for which an answer is given to others too: whoever can reach the address cannot make us ask more often."""
+
+
+class Probe(Generic[T]):
+    """One question. Its thread keeps no database connection, and while it hangs no other is started."""
+
+    def __init__(self, ask: Callable[[], T], name: str) -> None:
+        self._ask = ask
+        self._name = name
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._asked: Future[T] | None = None
+        self._stale = 0.0
+
+    def start(self) -> Future[T]:
+        """The answer to come, or one that is fresh."""
+        if self._process != os.getpid():
+            self._begin()  # the thread and the lock are the parent's
+        with self._lock:
+            asked = self._asked
+            if asked is None or (asked.done() and time.monotonic() >= self._stale):
+                asked = self._asked = Future()
+                threading.Thread(target=self._run, args=(asked,), name=f"tasklock-{self._name}", daemon=True).start()
+            return asked
+
+    def answer(self, patience: float = PATIENCE) -> T | None:
+        """What was answered; ``None`` if nothing was in time, or there is no asking."""
+        try:
+            return self.start().result(max(0.0, patience))
+        except TimeoutError:
+            return None
+        except Exception:
+            return None  # told by the thread
+
+    def _run(self, asked: Future[T]) -> None:
+        try:
+            answer = self._ask()
+        except BaseException as error:
+            logger.warning("health: %s cannot be asked: %r", self._name, error)
+            release_connections()
+            self._stale = time.monotonic() + FRESH
+            asked.set_exception(error)
+        else:
+            release_connections()
+            self._stale = time.monotonic() + FRESH
+            asked.set_result(answer)

@@ -1,0 +1,51 @@
+"""Plain views: no session, no login, no template, no REST framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections, transaction
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_safe
+
+from django_tasklock.health.database import databases
+from django_tasklock.health.store import locks
+
+__all__ = ["db_view", "locks_view"]
+
+_View = Callable[..., HttpResponse]
+
+
+def _open(view: _View) -> _View:
+    """For anybody; in no transaction, which could not be begun while the database is down.
+
+    Exempt from CSRF: there is nothing to protect, and a POST is to hear that it is not allowed.
+    """
+    view = transaction.non_atomic_requests(csrf_exempt(never_cache(require_safe(view))))
+    view.login_required = False  # type: ignore[attr-defined]  # to LoginRequiredMiddleware
+    return view
+
+
+@_open
+def db_view(request: HttpRequest, alias: str | None = None) -> HttpResponse:
+    """``GET health/db``, or ``health/db/<alias>``: 200 if every database answers, else 503."""
+    if alias is not None and alias not in connections:
+        raise Http404
+    found = databases(*([] if alias is None else [alias]))
+    first = found.get("default") or next(iter(found.values()))
+    return _said(all(one["reachable"] for one in found.values()), {"pool": first["pool"], "databases": found})
+
+
+@_open
+def locks_view(request: HttpRequest) -> HttpResponse:
+    """``GET health/locks``: 200 if the store answers and the leases of this process are renewed, else 503."""
+    facts = locks()
+    return _said(facts.pop("healthy"), facts)
+
+
+def _said(healthy: bool, facts: dict[str, Any]) -> JsonResponse:
+    status = "healthy" if healthy else "unhealthy"
+    return JsonResponse({"status": status, **facts}, status=200 if healthy else 503)

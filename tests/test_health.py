@@ -1,0 +1,396 @@
+"""``health/db`` and ``health/locks``: what they say, when that is 503, what it costs, and what is kept secret."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from importlib.util import find_spec
+
+import pytest
+import redis
+from django.db import connection, connections
+from django.test import AsyncClient, Client
+from django.urls import include, path
+
+from django_tasklock import TaskLock
+from django_tasklock.backends import get_backend
+from django_tasklock.health import database, store
+from django_tasklock.health.probe import Probe
+from django_tasklock.heartbeat import heartbeat
+from django_tasklock.pools import figures
+from django_tasklock.types import Condition, monotonic
+from tests.support.database_pool import needs_pool, pooled
+from tests.support.guards import MEMORY, elsewhere
+from tests.support.proxy import Proxy
+from tests.support.stores import ALL, eventually, stores
+from tests.testapp.models import Video
+
+urlpatterns = [path("health/", include("django_tasklock.health.urls"))]
+
+PATIENCE = 2.0
+
+
+@pytest.fixture(autouse=True)
+def _address(settings):
+    settings.ROOT_URLCONF = __name__
+    yield
+    forget()
+
+
+def forget():
+    """Ask anew, instead of giving what is fresh."""
+    database._probes.clear()
+    store._probe._begin()
+
+
+@pytest.fixture
+def client():
+    forget()
+    return Client(raise_request_exception=False)
+
+
+def took(call):
+    began = time.monotonic()
+    answer = call()
+    return answer, time.monotonic() - began
+
+
+@pytest.mark.database
+@pytest.mark.django_db(transaction=True)
+class TestDb:
+    def test_healthy(self, client):
+        connection.close()
+        response = client.get("/health/db")
+        assert response.status_code == 200
+        assert response["Content-Type"] == "application/json"
+        assert "no-store" in response["Cache-Control"]
+        said = response.json()
+        assert set(said) == {"status", "pool", "databases"}
+        assert said["status"] == "healthy"
+        facts = said["databases"]["default"]
+        assert set(facts) == {"reachable", "vendor", "latency_ms", "pool"}
+        assert facts["reachable"] is True
+        assert facts["vendor"] == connection.vendor
+        assert 0 <= facts["latency_ms"] < 5000
+        assert said["pool"] == facts["pool"]
+        names = ("pool_size", "checked_out", "overflow", "checked_in", "invalid", "max_size", "waiting")
+        assert set(said["pool"]) == set(names)
+        assert said["pool"]["checked_out"] == 0
+        assert {said["pool"][name] for name in names if name != "checked_out"} == {None}
+
+    def test_without_a_pool_it_counts_the_connections_of_this_process(self, client):
+        Video.objects.count()
+        go_on, opened = threading.Event(), threading.Event()
+
+        def keeps_one():
+            Video.objects.count()
+            opened.set()
+            go_on.wait(30)
+
+        other = threading.Thread(target=lambda: elsewhere(keeps_one))
+        other.start()
+        try:
+            assert opened.wait(30)
+            assert client.get("/health/db/default/").json()["pool"]["checked_out"] >= 1
+            assert figures("default").checked_out >= 1
+        finally:
+            go_on.set()
+            other.join(30)
+
+    def test_the_figures_of_a_pool(self, client):
+        needs_pool()
+        with pooled(min_size=2, max_size=2) as pool:
+            Video.objects.count()
+            eventually(lambda: pool.get_stats()["pool_available"] == 1)
+            said = client.get("/health/db").json()["pool"]
+            connection.close()
+        assert said == {
+            "pool_size": 2,
+            "checked_out": 1,
+            "checked_in": 1,
+            "overflow": 0,
+            "invalid": 0,
+            "max_size": 2,
+            "waiting": 0,
+        }
+
+    def test_a_pool_with_none_to_spare_is_unhealthy_in_time(self, client):
+        needs_pool()
+        with pooled(min_size=1, max_size=1, timeout=5):
+            go_on, opened = threading.Event(), threading.Event()
+
+            def keeps_it():
+                Video.objects.count()
+                opened.set()
+                go_on.wait(30)
+
+            other = threading.Thread(target=lambda: elsewhere(keeps_it))
+            other.start()
+            assert opened.wait(30)
+            try:
+                response, seconds = took(lambda: client.get("/health/db"))
+                assert client.get("/health/db").json()["pool"]["waiting"] == 1
+            finally:
+                go_on.set()
+                other.join(30)
+                database._probes["default"].answer(10)
+        assert response.status_code == 503
+        assert seconds < PATIENCE + 3
+        assert response.json()["pool"]["checked_out"] == 1
+
+    def test_it_leaves_no_connection(self, client):
+        connection.close()
+        for _ in range(3):
+            forget()
+            client.get("/health/db")
+        connection.close()
+        assert figures("default").checked_out == 0
+
+    def test_down(self, client, monkeypatch, caplog):
+        def refused(self, params):
+            raise self.Database.OperationalError("password=hunter2 at db.internal was refused")
+
+        connection.close()
+        monkeypatch.setattr(type(connections["default"]), "get_new_connection", refused)
+        response = client.get("/health/db")
+        assert response.status_code == 503
+        assert response.json()["status"] == "unhealthy"
+        assert response.json()["databases"]["default"]["reachable"] is False
+        assert "hunter2" not in response.content.decode()
+        assert "internal" not in response.content.decode()
+        assert "health: health-default cannot be asked" in caplog.text
+
+    def test_hanging_it_answers_in_time_and_with_one_thread(self, client, monkeypatch):
+        go_on, asked = threading.Event(), []
+        plain = type(connections["default"]).get_new_connection
+
+        def hangs(self, params):
+            asked.append(threading.get_ident())
+            go_on.wait(30)
+            return plain(self, params)
+
+        connection.close()
+        monkeypatch.setattr(type(connections["default"]), "get_new_connection", hangs)
+        try:
+            for _ in range(2):
+                response, seconds = took(lambda: client.get("/health/db"))
+                assert response.status_code == 503
+                assert PATIENCE - 0.1 < seconds < PATIENCE + 3
+            assert len(asked) == 1
+        finally:
+            go_on.set()
+            database._probes["default"].answer(30)
+
+    def test_an_unknown_database(self, client):
+        assert client.get("/health/db/nonesuch").status_code == 404
+
+    def test_in_no_transaction_and_without_a_login(self, client, settings, monkeypatch):
+        monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+        settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
+        connection.close()
+        client = Client()
+        assert client.get("/health/db").status_code == 200
+        assert client.get("/health/locks").status_code in (200, 503)
+        assert Client(enforce_csrf_checks=True).post("/health/db").status_code == 405
+        assert connection.connection is None
+
+
+@pytest.mark.parametrize("address", ["/health/db", "/health/db/", "/health/locks", "/health/locks/"])
+@pytest.mark.django_db(transaction=True)
+class TestBoth:
+    @pytest.fixture(autouse=True)
+    def _locks_in_memory(self, settings):
+        settings.TASKLOCK = MEMORY
+
+    def test_head_has_no_body_and_nothing_else_is_allowed(self, client, address):
+        response = client.head(address)
+        assert (response.status_code, response.content) == (200, b"")
+        for method in (client.post, client.put, client.delete):
+            assert method(address).status_code == 405
+
+    def test_under_asgi(self, client, address):
+        async def main():
+            return await asyncio.gather(*(AsyncClient().get(address) for _ in range(8)))
+
+        assert {response.status_code for response in asyncio.run(main())} == {200}
+
+    def test_once_a_second_at_most(self, client, address, monkeypatch):
+        begun = []
+        plain = threading.Thread.start
+        monkeypatch.setattr(threading.Thread, "start", lambda self: (begun.append(self.name), plain(self)))
+        for _ in range(20):
+            assert client.get(address).status_code == 200
+        assert len([name for name in begun if name.startswith("tasklock-health")]) <= 2
+
+
+class TestLocks:
+    @pytest.mark.redis
+    def test_healthy(self, client):
+        with TaskLock("top-secret-name", timeout=100) as lock:
+            response = client.get("/health/locks")
+            said = response.json()
+            assert response.status_code == 200
+            assert "no-store" in response["Cache-Control"]
+            assert set(said) == {"status", "store", "heartbeat", "warnings"}
+            assert said["status"] == "healthy"
+            assert said["heartbeat"] == {"alive": True, "leases": len(heartbeat), "late_seconds": 0.0}
+            assert said["heartbeat"]["leases"] >= 1
+            secrets = ("top-secret-name", lock.token, str(get_backend().location), "127.0.0.1")
+            assert not [secret for secret in secrets if secret in response.content.decode()]
+        facts = said["store"]
+        assert set(facts) == {"reachable", "backend", "latency_ms", "clock_difference_ms", "eviction_policy"}
+        assert facts["reachable"] is True
+        assert facts["backend"] == "redis"
+        assert 0 < facts["latency_ms"] < 2000
+        assert abs(facts["clock_difference_ms"]) < 2000
+        assert facts["eviction_policy"] == "noeviction"
+        assert said["warnings"] == []
+
+    @pytest.mark.redis
+    def test_a_store_that_may_evict_and_one_that_does_not_say(self, client, settings, redis_server):
+        settings.TASKLOCK = {"LOCATION": redis_server.url}
+        plain = redis.Redis.from_url(redis_server.url)
+        plain.config_set("maxmemory-policy", "allkeys-lru")
+        response = client.get("/health/locks")
+        assert response.status_code == 200
+        assert response.json()["store"]["eviction_policy"] == "allkeys-lru"
+        assert ["evict" in warning for warning in response.json()["warnings"]] == [True]
+        plain.execute_command(
+            "ACL", "SETUSER", "default", "-@all", "+@read", "+@write", "+@scripting", "+@connection", "+time"
+        )
+        forget()
+        response = client.get("/health/locks")
+        assert response.status_code == 200
+        assert response.json()["store"]["eviction_policy"] == ""
+        assert response.json()["warnings"] == []
+        plain.close()
+
+    @pytest.mark.redis
+    def test_down_and_hanging(self, client, settings, redis_server):
+        with Proxy(redis_server.url) as proxy:
+            settings.TASKLOCK = {"LOCATION": proxy.url}
+            assert client.get("/health/locks").status_code == 200
+            for trouble in (proxy.hang, proxy.refuse):
+                proxy.heal()
+                trouble()
+                forget()
+                response, seconds = took(lambda: client.get("/health/locks"))
+                assert response.status_code == 503
+                assert response.json()["store"] == {"reachable": False}
+                assert seconds < PATIENCE + 3
+            proxy.heal()
+            forget()
+            eventually(lambda: client.get("/health/locks").status_code == 200)
+
+    def test_leases_that_nobody_renews(self, client, settings, monkeypatch):
+        settings.TASKLOCK = MEMORY
+        with TaskLock("a", timeout=100, lease=3) as lock:
+            assert client.get("/health/locks").status_code == 200
+            hold = lock._find()
+            hold.due = monotonic() - 1.5
+            response = client.get("/health/locks")
+            hold.due = monotonic() + 1
+        assert response.status_code == 503
+        assert response.json()["heartbeat"]["late_seconds"] >= 1.5
+        monkeypatch.setattr(type(heartbeat), "alive", property(lambda self: False))
+        with TaskLock("a", timeout=100):
+            response = client.get("/health/locks")
+            assert (response.status_code, response.json()["heartbeat"]["alive"]) == (503, False)
+        response = client.get("/health/locks")
+        assert (response.status_code, response.json()["heartbeat"]["alive"]) == (200, None)
+
+    def test_clocks_that_differ(self, client, settings, monkeypatch):
+        settings.TASKLOCK = MEMORY
+        monkeypatch.setattr(type(get_backend()), "condition", lambda self: Condition(0.5, -7.0, "noeviction"))
+        said = client.get("/health/locks").json()
+        assert said["status"] == "healthy"
+        assert said["store"]["clock_difference_ms"] == -7000
+        assert said["warnings"] == ["the clock of this machine differs from the store's"]
+
+    @pytest.mark.parametrize("kind", stores(*ALL))
+    def test_every_store(self, kind):
+        from tests.support.stores import make
+
+        backend = make(kind)
+        condition = backend.condition()
+        assert 0 <= condition.latency < 5
+        if kind in ("redis", "database"):
+            assert abs(condition.ahead) < 2
+        assert condition.policy == ("noeviction" if kind == "redis" else None)
+        backend.rest()
+        backend.close()
+
+
+class TestProbe:
+    def test_who_comes_while_it_is_asked_gets_the_same_answer(self):
+        go_on, asked = threading.Event(), []
+        probe = Probe(lambda: (asked.append(1), go_on.wait(30)), "test")
+        answers = [probe.start() for _ in range(5)]
+        go_on.set()
+        assert len({id(answer.result(30)) for answer in answers}) == 1
+        assert len(asked) == 1
+
+    def test_an_old_answer_is_not_given(self, monkeypatch):
+        asked = []
+        probe = Probe(lambda: asked.append(1) or len(asked), "test")
+        assert probe.answer() == 1
+        assert probe.answer() == 1
+        probe._stale = time.monotonic()
+        assert probe.answer() == 2
+
+    def test_a_failure_is_no_answer(self, caplog):
+        probe = Probe(lambda: 1 / 0, "test")
+        assert probe.answer() is None
+        assert "health: test cannot be asked: ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+class TestPlugins:
+    @pytest.fixture(autouse=True)
+    def _plugins(self, settings):
+        if find_spec("health_check") is None:
+            missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+            missing("django-health-check is not installed: it is in the extra 'test'")
+        settings.TASKLOCK = MEMORY
+        settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "health_check"]
+        forget()
+
+    def results(self, **options):
+        from django_tasklock.health.plugins import DatabasePool, Locks
+
+        async def main():
+            return [await check(**options).get_result() for check in (Locks, DatabasePool)]
+
+        return [result.error and str(result.error) for result in asyncio.run(main())]
+
+    def test_healthy(self):
+        assert self.results() == [None, None]
+        assert self.results(strict=True) == [None, None]
+
+    def test_in_its_view(self, settings):
+        from health_check.views import HealthCheckView
+
+        checks = ["django_tasklock.health.plugins.Locks", "django_tasklock.health.plugins.DatabasePool"]
+        urls = type("urls", (), {"urlpatterns": [path("ht/", HealthCheckView.as_view(checks=checks))]})
+        settings.ROOT_URLCONF = urls
+        response = asyncio.run(AsyncClient().get("/ht/?format=json"))
+        assert response.status_code == 200
+        assert response.json() == {"Locks()": "OK", "DatabasePool(alias='default')": "OK"}
+
+    def test_unhealthy(self, monkeypatch):
+        def down(self):
+            raise ConnectionError("hunter2")
+
+        monkeypatch.setattr(type(get_backend()), "condition", down)
+        monkeypatch.setattr(database, "_ask", lambda alias: 1 / 0)
+        assert self.results() == [
+            "Unavailable: the lock store does not answer",
+            "Unavailable: the database does not answer",
+        ]
+
+    def test_warnings_count_if_strict(self, monkeypatch):
+        monkeypatch.setattr(type(get_backend()), "condition", lambda self: Condition(0.5, 0.0, "allkeys-lru"))
+        assert self.results() == [None, None]
+        assert self.results(strict=True)[0].startswith("Warning: the store may evict locks")
