@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
 import redis.asyncio
@@ -34,7 +34,7 @@ class AsyncWire:
         self._idle: deque[tuple[Any, float]] = deque()
         self._closer: AsyncGenerator[None, None] | None = None
 
-    async def call(self, script: Script, tail: bytes) -> tuple[Any, bool]:
+    async def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
         """Like ``Wire.call``."""
         if self._closer is None:
             self._closer = self._close_with_loop()
@@ -46,7 +46,7 @@ class AsyncWire:
             return await self.exchange(connection, script, tail), False
         except (RedisError, OSError) as error:
             doubt = doubt and not answered(error)
-            if final(error):
+            if final(error) or (doubt and not again):
                 raise unavailable(error, doubt) from error
         await self.drop()
         sent = False
@@ -90,14 +90,18 @@ class AsyncWire:
 
     async def discard(self, connection: Any) -> None:
         """Close a connection that may have failed, without waiting for the other side."""
-        await connection.disconnect(nowait=True)
-        await self._pool.release(connection)
+        await undisturbed(self._close(connection, nowait=True))
 
     async def close(self, connection: Any) -> None:
         """Close one that has not: TLS is not closed before the other side has said so too."""
-        with contextlib.suppress(RedisError, OSError):
-            await connection.disconnect()
-        await self._pool.release(connection)
+        await undisturbed(self._close(connection, nowait=False))
+
+    async def _close(self, connection: Any, nowait: bool) -> None:
+        try:
+            with contextlib.suppress(RedisError, OSError):
+                await connection.disconnect(nowait=nowait)
+        finally:
+            await self._pool.release(connection)
 
     async def drop(self) -> None:
         """Close what is idle."""
@@ -114,6 +118,24 @@ class AsyncWire:
             for pool in pools(self._pool):
                 with contextlib.suppress(RedisError, OSError):
                     await pool.disconnect()
+
+
+async def undisturbed(work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work`` to its end, however often one is cancelled meanwhile, or the pool goes on counting the connection.
+
+    It takes ``location.TIMEOUT`` at most.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    if not task.cancelled():
+        task.result()
 
 
 def open_still(connection: Any) -> bool:
@@ -140,9 +162,9 @@ class AsyncWires:
                 found = self._wires[loop] = AsyncWire(async_pool(self._location))
         return found
 
-    async def call(self, script: Script, tail: bytes) -> tuple[Any, bool]:
+    async def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
         """Like ``Wire.call``."""
-        return await self.wire.call(script, tail)
+        return await self.wire.call(script, tail, again=again)
 
     async def subscribe(self, channel: str) -> Any:
         """A connection that listens on ``channel``, confirmed by the server. ``NoPermissionError`` if it may not."""

@@ -24,28 +24,27 @@ from redis.exceptions import NoPermissionError, RedisError
 from django_tasklock.backends.base import Waiter
 from django_tasklock.backends.redis.layout import CLAIM, Layout
 from django_tasklock.backends.redis.subscribers import Subscriber, tell_deaf
-from django_tasklock.backends.redis.wire import bulk, load
+from django_tasklock.backends.redis.wire import bulk
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import Ask, Busy, Grant
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend
+    from django_tasklock.backends.redis.permits import PermitLayout, RedisPermits
 
 __all__ = ["RedisWaiter"]
 
 logger = logging.getLogger("django_tasklock")
 
 AGAIN = 0.1  # seconds between two tries to listen again
-ACQUIRE = load("acquire", 7, 5)
-LEAVE = load("release", 6, 2)
 
 
 class RedisWaiter(Waiter):
-    """One place in the queue of one lock."""
+    """One place in the queue of one lock, or of one limiter."""
 
-    backend: RedisBackend
+    backend: RedisBackend | RedisPermits
 
-    def __init__(self, backend: RedisBackend, ask: Ask) -> None:
+    def __init__(self, backend: RedisBackend | RedisPermits, ask: Ask) -> None:
         super().__init__(backend, ask)
         self._subscriber: Subscriber | None = None
         self._channel = ""  # of the entry in the queue, also when the connection is gone
@@ -68,7 +67,7 @@ class RedisWaiter(Waiter):
         self._channel = self._subscriber.channel
         self._queued = True
         try:
-            reply = self.backend.wire.call(ACQUIRE, self._tail(self._channel))[0]
+            reply = self.backend.wire.call(self.backend.JOIN, self._tail(self._channel))[0]
         except BackendUnavailable:  # the place goes with its channel, the token is the caller's to give up
             self._close()
             raise
@@ -116,10 +115,10 @@ class RedisWaiter(Waiter):
     def leave(self) -> None:
         try:
             if self._queued:
-                self.backend.wire.call(LEAVE, leaving(self.backend.layout, self.ask, self._channel))
+                self.backend.wire.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self._channel))
                 self._queued = False
         except BackendUnavailable as error:
-            tell_left(self.ask.name, error)
+            tell_left(self.backend.noun, self.ask.name, error)
         finally:
             if self._queued:
                 self._close()
@@ -151,7 +150,7 @@ class RedisWaiter(Waiter):
 class AsyncWaiter:
     """The same for a coroutine, on the connections of its event loop."""
 
-    def __init__(self, backend: RedisBackend, ask: Ask) -> None:
+    def __init__(self, backend: RedisBackend | RedisPermits, ask: Ask) -> None:
         self.backend = backend
         self.ask = ask
         self._channel = ""
@@ -176,7 +175,7 @@ class AsyncWaiter:
         self._queued = True
         tail = layout.ask(self.ask) + layout.entry(self.ask, self._channel)
         try:
-            reply = (await wires.call(ACQUIRE, tail))[0]
+            reply = (await wires.call(self.backend.JOIN, tail))[0]
         except BackendUnavailable:
             self._queued = False
             raise
@@ -222,17 +221,17 @@ class AsyncWaiter:
         try:
             if self._queued:
                 self._queued = False
-                await self.backend.aio.call(LEAVE, leaving(self.backend.layout, self.ask, self._channel))
+                await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self._channel))
         except BackendUnavailable as error:
-            tell_left(self.ask.name, error)
+            tell_left(self.backend.noun, self.ask.name, error)
         finally:
             if connection is not None:
                 await self.backend.aio.close(connection)
 
 
-def tell_left(name: str, error: BackendUnavailable) -> None:
+def tell_left(noun: str, name: str, error: BackendUnavailable) -> None:
     """Say that a place was given up without the store's knowing."""
-    logger.warning("lock %r: a waiter left the queue and could not say so: %s", name, error)
+    logger.warning("%s %r: a waiter left the queue and could not say so: %s", noun, name, error)
 
 
 def handed_over(message: Any, token: str) -> int | None:
@@ -243,6 +242,6 @@ def handed_over(message: Any, token: str) -> int | None:
     return int(fence) if whose == token else None
 
 
-def leaving(layout: Layout, ask: Ask, channel: str) -> bytes:
+def leaving(layout: Layout | PermitLayout, ask: Ask, channel: str) -> bytes:
     """Arguments of ``release.lua`` for a waiter: its place, and the lock if it was handed over."""
     return layout.keys(ask.name) + bulk(ask.token) + layout.entry(ask, channel)

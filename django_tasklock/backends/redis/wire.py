@@ -64,10 +64,10 @@ class Script:
         return self if (count, keys) == (self.count, self.keys) else Script(self.body, count, keys)
 
 
-def load(verb: str, keys: int, arguments: int) -> Script:
-    """The script of a verb, with the part that they share before it."""
+def load(verb: str, keys: int, arguments: int, *shared: str) -> Script:
+    """The script of a verb, with the parts that it shares with others before it."""
     folder = resources.files("django_tasklock.backends") / "lua"
-    body = (folder / "_common.lua").read_text("utf-8") + (folder / f"{verb}.lua").read_text("utf-8")
+    body = "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("_common", *shared, verb))
     return Script(body, keys + arguments, keys)
 
 

@@ -1,0 +1,135 @@
+"""The rate limiters that are measured, in one shape."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+import redis
+
+__all__ = ["KINDS", "Limited", "Ours", "OursPaced"]
+
+
+class Limited:
+    """A limiter, for one process."""
+
+    label: ClassVar[str]
+    package: ClassVar[str] = ""
+    module: ClassVar[str] = ""
+
+    def __init__(self, url: str, key: str, limit: int, window: float) -> None:
+        self.url, self.key, self.limit, self.window = url, key, limit, window
+
+    def acquire(self) -> None:
+        """Wait until a call may be made."""
+        raise NotImplementedError
+
+
+class Ours(Limited):
+    label = "RateLimiter"
+    options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, url: str, key: str, limit: int, window: float) -> None:
+        super().__init__(url, key, limit, window)
+        from django_tasklock import RateLimiter
+
+        self.limiter = RateLimiter(key, (limit, window), **self.options)
+
+    def acquire(self) -> None:
+        self.limiter.acquire()
+
+
+class OursPaced(Ours):
+    label = "RateLimiter paced"
+    options: ClassVar[dict[str, Any]] = {"algorithm": "paced"}
+
+
+class TheSource(Limited):
+    """As it was described: prune and count in one trip, add in the next, sleep until the oldest leaves."""
+
+    label = "sorted set in two trips"
+
+    def __init__(self, url: str, key: str, limit: int, window: float) -> None:
+        super().__init__(url, key, limit, window)
+        self.redis = redis.Redis.from_url(url)
+
+    def acquire(self) -> None:
+        while True:
+            now = time.time()
+            pipe = self.redis.pipeline()
+            pipe.zremrangebyscore(self.key, 0, now - self.window)
+            pipe.zcard(self.key)
+            if pipe.execute()[1] < self.limit:
+                self.redis.zadd(self.key, {str(now): now})
+                self.redis.expire(self.key, int(self.window) + 1)
+                return
+            oldest = self.redis.zrange(self.key, 0, 0, withscores=True)
+            time.sleep(max(0.0, oldest[0][1] + self.window - time.time()) if oldest else 0.0)
+
+
+class Limits(Limited):
+    """``limits`` cannot wait: its caller sleeps until the time it is told, and asks again."""
+
+    label = "limits moving window"
+    package = module = "limits"
+
+    def __init__(self, url: str, key: str, limit: int, window: float) -> None:
+        super().__init__(url, key, limit, window)
+        from limits import RateLimitItemPerSecond
+        from limits.storage import RedisStorage
+        from limits.strategies import MovingWindowRateLimiter
+
+        self.item = RateLimitItemPerSecond(limit, int(window))
+        self.strategy = MovingWindowRateLimiter(RedisStorage(url))
+
+    def acquire(self) -> None:
+        while not self.strategy.hit(self.item, self.key):
+            time.sleep(max(0.001, self.strategy.get_window_stats(self.item, self.key).reset_time - time.time()))
+
+
+class Pyrate(Limited):
+    label = "pyrate-limiter log"
+    package, module = "pyrate-limiter", "pyrate_limiter"
+
+    def __init__(self, url: str, key: str, limit: int, window: float) -> None:
+        super().__init__(url, key, limit, window)
+        from pyrate_limiter import Limiter, Rate, RedisBucket
+
+        bucket: Any = RedisBucket.init([Rate(limit, int(window * 1000))], redis.Redis.from_url(url), key)
+        self.limiter = Limiter(bucket)
+
+    def acquire(self) -> None:
+        while not self.limiter.try_acquire(self.key, blocking=True):
+            pass
+
+
+class Throttled(Limited):
+    label = "throttled-py sliding window"
+    package, module = "throttled-py", "throttled"
+    using: ClassVar[str] = "SLIDING_WINDOW"
+
+    def __init__(self, url: str, key: str, limit: int, window: float) -> None:
+        super().__init__(url, key, limit, window)
+        from datetime import timedelta
+
+        from throttled import RateLimiterType, Throttled as Peer, rate_limiter, store
+
+        self.limiter = Peer(
+            key=key,
+            using=getattr(RateLimiterType, self.using).value,
+            quota=rate_limiter.per_duration(timedelta(seconds=window), limit, burst=limit),
+            store=store.RedisStore(server=url),
+            timeout=60,
+        )
+
+    def acquire(self) -> None:
+        while self.limiter.limit().limited:
+            pass
+
+
+class ThrottledGcra(Throttled):
+    label = "throttled-py GCRA"
+    using: ClassVar[str] = "GCRA"
+
+
+KINDS: tuple[type[Limited], ...] = (Ours, OursPaced, TheSource, Limits, Pyrate, Throttled, ThrottledGcra)

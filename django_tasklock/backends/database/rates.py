@@ -1,0 +1,168 @@
+"""Rate limits as rows of one table, one for each limiter: its ``State`` as JSON.
+
+A row is changed only by an UPDATE that names the version that was read, so of any number of
+processes that read the same book one writes in it, at every isolation level; the others
+read again. Correct, and slower than Redis: two queries for each verb, more under contention,
+and who loses such a race may be overtaken by one that came a moment later.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from django.db import IntegrityError, transaction
+from django.db.models import Max, QuerySet
+
+from django_tasklock.backends import ledger_verbs
+from django_tasklock.backends.base_rates import Booked, Penalty, RateStore, Refused, Use
+from django_tasklock.backends.database.clock import AggregateNow, Now
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.session import Session
+from django_tasklock.backends.ledger import Ledger
+from django_tasklock.backends.ledger_state import State
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.models import RateRow
+from django_tasklock.rates import Pushback, Terms
+from django_tasklock.types import monotonic
+
+__all__ = ["DatabaseRates"]
+
+T = TypeVar("T")
+PATIENCE = 10.0  # seconds of losing the race for a row
+PURGE_EVERY = 600.0  # seconds between two purges by one process
+PURGE_AT_MOST = 200  # rows
+_ESCAPED = re.compile(r"\\[xuU]((?<=x)[0-9a-f]{2}|(?<=u)[0-9a-f]{4}|(?<=U)000[0-9a-f]{5}|(?<=U)0010[0-9a-f]{4})")
+
+
+class DatabaseRates(RateStore):
+    """By the database's clock, in milliseconds. Verbs refuse to work inside ``atomic()``."""
+
+    def __init__(self) -> None:
+        self._session = Session(RateRow, "rate limit")
+        self._next_purge = monotonic() + PURGE_EVERY * random.random()
+
+    def run(self, terms: Terms, verb: Callable[[Ledger, bool], T], write: bool = True) -> T:
+        """``verb(book, again)`` over the limiter's book, written back; ``again``: it may have been done before."""
+
+        def attempt(alias: str, again: bool) -> T:
+            key, ends = key_of(terms.name), time.monotonic() + PATIENCE
+            while True:
+                found = rows_of(alias).filter(key=key).annotate(now=Now()).values_list("state", "version", "now")
+                text, version, now = next(iter(found), ("", 0, 0))
+                if not now:
+                    now = rows_of(alias).filter(key=key).aggregate(now=AggregateNow(), none=Max("version"))["now"]
+                book = Ledger(State(text), terms, now * 1000)
+                answer = verb(book, again)
+                if not write:
+                    return answer
+                book.state.terms = terms.text()
+                written = {"state": book.state.text(), "expires_at": book.expires // 1000, "used_at": now}
+                if not version:
+                    if insert(alias, RateRow(key=key, name=shown(terms.name), version=1, **written)):
+                        return answer
+                elif rows_of(alias).filter(key=key, version=version).update(version=version + 1, **written):
+                    return answer
+                if time.monotonic() > ends:
+                    text = f"the rate limit {terms.name!r} is changed too often to be written"
+                    raise BackendUnavailable(text, name=terms.name, doubt=False)
+                time.sleep(random.uniform(0, 0.005))
+
+        answer = self._session.run(attempt, name=terms.name, write=write)
+        if write:
+            self._purge_sometimes()
+        return answer
+
+    def reserve(self, terms: Terms, cost: int, longest: int, spaced: bool = False) -> Booked | Refused:
+        return self.run(terms, lambda book, again: ledger_verbs.reserve(book, cost, longest, spaced))
+
+    def resume(
+        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+    ) -> Booked | Refused:
+        def verb(book: Ledger, again: bool) -> Booked | Refused:
+            if again:  # the old place may be somebody else's now
+                return ledger_verbs.reserve(book, cost, longest, spaced, leeway)
+            return ledger_verbs.resume(book, cost, slot, epoch, longest, spaced, leeway)
+
+        return self.run(terms, verb)
+
+    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
+        return self.run(terms, lambda book, again: not again and ledger_verbs.cancel(book, cost, slot, epoch))
+
+    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
+        return self.run(terms, lambda book, again: not again and ledger_verbs.settle(book, cost, slot, epoch, actual))
+
+    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
+        return self.run(terms, lambda book, again: ledger_verbs.penalize(book, pushback, longest))
+
+    def adjust(self, terms: Terms, share: int) -> None:
+        self.run(terms, lambda book, again: ledger_verbs.adjust(book, share))
+
+    def use(self, terms: Terms) -> Use:
+        return self.run(terms, lambda book, again: ledger_verbs.use(book), write=False)
+
+    def reset(self, terms: Terms) -> None:
+        self.run(terms, lambda book, again: ledger_verbs.reset(book))
+
+    def names(self, limit: int = 1000) -> list[str]:
+        def verb(alias: str, again: bool) -> list[str]:
+            rows = rows_of(alias).order_by("-used_at", "key").values_list("name", "key")[:limit]
+            return [name for row in rows if (name := told(*row)) is not None]
+
+        return self._session.run(verb, write=False)
+
+    def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
+        def verb(alias: str, again: bool) -> dict[str, str]:
+            return dict(rows_of(alias).filter(key__in=list(map(key_of, names))).values_list("key", "state"))
+
+        texts = self._session.run(verb, write=False)
+        found = {name: Terms.read(name, State(texts.get(key_of(name), "")).terms) for name in names}
+        return {name: terms for name, terms in found.items() if terms is not None}
+
+    def rest(self) -> None:
+        """Close this thread's connection, unless a transaction is open on it."""
+        self._session.rest()
+
+    def purge(self) -> int:
+        """Delete a few rows that nobody needs any more; how many. Runs now and then by itself."""
+
+        def verb(alias: str, again: bool) -> int:
+            old = rows_of(alias).filter(expires_at__lt=Now() - 86_400_000)
+            keys = list(old.order_by("expires_at").values_list("key", flat=True)[:PURGE_AT_MOST])
+            return old.filter(key__in=keys).delete()[0] if keys else 0
+
+        return self._session.run(verb)
+
+    def _purge_sometimes(self) -> None:
+        if monotonic() >= self._next_purge:
+            self._next_purge = monotonic() + PURGE_EVERY * random.uniform(0.5, 1.5)
+            self.purge()
+
+
+def rows_of(alias: str) -> QuerySet[RateRow]:
+    """All rows, in the database ``alias``."""
+    return RateRow._base_manager.using(alias)
+
+
+def insert(alias: str, row: RateRow) -> bool:
+    """Add a row; ``False`` if another process was first."""
+    try:
+        with transaction.atomic(using=alias):
+            rows_of(alias).bulk_create([row])
+    except IntegrityError:
+        return False
+    return True
+
+
+def shown(name: str) -> str:
+    """A name as every character set can hold it: for people."""
+    return name.encode("ascii", "backslashreplace").decode()[:255]
+
+
+def told(text: str, key: str) -> str | None:
+    """The name of which ``shown`` made the text, as the key confirms; ``None`` if it was too long for the column."""
+    read = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+    return next((name for name in (text, read) if key_of(name) == key), None)

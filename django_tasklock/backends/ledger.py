@@ -1,0 +1,234 @@
+"""A limiter's book in plain Python: what the memory and database stores keep, and the model of the Redis scripts.
+
+``lua/_rates.lua`` says the same in the same words; a property test holds the two together.
+
+Why no window holds more than the limit: a place is never booked before any later one
+(``last``), and always a window and a margin after the one booked ``limit`` units before it.
+What came before those ``limit`` units counts no longer and stands aside (``x``) in the ring, until
+its window is over; then it is dropped, and only the newest of it remembered (``z``). Nothing else
+is removed but what was not used.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+
+from django_tasklock.backends import ledger_counter as counter
+from django_tasklock.backends.ledger_state import Entry, State
+from django_tasklock.rates import Rate, Terms
+
+__all__ = ["WHOLE", "Ledger", "end_of"]
+
+WHOLE = 1_000_000
+"""The whole limit, as a share."""
+LOOKED_AT = 16  # places given back that one call looks at
+SWEPT = 64  # and that one call forgets
+ASIDE = 10_000  # bookings that are kept although they count no longer: until their window is over
+MONTH, DAY = 30 * 86_400_000_000, 86_400_000_000
+
+
+class Ledger:
+    """One limiter's book, opened by one verb at one time of the store, microseconds since 1970."""
+
+    def __init__(self, state: State, terms: Terms, time: int) -> None:
+        self.state = state
+        self.meta = state.meta
+        self.terms = terms
+        self.time = time
+        self.rebuilt = False
+        if "epoch" not in self.meta:
+            self.begin(time, terms.cold_wait)
+        if self.get("hz") < terms.horizon:
+            self.meta["hz"] = terms.horizon
+        far = self.get("hz") + terms.longest
+        if self.get("last") - self.now > far or self.get("until") - time > far:  # the clock was set back
+            self.begin(max(self.get("epoch") + 1, time), wait=True)
+            self.rebuilt = True
+
+    def begin(self, epoch: int, wait: bool) -> None:
+        """An empty book. ``wait``: for one window nobody knows what was used."""
+        self.meta.clear()
+        self.meta.update(epoch=epoch, share=WHOLE, hz=self.terms.horizon)
+        self.state.rings.clear()
+        self.state.free.clear()
+        if wait:
+            self.meta["from"] = self.time + self.terms.longest
+
+    def get(self, key: str) -> int:
+        """A number of the book."""
+        return self.meta.get(key, 0)
+
+    @property
+    def now(self) -> int:
+        """The limiter's clock: it stands still until ``until``."""
+        return max(self.time, self.get("until")) - self.get("off")
+
+    def wait(self, slot: int) -> int:
+        """From now to its turn; negative if that was before, unless the clock stands still."""
+        if self.get("until") > self.time:
+            slot = max(slot, self.now)
+        return slot + self.get("off") - self.time
+
+    @property
+    def expires(self) -> int:
+        """When nothing in here matters any more."""
+        ends = max(self.get("last"), self.get("from"), self.now) + self.get("off") + self.terms.longest
+        if self.terms.cold_wait:
+            return max(ends, self.time + MONTH)
+        return ends if self.get("share") == WHOLE else max(ends, self.time + DAY)
+
+    # One rate
+
+    def limit(self, rate: Rate) -> int:
+        """The limit in force."""
+        return max(1, rate.limit * self.get("share") // WHOLE)
+
+    def interval(self, rate: Rate) -> int:
+        """Between two units, where they are spread evenly."""
+        return math.ceil((rate.window + rate.margin) / self.limit(rate))
+
+    def ring(self, rate: Rate) -> list[Entry]:
+        """Its bookings."""
+        return self.state.rings.setdefault(str(rate.window), [])
+
+    def first(self, rate: Rate, units: int) -> int:
+        """Before this time it has no place for so many units."""
+        algorithm, key = self.terms.algorithm, rate.window
+        if algorithm == "counter":
+            return self.now + counter.excess(self, rate, units)
+        if algorithm != "window":
+            burst = max(self.terms.burst_of(rate), units)
+            return self.get(f"tat:{key}") - (burst - units) * self.interval(rate)
+        self.recount(rate)
+        ring, limit = self.ring(rate), self.limit(rate)
+        at, total = self.get(f"z:{key}"), self.get(f"n:{key}") if ring else 0
+        for time, number in itertools.islice(ring, self.get(f"x:{key}"), None):
+            if total + units <= limit or total <= 0:
+                break
+            at, total = max(at, time), total - number
+        return at + rate.window + rate.margin if at else 0
+
+    def enter(self, rate: Rate, slot: int, units: int) -> None:
+        """Book."""
+        key = rate.window
+        if self.terms.algorithm == "counter":
+            counter.count(self, rate, units)
+        elif self.terms.algorithm != "window":
+            self.meta[f"tat:{key}"] = max(self.get(f"tat:{key}"), slot) + units * self.interval(rate)
+        else:
+            ring = self.ring(rate)
+            if f"n:{key}" not in self.meta and self.get("last"):
+                self.meta[f"b:{key}"] = self.get("last")
+            total, aside = (self.get(f"n:{key}"), self.get(f"x:{key}")) if ring else (0, 0)
+            total += units
+            at = end_of(rate, slot)
+            if ring and ring[-1][0] >= at:
+                ring[-1][1] += units
+            else:
+                ring.append([at, units])
+            while len(ring) - aside > 1 and total - ring[aside][1] >= rate.limit:
+                total, aside = total - ring[aside][1], aside + 1
+            while aside and (aside > ASIDE or ring[0][0] <= self.now - rate.window):
+                self.meta[f"z:{key}"] = ring.pop(0)[0]
+                aside -= 1
+            self.meta[f"n:{key}"] = total
+            self.meta[f"x:{key}"] = aside
+
+    def recount(self, rate: Rate) -> None:
+        """Count again what stands aside, if places were given back or the limit was raised."""
+        ring, key = self.ring(rate), rate.window
+        total, aside = self.get(f"n:{key}"), self.get(f"x:{key}")
+        while ring and aside and total < rate.limit:
+            aside -= 1
+            total += ring[aside][1]
+            self.meta[f"n:{key}"], self.meta[f"x:{key}"] = total, aside
+
+    def strike(self, rate: Rate, slot: int, units: int) -> None:
+        """Undo a booking that was not used, as far as the book still knows it."""
+        key = rate.window
+        if self.terms.algorithm == "counter":
+            counter.uncount(self, rate, slot, units)
+        elif self.terms.algorithm != "window":
+            if slot == self.get("last"):  # later bookings were built upon it otherwise
+                self.meta[f"tat:{key}"] = self.get(f"tat:{key}") - units * self.interval(rate)
+        else:
+            ring, at = self.ring(rate), end_of(rate, slot)
+            found = bisect.bisect_left(ring, [at])
+            if found < len(ring) and ring[found][0] == at:
+                units = min(units, ring[found][1])
+                ring[found][1] -= units
+                aside = self.get(f"x:{key}")
+                if not ring[found][1]:
+                    del ring[found]
+                    self.meta[f"x:{key}"] = aside - (found < aside)
+                if found >= aside:
+                    self.meta[f"n:{key}"] = self.get(f"n:{key}") - units
+
+    def newest(self) -> int:
+        """After this nothing is booked: every ring has the last booking, some only know its cell."""
+        ends = []
+        for rate in self.terms.rates:
+            ring, key = self.ring(rate), rate.window
+            ends.append(max(ring[-1][0] if ring else self.get(f"z:{key}"), self.get(f"b:{key}")))
+        return min(ends)
+
+    # All rates
+
+    def place(self, units: int, spaced: bool = False) -> int:
+        """The first time at which all of them have room, behind everybody else; ``spaced``: at some distance."""
+        last = 0 if self.terms.algorithm == "counter" else self.get("last")
+        firsts = [(self.first(rate, units), rate) for rate in self.terms.rates]
+        bound, strictest = max(firsts, key=lambda one: one[0])
+        slot = max(self.now, last, self.get("from"), bound)
+        if spaced and slot > self.now and self.terms.algorithm == "window":
+            slot = max(slot, last + units * self.interval(strictest))
+        return slot
+
+    def found(self, units: int) -> int:
+        """Where among the first places given back one is big enough; -1: none."""
+        start = bisect.bisect_left(self.state.free, (self.now, ""))
+        for index in range(start, min(start + LOOKED_AT, len(self.state.free))):
+            if int(self.state.free[index][1].partition(":")[0]) >= units:
+                return index
+        return -1
+
+    def take(self, index: int, units: int) -> int:
+        """Take a place that was given back, or a part of it."""
+        slot, member = self.state.free.pop(index)
+        number, _, serial = member.partition(":")
+        if int(number) > units:
+            bisect.insort(self.state.free, (slot, f"{int(number) - units}:{serial}"))
+        return slot
+
+    def sweep(self) -> None:
+        """Forget places that were given back and that nobody took in time: they were never used."""
+        for _ in range(SWEPT):
+            if not self.state.free or self.state.free[0][0] >= self.now:
+                break
+            slot, member = self.state.free.pop(0)
+            self.undo(slot, int(member.partition(":")[0]))
+
+    def undo(self, slot: int, units: int) -> None:
+        """Strike it out of every ring."""
+        for rate in self.terms.rates:
+            self.strike(rate, slot, units)
+
+    def give(self, slot: int, units: int) -> None:
+        """Give back a place of the future: the next who comes may have it."""
+        if self.terms.algorithm != "window" or slot != self.get("last"):
+            self.meta["seq"] = self.get("seq") + 1
+            bisect.insort(self.state.free, (slot, f"{units}:{self.meta['seq']}"))
+            return
+        self.undo(slot, units)
+        self.meta["last"] = min(slot, self.newest())
+        while self.state.free and self.state.free[-1][0] == self.get("last"):
+            slot, member = self.state.free.pop()
+            self.undo(slot, int(member.partition(":")[0]))
+            self.meta["last"] = min(slot, self.newest())
+
+
+def end_of(rate: Rate, slot: int) -> int:
+    """As what time a booking is remembered: the end of its cell."""
+    return slot + -slot % rate.cell

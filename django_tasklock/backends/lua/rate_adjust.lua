@@ -1,0 +1,8 @@
+-- Set the share of the limit that is in force.
+-- KEYS, ARGV: see _rates.lua; 4 share, in millionths
+-- Reply: 1
+set('share', amount)
+set('changed', time)
+set('spent', 0)
+finish()
+return 1

@@ -1,0 +1,16 @@
+-- Stop the limiter's clock; never shortens a stop. Lowers the limit, at most once in its shortest window, if it may.
+-- KEYS, ARGV: see _rates.lua; 1 the longest stop, 4 how long, or 5 'at': until when
+-- Reply: {how long it stands still from now, share}
+local wanted = math.min(ARGV[5] == 'at' and amount or time + amount, time + cost)
+local before = math.max(time, get('until'))
+if wanted > before then
+  set('off', get('off') + wanted - before)
+  set('until', wanted)
+end
+if floor > 0 and time >= get('changed') + pace then
+  set('share', math.max(floor, math.floor(get('share') * 7 / 10)))
+  set('changed', time)
+  set('spent', 0)
+end
+finish()
+return {math.max(0, get('until') - time), get('share')}

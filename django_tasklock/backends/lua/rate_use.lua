@@ -1,0 +1,31 @@
+-- How a limiter stands. Changes nothing.
+-- KEYS, ARGV: see _rates.lua
+-- Reply: {time, free, next, tail, paused, share, refused, then for each rate: limit, used, ahead}
+local _, at = found(1)
+local reply = {time, redis.call('ZCOUNT', KEYS[2], text(now()), '+inf'), math.max(0, wait_for(at or place(1))),
+  get('last') > 0 and math.max(0, wait_for(get('last'))) or 0, math.max(0, get('until') - time), get('share'),
+  get('refused')}
+for _, rate in ipairs(rates) do
+  local used, ahead = 0, 0
+  if algorithm == 'counter' then
+    turn(rate)
+    local past = math.fmod(now(), rate.window)
+    used = get('c:' .. rate.key) + math.floor(get('p:' .. rate.key) * ((rate.window - past) / rate.window))
+  elseif algorithm ~= 'window' then
+    used = math.ceil(math.max(0, get('tat:' .. rate.key) - now()) / interval(rate))
+  else
+    local ring = redis.call('LRANGE', rate.ring, 0, -1)
+    for i = 1, #ring, 2 do
+      local stamp = tonumber(ring[i])
+      if stamp > now() then
+        ahead = ahead + tonumber(ring[i + 1])
+      elseif stamp > now() - rate.window then
+        used = used + tonumber(ring[i + 1])
+      end
+    end
+  end
+  reply[#reply + 1] = limit_of(rate)
+  reply[#reply + 1] = used
+  reply[#reply + 1] = ahead
+end
+return reply

@@ -1,0 +1,109 @@
+"""Rate limits of one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from django_tasklock.backends import ledger_verbs
+from django_tasklock.backends.base_rates import Booked, Penalty, RateStore, Refused, Use
+from django_tasklock.backends.ledger import Ledger
+from django_tasklock.backends.ledger_state import State
+from django_tasklock.backends.memory.store import store
+from django_tasklock.rates import Pushback, Terms
+
+__all__ = ["MemoryRates"]
+
+T = TypeVar("T")
+PRUNE_EVERY = 512  # verbs
+
+
+class MemoryRates(RateStore):
+    """The contract within one process. ``books``: some of its own; else every object of this class has the same."""
+
+    def __init__(self, books: dict[str, State] | None = None) -> None:
+        self._own = books
+        self._mutex = store.mutex if books is None else threading.RLock()
+        self._verbs = 0
+
+    @property
+    def books(self) -> dict[str, State]:
+        """What is booked, by limiter; the one used last is the last."""
+        return store.rates if self._own is None else self._own
+
+    def run(self, terms: Terms, verb: Callable[[Ledger], T]) -> T:
+        """``verb`` over the limiter's book, at this time."""
+        with self._mutex:
+            books, time = self.books, store.now_in_microseconds()
+            self._verbs += 1
+            if self._verbs % PRUNE_EVERY == 0:
+                for name in [name for name, state in books.items() if state.expires < time]:
+                    del books[name]
+            state = books.pop(terms.name, None) or State()
+            books[terms.name] = state
+            book = Ledger(state, terms, time)
+            answer = verb(book)
+            state.expires, state.terms = book.expires, terms.text()
+            return answer
+
+    def reserve(self, terms: Terms, cost: int, longest: int, spaced: bool = False) -> Booked | Refused:
+        return self.run(terms, lambda book: ledger_verbs.reserve(book, cost, longest, spaced))
+
+    def resume(
+        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+    ) -> Booked | Refused:
+        return self.run(terms, lambda book: ledger_verbs.resume(book, cost, slot, epoch, longest, spaced, leeway))
+
+    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
+        return self.run(terms, lambda book: ledger_verbs.cancel(book, cost, slot, epoch))
+
+    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
+        return self.run(terms, lambda book: ledger_verbs.settle(book, cost, slot, epoch, actual))
+
+    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
+        return self.run(terms, lambda book: ledger_verbs.penalize(book, pushback, longest))
+
+    def adjust(self, terms: Terms, share: int) -> None:
+        self.run(terms, lambda book: ledger_verbs.adjust(book, share))
+
+    def use(self, terms: Terms) -> Use:
+        with self._mutex:
+            known = self.books.get(terms.name)
+            copy = State() if known is None else State(known.text())  # looking changes nothing
+            return ledger_verbs.use(Ledger(copy, terms, store.now_in_microseconds()))
+
+    def reset(self, terms: Terms) -> None:
+        self.run(terms, ledger_verbs.reset)
+
+    def names(self, limit: int = 1000) -> list[str]:
+        with self._mutex:
+            return list(reversed(self.books))[:limit]
+
+    def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
+        with self._mutex:
+            found = {name: Terms.read(name, self.books[name].terms) for name in names if name in self.books}
+            return {name: terms for name, terms in found.items() if terms is not None}
+
+    async def areserve(self, terms: Terms, cost: int, longest: int) -> Booked | Refused:
+        return self.reserve(terms, cost, longest)
+
+    async def aresume(
+        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
+    ) -> Booked | Refused:
+        return self.resume(terms, cost, slot, epoch, longest, leeway=leeway)
+
+    async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
+        return self.cancel(terms, cost, slot, epoch)
+
+    async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
+        return self.settle(terms, cost, slot, epoch, actual)
+
+    async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
+        return self.penalize(terms, pushback, longest)
+
+    async def ause(self, terms: Terms) -> Use:
+        return self.use(terms)
+
+    async def areset(self, terms: Terms) -> None:
+        self.reset(terms)

@@ -1,0 +1,99 @@
+"""Waiting over the process's store: asleep on an event until the release hands the lock over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from django_tasklock.backends.leases import Leases, Waiter
+from django_tasklock.backends.memory.store import CLAIM, Place, store
+from django_tasklock.types import Ask, Busy, Grant, monotonic
+
+__all__ = ["MemoryWaiter"]
+
+
+class MemoryWaiter(Waiter):
+    """A place in the queue of one lock or limiter. Whoever neither waits nor asks for a second is passed over."""
+
+    def __init__(self, backend: Leases, ask: Ask, queues: dict[str, deque[Place]]) -> None:
+        super().__init__(backend, ask)
+        self._queues = queues
+        self._taken = False
+        self._seen = monotonic()
+        self._bell: Callable[[], object] | None = None  # only while asleep
+
+    @property
+    def present(self) -> bool:
+        """Whether somebody is there to take the lock."""
+        return self._bell is not None or monotonic() < self._seen + CLAIM / 1000
+
+    def ring(self) -> None:
+        """Wake whoever sleeps here."""
+        if self._bell is not None:
+            with contextlib.suppress(RuntimeError):  # the event loop has ended: the claim will lapse
+                self._bell()
+
+    def acquire(self) -> Grant | Busy:
+        with store.mutex:
+            self._seen = monotonic()
+            answer = self.backend.acquire(self.ask)
+            self._taken = isinstance(answer, Grant)
+            if not self._taken:
+                queue = self._queues.setdefault(self.ask.name, deque())
+                if self not in queue:
+                    queue.append(self)
+                assert isinstance(answer, Busy)
+            return answer
+
+    def wait(self, seconds: float) -> Grant | None:
+        ends = monotonic() + seconds
+        event = threading.Event()
+        self._bell = event.set
+        try:
+            while isinstance(step := self._step(ends), float):
+                event.wait(step)
+                event.clear()
+            return step
+        finally:
+            self._seen, self._bell = monotonic(), None
+
+    def _step(self, ends: float) -> Grant | float | None:
+        """The lock, or for how long to sleep, or ``None`` when it is time to give up."""
+        with store.mutex:
+            answer = self.acquire()
+            if isinstance(answer, Grant):
+                return answer
+            left = ends - monotonic()
+            return min(left, (answer.remaining or 0) / 1000 + 0.001) if left > 0 else None
+
+    def leave(self) -> None:
+        with store.mutex:
+            with contextlib.suppress(KeyError, ValueError):
+                queue = self._queues[self.ask.name]
+                queue.remove(self)
+                if not queue:
+                    del self._queues[self.ask.name]
+            if not self._taken:
+                self.backend.release(self.ask.name, self.ask.token)
+
+    async def aacquire(self) -> Grant | Busy:
+        return self.acquire()
+
+    async def await_(self, seconds: float) -> Grant | None:
+        ends = monotonic() + seconds
+        event, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._bell = lambda: loop.call_soon_threadsafe(event.set)
+        try:
+            while isinstance(step := self._step(ends), float):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(event.wait(), step)
+                event.clear()
+            return step
+        finally:
+            self._seen, self._bell = monotonic(), None
+
+    async def aleave(self) -> None:
+        self.leave()

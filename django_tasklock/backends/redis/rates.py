@@ -1,0 +1,184 @@
+"""Rate limits in Redis or Valkey: one script per verb, one round trip.
+
+With the prefix ``task_lock:`` the limiter ``tavily`` is ``task_lock#rate:meta:tavily`` (a hash),
+``task_lock#rate:free:tavily`` (a sorted set: places given back), and for each rate
+``task_lock#rate:60000000:tavily`` (a list: times and units, the newest first).
+``task_lock#rates`` is a sorted set of limiters by their last use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django_tasklock.backends.base_rates import Booked, Penalty, RateStore, Refused, Use, Used
+from django_tasklock.backends.redis.wire import Script, bulk
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.rates import Pushback, Terms
+
+if TYPE_CHECKING:
+    from django_tasklock.backends.redis import RedisBackend
+
+__all__ = ["RedisRates", "body_of"]
+
+LUA = resources.files("django_tasklock.backends") / "lua"
+VERBS = ("reserve", "resume", "cancel", "settle", "penalize", "adjust", "use", "reset", "spread")
+
+SPACED = "spaced"
+AT_ONCE = 100  # places that one script books
+
+
+def body_of(verb: str) -> str:
+    """The script of a verb, with the part that they share before it."""
+    return (LUA / "_rates.lua").read_text("utf-8") + (LUA / f"rate_{verb}.lua").read_text("utf-8")
+
+
+NAMES = Script((LUA / "rate_names.lua").read_text("utf-8"), 2, 1)
+TERMS = Script((LUA / "rate_terms.lua").read_text("utf-8"), 1, 1)
+
+
+class Packed(NamedTuple):
+    """What of a command depends on the limiter alone."""
+
+    keys: bytes
+    terms: bytes
+    words: int
+    rates: int
+
+
+class RedisRates(RateStore):
+    """On the connections of ``backend``."""
+
+    def __init__(self, backend: RedisBackend) -> None:
+        self.backend = backend
+        self.bodies = {verb: body_of(verb) for verb in VERBS}
+        self._scripts: dict[tuple[str, int], Script] = {}
+        self.pack = lru_cache(maxsize=256)(self._pack)
+
+    def _pack(self, terms: Terms) -> Packed:
+        root = self.backend.layout.prefix.removesuffix(":") + "#rate"
+        rings = [str(rate.window) for rate in terms.rates]
+        keys = [f"{root}:meta:{terms.name}", f"{root}:free:{terms.name}", f"{root}s"]
+        keys += [f"{root}:{ring}:{terms.name}" for ring in rings]
+        arguments = [terms.name, *terms.words()]
+        return Packed(
+            b"".join(map(bulk, keys)), b"".join(map(bulk, arguments)), len(keys) + 5 + len(arguments), len(rings)
+        )
+
+    def ask(
+        self, verb: str, terms: Terms, cost: int = 0, slot: int = 0, epoch: int = 0, amount: int = 0, mode: str = ""
+    ) -> tuple[Script, bytes]:
+        """The script, its keys and its arguments."""
+        packed = self.pack(terms)
+        script = self._scripts.get((verb, packed.rates))
+        if script is None:
+            script = self._scripts[verb, packed.rates] = Script(self.bodies[verb], packed.words, 3 + packed.rates)
+        given = bulk(cost) + bulk(slot) + bulk(epoch) + bulk(amount) + bulk(mode)
+        return script, packed.keys + given + packed.terms
+
+    def reserve(self, terms: Terms, cost: int, longest: int, spaced: bool = False) -> Booked | Refused:
+        # Sent again after a lost reply it may book twice: a place is lost then, never one too many given.
+        mode = SPACED if spaced else ""
+        return answer(self.backend.wire.call(*self.ask("reserve", terms, cost, amount=longest, mode=mode))[0])
+
+    def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
+        answers: list[Booked | Refused] = []
+        while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
+            some = min(AT_ONCE, number - len(answers))
+            asked = self.ask("spread", terms, cost, slot=some, amount=longest, mode=SPACED)
+            answers += map(answer, self.backend.wire.call(*asked)[0])
+        return answers
+
+    def resume(
+        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+    ) -> Booked | Refused:
+        mode = f"{SPACED if spaced else ''}{leeway or ''}"
+        asked = self.ask("resume", terms, cost, slot, epoch, longest, mode)
+        try:
+            return answer(self.backend.wire.call(*asked, again=False)[0])
+        except BackendUnavailable as error:
+            if not error.doubt:
+                raise
+            return self.reserve(terms, cost, longest, spaced)  # the old place may be somebody else's now
+
+    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
+        return bool(self.backend.wire.call(*self.ask("cancel", terms, cost, slot, epoch), again=False)[0])
+
+    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
+        return bool(self.backend.wire.call(*self.ask("settle", terms, cost, slot, epoch, actual), again=False)[0])
+
+    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
+        return Penalty(*self.backend.wire.call(*self._penalize(terms, pushback, longest))[0])
+
+    def _penalize(self, terms: Terms, pushback: Pushback, longest: int) -> tuple[Script, bytes]:
+        mode = "at" if pushback.absolute else ""
+        return self.ask("penalize", terms, longest, amount=pushback.amount, mode=mode)
+
+    def adjust(self, terms: Terms, share: int) -> None:
+        self.backend.wire.call(*self.ask("adjust", terms, amount=share))
+
+    def use(self, terms: Terms) -> Use:
+        return use_of(self.backend.wire.call(*self.ask("use", terms))[0])
+
+    def reset(self, terms: Terms) -> None:
+        self.backend.wire.call(*self.ask("reset", terms))
+
+    def names(self, limit: int = 1000) -> list[str]:
+        tail = bulk(self.backend.layout.prefix.removesuffix(":") + "#rates") + bulk(limit - 1)
+        return [name.decode() for name in self.backend.wire.call(NAMES, tail)[0]]
+
+    def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
+        if not names:
+            return {}
+        root = self.backend.layout.prefix.removesuffix(":") + "#rate:meta:"
+        script = TERMS.sized(len(names), len(names))
+        texts = self.backend.wire.call(script, b"".join(bulk(root + name) for name in names))[0]
+        found = {name: Terms.read(name, text.decode()) for name, text in zip(names, texts, strict=True) if text}
+        return {name: terms for name, terms in found.items() if terms is not None}
+
+    async def areserve(self, terms: Terms, cost: int, longest: int) -> Booked | Refused:
+        return answer((await self.backend.aio.call(*self.ask("reserve", terms, cost, amount=longest)))[0])
+
+    async def aresume(
+        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
+    ) -> Booked | Refused:
+        asked = self.ask("resume", terms, cost, slot, epoch, longest, str(leeway or ""))
+        try:
+            return answer((await self.backend.aio.call(*asked, again=False))[0])
+        except BackendUnavailable as error:
+            if not error.doubt:
+                raise
+            return await self.areserve(terms, cost, longest)
+
+    async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
+        return bool((await self.backend.aio.call(*self.ask("cancel", terms, cost, slot, epoch), again=False))[0])
+
+    async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
+        asked = self.ask("settle", terms, cost, slot, epoch, actual)
+        return bool((await self.backend.aio.call(*asked, again=False))[0])
+
+    async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
+        return Penalty(*(await self.backend.aio.call(*self._penalize(terms, pushback, longest)))[0])
+
+    async def ause(self, terms: Terms) -> Use:
+        return use_of((await self.backend.aio.call(*self.ask("use", terms)))[0])
+
+    async def areset(self, terms: Terms) -> None:
+        await self.backend.aio.call(*self.ask("reset", terms))
+
+
+def answer(reply: Any) -> Booked | Refused:
+    """What a booking script said."""
+    if reply[0]:
+        slot, wait, epoch, pause, time, rebuilt, leeway = reply[1:]
+        return Booked(slot, wait, epoch, pause, time, bool(rebuilt), leeway)
+    return Refused(*reply[1:])
+
+
+def use_of(reply: Any) -> Use:
+    """What ``rate_use.lua`` said."""
+    time, free, following, tail, paused, share, refused, *numbers = reply
+    rates = tuple(Used(*numbers[start : start + 3]) for start in range(0, len(numbers), 3))
+    return Use(time, rates, free, following, tail, paused, share, refused)

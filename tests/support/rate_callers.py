@@ -1,0 +1,99 @@
+"""Processes that call under a rate limit and note when, on a clock that all of them share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+
+from tests.support.workers import Crew, Worker
+
+__all__ = ["at_once", "callers", "most_within", "rank_correlation", "times"]
+
+CALLER = """
+from django_tasklock import RateLimiter, RateLimitExceeded, BackendUnavailable
+import random
+clock = lambda: time.clock_gettime(time.CLOCK_MONOTONIC)
+
+def call(name, rates, number, cost=1, pause=0.0, cancelled=0.0, **options):
+    "So many calls, one after the other: when each was made, and its units. Some places are cancelled in between."
+    limiter, made = RateLimiter(name, *rates, **options), []
+    for turn in range(number):
+        while random.random() < cancelled:
+            limiter.reserve(cost=cost).cancel()
+        limiter.acquire(cost=cost)
+        made.append((clock(), cost))
+        if pause:
+            time.sleep(random.uniform(0, pause))
+    return made
+
+def wait(name, rates, number, **options):
+    "So many threads, each of which waits for one call: arrival and turn by the server's clock, call, asking again."
+    from django_tasklock.reservations import Reservation
+    limiter, made, ask = RateLimiter(name, *rates, **options), [], Reservation._ask
+    def noted(place):
+        place.why = [*getattr(place, "why", ()), (place.late, place._asleep)]
+        ask(place)
+    Reservation._ask = noted
+    def one(turn):
+        place = limiter.reserve()
+        booked = place._booked
+        place.use()
+        made.append((booked.time - booked.wait, booked.time, clock(), getattr(place, "why", [])))
+    threads = [threading.Thread(target=one, args=(turn,)) for turn in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return made
+"""
+
+
+def at_once(work: Callable[..., object], *each: tuple[Any, ...]) -> list[threading.Thread]:
+    """Threads that have begun ``work(*one)``, for each; they leave no database connection behind."""
+
+    def run(one: tuple[Any, ...]) -> None:
+        try:
+            work(*one)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(one,)) for one in each]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def callers(crew: Crew, number: int) -> list[Worker]:
+    """So many processes that know ``call`` and ``wait``."""
+    return crew.hire_many(number, CALLER)
+
+
+def times(workers: list[Worker], code: str, seconds: float = 60) -> list[tuple[float, int]]:
+    """What all of them did when told ``code`` at once: (time, units), in order."""
+    for worker in workers:
+        worker.start(code)
+    return sorted(tuple(one) for worker in workers for one in worker.done(seconds))
+
+
+def most_within(calls: list[tuple[float, int]], window: float) -> int:
+    """The most units in any half-open window of that length."""
+    most = total = start = 0
+    for time, units in calls:
+        total += units
+        while calls[start][0] <= time - window:
+            total -= calls[start][1]
+            start += 1
+        most = max(most, total)
+    return most
+
+
+def rank_correlation(pairs: list[tuple[float, float]]) -> float:
+    """Spearman's, of the first with the second of each."""
+    number = len(pairs)
+    first = {value: rank for rank, value in enumerate(sorted(one for one, _ in pairs))}
+    second = {value: rank for rank, value in enumerate(sorted(two for _, two in pairs))}
+    squares = sum((first[one] - second[two]) ** 2 for one, two in pairs)
+    return 1 - 6 * squares / (number * (number**2 - 1))

@@ -1,0 +1,503 @@
+"""``RateLimiter`` on every store that keeps rate limits, in both halves."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_tasklock import RateLimiter, RateLimitExceeded, TaskLockError, rate_limited, signals
+from django_tasklock.backends import get_backend
+from django_tasklock.limit_returns import returns
+from django_tasklock.types import monotonic
+from tests.support.public import Received, in_store
+from tests.support.rate_callers import at_once, most_within
+from tests.support.stores import eventually, stores
+from tests.support.twins import TWINS, call
+
+STORES = ("redis", "database", "memory")
+
+
+@pytest.fixture(params=stores(*STORES), autouse=True)
+def store(request, settings) -> Iterator[str]:
+    if request.param == "database":
+        from django_tasklock.models import RateRow
+
+        RateRow.objects.all().delete()
+    yield from in_store(request.param, settings)
+    assert returns.wait()
+
+
+@TWINS
+class TestWaiting:
+    def test_so_many_at_once_and_then_at_the_pace(self, way):
+        limiter, calls = RateLimiter("api", "5/0.2s", margin=0.1), []
+        with Received(signals.rate_granted) as granted:
+            for _ in range(6):
+                assert call(way, limiter, "acquire")
+                calls.append((monotonic(), 1))
+        assert most_within(calls, 0.2) <= 5
+        assert [one["how"] for one in granted[:5]] == ["at_once"] * 5
+        assert 0.2 < calls[5][0] - calls[0][0] < 20
+
+    def test_without_waiting(self, way):
+        limiter = RateLimiter("api", "2/h")
+        assert [bool(call(way, limiter, "try_acquire")) for _ in range(3)] == [True, True, False]
+
+    def test_a_deadline_that_cannot_be_met_is_refused_at_once(self, way):
+        limiter = RateLimiter("api", "1/20s")
+        call(way, limiter, "acquire")
+        began = time.monotonic()
+        with pytest.raises(
+            RateLimitExceeded, match=r"api.*1/20s.*next place is in (19|20)\.\d+ s, it may take"
+        ) as caught:
+            call(way, limiter, "acquire", 5)
+        assert time.monotonic() - began < 2
+        assert 18 < caught.value.retry_after <= 20.1
+        assert caught.value.name == "api"
+        assert limiter.usage().windows[0].ahead == 0
+        assert limiter.usage().refused == 1
+
+    def test_the_horizon(self, way):
+        limiter = RateLimiter("api", "1/20s", max_wait=30)
+        call(way, limiter, "reserve")
+        call(way, limiter, "reserve")
+        with pytest.raises(RateLimitExceeded) as caught:
+            call(way, limiter, "acquire")
+        assert 39 < caught.value.retry_after <= 40.2
+
+    def test_a_reservation_knows_its_time(self, way):
+        limiter = RateLimiter("api", "1/20s")
+        call(way, limiter, "acquire")
+        place = call(way, limiter, "reserve")
+        assert 18 < place.wait <= 20.05
+        assert timedelta(seconds=18) < place.time - limiter.usage().time <= timedelta(seconds=20.05)
+        place.cancel()
+        limiter = RateLimiter("another", "1/0.2s")
+        call(way, limiter, "acquire")
+        place = call(way, limiter, "reserve")
+        call(way, place, "use")
+        assert place.wait == 0
+        assert limiter.usage().time >= place.time
+        with pytest.raises(TaskLockError, match="was used before"):
+            place.use()
+
+    def test_a_place_that_was_given_back_goes_to_the_next(self, way):
+        limiter = RateLimiter("api", "1/20s")
+        first, second, third = (call(way, limiter, "reserve") for _ in range(3))
+        assert call(way, second, "cancel")
+        assert not call(way, second, "cancel")
+        again = call(way, limiter, "reserve")
+        assert abs((again.time - second.time).total_seconds()) < 0.01
+        assert again.time < third.time
+        assert first.wait == 0
+
+    def test_a_call_that_was_not_made_counts_for_nothing(self, way):
+        limiter = RateLimiter("api", "1/20s")
+        place = call(way, limiter, "acquire")
+        assert call(way, place, "cancel")
+        assert call(way, limiter, "try_acquire")
+
+    def test_several_rates_all_or_nothing(self, way):
+        limiter = RateLimiter("api", "2/0.1s", "3/20s")
+        for _ in range(3):
+            call(way, limiter, "acquire")
+        assert not call(way, limiter, "try_acquire")
+        with pytest.raises(RateLimitExceeded):
+            call(way, limiter, "acquire", 1)
+        short, long = call(way, limiter, "usage").windows
+        assert (short.rate, short.limit, long.limit) == ("2/0.1s", 2, 3)
+        assert long.used + long.ahead == 3  # a place with leeway counts from the end of that
+
+    def test_what_a_call_really_cost(self, way):
+        """Tokens per minute: an estimate first, the truth afterwards."""
+        limiter = RateLimiter("tokens", "1000/20s")
+        place = call(way, limiter, "acquire", cost=600)
+        assert not call(way, limiter, "try_acquire", cost=500)
+        assert call(way, place, "settle", 100)
+        assert call(way, limiter, "usage").used == 100
+        other = call(way, limiter, "try_acquire", cost=500)
+        assert call(way, other, "settle", 900)
+        assert call(way, limiter, "usage").used == 1000
+        assert not call(way, limiter, "try_acquire")
+
+    def test_costs_in_cells(self, way):
+        limiter = RateLimiter("tokens", "90000/60s")
+        place = call(way, limiter, "acquire", cost=50_000)
+        assert not call(way, limiter, "try_acquire", cost=50_000)
+        call(way, place, "settle", 40_000)
+        assert call(way, limiter, "try_acquire", cost=50_000)
+        assert not call(way, limiter, "try_acquire")
+
+    def test_reset(self, way):
+        limiter = RateLimiter("api", "1/h")
+        assert call(way, limiter, "try_acquire")
+        call(way, limiter, "reset")
+        assert call(way, limiter, "try_acquire")
+
+    def test_a_place_moves_to_another_process(self, way):
+        """As a Celery message carries it: booked once, resumed on arrival."""
+        limiter = RateLimiter("api", "1/0.1s", margin=0.1)
+        call(way, limiter, "acquire")
+        place = call(way, limiter, "reserve")
+        due = place.time
+        ticket = place.move()
+        assert not place.cancel()
+        with pytest.raises(TaskLockError, match="was moved before"):
+            place.use()
+        restored = RateLimiter("api", "1/0.1s", margin=0.1).restore(ticket)
+        assert restored.missed or abs((restored.time - due).total_seconds()) < 0.01
+        call(way, restored, "use")
+        assert RateLimiter("api", "1/0.1s", margin=0.1).restore("").use()
+        with pytest.raises(TaskLockError, match="no ticket"):
+            limiter.restore("nonsense")
+
+
+class TestPushback:
+    def test_stops_everybody_and_keeps_the_order(self):
+        limiter, order = RateLimiter("api", "1/0.1s", margin=0.1), []
+        limiter.acquire()
+
+        def wait(number: int, place) -> None:
+            place.use()
+            order.append(number)
+
+        places = [limiter.reserve() for _ in range(2)]
+        threads = at_once(wait, *enumerate(places))
+        began = time.monotonic()
+        assert 0 < RateLimiter("api", "1/0.1s", margin=0.1).penalize(0.3) <= 0.3
+        late = limiter.reserve()
+        for thread in threads:
+            thread.join(30)
+        assert time.monotonic() - began > 0.3
+        late.use()
+        assert order == [0, 1]
+        assert limiter.usage().paused == 0
+
+    @pytest.mark.parametrize("form", ["number", "text", "timedelta", "date", "datetime"])
+    @TWINS
+    def test_retry_after_as_it_came(self, way, form):
+        limiter = RateLimiter("api", "5/s")
+        until = datetime.now(UTC) + timedelta(seconds=30)
+        given = {
+            "number": 30,
+            "text": " 30 ",
+            "timedelta": timedelta(seconds=30),
+            "date": format_datetime(until, usegmt=True),
+            "datetime": until,
+        }[form]
+        assert 28 < call(way, limiter, "penalize", given) <= 30.01
+        assert 28 < limiter.usage().paused <= 30.01
+        assert not limiter.try_acquire()
+
+    @pytest.mark.parametrize("given", [None, "soon", -1, float("nan"), True, b"", datetime(2026, 1, 1)])  # noqa: DTZ001
+    def test_anything_else_is_refused(self, given):
+        with pytest.raises(TaskLockError, match="retry_after"):
+            RateLimiter("api", "5/s").penalize(given)
+
+    def test_has_a_cap(self):
+        assert RateLimiter("api", "5/s", max_wait=10).penalize(10**6) == pytest.approx(10, abs=0.5)
+
+    def test_an_adaptive_limit_falls_for_everybody(self):
+        RateLimiter("api", "10/20s", adaptive=True).penalize(0.01)
+        usage = RateLimiter("api", "10/20s", adaptive=True).usage()
+        assert usage.share == 0.7
+        assert usage.windows[0].limit == 7
+        assert RateLimiter("api", "10/20s").usage().windows[0].limit == 7
+
+    def test_an_operator_sets_the_share(self):
+        limiter = RateLimiter("api", "10/h")
+        limiter.adjust(0.5)
+        assert sum(bool(limiter.try_acquire()) for _ in range(10)) == 5
+        limiter.adjust(1.0)
+        assert sum(bool(limiter.try_acquire()) for _ in range(10)) == 5
+
+
+class TestReset:
+    def test_while_others_sleep(self):
+        """They book again, and do not come on top of the new bookings."""
+        limiter, calls = RateLimiter("api", "2/0.2s", margin=0.1), []
+        places = [limiter.reserve() for _ in range(4)]
+
+        def wait(place) -> None:
+            place.use()
+            calls.append((monotonic(), 1))
+
+        threads = at_once(wait, *((place,) for place in places))
+        limiter.reset()
+        since = monotonic()
+        for thread in threads:
+            thread.join(30)
+        assert most_within([one for one in sorted(calls) if one[0] > since], 0.2) <= 2
+        assert len(calls) == 4
+
+
+class TestTenants:
+    @TWINS
+    def test_have_a_quota_of_their_own_inside_the_shared_one(self, way):
+        limiter = RateLimiter("api", "5/h", tenants="3/h")
+        acme, other = limiter.tenant("acme"), limiter.tenant("other")
+        assert [bool(call(way, acme, "try_acquire")) for _ in range(4)] == [True, True, True, False]
+        assert [bool(call(way, other, "try_acquire")) for _ in range(3)] == [True, True, False]
+        assert other.usage().used == 2  # what the shared limit refused is not charged to the tenant
+        assert limiter.usage().used == 5
+
+    def test_a_missing_one_is_one_of_its_own(self):
+        """Never everybody: whoever forgets the tenant has a tenant's quota, and takes it from no other."""
+        limiter = RateLimiter("api", "100/h", tenants="1/h")
+        assert limiter.tenant(None).try_acquire()
+        assert not limiter.tenant("").try_acquire()
+        assert not limiter.try_acquire()
+        assert limiter.tenant("acme").try_acquire()
+
+    def test_are_told_apart_from_limiters(self):
+        RateLimiter("a:b", "1/h").try_acquire()
+        assert RateLimiter("a", "5/h").tenant("b", "1/h").try_acquire()
+        with pytest.raises(TaskLockError, match="must not contain"):
+            RateLimiter("a:tenant:b", "1/h")
+
+    def test_one_with_another_quota(self):
+        limiter = RateLimiter("api", "10/h", tenants="1/h")
+        assert [bool(limiter.tenant("big", "3/h").try_acquire()) for _ in range(4)] == [True, True, True, False]
+
+    def test_without_any_quota(self):
+        with pytest.raises(TaskLockError, match="no quota for tenants"):
+            RateLimiter("api", "10/h").tenant("acme")
+
+    def test_a_distant_place_of_one_holds_nobody_up(self):
+        limiter = RateLimiter("api", "10/h", tenants="1/h", max_wait=10_000)
+        limiter.tenant("acme").acquire()
+        assert limiter.tenant("acme").reserve().wait > 3000
+        assert limiter.tenant("other").try_acquire()
+
+    def test_a_pushback_stops_all_of_them(self):
+        limiter = RateLimiter("api", "10/h", tenants="5/h")
+        limiter.tenant("acme").penalize(30)
+        assert not limiter.tenant("other").try_acquire()
+        assert limiter.tenant("other").usage().used == 0
+
+    def test_a_cancelled_call_is_given_back_to_both(self):
+        limiter = RateLimiter("api", "1/h", tenants="1/h")
+        limiter.tenant("acme").acquire().cancel()
+        assert limiter.tenant("acme").try_acquire()
+
+
+class TestContextManagers:
+    def test_a_limiter(self):
+        limiter = RateLimiter("api", "2/h")
+        with limiter as place:
+            assert place.state == "used"
+
+        async def work() -> None:
+            async with limiter as place:
+                assert place.state == "used"
+
+        async_to_sync(work)()
+        assert limiter.usage().used == 2
+
+    def test_a_reservation(self):
+        limiter = RateLimiter("api", "2/h")
+        with limiter.reserve() as place:
+            place.cancel()  # the call was not made
+        assert limiter.usage().used == 0
+
+        async def work() -> None:
+            async with await limiter.areserve() as place:
+                assert place.state == "used"
+
+        async_to_sync(work)()
+        assert limiter.usage().used == 1
+
+
+class TestCancelling:
+    def test_a_thousand_coroutines_at_random_moments(self, store):
+        """Before, in and after the question, and asleep: every place comes back."""
+        number = {"redis": 1000, "memory": 1000, "database": 60}[store]
+        limiter = RateLimiter("api", "990/h", "10/20s")
+
+        async def play() -> int:
+            import random
+
+            used = 0
+            for _ in range(number // 20):
+                tasks = [asyncio.ensure_future(limiter.aacquire()) for _ in range(20)]
+                await asyncio.sleep(random.uniform(0, 0.004 if store != "database" else 0.05))
+                for task in tasks:
+                    task.cancel()
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
+                used += sum(not isinstance(end, BaseException) for end in ended)
+                await asyncio.sleep(0)
+            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            await asyncio.gather(*left, return_exceptions=True)
+            return used
+
+        used = asyncio.run(play())
+        assert returns.wait()
+        usage = limiter.usage()
+        assert usage.windows[1].used == used
+        assert usage.windows[0].ahead == usage.windows[1].ahead == usage.free
+        assert usage.next < 21
+
+    def test_a_sleeping_thread_that_is_interrupted(self, monkeypatch):
+        limiter = RateLimiter("api", "1/20s")
+        limiter.acquire()
+
+        def interrupted(seconds: float) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("django_tasklock.reservations.time.sleep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            limiter.acquire()
+        assert limiter.usage().windows[0].ahead == 0
+
+
+class TestAlgorithms:
+    def test_paced(self):
+        limiter, calls = RateLimiter("api", "10/0.3s", algorithm="paced", margin=0.1), []
+        for _ in range(12):
+            limiter.acquire()
+            calls.append((monotonic(), 1))
+        assert most_within(calls, 0.3) <= 10
+        places = [limiter.reserve().time for _ in range(10)]
+        assert {(two - one).total_seconds() for one, two in itertools.pairwise(places)} == {0.04}
+
+    def test_bucket(self):
+        limiter, calls = RateLimiter("api", "10/0.3s", algorithm="bucket", burst=4, margin=0.1), []
+        with Received(signals.rate_granted) as granted:
+            for _ in range(16):
+                limiter.acquire()
+                calls.append((monotonic(), 1))
+        assert most_within(calls, 0.3) <= 14
+        assert [one["how"] for one in granted[:4]] == ["at_once"] * 4
+        with pytest.raises(TaskLockError, match="bucket of 4"):
+            limiter.acquire(cost=5)
+
+    @TWINS
+    def test_counter(self, way):
+        limiter = RateLimiter("api", "5/0.2s", algorithm="counter")
+        assert [bool(call(way, limiter, "try_acquire")) for _ in range(6)].count(True) in (5, 6)
+        began = time.monotonic()
+        for _ in range(5):
+            call(way, limiter, "acquire", 5)
+        assert time.monotonic() - began > 0.1
+        assert 1 <= limiter.usage().used <= 5
+
+    def test_a_cold_start_waits_for_a_window(self):
+        limiter = RateLimiter("api", "5/0.2s", cold_start="wait")
+        began = time.monotonic()
+        limiter.acquire()
+        assert time.monotonic() - began > 0.2
+        assert limiter.try_acquire()
+
+
+class TestDecorator:
+    def test_functions_and_coroutines(self):
+        @rate_limited("api", "2/h", timeout=0.1)
+        def fetch(page: int) -> int:
+            """Fetch it."""
+            return page
+
+        @rate_limited("api", "2/h", timeout=0.1)
+        async def afetch(page: int) -> int:
+            return page
+
+        assert fetch(1) == 1
+        assert fetch.__doc__ == "Fetch it."
+        assert asyncio.run(afetch(2)) == 2
+        with pytest.raises(RateLimitExceeded):
+            fetch(3)
+        with pytest.raises(RateLimitExceeded):
+            asyncio.run(afetch(4))
+
+    def test_tenants_and_costs_by_argument(self):
+        @rate_limited(
+            "api", "100/h", tenants="5/h", tenant="{customer}", cost=lambda customer, text: len(text), timeout=0
+        )
+        def send(customer: str, text: str) -> str:
+            return text
+
+        assert send("acme", "12345") == "12345"
+        assert send("other", "1234") == "1234"
+        with pytest.raises(RateLimitExceeded):
+            send("acme", "1")
+        assert send.rate_limit.limiter(("acme", "x")).usage().used == 5
+        place = send.rate_limit.reserve(("other", "x"), {})
+        assert place.cost == 1
+        place.cancel()
+
+    def test_what_cannot_work_is_said_at_decoration(self):
+        with pytest.raises(TaskLockError, match="no rate"):
+            rate_limited("api", "often")
+        with pytest.raises(TaskLockError, match="generator"):
+
+            @rate_limited("api", "1/s")
+            def rows():
+                yield 1
+
+
+class TestListing:
+    def test_limiters_by_their_last_use(self):
+        for name in ("one", "two", "one"):
+            RateLimiter(name, "5/s").try_acquire()
+            time.sleep(0.003)
+        assert get_backend().rates.names() == ["one", "two"]
+
+
+class TestSignals:
+    def test_all_of_them(self):
+        limiter = RateLimiter("api", "1/0.3s")
+        with Received(signals.rate_granted) as granted:
+            limiter.acquire()
+            place = limiter.acquire()
+        assert [one["how"] for one in granted] == ["at_once", "waited"]
+        assert granted[1]["wait"] > 0.2
+        assert granted[1]["sender"] == "api"
+        with Received(signals.rate_cancelled) as cancelled:
+            place.cancel()
+        assert [one["returned"] for one in cancelled] == [True]
+        limiter.acquire()
+        with Received(signals.rate_refused) as refused, pytest.raises(RateLimitExceeded):
+            limiter.acquire(0.01)
+        assert refused[0]["retry_after"] > 0.1
+        with Received(signals.rate_pushback) as pushback:
+            limiter.penalize(0.1)
+        assert 0 < pushback[0]["wait"] <= 0.1
+
+    def test_a_counter_has_no_places_that_could_be_missed(self):
+        place = RateLimiter("api", "5/s", algorithm="counter").reserve()
+        eventually(lambda: place.late > 0.06)
+        assert place.use_within(1.0)
+
+    def test_a_place_that_was_missed_again_and_again(self, monkeypatch):
+        """Each sleep is too long: its places get more and more leeway, and it never goes too late for one."""
+        limiter = RateLimiter("api", "1/0.04s", margin=0.01)
+        limiter.acquire()
+        place = limiter.reserve()
+        nap = time.sleep
+
+        def oversleep(seconds: float) -> None:
+            nap(seconds + 0.05)
+            limiter.reserve(), limiter.reserve()  # nobody finds a place that is free at once
+
+        monkeypatch.setattr("django_tasklock.reservations.time.sleep", oversleep)
+        with Received(signals.rate_late) as late:
+            place.use()
+        assert len(late) >= 3
+        assert place._booked.leeway >= 30_000
+        assert place.late <= 0.01 + place._booked.leeway / 1_000_000
+
+    def test_a_place_that_was_missed(self):
+        limiter = RateLimiter("api", "1/0.2s", margin=0.02)
+        limiter.acquire()
+        place = limiter.reserve()
+        eventually(lambda: place.late > 0.05)
+        with Received(signals.rate_late) as late:
+            place.use()
+        assert late[0]["late"] >= 0.05
+        assert limiter.usage().used == 1

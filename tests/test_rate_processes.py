@@ -1,0 +1,143 @@
+"""Rate limits over processes on a real Redis, judged by when the callers make their calls."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from django_tasklock import RateLimiter
+from tests.support.public import forked
+from tests.support.rate_callers import callers, most_within, times
+from tests.support.stores import eventually
+from tests.support.workers import Crew
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    crew = Crew()
+    yield crew
+    crew.dismiss()
+
+
+class TestExact:
+    """Judged where the calls are made. Margins are great, because between being let through and noting the time a
+    process of a busy machine may be kept waiting, as it may be before its call."""
+
+    def test_eight_processes(self, crew, name):
+        """Source 003, section 6.2: the multi-process test. Some call steadily, others make pauses."""
+        workers = callers(crew, 8)
+        for number, worker in enumerate(workers):
+            worker.do(f"pause = {number % 2 * 0.02}")
+        calls = times(workers, f"call({name!r}, ['40/0.2s'], 15, pause=pause, margin=0.2)")
+        assert len(calls) == 120
+        assert most_within(calls, 0.2) <= 40
+
+    def test_clients_whose_clocks_differ(self, crew, name):
+        """Gold standard 8.40: only the server's clock counts."""
+        workers = callers(crew, 4)
+        for number, worker in enumerate(workers):
+            worker.do(f"true_time = time.time; time.time = lambda: true_time() + {(number - 2) * 600}")
+        calls = times(workers, f"call({name!r}, ['20/0.2s'], 15, margin=0.2)")
+        assert len(calls) == 60
+        assert most_within(calls, 0.2) <= 20
+
+    def test_several_rates_at_once(self, crew, name):
+        calls = times(callers(crew, 4), f"call({name!r}, ['8/0.1s', '16/0.5s'], 10, margin=0.2)")
+        assert len(calls) == 40
+        assert most_within(calls, 0.1) <= 8
+        assert most_within(calls, 0.5) <= 16
+
+    def test_heavy_and_light_calls(self, crew, name):
+        workers = callers(crew, 4)
+        for number, worker in enumerate(workers):
+            worker.do(f"cost = {number % 3 + 1}")
+        calls = times(workers, f"call({name!r}, ['30/0.2s'], 12, cost=cost, margin=0.2)")
+        assert {units for _, units in calls} == {1, 2, 3}
+        assert most_within(calls, 0.2) <= 30
+
+    def test_many_units_in_cells(self, crew, name):
+        """Of a great limit not each booking is remembered: never over it."""
+        calls = times(callers(crew, 4), f"call({name!r}, ['50000/0.2s'], 80, cost=500, margin=0.2)")
+        assert sum(units for _, units in calls) == 160_000
+        assert most_within(calls, 0.2) <= 50_000
+
+    def test_some_that_are_killed_and_places_that_are_cancelled(self, crew, name):
+        """In the middle of it all: the others are served, in windows that are never too full."""
+        workers = callers(crew, 4)
+        doomed, others = workers[:2], workers[2:]
+        for worker in doomed:
+            worker.start(f"call({name!r}, ['5/0.2s'], 1000, margin=0.2)")
+        for worker in others:
+            worker.start(f"call({name!r}, ['5/0.2s'], 10, margin=0.2, cancelled=0.5)")
+        limiter = RateLimiter(name, "5/0.2s", margin=0.2)
+        eventually(lambda: limiter.usage().windows[0].ahead >= 2)
+        for worker in doomed:
+            worker.kill()
+        calls = sorted(tuple(one) for worker in others for one in worker.done())
+        assert len(calls) == 20
+        assert most_within(calls, 0.2) <= 5
+
+
+def test_a_waiter_that_is_killed_costs_its_place_and_nothing_more(crew, name):
+    """To the microsecond: places are as far apart as if the three had made their calls."""
+    limiter = RateLimiter(name, "5/60s")
+    apart = timedelta(seconds=60.12)
+    first = [limiter.acquire().time for _ in range(5)]
+    doomed = callers(crew, 3)
+    for number, worker in enumerate(doomed, 1):
+        worker.start(f"RateLimiter({name!r}, '5/60s').acquire()")
+        eventually(lambda number=number: limiter.usage().windows[0].ahead == number)
+    for worker in doomed:
+        worker.kill()
+    places = [limiter.reserve().time for _ in range(7)]
+    assert places == [*(at + apart for at in first[3:]), *(at + 2 * apart for at in first)]
+
+
+def test_the_script_of_the_source(name):
+    """Source 003, section 6.2: 120 acquisitions at 100 per window take longer than the window."""
+    limiter = RateLimiter(name, (100, 0.5))
+    limiter.reset()
+    began = time.monotonic()
+    for _ in range(120):
+        assert limiter.acquire()
+    assert 0.5 < time.monotonic() - began < 30
+    assert limiter.usage().used <= 100
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("TASKLOCK_TEST_MINUTE"), reason="takes a minute: set TASKLOCK_TEST_MINUTE")
+def test_the_script_of_the_source_as_it_stands(name):
+    """The same with a minute."""
+    limiter = RateLimiter(name, "100/60s")
+    limiter.reset()
+    began = time.monotonic()
+    for _ in range(120):
+        assert limiter.acquire()
+    assert 60 < time.monotonic() - began < 90
+
+
+def test_a_limit_changed_under_load(crew, name):
+    """Gold standard 8.40: neither wedged after a burst nor above the greater of the two."""
+    workers = callers(crew, 4)
+    greater, lower = (f"call({name!r}, ['{limit}/0.2s'], {{}}, margin=0.2)" for limit in (20, 10))
+    for worker in workers[:2]:
+        worker.start(greater.format(15))
+    for worker in workers[2:]:
+        worker.start(f"{greater.format(5)} + {lower.format(10)}")
+    calls = sorted(tuple(one) for worker in workers for one in worker.done())
+    assert len(calls) == 60
+    assert most_within(calls, 0.2) <= 20
+
+
+def test_a_forked_child_shares_the_limit_and_no_connection(name):
+    limiter = RateLimiter(name, "3/h")
+    assert limiter.try_acquire()
+    assert forked(lambda: [bool(limiter.try_acquire()) for _ in range(3)]) == [True, True, False]
+    assert not limiter.try_acquire()

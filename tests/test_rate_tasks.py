@@ -1,0 +1,371 @@
+"""Tasks with a rate limit: who has to wait leaves the worker to others, and comes back with the place it has."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+from celery import Celery, signals
+from celery.utils.time import maybe_iso8601
+
+from django_tasklock import (
+    ConcurrencyLimiter,
+    RateLimiter,
+    RateLimitExceeded,
+    TaskLock,
+    TaskLockError,
+    concurrency_limited,
+    rate_limited,
+    task_lock,
+)
+from django_tasklock.celery import spread
+from django_tasklock.celery.turns import countdown
+from django_tasklock.types import monotonic
+from tests.support.celery_site import rated_tasks
+from tests.support.celery_site.courier import Courier
+from tests.support.rate_callers import most_within
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.redis_fixtures"]
+pytestmark = [pytest.mark.redis, pytest.mark.workers]
+SITE_TASKS = ["tests.support.celery_site.rated_tasks"]
+QUIET = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery's results
+
+
+def slow():
+    return RateLimiter("slow", "1/m")
+
+
+def fast():
+    return RateLimiter("fast", "20/s", margin=0.2)
+
+
+def five():
+    return RateLimiter("five", "5/s")
+
+
+def full(limiter, number):
+    """The limiter, with so many places of this moment taken."""
+    assert len(limiter.reserve_many(number)) == number
+    return limiter
+
+
+def booked(limiter):
+    """Units used in this window, and booked for later."""
+    window = limiter.usage().windows[0]
+    return window.used, window.ahead
+
+
+def times(site, **which):
+    return [(event.time, 1) for event in site.events("start", **which)]
+
+
+def waits(site, number=1):
+    """Wait until so many messages were sent away with a place."""
+    site.wait_until(lambda: "".join(worker.log() for worker in site.workers).count("its turn is in") >= number)
+
+
+class TestWaiting:
+    def test_in_any_window_no_more_bodies_begin_than_the_limit_over_two_workers(self, celery_site):
+        """Gold standard 8.40. With ``max_retries=0``: no retry of the task is spent; each runs once."""
+        for _ in range(2):
+            celery_site.start(concurrency=2)
+        for worker in celery_site.workers:
+            worker.wait_until_ready()
+        results = [celery_site.publish("rated_fast", f"k{number}") for number in range(25)]
+        results += spread(celery_site.task("rated_fast"), [f"s{number}" for number in range(15)])
+        assert [celery_site.outcome(result)[0] for result in results] == ["SUCCESS"] * 40
+        began = times(celery_site)
+        assert len(began) == 40
+        assert most_within(began, 1.0) <= 20
+        assert len({event.pid for event in celery_site.events("start")}) > 1
+
+    def test_the_worker_is_left_to_others_and_a_great_wait_is_made_in_steps_and_booked_once(self, celery_site):
+        """One slot, and four messages that wait for it. Gold standard 8.26, and Galaxy's bug: a place that is booked
+        again at each step goes ever further away."""
+        celery_site.configure(visibility_timeout=2)  # a step is a second
+        celery_site.worker(concurrency=1)
+        results = [celery_site.publish("rated_slow", f"k{number}") for number in range(5)]
+        waits(celery_site, 4)
+        assert celery_site.outcome(celery_site.publish("hold", "free"))[0] == "SUCCESS"
+        assert len(celery_site.events("start")) == 2
+        waits(celery_site, 8)
+        assert booked(slow()) == (1, 4)
+        assert [celery_site.result(result).state for result in results] == ["SUCCESS", *["RETRY"] * 4]
+
+    def test_one_step_is_never_longer_than_half_of_the_visibility_timeout(self, celery_site):
+        limiter = RateLimiter("x", "1/m", max_wait=7200)
+        celery_site.configure(visibility_timeout=100)
+        assert countdown(celery_site.app, limiter, 7000) == 50
+        celery_site.configure(visibility_timeout=7200)
+        assert countdown(celery_site.app, limiter, 7000) == 600
+        assert countdown(celery_site.app, limiter, 10) == 9.5
+        assert countdown(celery_site.app, limiter, 10, missed=2) == 8
+        assert countdown(celery_site.app, limiter, 50, missed=20) == 20
+        assert countdown(celery_site.app, RateLimiter("x", "100/s"), 1) == pytest.approx(0.9895)
+
+    @QUIET
+    def test_it_is_sent_again_as_the_same_message_with_a_countdown_and_its_place(self, celery_site):
+        courier = Courier(celery_site)
+        full(slow(), 1)
+        result = celery_site.publish("rated_slow", "a", options={"priority": 3, "headers": {"trace": "x"}})
+        places = []
+        for _ in range(2):
+            courier.run()
+            message = courier.take()
+            headers = message.message.headers
+            assert (headers["id"], headers["retries"], headers["trace"]) == (result.id, 0, "x")
+            assert message.message.properties["priority"] == 3
+            assert 50 < maybe_iso8601(headers["eta"]).timestamp() - time.time() < 60.2
+            places.append(headers["tasklock"]["rate"]["ticket"])
+            message.execute()
+        assert places[0] == places[1]
+        assert booked(slow()) == (1, 1)
+
+    def test_what_cannot_be_in_time_fails_at_once_and_says_when_it_could_have_been(self, celery_site):
+        celery_site.worker(concurrency=1)
+        celery_site.outcome(celery_site.publish("rated_slow", "a"))
+        state, error = celery_site.outcome(celery_site.publish("rated_impatient", "b"))
+        assert state == "FAILURE"
+        assert isinstance(error, RateLimitExceeded)
+        assert "the next place is in 60." in str(error)
+        assert booked(slow()) == (1, 0)
+
+    def test_a_stop_keeps_the_place(self, celery_site):
+        """Who comes at its time is told to wait longer, and books nothing."""
+        celery_site.worker(concurrency=1)
+        limiter = full(fast(), 20)
+        celery_site.publish("rated_fast", "a")
+        waits(celery_site)
+        stopped = monotonic()
+        limiter.penalize(1.5)
+        assert booked(limiter)[1] == 1
+        assert celery_site.started("a").time >= stopped + 1.5
+        assert booked(limiter) == (1, 0)
+
+    def test_one_that_missed_its_place_takes_another(self, celery_site):
+        worker = celery_site.worker(concurrency=1)
+        limiter = full(fast(), 20)
+        celery_site.publish("rated_fast", "a")
+        waits(celery_site)
+        worker.stop()
+        place = limiter.reserve()  # a little after that of the one that is stopped
+        celery_site.wait_until(lambda: place.late > 0.3)
+        place.cancel()
+        worker.go_on()
+        celery_site.started("a")
+        assert booked(limiter) == (1, 0)
+        assert "a place was missed by" in worker.log()
+
+    def test_a_counter_books_nothing_and_comes_again(self, celery_site):
+        worker = celery_site.worker(concurrency=1)
+        limiter = RateLimiter("count", "5/0.8s", algorithm="counter")
+        while limiter.try_acquire():
+            pass
+        assert celery_site.outcome(celery_site.publish("rated_counter", "a"))[0] == "SUCCESS"
+        assert "its turn is in" in worker.log()
+
+    def test_the_place_of_a_tenant_and_that_of_all(self, celery_site):
+        celery_site.worker(concurrency=2)
+        limiter = RateLimiter("api", "8/s", tenants="5/s")
+        before = monotonic()
+        for _ in range(5):
+            limiter.tenant("a").acquire()
+        keys = ("a1", "b1", "b2", "b3", "b4")
+        results = [celery_site.publish("rated_tenant", key[0], key) for key in keys]
+        assert [celery_site.outcome(result)[0] for result in results] == ["SUCCESS"] * 5
+        began = sorted(celery_site.events("start"), key=lambda event: event.time)
+        assert min(event.time for event in began if event.key.startswith("a")) > before + 1  # its own quota was used up
+        assert began[3].time > before + 1  # and that of all by the first three of b
+        assert booked(limiter)[1] == booked(limiter.tenant("a"))[1] == booked(limiter.tenant("b"))[1] == 0
+
+
+class TestEndings:
+    def test_one_that_ends_before_its_turn_gives_its_place_back(self, celery_site):
+        celery_site.configure(visibility_timeout=2)
+        celery_site.worker(concurrency=1)
+        celery_site.outcome(celery_site.publish("rated_slow", "a"))
+        expires = celery_site.publish("rated_slow", "b", options={"expires": 1.5})
+        revoked = celery_site.publish("rated_slow", "c")
+        waits(celery_site, 2)
+        celery_site.app.control.revoke(revoked.id)
+        assert celery_site.outcome(expires)[0] == celery_site.outcome(revoked)[0] == "REVOKED"
+        celery_site.wait_until(lambda: booked(slow()) == (1, 0))
+
+    def test_kill_9_costs_one_place(self, celery_site):
+        """And not none: the call may have been made. The message comes back and books another one."""
+        celery_site.configure(visibility_timeout=1)
+        worker = celery_site.worker(concurrency=1)
+        gate = celery_site.gate()
+        limiter = RateLimiter("late", "5/m")
+        [result] = spread(celery_site.task("rated_late"), [{"key": "a", "until": gate}])
+        celery_site.started("a")
+        assert booked(limiter) == (1, 0)
+        worker.kill()
+        celery_site.worker(concurrency=1)
+        celery_site.started("a", number=2)
+        assert booked(limiter) == (2, 0)
+        gate.open()
+        assert celery_site.outcome(result)[0] == "SUCCESS"
+
+    def test_a_worker_that_dies_while_messages_wait_in_it_costs_nothing(self, celery_site):
+        """They come back with the visibility timeout, and still have their places."""
+        celery_site.configure(visibility_timeout=1)
+        worker = celery_site.worker(concurrency=1)
+        full(slow(), 1)
+        celery_site.publish("rated_slow", "a")
+        waits(celery_site)
+        celery_site.wait_until(lambda: celery_site.waiting() == 0)  # it is in the worker's memory again
+        worker.kill()
+        second = celery_site.worker(concurrency=1)
+        celery_site.wait_until(lambda: "its turn is in" in second.log())
+        assert booked(slow()) == (1, 1)
+
+    def test_a_retry_books_a_place_of_its_own(self, celery_site):
+        """``max_retries=2`` are all for the task, although it waits as well."""
+        worker = celery_site.worker(concurrency=1)
+        full(five(), 4)
+        result = celery_site.publish("rated_retrying", "a", failures=2)
+        assert celery_site.outcome(result)[0] == "SUCCESS"
+        assert len(celery_site.events("start", key="a")) == 3
+        assert "its turn is in" in worker.log()
+        assert booked(five()) == (2, 0)
+
+
+class TestTogether:
+    def test_neither_a_lock_nor_a_permit_is_held_while_a_task_waits_for_its_turn(self, celery_site):
+        celery_site.worker(concurrency=1)
+        full(slow(), 1)
+        celery_site.publish("rated_locked", "b")
+        celery_site.publish("rated_permit", "c")
+        waits(celery_site, 2)
+        celery_site.wait_until(lambda: celery_site.lock("rated:b") is None)
+        celery_site.wait_until(lambda: ConcurrencyLimiter("rated", 1).info().used == 0)
+        assert booked(slow()) == (1, 2)
+
+    def test_one_that_is_skipped_or_put_off_gives_its_place_back(self, celery_site):
+        celery_site.worker(concurrency=1)
+        for task, hold in (("rated_locked", TaskLock("rated:a")), ("rated_permit", ConcurrencyLimiter("rated", 1))):
+            hold.acquire()
+            spread(celery_site.task(task), ["a"])
+            assert booked(slow()) == (1, 0)
+            celery_site.wait_until(lambda: booked(slow()) == (0, 0))
+        assert not celery_site.events("start")
+
+    @pytest.mark.database
+    def test_a_row_is_given_back_while_its_task_waits(self, celery_site):
+        celery_site.worker(concurrency=1)
+        video = Video.objects.create()
+        full(five(), 5)
+        result = celery_site.publish("rated_guarded", video.pk)
+        waits(celery_site)
+        celery_site.wait_until(lambda: Video.objects.filter(status="processing").count() == 0)
+        assert celery_site.outcome(result)[0] == "SUCCESS"
+        assert Video.objects.filter(status="ready").count() == 1
+
+    def test_a_lock_that_a_retry_keeps_is_free_meanwhile_and_unique_until_the_body_begins(self, celery_site):
+        celery_site.worker(concurrency=1)
+        full(five(), 5)
+        result = celery_site.publish("rated_once", "a")
+        waits(celery_site)
+        celery_site.wait_until(lambda: celery_site.lock("once:a") is None)
+        assert celery_site.publish("rated_once", "a").id == result.id
+        assert celery_site.outcome(result)[0] == "SUCCESS"
+        assert len(celery_site.events("begins", key="a")) == 1
+        assert celery_site.publish("rated_once", "a").id != result.id
+
+    @pytest.mark.parametrize("outside", [task_lock("x"), concurrency_limited("x", 2)])
+    def test_a_limit_around_a_lock_is_refused(self, outside):
+        """It would spend places on calls that are skipped."""
+        with pytest.raises(TaskLockError, match="put rate_limited below the lock or the concurrency limiter"):
+            rate_limited("x", "1/s")(outside(lambda: None))
+        assert outside(rate_limited("x", "1/s")(lambda: None))
+
+
+class TestSpread:
+    def test_each_is_published_for_its_time(self, celery_site):
+        """What may go at once for now; the others evenly spread, and not all at the beginning of the next window."""
+        places = []
+
+        def note(headers, **details):
+            places.append((headers["tasklock"]["rate"]["time"], headers["eta"]))
+
+        signals.before_task_publish.connect(note)
+        try:
+            spread(celery_site.task("rated_fast"), [f"k{number}" for number in range(40)])
+        finally:
+            signals.before_task_publish.disconnect(note)
+        times_ = [time for time, _ in places]
+        gaps = [later - earlier for earlier, later in pairwise(times_)]
+        assert max(gaps[:19]) < 0.06
+        assert times_[20] - times_[0] >= 1.2
+        assert gaps[20:] == pytest.approx([0.06] * 19, abs=0.001)
+        assert [due for _, due in places[:20]] == [None] * 20
+        assert all(maybe_iso8601(due).timestamp() < place for place, due in places[20:])
+        assert celery_site.waiting() == 40
+
+    def test_all_or_none(self, celery_site):
+        with pytest.raises(RateLimitExceeded):
+            spread(celery_site.task("rated_slow"), [f"k{number}" for number in range(70)])
+        assert booked(slow()) == (0, 0)
+        assert celery_site.waiting() == 0
+
+    def test_what_cannot_be_published_gives_its_place_back(self, celery_site, monkeypatch):
+        task = celery_site.task("rated_slow")
+        whole = type(task).apply_async
+
+        def failing(self, args=None, *more, **options):
+            if args == ("c",):
+                raise OSError("broken")
+            return whole(self, args, *more, **options)
+
+        monkeypatch.setattr(type(task), "apply_async", failing)
+        with pytest.raises(OSError, match="broken"):
+            spread(task, list("abcd"))
+        assert booked(slow()) == (1, 1)
+        assert celery_site.waiting() == 2
+
+    def test_nothing_is_booked_for_what_is_under_way(self, celery_site):
+        """``unique``: the second has the result of the first, and no place."""
+        first, second = spread(celery_site.task("rated_once"), ["a", "a"])
+        assert first.id == second.id
+        assert booked(five()) == (1, 0)
+
+    def test_arguments(self, celery_site):
+        celery_site.worker(concurrency=1)
+        task = celery_site.task("rated_retrying")
+        results = spread(task, [("a",), {"key": "b"}])
+        assert [celery_site.outcome(result)[1]["key"] for result in results] == ["a", "b"]
+
+    def test_what_cannot_work_is_refused(self, celery_site):
+        with pytest.raises(TaskLockError, match="hold has no rate limit"):
+            spread(celery_site.task("hold"), ["a"])
+        with pytest.raises(TaskLockError, match="neither countdown nor eta"):
+            spread(celery_site.task("rated_fast"), ["a"], countdown=3)
+
+
+class TestWithoutAWorker:
+    def test_direct_and_eager_calls_wait_here(self, celery_site, monkeypatch):
+        monkeypatch.setattr(rated_tasks, "hold_here", lambda *what, **how: None)
+        before = monotonic()
+        limiter = full(five(), 3)
+        rated_tasks.rated_guarded.run.__wrapped__(1)
+        rated_tasks.rated_retrying.apply(("a",))
+        assert limiter.usage().used == 5
+        rated_tasks.rated_retrying("a")
+        assert monotonic() > before + 1
+        assert celery_site.waiting() == 0
+
+    def test_eager_spread(self, name):
+        app = Celery("eager", set_as_current=False)
+        app.conf.task_always_eager = True
+        made = []
+
+        @app.task
+        @rate_limited(name, "100/s")
+        def work(number):
+            made.append(number)
+
+        spread(work, range(3))
+        assert made == [0, 1, 2]

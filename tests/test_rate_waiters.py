@@ -1,0 +1,192 @@
+"""Two hundred that wait: what it costs, in which order they go, and what they learn asleep."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from django_tasklock import RateLimiter
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.redis.rates import body_of
+from django_tasklock.reservations import Reservation
+from tests.support.proxy import Proxy, anything
+from tests.support.rate_callers import at_once, callers, most_within, rank_correlation
+from tests.support.stores import eventually
+from tests.support.workers import Crew, Trips
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    crew = Crew()
+    yield crew
+    crew.dismiss()
+
+
+def test_exactly_the_limit_in_each_window_and_one_question_each(crew, name, store):
+    """Four processes with fifty threads each; who waits no longer than a second never asks again."""
+    store.script_load(body_of("reserve")), store.script_load(body_of("resume"))
+    with Trips(store) as trips:
+        workers = callers(crew, 4)
+        for worker in workers:
+            worker.start(f"wait({name!r}, ['70/0.1s'], 50, margin=0.3)")
+        made = sorted(one for worker in workers for one in worker.done())
+    again = [question for *_, questions in made for question in questions]
+    assert trips.number - len(again) == len(made) == 200
+    assert all(late > 0.3 or asleep > 1 for late, asleep in again)  # a machine that is busy makes late
+    assert most_within(sorted((called, 1) for _, _, called, _ in made), 0.1) <= 70
+    turns = [turn for _, turn, _, _ in made]
+    if not again:  # to the microsecond: at once, or a window and a margin after the one seventy places before
+        expected = [0] * 70
+        for arrived, *_ in made:
+            expected.append(max(arrived, expected[-1], expected[-70] + 400_000))
+        assert turns == expected[70:]
+    assert turns == sorted(turns)
+
+
+def test_none_overtakes_another(crew, name):
+    """Places are given in order of arrival, and calls are made in order of places. Rank correlation 1."""
+    workers = callers(crew, 4)
+    for worker in workers:
+        worker.start(f"wait({name!r}, ['200/0.8s'], 50, algorithm='paced', margin=0.4)")
+    made = sorted(one for worker in workers for one in worker.done())
+    turns = [turn for _, turn, _, _ in made]
+    assert len(set(turns)) == 200
+    assert turns == sorted(turns)
+    assert rank_correlation([(turn, called) for _, turn, called, _ in made]) > 0.95
+
+
+def test_arrival_decides(name):
+    """One after the other, on one connection: no later one gets an earlier place."""
+    limiter = RateLimiter(name, "30/0.1s", margin=0.5)
+    places = [limiter.reserve() for _ in range(90)]
+    times = [place.time for place in places]
+    assert times == sorted(times)
+    order = []
+
+    async def wait(number: int) -> None:
+        await places[number].ause()
+        order.append((number, time.monotonic()))
+
+    async def play() -> None:
+        await asyncio.gather(*(wait(number) for number in reversed(range(90))))
+
+    asyncio.run(play())
+    groups = [number // 30 for number, _ in order]
+    assert groups == sorted(groups)
+    assert most_within([(at, 1) for _, at in order], 0.1) <= 30
+
+
+@pytest.fixture
+def known(proxy: Proxy, name: str, store: redis.Redis) -> Proxy:
+    """A proxy before a server that knows the scripts."""
+    for verb in ("reserve", "resume", "cancel", "settle", "penalize", "use", "reset"):
+        store.script_load(body_of(verb))
+    return proxy
+
+
+def test_one_round_trip_for_each_verb(known, name):
+    limiter = RateLimiter(name, "5/s, 100/h", margin=5)
+
+    def trips(act) -> int:
+        with known.recorded() as sent:
+            answer = act()
+        assert {request[0] for request in sent} == {b"EVALSHA"}
+        nonlocal last
+        last = answer
+        return len(sent)
+
+    last = None
+    assert trips(limiter.try_acquire) == 1
+    assert trips(lambda: limiter.acquire(cost=3)) == 1
+    assert trips(lambda place=last: place.settle(2)) == 1
+    assert trips(limiter.reserve) == 1
+    assert trips(lambda place=last: place.cancel()) == 1
+    assert trips(limiter.usage) == 1
+    assert trips(lambda: limiter.penalize(0.001)) == 1
+    assert trips(limiter.reset) == 1
+
+
+def test_a_long_sleep_is_confirmed_once_for_all_in_the_process(known, name):
+    """After more than a second asleep one asks whether the limiter was stopped; the others take its word."""
+    limiter = RateLimiter(name, "40/0.6s", margin=0.6)
+
+    async def play() -> None:
+        await asyncio.gather(*(limiter.aacquire() for _ in range(80)))
+
+    with known.recorded() as sent:
+        asyncio.run(play())
+    assert 80 < len(sent) <= 80 + 10
+
+
+def test_threads_take_the_word_of_the_first_as_well(known, name, monkeypatch):
+    """From a server far away, too: while the first waits for its answer the others wait for the first."""
+    monkeypatch.setattr("django_tasklock.wakening.CONFIRM", 0.1)
+    limiter = RateLimiter(name, "40/0.1s", margin=0.6)
+    places = [limiter.reserve() for _ in range(80)]
+    known.fault(anything, times=-1, delay=0.1)
+    with known.recorded() as sent:
+        for thread in at_once(Reservation.use, *((place,) for place in places[40:])):
+            thread.join(60)
+    assert 1 <= len(sent) <= 10
+
+
+def test_a_lost_reply_costs_a_place_and_never_gives_one_too_many(known, name):
+    limiter = RateLimiter(name, "5/h")
+    known.lose_reply()
+    assert limiter.try_acquire()
+    assert limiter.usage().used == 2
+    place = limiter.try_acquire()
+    known.lose_reply()
+    assert not place.cancel()  # not known whether: never sent twice
+    assert limiter.usage().used == 2
+
+
+def test_keys_expire(name, store):
+    """Nothing is left of a limiter that is not used; of one with a horizon nothing before its last place."""
+    limiter = RateLimiter(name, "2/0.5s")
+    for _ in range(5):
+        limiter.reserve()
+    keys = list(store.scan_iter(f"*{name}*"))
+    assert len(keys) == 2
+    assert all(1000 < store.pttl(key) < 5000 for key in keys)
+    RateLimiter(f"{name}:cold", "2/0.5s", cold_start="wait").reserve()
+    assert store.pttl(f"task_lock#rate:meta:{name}:cold") > 86_400_000
+
+
+def test_a_key_that_was_deleted_by_hand(name, store):
+    limiter = RateLimiter(name, "2/h")
+    assert [bool(limiter.try_acquire()) for _ in range(3)] == [True, True, False]
+    store.delete(f"task_lock#rate:3600000000:{name}")
+    assert limiter.try_acquire()
+    store.delete(f"task_lock#rate:meta:{name}")
+    assert limiter.try_acquire()
+    assert limiter.usage().windows
+
+
+def test_memory_is_bounded(name, store):
+    """Not by how many wait for longer than the windows they wait for, and with a great limit not even by that."""
+    limiter = RateLimiter(name, "100000/s")
+    for _ in range(300):
+        limiter.reserve(cost=1000)
+    assert store.llen(f"task_lock#rate:1000000:{name}") <= 2 * (100 * 4 + 10)
+    assert name in get_backend().rates.names()
+
+
+def test_who_sleeps_learns_of_a_stop_by_another_process(crew, name):
+    """It asks on waking: after more than a second usually, here always, or it would have to sleep for that long."""
+    limiter = RateLimiter(name, "1/0.5s")
+    [worker] = callers(crew, 1)
+    worker.do("from django_tasklock import wakening; wakening.CONFIRM = 0.001")
+    limiter.acquire()
+    worker.start(f"RateLimiter({name!r}, '1/0.5s').acquire(); clock()")
+    eventually(lambda: limiter.usage().windows[0].ahead == 1)
+    stopped = time.clock_gettime(time.CLOCK_MONOTONIC)
+    limiter.penalize(1)
+    assert worker.done() - stopped > 1

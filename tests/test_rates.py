@@ -1,0 +1,200 @@
+"""How rates and limits are written, in code and in the settings."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from django_tasklock import RateLimiter, TaskLockError
+from django_tasklock.conf import get_settings, problems
+from django_tasklock.limit_outage import share_of
+from django_tasklock.rate_options import limit_of
+from django_tasklock.rates import Pushback, Rate, Terms, parse, pushback
+
+SECOND = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("given", "limit", "seconds"),
+    [
+        ("100/m", 100, 60),
+        ("10/s", 10, 1),
+        ("5000/d", 5000, 86400),
+        ("1000 per hour", 1000, 3600),
+        ("30/5m", 30, 300),
+        ("30 per 5 min", 30, 300),
+        ("3/100ms", 3, 0.1),
+        ("7/0.5s", 7, 0.5),
+        (" 1_000 / H ", 1000, 3600),
+        ((100, 60), 100, 60),
+        ((100, timedelta(minutes=1)), 100, 60),
+        ((3, 0.25), 3, 0.25),
+    ],
+)
+def test_one_rate(given, limit, seconds):
+    [rate] = parse(given)
+    assert (rate.limit, rate.window) == (limit, seconds * SECOND)
+
+
+@pytest.mark.parametrize("given", ["10/s, 5000/d", ["10/s", "5000/d"], [(10, 1), "5000/d"], ("10/s", "5000/d")])
+def test_several(given):
+    assert [(rate.limit, rate.window) for rate in parse(given)] == [(10, SECOND), (5000, 86400 * SECOND)]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("", "is no rate"),
+        ("100", "is no rate"),
+        ("100/", "is no rate"),
+        ("-1/s", "is no rate"),
+        ("1.5/s", "is no rate"),
+        ("0/s", "must be 1 to"),
+        ("2000000000/s", "must be 1 to"),
+        ("1/fortnight", "unknown unit 'fortnight'"),
+        ("1/minuts", "did you mean 'minute"),
+        ("1/0s", "window"),
+        ("1/500d", "window"),
+        ((True, 60), "must be an int"),
+        ((1.5, 60), "must be an int"),
+        ((5, -1), "window"),
+        ([], "no rate in"),
+        (5, "is written '100/m'"),
+        (None, "is written '100/m'"),
+        ("10/s, 20/s", "two rates for one window"),
+    ],
+)
+def test_what_is_none(given, why):
+    with pytest.raises(TaskLockError, match=why):
+        parse(given)
+
+
+def test_the_margin_is_part_of_the_window_or_50_ms():
+    assert parse("5/s")[0].margin == 50_000
+    assert parse("5/h")[0].margin == 7_200_000
+    assert parse("5/s", margin=0.01)[0].margin == 10_000
+    with pytest.raises(TaskLockError, match="margin"):
+        parse("5/s", margin=0)
+
+
+def test_shown_as_written():
+    assert [str(rate) for rate in parse("10/s, 100/m, 7/h, 5/d, 3/0.25s, 4/90s")] == [
+        "10/s", "100/m", "7/h", "5/d", "3/0.25s", "4/90s",
+    ]  # fmt: skip
+
+
+class TestPushback:
+    @pytest.mark.parametrize("given", [120, 120.0, "120", b"120", timedelta(minutes=2)])
+    def test_seconds(self, given):
+        assert pushback(given) == Pushback(120 * SECOND)
+
+    @pytest.mark.parametrize(
+        "given",
+        ["Wed, 21 Oct 2026 07:28:00 GMT", "Wed, 21 Oct 2026 07:28:00 -0000", datetime(2026, 10, 21, 7, 28, tzinfo=UTC)],
+    )
+    def test_dates(self, given):
+        assert pushback(given) == Pushback(1_792_567_680 * SECOND, absolute=True)
+
+    def test_none_at_all(self):
+        assert pushback(0) == Pushback(0)
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "why"),
+        [
+            ({"algorithm": "windows"}, "did you mean 'window'"),
+            ({"algorithm": "gcra"}, "must be one of 'window', 'paced', 'bucket', 'counter'"),
+            ({"burst": 5}, "burst goes with algorithm='bucket'"),
+            ({"algorithm": "bucket", "burst": 0}, "burst must be a whole number"),
+            ({"on_unavailable": "opened"}, "did you mean 'open'"),
+            ({"on_unavailable": "local"}, "needs workers="),
+            ({"workers": 1.5}, "workers must be a whole number"),
+            ({"cold_start": "stop"}, "must be one of 'go', 'wait'"),
+            ({"adaptive": 1}, "adaptive must be"),
+            ({"adaptive": 1.5}, "adaptive must be"),
+            ({"adaptive": "yes"}, "adaptive must be"),
+            ({"max_wait": 0}, "max_wait must"),
+            ({"grace": "long"}, "grace must be seconds"),
+            ({"tenants": "some"}, "'some' is no rate"),
+        ],
+    )
+    def test_what_cannot_work(self, options, why):
+        with pytest.raises(TaskLockError, match=why) as caught:
+            RateLimiter("api", "5/s", **options)
+        assert caught.value.name == "api"
+
+    @pytest.mark.parametrize("name", ["", "a\nb", 5, "x" * 201])
+    def test_names(self, name):
+        with pytest.raises(TaskLockError):
+            RateLimiter(name, "5/s")
+
+    @pytest.mark.parametrize("cost", [0, -1, 1.0, True, "1", 6])
+    def test_costs(self, cost):
+        with pytest.raises(TaskLockError, match="cost"):
+            RateLimiter("api", "5/s").reserve(cost=cost)
+
+    @pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True])
+    def test_timeouts(self, timeout):
+        with pytest.raises(TaskLockError, match="timeout"):
+            RateLimiter("api", "5/s").acquire(timeout)
+
+    def test_a_share_of_the_limit(self):
+        terms = Terms("api", parse("100/m, 3/s"))
+        assert [(rate.limit, rate.window) for rate in share_of(terms, 8).rates] == [(12, 60 * SECOND), (1, 2_666_667)]
+        with pytest.raises(TaskLockError, match="share"):
+            RateLimiter("api", "5/s").adjust(0)
+
+
+class TestSettings:
+    def test_by_name(self, settings):
+        settings.TASKLOCK = {
+            "RATE_LIMITS": {
+                "tavily": "100/m",
+                "openai": {"rates": ["10/s", "5000/d"], "tenants": "1/s", "on_unavailable": "local", "workers": 8},
+            }
+        }
+        assert problems(settings.TASKLOCK) == []
+        assert RateLimiter("tavily").terms.rates == parse("100/m")
+        openai = RateLimiter("openai")
+        assert openai.terms.rates == parse("10/s, 5000/d")
+        assert openai.limit.workers == 8
+        assert RateLimiter("openai", max_wait=5).limit.max_wait == 5 * SECOND
+        assert RateLimiter("openai", "1/s").limit.on_unavailable == "closed"  # rates in code: nothing of the settings
+
+    def test_an_unknown_name(self, settings):
+        settings.TASKLOCK = {"RATE_LIMITS": {"tavily": "100/m"}}
+        with pytest.raises(TaskLockError, match="did you mean 'tavily'"):
+            RateLimiter("tavly")
+        with pytest.raises(TaskLockError, match="or configure it"):
+            RateLimiter("xyz")
+
+    @pytest.mark.parametrize(
+        ("given", "what"),
+        [
+            ("100/m", "must be a dict, not str"),
+            ({"tavily": "often"}, "'often' is no rate"),
+            ({"tavily": {"rate": "5/s"}}, "no option 'rate'; did you mean 'rates'"),
+            ({"tavily": {"rates": "5/s", "algoritm": "paced"}}, "did you mean 'algorithm'"),
+            ({"tavily": {"tenants": "5/s"}}, "needs a rate"),
+            ({5: "5/s"}, "must be str"),
+        ],
+    )
+    def test_each_finding_says_what_is_wrong(self, settings, given, what):
+        [(found, hint)] = problems({"RATE_LIMITS": given})
+        assert what in found
+        assert "'100/m'" in hint
+        settings.TASKLOCK = {"RATE_LIMITS": given}
+        with pytest.raises(ImproperlyConfigured, match="RATE_LIMITS"):
+            get_settings()
+
+    def test_all_are_found_at_once(self):
+        assert len(problems({"RATE_LIMITS": {"a": "x", "b": {"rates": 5}, "c": "5/s"}})) == 2
+
+
+def test_cells_of_a_great_limit():
+    assert Rate(1000, 60 * SECOND, 0).cell == 1
+    assert Rate(1001, 60 * SECOND, 0).cell == 600_000
+    assert limit_of("x", "90000/m").rates[0].cell == 600_000
