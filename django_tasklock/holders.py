@@ -42,9 +42,9 @@ def describe_task(provider: Callable[[], Task | None]) -> None:
     _current_task = provider
 
 
-def me(task: Task | None = None, *, row: str = "", kept: bool = False) -> str:
+def me(task: Task | None = None, *, row: str = "", kept: bool = False, limit: int = 0) -> str:
     """This process, and ``task`` or the task that runs in it, as a JSON object: see ``Holder``."""
-    return _json(task or _current_task(), row, kept)
+    return _json(task or _current_task(), row, kept, limit)
 
 
 def alive(holder: Holder) -> bool | None:
@@ -114,8 +114,8 @@ def _alone() -> str:
     return json.dumps(_process(), separators=(",", ":"))
 
 
-def _json(task: Task | None, row: str, kept: bool) -> str:
-    if task is None and not row and not kept:
+def _json(task: Task | None, row: str, kept: bool, limit: int) -> str:
+    if task is None and not row and not kept and not limit:
         return _alone()
     known = dict(_process())
     if task is not None:
@@ -126,6 +126,8 @@ def _json(task: Task | None, row: str, kept: bool) -> str:
         known["row"] = row
     if kept:
         known["kept"] = True
+    if limit:
+        known["limit"] = limit
     return json.dumps(known, separators=(",", ":"))
 
 

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from django_tasklock.types import Grant, monotonic
 
 if TYPE_CHECKING:
-    from django_tasklock.backends.base import Backend
+    from django_tasklock.backends.leases import Leases
 
 __all__ = ["Hold", "Holds", "holds_here"]
+
+ROUNDED = 1  # milliseconds by which a store may count a lease too short: its clock has no fractions of them
 
 
 class Hold:
@@ -34,7 +36,7 @@ class Hold:
         "home", "lease", "looked", "name", "on_asked", "on_lost", "released", "slack", "token", "unlocked", "until",
     )  # fmt: skip
 
-    def __init__(self, backend: Backend, name: str, lease: int | None, on_lost: Callable[[str], None] | None) -> None:
+    def __init__(self, backend: Leases, name: str, lease: int | None, on_lost: Callable[[str], None] | None) -> None:
         self.backend = backend
         self.name = name
         self.token = os.urandom(16).hex()
@@ -61,7 +63,7 @@ class Hold:
 
     def renewed(self, asked: float, ttl: int) -> None:
         """The key lives ``ttl`` milliseconds from ``asked``, at least."""
-        self.deadline = asked + ttl / 1000
+        self.deadline = asked + (ttl - ROUNDED) / 1000
         self.due = asked + ttl / 3000
         self.slack = ttl / 10_000
 
@@ -69,7 +71,7 @@ class Hold:
     def lost(self) -> str:
         """Why the lease is certainly gone; empty while it is not."""
         if not self._lost and not self.unlocked and monotonic() >= self.deadline:
-            return "its timeout is over" if self.deadline >= self.until - 0.001 else "it could not be renewed in time"
+            return "its timeout is over" if self.last else "it could not be renewed in time"
         return self._lost
 
     def lose(self, reason: str) -> bool:
@@ -85,6 +87,11 @@ class Hold:
             return False
         self.asked = True
         return True
+
+    @property
+    def last(self) -> bool:
+        """Whether the lease goes to the end of the timeout: there is no more to renew."""
+        return self.deadline >= self.until - 2 * ROUNDED / 1000
 
     @property
     def foreign(self) -> bool:
@@ -106,7 +113,15 @@ class Hold:
 class Holds(dict[str, Hold]):
     """By name, what one thread or asyncio task holds."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "_permits")
+
+    @property
+    def permits(self) -> Holds:
+        """Its permits, which are no locks even where they have the same name."""
+        found: Holds | None = getattr(self, "_permits", None)
+        if found is None:
+            found = self._permits = Holds()
+        return found
 
 
 _generation = 0

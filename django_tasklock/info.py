@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.types import Busy, LockInfo, Record, fingerprint
 
-__all__ = ["busy_error", "lock_info"]
+__all__ = ["all_taken", "busy_error", "lock_info"]
 
 
 def lock_info(record: Record) -> LockInfo:
@@ -34,5 +34,17 @@ def busy_error(name: str, busy: Busy) -> TaskLockAcquireError:
     info = lock_info(busy.record)
     text = (
         f"lock {name!r} is held by {info.holder} for {info.held_for:.1f} s, {info.time_left:.0f} s of its timeout left"
+    )
+    return TaskLockAcquireError(text, name=name, holder=info.holder, held_for=info.held_for, time_left=info.time_left)
+
+
+def all_taken(name: str, limit: int, busy: Busy) -> TaskLockAcquireError:
+    """The error for a limiter whose permits are taken: one of those who have one."""
+    if busy.record is None:
+        return TaskLockAcquireError(f"limiter {name!r}: others are first to be given one of its permits", name=name)
+    info = lock_info(busy.record)
+    text = (
+        f"limiter {name!r}: none of {limit} permits is free; one is held by {info.holder} for {info.held_for:.1f} s,"
+        f" {info.time_left:.0f} s of its timeout left"
     )
     return TaskLockAcquireError(text, name=name, holder=info.holder, held_for=info.held_for, time_left=info.time_left)

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import sys
 import weakref
+from abc import ABC, abstractmethod
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
 
+from django_tasklock.backends import get_backend
 from django_tasklock.conf import Duration
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.heartbeat import heartbeat
 from django_tasklock.held import Held
 from django_tasklock.holds import Hold
+from django_tasklock.info import lock_info
 from django_tasklock.reports import told_released
-from django_tasklock.types import Released, monotonic
+from django_tasklock.types import LockInfo, Released, monotonic
 from django_tasklock.waiting import atake, take
 
-__all__ = ["TaskLock", "current_lock"]
+__all__ = ["Acquirable", "TaskLock", "current_lock"]
 
 _current: ContextVar[weakref.ref[TaskLock] | None] = ContextVar("tasklock_current", default=None)
 
@@ -33,18 +36,8 @@ def current_lock() -> TaskLock | None:
     return None if lock is None else lock()
 
 
-class TaskLock(Held):
-    """A lock by name, held by a thread or an asyncio task. Several may share one object.
-
-    ``timeout``: the most one holder may have it, seconds. ``lease``: how long it outlives
-    a holder that died; renewed until ``timeout``. ``lease=None``: no heartbeat, it lives
-    for ``timeout``. ``blocking``, ``blocking_timeout``: what ``acquire()`` does by default
-    (seconds; ``None``: no limit). ``reentrant``: whether its own holder may take it again.
-    ``on_unavailable``: ``"run"``, ``"raise"`` or ``"skip"``. ``on_lost(reason)`` is called
-    from a thread of its own when the lease is lost.
-
-    Raises ``TaskLockError`` for what cannot work, before anything is stored.
-    """
+class Acquirable(Held, ABC):
+    """The verbs of a ``TaskLock``, and of whatever else is acquired and released like one."""
 
     _block: Hold | None = None
     _blocks = 0
@@ -160,13 +153,13 @@ class TaskLock(Held):
             if acquired:
                 self._struck()
             raise
-        raise self.conflict or TaskLockAcquireError(f"lock {self.name!r} is busy", name=self.name)
+        raise self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._last is not None and self._last.foreign:
+            if self._inherited():
                 return  # a forked child leaves the block of its parent, which still holds the lock
             self.leave()
             self.release()
@@ -182,7 +175,7 @@ class TaskLock(Held):
 
     async def __aenter__(self) -> Self:
         if not await self.aacquire():
-            raise self.conflict or TaskLockAcquireError(f"lock {self.name!r} is busy", name=self.name)
+            raise self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
         return self.enter()
 
     async def __aexit__(
@@ -190,6 +183,35 @@ class TaskLock(Held):
     ) -> None:
         self.leave()
         await self.arelease()
+
+    @abstractmethod
+    def enter(self) -> Self:
+        """Become the current one; for code that acquires and releases around a body by itself."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Undo ``enter``."""
+
+    def _inherited(self) -> bool:
+        """Whether the block that is left was entered by the process that this one was forked from."""
+        return self._last is not None and self._last.foreign
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}{' held' if self.held else ''}>"
+
+
+class TaskLock(Acquirable):
+    """A lock by name, held by a thread or an asyncio task. Several may share one object.
+
+    ``timeout``: the most one holder may have it, seconds. ``lease``: how long it outlives
+    a holder that died; renewed until ``timeout``. ``lease=None``: no heartbeat, it lives
+    for ``timeout``. ``blocking``, ``blocking_timeout``: what ``acquire()`` does by default
+    (seconds; ``None``: no limit). ``reentrant``: whether its own holder may take it again.
+    ``on_unavailable``: ``"run"``, ``"raise"`` or ``"skip"``. ``on_lost(reason)`` is called
+    from a thread of its own when the lease is lost.
+
+    Raises ``TaskLockError`` for what cannot work, before anything is stored.
+    """
 
     def enter(self) -> Self:
         """Become ``current_lock()``; for code that acquires and releases around a body by itself."""
@@ -210,5 +232,16 @@ class TaskLock(Held):
             self._blocks -= 1
             _current.set(hold.entered.pop())  # type: ignore[arg-type]
 
-    def __repr__(self) -> str:
-        return f"<TaskLock {self.name!r}{' held' if self.held else ''}>"
+    def info(self) -> LockInfo | None:
+        """Who has the lock now, whoever that is. Raises ``BackendUnavailable``."""
+        record = get_backend().get(self.name)
+        return None if record is None else lock_info(record)
+
+    async def ainfo(self) -> LockInfo | None:
+        """``info`` for coroutines."""
+        record = await get_backend().aget(self.name)
+        return None if record is None else lock_info(record)
+
+    def locked(self) -> bool:
+        """Whether anybody has it. Raises ``BackendUnavailable``."""
+        return get_backend().get(self.name) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from django_tasklock.backends.base import Backend, Waiter
+from django_tasklock.backends.leases import Leases, Waiter
 from django_tasklock.conf import Duration, milliseconds
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.types import Ask, Busy, Grant, monotonic
@@ -27,7 +27,7 @@ def patience(blocking: bool | None, blocking_timeout: Duration | None, name: str
     return milliseconds(blocking_timeout, "blocking_timeout", name=name) / 1000
 
 
-def take(backend: Backend, ask: Ask, wait: float, whole: bool) -> Taken:
+def take(backend: Leases, ask: Ask, wait: float, whole: bool) -> Taken:
     """Take the lock, waiting for at most ``wait`` seconds.
 
     ``whole``: a lock that was handed over as a short claim is made a whole lease before
@@ -58,7 +58,7 @@ def _wait(waiter: Waiter, ends: float, whole: bool) -> Taken:
             return asked, handed
 
 
-async def atake(backend: Backend, ask: Ask, wait: float, whole: bool) -> Taken:
+async def atake(backend: Leases, ask: Ask, wait: float, whole: bool) -> Taken:
     """``take`` for coroutines."""
     asked = monotonic()
     if not wait:

@@ -246,7 +246,7 @@ class TestOnce:
 
 
 def test_who_took_a_lock_that_another_thread_released_keeps_nothing_of_it(settings):
-    """Else a thread that takes and never releases grows without bound."""
+    """Gold standard 8.41. Else a thread that takes and never releases grows without bound."""
     for _ in in_store("memory", settings):
         locks = [TaskLock(f"video:{number}") for number in range(50)]
         assert all(lock.acquire() for lock in locks)

@@ -1,0 +1,231 @@
+"""Permits as rows of one table, beside a row for each limiter that makes its grants follow one another.
+
+Who takes a permit reads that row, counts the permits, and adds its own in the transaction that changes
+the row from what was read: of any number of processes that count the same one is granted, at every
+isolation level. Releases and renewals touch only the permit's own row.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from django.db import IntegrityError, transaction
+from django.db.models import Max, QuerySet
+
+from django_tasklock.backends.base_permits import Permits
+from django_tasklock.backends.database.clock import AggregateNow, Now
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.session import Session
+from django_tasklock.backends.values import holder_of, json_object
+from django_tasklock.models import LimiterRow, PermitRow
+from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal, monotonic
+
+__all__ = ["DatabasePermits"]
+
+RACES = 10  # lost in a row by one acquire: it may as well wait
+CHUNK = 200  # permits renewed by one statement
+PURGE_EVERY = 600.0  # seconds between two purges by one process
+PURGE_AT_MOST = 200  # rows
+KEPT_FOR = 86_400_000  # milliseconds what nobody needs is kept
+FIELDS = ("token", "holder", "acquired_at", "hold_until", "expires_at", "fence")
+
+
+class Row(NamedTuple):
+    """A permit's row as one query saw it, with the database's time."""
+
+    token: str
+    holder: str
+    acquired_at: int
+    hold_until: int
+    expires_at: int
+    fence: int
+    now: int
+
+    @property
+    def live(self) -> bool:
+        """Whether its member still has the permit."""
+        return self.expires_at > self.now
+
+    def record(self) -> Record:
+        """What the contract shows of it."""
+        holder = json_object(self.holder)
+        times = dict(at=self.acquired_at, until=self.hold_until, now=self.now, ttl=self.expires_at - self.now)
+        return Record(
+            name=str(holder.get("name", "")), token=self.token, holder=holder_of(holder), fence=self.fence, **times
+        )
+
+
+class DatabasePermits(Permits):
+    """Correct on SQLite, PostgreSQL and MySQL/MariaDB: four queries for a permit that is free, two for a busy one.
+
+    Waiters poll, in no order.
+    """
+
+    def __init__(self) -> None:
+        self._session = Session(PermitRow, "permit")
+        self._next_purge = monotonic() + PURGE_EVERY * random.random()
+
+    def acquire(self, ask: Ask) -> Grant | Busy:
+        def verb(alias: str, again: bool) -> Grant | Busy:
+            key = key_of(ask.name)
+            live: list[Row] = []
+            for _ in range(RACES):
+                # In this order: who is granted between the two is either counted or has changed the fence.
+                last, now = look(alias, key)
+                rows = rows_of(permits(alias).filter(key=key))
+                live = [row for row in rows if row.live]
+                mine = next((row for row in live if row.token == ask.token), None)
+                if mine is not None:
+                    kept = permits(alias).filter(token=ask.token, expires_at__gt=Now())
+                    if kept.update(expires_at=Now() + ask.ttl) or kept.exists():
+                        return Grant(mine.fence, ask.ttl)
+                elif len(live) >= ask.limit:
+                    return busy(live)
+                else:
+                    fence = max((last or 0) + 1, now * 1000)
+                    if admit(alias, key, ask, last, fence, [row.token for row in rows if not row.live]):
+                        return Grant(fence, ask.ttl)
+            return busy(live)
+
+        return self._session.run(verb, name=ask.name)
+
+    def release(self, name: str, token: str) -> Released:
+        def verb(alias: str, again: bool) -> Released:
+            mine = permits(alias).filter(token=token, key=key_of(name))
+            if mine.filter(expires_at__gt=Now()).delete()[0]:
+                return Released.RELEASED
+            return Released.GONE if mine.delete()[0] or not again else Released.RELEASED
+
+        outcome = self._session.run(verb, name=name)
+        if monotonic() >= self._next_purge:
+            self._next_purge = monotonic() + PURGE_EVERY * random.uniform(0.5, 1.5)
+            self.purge()
+        return outcome
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        def verb(alias: str, again: bool) -> bool:
+            held = permits(alias).filter(token=token, key=key_of(name), expires_at__gt=Now())
+            return held.update(expires_at=Now() + ttl, hold_until=Now() + hold) > 0 or held.exists()
+
+        return self._session.run(verb, name=name)
+
+    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+        renewed: set[str] = set()
+        for ttl, group in groupby(sorted(batch, key=_ttl), key=_ttl):
+            tokens = sorted({item.token for item in group})  # in one order: no deadlocks
+            for start in range(0, len(tokens), CHUNK):
+                renewed |= self._renew(tokens[start : start + CHUNK], ttl)
+        return [Kept.RENEWED if item.token in renewed else Kept.LOST for item in batch]
+
+    def _renew(self, tokens: list[str], ttl: int) -> set[str]:
+        def verb(alias: str, again: bool) -> set[str]:
+            held = permits(alias).filter(token__in=tokens, expires_at__gt=Now())
+            if held.update(expires_at=Now() + ttl) == len(tokens):
+                return set(tokens)
+            return set(held.values_list("token", flat=True))
+
+        return self._session.run(verb)
+
+    def members(self, name: str) -> list[Record]:
+        def verb(alias: str, again: bool) -> list[Row]:
+            return rows_of(permits(alias).filter(key=key_of(name), expires_at__gt=Now()))
+
+        return [row.record() for row in self._session.run(verb, name=name, write=False)]
+
+    def remove(self, name: str, token: str) -> Record | None:
+        def verb(alias: str, again: bool) -> Record | None:
+            mine = permits(alias).filter(token=token, key=key_of(name))
+            rows = rows_of(mine)
+            gone = mine.delete()[0]  # renewed or not meanwhile
+            return rows[0].record() if rows and rows[0].live and gone else None
+
+        return self._session.run(verb, name=name)
+
+    def names(self, limit: int = 1000) -> list[str]:
+        def verb(alias: str, again: bool) -> list[str]:
+            firsts = permits(alias).filter(expires_at__gt=Now()).values("key").annotate(one=Max("token"))
+            tokens = [row["one"] for row in firsts.order_by("key")[:limit]]
+            return [row.record().name for row in rows_of(permits(alias).filter(token__in=tokens))]
+
+        return self._session.run(verb, write=False)
+
+    def rest(self) -> None:
+        """Close this thread's connection to the permits' database, unless a transaction is open on it."""
+        self._session.rest()
+
+    def purge(self) -> int:
+        """Delete a few rows that nobody has needed for a day; how many. Runs now and then by itself."""
+
+        def verb(alias: str, again: bool) -> int:
+            lapsed = permits(alias).filter(expires_at__lt=Now() - KEPT_FOR).order_by("expires_at")
+            tokens = list(lapsed.values_list("token", flat=True)[:PURGE_AT_MOST])
+            idle = limiters(alias).filter(fence__lt=(Now() - KEPT_FOR) * 1000).order_by("fence")
+            keys = list(idle.values_list("key", flat=True)[:PURGE_AT_MOST])
+            deleted = 0
+            if tokens:
+                deleted += permits(alias).filter(token__in=tokens, expires_at__lt=Now() - KEPT_FOR).delete()[0]
+            if keys:  # one that is granted meanwhile has a greater fence; its permits are counted without it
+                deleted += limiters(alias).filter(key__in=keys, fence__lt=(Now() - KEPT_FOR) * 1000).delete()[0]
+            return deleted
+
+        return self._session.run(verb)
+
+
+def permits(alias: str) -> QuerySet[PermitRow]:
+    """All permits, in the database ``alias``."""
+    return PermitRow._base_manager.using(alias)
+
+
+def limiters(alias: str) -> QuerySet[LimiterRow]:
+    """All limiters, there."""
+    return LimiterRow._base_manager.using(alias)
+
+
+def rows_of(found: QuerySet[PermitRow]) -> list[Row]:
+    """Permits in the order in which they were granted."""
+    return [Row(*values) for values in found.order_by("fence").annotate(now=Now()).values_list(*FIELDS, "now")]
+
+
+def look(alias: str, key: str) -> tuple[int | None, int]:
+    """The fence of the limiter's last grant, and the database's time."""
+    found: dict[str, Any] = limiters(alias).filter(key=key).aggregate(last=Max("fence"), now=AggregateNow())
+    return found["last"], found["now"]
+
+
+def busy(live: list[Row]) -> Busy:
+    """What whoever is refused is told."""
+    first = min(live, key=lambda row: row.expires_at, default=None)
+    return Busy(None, 0) if first is None else Busy(first.record(), first.expires_at - first.now)
+
+
+def admit(alias: str, key: str, ask: Ask, last: int | None, fence: int, lapsed: list[str]) -> bool:
+    """Grant a permit, unless somebody was granted one since ``last`` was read."""
+    row = PermitRow(
+        token=ask.token,
+        key=key,
+        holder=json.dumps({**json_object(ask.holder), "name": ask.name}),
+        acquired_at=Now(),
+        hold_until=Now() + ask.hold,
+        expires_at=Now() + ask.ttl,
+        fence=fence,
+    )
+    try:
+        with transaction.atomic(using=alias):
+            if last is None:
+                limiters(alias).bulk_create([LimiterRow(key=key, fence=fence)])
+            elif not limiters(alias).filter(key=key, fence=last).update(fence=fence):
+                return False
+            if lapsed:
+                permits(alias).filter(token__in=lapsed, expires_at__lte=Now()).delete()
+            permits(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
+    except IntegrityError:
+        return False
+    return True
+
+
+def _ttl(item: Renewal) -> int:
+    return item.ttl

@@ -1,0 +1,79 @@
+-- Shared by the scripts of permits: put after _common.lua when they are loaded. Not a verb.
+--
+-- Members are tokens, scored by the expiry of their leases; beside them, by token, what _common.lua calls the value
+-- of a lock, with "fence" as the order of the grants. Nothing expires by itself while somebody may have a permit:
+-- what lapsed is dropped by whoever comes next.
+-- Entry of a queue: "<token> <channel> <claim ms> <hold ms> <holder json> <limit>", scored by arrival.
+-- KEYS of every script that grants: 1 members, 2 values, 3 fence counter, 4 queue, 5 limiters by their end
+-- The limiter's name is what its first key has after the last "#permits:", as the clients make it.
+
+local SPARE = 60000 -- ms that the keys outlive the last timeout
+
+local function bare()
+  return string.match(KEYS[1], '#permits:(.*)$')
+end
+
+local function drop(token)
+  redis.call('ZREM', KEYS[1], token)
+  redis.call('HDEL', KEYS[2], token)
+end
+
+local function lapse(now)
+  local gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 1000)
+  while gone[1] do
+    redis.call('ZREM', KEYS[1], unpack(gone))
+    redis.call('HDEL', KEYS[2], unpack(gone))
+    gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 1000)
+  end
+end
+
+-- Let the keys live for `hold` ms, at least; their expiry is only for what nobody asks for again.
+local function outlive(now, hold)
+  hold = tonumber(hold) + SPARE
+  if redis.call('PTTL', KEYS[1]) < hold then
+    redis.call('PEXPIRE', KEYS[1], hold)
+    redis.call('PEXPIRE', KEYS[2], hold)
+    redis.call('ZADD', KEYS[5], now + hold, bare())
+  end
+end
+
+local function admit(fence, now, token, ttl, hold, holder)
+  redis.call('ZADD', KEYS[1], now + ttl, token)
+  redis.call('HSET', KEYS[2], token, '{"token":"' .. token .. '","holder":' .. holder .. ',"at":' .. now ..
+    ',"fence":' .. string.format('%.0f', fence) .. ',"until":' .. (now + hold) .. '}')
+  outlive(now, hold)
+  if fence % 64 == 0 then redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now) end
+  return fence
+end
+
+-- Give free permits to the longest waiters that are still connected: short claims, which their first renewals make
+-- whole leases. Strictly in order: whoever is first holds up those behind, even if their limits are greater, unless
+-- it is dead, which is asked for a caller with a limit of `wanted`.
+-- Reply: the token of the caller if it is `self` and its turn, or nil.
+local function serve(self, wanted)
+  while true do
+    local head = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+    if not head[1] then return nil end
+    local token, channel, claim, hold, holder, limit = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*) (%d+)$')
+    local taken = redis.call('ZCARD', KEYS[1])
+    if taken >= tonumber(limit) then
+      if token == self or taken >= (wanted or 0) then return nil end
+      if redis.pcall('PUBLISH', channel, '- 0') ~= 0 then return nil end
+      redis.call('ZREM', KEYS[4], head[1])
+    elseif token == self then
+      redis.call('ZREM', KEYS[4], head[1])
+      return token
+    else
+      local now, t = clock()
+      local fence = tick(t)
+      local heard = redis.pcall('PUBLISH', channel, string.format('%s %.0f', token, fence))
+      if type(heard) ~= 'number' then return nil end -- may not publish: the waiters look by themselves
+      redis.call('ZREM', KEYS[4], head[1])
+      if heard > 0 then admit(fence, now, token, claim, hold, holder) end
+    end
+  end
+end
+
+local function forget_if_empty()
+  if redis.call('ZCARD', KEYS[1]) == 0 then redis.call('ZREM', KEYS[5], bare()) end
+end

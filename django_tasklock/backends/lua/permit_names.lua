@@ -1,0 +1,15 @@
+-- The limiters whose permits somebody may have.
+-- KEYS: 1 limiters by their end
+-- ARGV: 1 key of members up to the name, 2 how many at most
+-- Reply: their names
+local now = clock()
+local live = '(' .. string.format('%.0f', now)
+local found = {}
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], live, '+inf', 'LIMIT', 0, ARGV[2])) do
+  if redis.call('ZCOUNT', ARGV[1] .. name, live, '+inf') > 0 then
+    found[#found + 1] = name
+  else
+    redis.call('ZREM', KEYS[1], name)
+  end
+end
+return found

@@ -1,0 +1,13 @@
+-- Take a permit away from its member; the longest waiter gets it.
+-- KEYS: 1 to 5 as in every script that grants
+-- ARGV: 1 token
+-- Reply: nil when that token has none, else {ms left, value, now ms, waiting}
+local now = clock()
+lapse(now)
+local value = redis.call('HGET', KEYS[2], ARGV[1])
+if not value then return false end
+local reply = {redis.call('ZSCORE', KEYS[1], ARGV[1]) - now, value, now, redis.call('ZCARD', KEYS[4])}
+drop(ARGV[1])
+serve()
+forget_if_empty()
+return reply

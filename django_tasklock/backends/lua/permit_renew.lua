@@ -1,0 +1,17 @@
+-- Renew many leases, of any limiters; never brings a permit back that is gone.
+-- KEYS: the members of each permit's limiter
+-- ARGV: token and ttl ms of each permit in turn
+-- Reply: for each permit 1 renewed, 0 lost
+local now = clock()
+local reply = {}
+for i = 1, #KEYS do
+  local token, ttl = ARGV[2 * i - 1], ARGV[2 * i]
+  local expiry = redis.call('ZSCORE', KEYS[i], token)
+  if expiry and tonumber(expiry) > now then
+    redis.call('ZADD', KEYS[i], now + tonumber(ttl), token)
+    reply[i] = 1
+  else
+    reply[i] = 0
+  end
+end
+return reply

@@ -1,0 +1,165 @@
+"""Permits in Redis: one script per verb, one round trip, waiters asleep until one is handed to them.
+
+With the prefix ``task_lock:`` the members of ``transcode`` are the sorted set ``task_lock#permits:transcode``,
+tokens scored by the expiry of their leases; ``task_lock#permits-by:transcode`` is a hash of who they are,
+``task_lock#permits-queue:transcode`` who waits, and ``task_lock#permits`` the names of the limiters.
+
+Not one lock for each of N places: whoever looks for a free one would ask for up to N, nobody could wait
+for *any* of them in order, and another N would leave the upper ones in nobody's count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from django_tasklock.backends.base_permits import Permits
+from django_tasklock.backends.redis.layout import CLAIM, record
+from django_tasklock.backends.redis.waiter import RedisWaiter
+from django_tasklock.backends.redis.wire import bulk, load
+from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
+
+if TYPE_CHECKING:
+    from django_tasklock.backends.leases import Waiter
+    from django_tasklock.backends.redis import RedisBackend
+    from django_tasklock.backends.redis.aio import AsyncWires
+    from django_tasklock.backends.redis.layout import Layout
+    from django_tasklock.backends.redis.subscribers import Subscribers
+    from django_tasklock.backends.redis.wire import Wire
+
+__all__ = ["PermitLayout", "RedisPermits"]
+
+SHARED = "_permits"
+ACQUIRE = load("permit_acquire", 5, 5, SHARED)
+RELEASE = load("permit_release", 5, 1, SHARED)
+EXTEND = load("permit_extend", 5, 3, SHARED)
+REMOVE = load("permit_remove", 5, 1, SHARED)
+RENEW = load("permit_renew", 0, 0)
+MEMBERS = load("permit_members", 3, 0)
+NAMES = load("permit_names", 1, 2)
+
+CHUNK = 100  # permits a renewing script handles at once: Redis serves nobody else meanwhile
+
+
+class PermitLayout:
+    """Keys and packed arguments for one prefix."""
+
+    def __init__(self, layout: Layout) -> None:
+        root = layout.prefix.removesuffix(":") + "#permits"
+        self.members, self.holders, self.queue = f"{root}:", f"{root}-by:", f"{root}-queue:"
+        self.index = bulk(root)
+        self._fence = layout.fence
+        self.new_channel = layout.new_channel
+
+    def set(self, name: str) -> bytes:
+        """The key of a limiter's members."""
+        return bulk(self.members + name)
+
+    def keys(self, name: str) -> bytes:
+        """Those of every script that grants."""
+        return self.set(name) + bulk(self.holders + name) + self._fence + bulk(self.queue + name) + self.index
+
+    def ask(self, ask: Ask) -> bytes:
+        """Keys and arguments of ``permit_acquire.lua`` for somebody who does not wait."""
+        terms = bulk(ask.token) + bulk(ask.ttl) + bulk(ask.hold) + bulk(ask.holder) + bulk(ask.limit)
+        return self.keys(ask.name) + terms
+
+    def entry(self, ask: Ask, channel: str) -> bytes:
+        """What ``serve`` must know of a waiter."""
+        return bulk(f"{ask.token} {channel} {min(ask.ttl, CLAIM)} {ask.hold} {ask.holder} {ask.limit}")
+
+
+class RedisPermits(Permits):
+    """The permits of a ``RedisBackend``, on its connections."""
+
+    wakes = True
+    JOIN = load("permit_acquire", 5, 6, SHARED)
+    LEAVE = load("permit_release", 5, 2, SHARED)
+
+    def __init__(self, backend: RedisBackend) -> None:
+        self._backend = backend
+        self.layout = PermitLayout(backend.layout)
+
+    @property
+    def wire(self) -> Wire:
+        """The connections of this process's threads."""
+        return self._backend.wire
+
+    @property
+    def subscribers(self) -> Subscribers:
+        """The connections on which this process's threads wait."""
+        return self._backend.subscribers
+
+    @property
+    def aio(self) -> AsyncWires:
+        """Those of its event loops."""
+        return self._backend.aio
+
+    def acquire(self, ask: Ask) -> Grant | Busy:
+        return self.answer(ask, self.wire.call(ACQUIRE, self.layout.ask(ask))[0])
+
+    def answer(self, ask: Ask, reply: Any) -> Grant | Busy:
+        """What ``permit_acquire.lua`` said."""
+        if isinstance(reply, int):
+            return Grant(reply, ask.ttl)
+        left, value, now = reply
+        return Busy(None if value is None else record(ask.name, value, now, left, 0), left)
+
+    def release(self, name: str, token: str) -> Released:
+        return verdict(*self.wire.call(RELEASE, self.layout.keys(name) + bulk(token)))
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return bool(self.wire.call(EXTEND, self._extend(name, token, ttl, hold))[0])
+
+    def _extend(self, name: str, token: str, ttl: int, hold: int) -> bytes:
+        return self.layout.keys(name) + bulk(token) + bulk(ttl) + bulk(hold)
+
+    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+        kept: list[Kept] = []
+        for start in range(0, len(batch), CHUNK):
+            part = batch[start : start + CHUNK]
+            keys = b"".join(self.layout.set(item.name) for item in part)
+            arguments = b"".join(chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in part))
+            script = RENEW.sized(3 * len(part), len(part))
+            kept += [Kept.RENEWED if done else Kept.LOST for done in self.wire.call(script, keys + arguments)[0]]
+        return kept
+
+    def members(self, name: str) -> list[Record]:
+        return self._found(name, self.wire.call(MEMBERS, self._members(name))[0])
+
+    def _members(self, name: str) -> bytes:
+        return self.layout.set(name) + bulk(self.layout.holders + name) + bulk(self.layout.queue + name)
+
+    def _found(self, name: str, reply: list[Any]) -> list[Record]:
+        now, waiting, *flat = reply
+        found = [record(name, value, now, left, waiting) for left, value in zip(flat[::2], flat[1::2], strict=True)]
+        return sorted(found, key=lambda one: one.fence)
+
+    def remove(self, name: str, token: str) -> Record | None:
+        reply = self.wire.call(REMOVE, self.layout.keys(name) + bulk(token))[0]  # a token is good for one permit
+        return None if reply is None else record(name, reply[1], reply[2], reply[0], reply[3])
+
+    def names(self, limit: int = 1000) -> list[str]:
+        reply = self.wire.call(NAMES, self.layout.index + bulk(self.layout.members) + bulk(limit))[0]
+        return [name.decode() for name in reply]
+
+    def waiter(self, ask: Ask) -> Waiter:
+        return RedisWaiter(self, ask)
+
+    async def aacquire(self, ask: Ask) -> Grant | Busy:
+        return self.answer(ask, (await self.aio.call(ACQUIRE, self.layout.ask(ask)))[0])
+
+    async def arelease(self, name: str, token: str) -> Released:
+        return verdict(*await self.aio.call(RELEASE, self.layout.keys(name) + bulk(token)))
+
+    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return bool((await self.aio.call(EXTEND, self._extend(name, token, ttl, hold)))[0])
+
+    async def amembers(self, name: str) -> list[Record]:
+        return self._found(name, (await self.aio.call(MEMBERS, self._members(name)))[0])
+
+
+def verdict(had: int, doubt: bool) -> Released:
+    """What a release found. ``doubt``: an earlier sending of it may have done it."""
+    return Released.RELEASED if had or doubt else Released.GONE

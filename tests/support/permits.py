@@ -1,0 +1,71 @@
+"""What tests of concurrency limiters ask of their stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import redis
+
+from django_tasklock.types import Ask
+from tests.support import environment
+from tests.support.stores import clear, new_token
+
+__all__ = ["a_request", "clear_permits", "judge_permits", "lapse"]
+
+
+def a_request(
+    name: str, limit: int, token: str | None = None, *, ttl: int = 60_000, hold: int = 3_600_000, holder: str = "{}"
+) -> Ask:
+    """A request for a permit, by a new holder unless a token is given."""
+    return Ask(name, token or new_token(), ttl, hold, holder, limit=limit)
+
+
+def clear_permits(store: str) -> None:
+    """Lose all permits of a store, and its locks too where they lie together."""
+    if store == "database":
+        from django_tasklock.models import LimiterRow, PermitRow
+
+        PermitRow.objects.all().delete()
+        LimiterRow.objects.all().delete()
+    else:
+        clear(store)
+
+
+def judge_permits(lines: Iterable[str], limit: int) -> tuple[int, list[str]]:
+    """The most that were inside at once, and what is wrong with a log of ``enters <who>`` and ``leaves <who>``."""
+    inside: set[str] = set()
+    most, wrong = 0, []
+    for number, line in enumerate(lines):
+        what, who = line.split()
+        if what == "enters":
+            if who in inside:
+                wrong.append(f"line {number}: {who} enters twice")
+            inside.add(who)
+            if len(inside) > limit:
+                wrong.append(f"line {number}: {len(inside)} inside")
+        elif who not in inside:
+            wrong.append(f"line {number}: {who} leaves from outside")
+        else:
+            inside.remove(who)
+        most = max(most, len(inside))
+    wrong += [f"{who} never left" for who in sorted(inside)]
+    return most, wrong
+
+
+def lapse(store: str, permits: Any, name: str, token: str) -> None:
+    """What the end of a lease does, without the wait for it."""
+    if store == "redis":
+        key = permits.layout.members + name
+        with redis.Redis.from_url(os.environ[environment.REDIS]) as client:
+            client.zadd(key, {token: 1}, xx=True)
+    elif store == "database":
+        from django_tasklock.models import PermitRow
+
+        PermitRow.objects.filter(token=token).update(expires_at=1)
+    else:
+        from django_tasklock.backends.memory.store import store as memory
+
+        with memory.mutex:
+            memory.permits[name][token].expires = 1

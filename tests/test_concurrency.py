@@ -1,0 +1,459 @@
+"""``ConcurrencyLimiter``: what one process sees of it, on every store that has permits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connections
+
+from django_tasklock import (
+    ConcurrencyLimiter,
+    LockLost,
+    TaskLock,
+    TaskLockAcquireError,
+    TaskLockError,
+    current_limiter,
+    current_lock,
+    metrics,
+    signals,
+)
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.memory import advance
+from django_tasklock.exceptions import RateLimitExceeded
+from django_tasklock.heartbeat import heartbeat
+from django_tasklock.limits import RateLimiter
+from django_tasklock.types import Released, fingerprint
+from tests.support.permits import clear_permits
+from tests.support.stores import eventually, stores
+from tests.support.twins import TWINS, call
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+
+BACKENDS = {
+    "redis": "django_tasklock.backends.redis.RedisBackend",
+    "database": "django_tasklock.backends.database.DatabaseBackend",
+    "memory": "django_tasklock.backends.memory.MemoryBackend",
+    "cache": "django_tasklock.backends.cache.CacheBackend",
+}
+
+
+@pytest.fixture(params=stores("redis", "database", "memory"))
+def store(request: Any, settings: Any) -> str:
+    """The name of the store that limiters use in this test."""
+    settings.TASKLOCK = {**settings.TASKLOCK, "BACKEND": BACKENDS[request.param], "ON_UNAVAILABLE": "raise"}
+    clear_permits(request.param)
+    return str(request.param)
+
+
+redis_only = pytest.mark.parametrize("store", stores("redis"), indirect=True)
+memory_only = pytest.mark.parametrize("store", stores("memory"), indirect=True)
+
+
+@contextmanager
+def elsewhere() -> Iterator[Callable[..., Any]]:
+    """``run(function, ...)`` runs it in another thread, always the same one, and waits for it."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda function, *args: pool.submit(function, *args).result(30)
+        pool.submit(connections.close_all).result(30)
+
+
+@contextmanager
+def heard(signal: Any) -> Iterator[list[dict[str, Any]]]:
+    """What the signal says meanwhile."""
+    said: list[dict[str, Any]] = []
+
+    def listen(sender: str, **details: Any) -> None:
+        said.append({"name": sender, **details})
+
+    signal.connect(listen)
+    try:
+        yield said
+    finally:
+        signal.disconnect(listen)
+
+
+class TestPermits:
+    @TWINS
+    def test_as_many_as_the_limit_have_one_at_once(self, store, way):
+        limiters = [ConcurrencyLimiter("transcode", 3) for _ in range(4)]
+        with elsewhere() as one, elsewhere() as two, elsewhere() as three:
+            for limiter, run in zip(limiters, (one, two, three), strict=False):
+                assert run(limiter.acquire)
+            assert call(way, limiters[3], "acquire", blocking=False) is False
+            assert isinstance(limiters[3].conflict, TaskLockAcquireError)
+            assert two(limiters[1].release) is Released.RELEASED
+            assert limiters[3].acquire(blocking=False) is True
+            assert [member.fingerprint for member in limiters[0].members()][-1] == fingerprint(limiters[3].token)
+            assert limiters[3].release() is Released.RELEASED
+            one(limiters[0].release)
+            three(limiters[2].release)
+        assert limiters[0].members() == []
+
+    def test_a_with_block_waits_for_its_turn_and_no_more_than_the_limit_are_inside(self, store):
+        limiter = ConcurrencyLimiter("transcode", 3, blocking_timeout=30)
+        inside, most, mutex = 0, 0, threading.Lock()
+        full = threading.Barrier(3)
+
+        def work(number: int) -> None:
+            nonlocal inside, most
+            with limiter:
+                with mutex:
+                    inside += 1
+                    most = max(most, inside)
+                full.wait(30)  # the body goes on only when three are in it
+                with mutex:
+                    inside -= 1
+            connections.close_all()
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(work, range(6)))
+        assert most == 3
+        assert limiter.info().used == 0
+
+    @TWINS
+    def test_one_that_is_not_free_in_time_says_who_has_one(self, store, way):
+        limiter = ConcurrencyLimiter("transcode", 1, blocking_timeout=0.05)
+        with elsewhere() as run:
+            run(limiter.acquire)
+            assert call(way, limiter, "acquire") is False
+            with pytest.raises(TaskLockAcquireError, match=r"limiter 'transcode': none of 1 permits is free; one is"):
+                limiter.__enter__()
+            error = limiter.conflict
+            assert error is not None
+            assert error.name == "transcode"
+            assert error.holder == limiter.members()[0].holder
+            assert 3500 < error.time_left <= 3600
+            run(limiter.release)
+
+    def test_a_permit_is_its_owners_and_released_twice_gives_nobody_elses_back(self, store):
+        """Gold standard 8.4: one object shared by many threads, each of which may only release its own."""
+        limiter = ConcurrencyLimiter("transcode", 2)
+        with elsewhere() as one, elsewhere() as two, elsewhere() as three:
+            one(limiter.acquire)
+            two(limiter.acquire)
+            assert one(limiter.release) is Released.RELEASED
+            for run in (one, three):
+                with pytest.raises(TaskLockError, match="limiter 'transcode' is not held through this object"):
+                    run(limiter.release)
+            assert two(lambda: limiter.held)
+            assert len(limiter.members()) == 1
+            assert three(lambda: limiter.acquire(blocking=False))
+            assert not one(lambda: limiter.acquire(blocking=False))
+            assert two(limiter.release) is Released.RELEASED
+            assert three(limiter.release) is Released.RELEASED
+
+    @TWINS
+    def test_a_nested_call_goes_on_with_the_permit_of_its_thread(self, store, way):
+        """It would wait for itself for ever."""
+
+        def nest() -> list[int]:
+            used = []
+            with ConcurrencyLimiter("transcode", 1), ConcurrencyLimiter("transcode", 1) as inner:
+                used.append(inner.info().used)
+            used.append(inner.info().used)
+            return used
+
+        async def anest() -> list[int]:
+            used = []
+            async with ConcurrencyLimiter("transcode", 1):
+                async with ConcurrencyLimiter("transcode", 1) as inner:
+                    used.append((await inner.ainfo()).used)
+                used.append((await inner.ainfo()).used)
+            return [*used[:1], (await inner.ainfo()).used]
+
+        assert (nest() if way == "sync" else async_to_sync(anest)()) == [1, 0]
+
+    def test_a_limiter_and_a_lock_of_one_name_are_two_things(self, store):
+        with TaskLock("transcode") as lock, ConcurrencyLimiter("transcode", 1) as limiter:
+            assert lock.held
+            assert limiter.held
+            assert current_lock() is lock
+            assert current_limiter() is limiter
+            assert lock.token != limiter.token
+        assert current_limiter() is None
+        assert not lock.taken
+        assert not limiter.taken
+
+    def test_the_limit_of_each_caller_counts(self, store):
+        with elsewhere() as one, elsewhere() as two:
+            one(ConcurrencyLimiter("transcode", 2).acquire)
+            two(ConcurrencyLimiter("transcode", 2).acquire)
+            assert not ConcurrencyLimiter("transcode", 1).acquire(blocking=False)
+            assert not ConcurrencyLimiter("transcode", 2).acquire(blocking=False)
+            grown = ConcurrencyLimiter("transcode", 3)
+            assert grown.acquire(blocking=False)
+            assert (grown.info().used, grown.info().free, ConcurrencyLimiter("transcode", 1).info().free) == (3, 0, 0)
+            grown.release()
+
+    def test_the_prefix_is_not_part_of_the_name(self, store):
+        with ConcurrencyLimiter("task_lock:transcode", 1):
+            assert ConcurrencyLimiter("transcode", 1).info().used == 1
+
+    @pytest.mark.parametrize("limit", [0, -1, True, 2.0, "3", None, 10_001])
+    def test_a_limit_that_is_none_is_refused(self, limit):
+        with pytest.raises(TaskLockError, match="a limit must be a whole number from 1 to 10000"):
+            ConcurrencyLimiter("transcode", limit)
+
+    def test_a_cache_is_refused(self, settings):
+        settings.TASKLOCK = {"BACKEND": BACKENDS["cache"], "LOCATION": "default"}
+        with pytest.raises(TaskLockError, match="CacheBackend has no permits"):
+            ConcurrencyLimiter("transcode", 3).acquire()
+
+
+class TestAsync:
+    def test_tasks_share_one_object_and_stay_below_the_limit(self, store):
+        async def main() -> int:
+            limiter = ConcurrencyLimiter("search", 3, blocking_timeout=30)
+            inside = most = 0
+            full = asyncio.Barrier(3)
+
+            async def work() -> None:
+                nonlocal inside, most
+                async with limiter:
+                    inside += 1
+                    most = max(most, inside)
+                    assert (await limiter.ainfo()).used <= 3
+                    await asyncio.wait_for(full.wait(), 30)
+                    inside -= 1
+
+            await asyncio.gather(*(work() for _ in range(12)))
+            assert (await limiter.ainfo()).used == 0
+            return most
+
+        assert async_to_sync(main)() == 3
+
+    def test_acquisitions_that_are_cancelled_at_any_point_leave_nothing(self, store):
+        number = 60 if store != "database" else 10
+
+        async def main() -> None:
+            limiter = ConcurrencyLimiter("search", 2, blocking_timeout=30)
+
+            async def work() -> None:
+                async with limiter:
+                    await asyncio.sleep(0.001)
+
+            tasks = [asyncio.ensure_future(work()) for _ in range(number)]
+            for index, task in enumerate(tasks):
+                await asyncio.sleep(0.0003 * (index % 5))
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert any(isinstance(end, asyncio.CancelledError) for end in ended)
+            assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ended)
+
+        async_to_sync(main)()
+        limiter = ConcurrencyLimiter("search", 2)
+        eventually(lambda: limiter.info().used == 0)
+        eventually(lambda: not heartbeat.errands.leftovers)
+
+
+class TestLosing:
+    def test_a_member_that_is_removed_is_told_and_its_place_is_free_at_once(self, store):
+        """Gold standard 8.43. The others keep theirs."""
+        told: list[str] = []
+        mine = ConcurrencyLimiter("transcode", 2, lease=0.9, on_lost=told.append)
+        with elsewhere() as run, heard(signals.lock_forced) as forced, heard(signals.lock_lost) as lost, mine:
+            other = ConcurrencyLimiter("transcode", 2)
+            run(other.acquire)
+            members = other.members()
+            assert [member.fingerprint for member in members] == [fingerprint(mine.token), members[1].fingerprint]
+            removed = other.remove(fingerprint(mine.token))
+            assert removed is not None
+            assert removed.fingerprint == fingerprint(mine.token)
+            assert other.remove(fingerprint(mine.token)) is None
+            assert [one["info"] for one in forced] == [removed]
+            assert [member.fingerprint for member in other.members()] == [members[1].fingerprint]
+            with pytest.raises(LockLost, match="limiter 'transcode' is lost"):
+                mine.ensure_held()
+            eventually(lambda: told)
+            assert [one["lock"] for one in lost] == [mine]
+            assert mine.lost
+            assert run(lambda: other.held)
+            run(other.release)
+
+    @TWINS
+    def test_ensure_held_asks_the_store(self, store, way):
+        limiter = ConcurrencyLimiter("transcode", 1)
+
+        async def body() -> None:
+            async with limiter:
+                await limiter.aensure_held()
+                await sync_to_async(limiter.remove)((await limiter.ainfo()).members[0].fingerprint)
+                limiter._find().looked = 0
+                with pytest.raises(LockLost):
+                    await limiter.aensure_held()
+
+        if way == "async":
+            async_to_sync(body)()
+            return
+        with limiter:
+            limiter.ensure_held()
+            limiter.remove(limiter.members()[0].fingerprint)
+            limiter._find().looked = 0
+            with pytest.raises(LockLost):
+                limiter.ensure_held()
+
+    def test_a_nested_call_after_the_permit_was_lost_takes_another_and_all_blocks_are_left_well(self, store):
+        limiter = ConcurrencyLimiter("transcode", 1)
+        with limiter:
+            first = limiter.token
+            limiter.remove(fingerprint(first))
+            limiter._find().looked = 0
+            with pytest.raises(LockLost):
+                limiter.ensure_held()
+            with limiter:
+                assert limiter.held
+                assert limiter.token != first
+            assert limiter.held
+            assert limiter.info().used == 1
+        assert not limiter.taken
+        assert limiter.info().used == 0
+
+    def test_the_heartbeat_keeps_many_for_longer_than_their_leases(self, store):
+        limiters = [ConcurrencyLimiter(f"limiter:{number % 3}", 100, lease=0.9) for number in range(12)]
+        renewed: list[int] = []
+        permits = get_backend().permits
+        renew = permits.renew
+        permits.renew = lambda batch: renewed.append(len(batch)) or renew(batch)  # type: ignore[method-assign]
+        with ThreadPoolExecutor(12) as pool:
+            barrier = threading.Barrier(12)
+
+            def take(limiter: ConcurrencyLimiter) -> None:
+                limiter.acquire()
+                barrier.wait(30)  # each in a thread of its own
+                connections.close_all()
+
+            list(pool.map(take, limiters))
+            tokens = {
+                member.fingerprint
+                for number in range(3)
+                for member in ConcurrencyLimiter(f"limiter:{number}", 1).members()
+            }
+            assert len(tokens) == 12
+            ends = min(member.ttl for member in limiters[0].members())
+            eventually(lambda: len(renewed) >= 6)  # two leases at the least: each is renewed at its third
+            left = [member for number in range(3) for member in ConcurrencyLimiter(f"limiter:{number}", 1).members()]
+            assert {member.fingerprint for member in left} == tokens
+            assert ends <= 0.9
+        assert max(renewed) >= 6, "not in batches"
+        for limiter in limiters:
+            heartbeat.forget(limiter._last)
+
+    @memory_only
+    def test_a_timeout_ends_a_permit_whatever_the_heartbeat_does(self, store):
+        limiter = ConcurrencyLimiter("transcode", 1, timeout=10, lease=5)
+        with limiter:
+            advance(11)
+            assert limiter.info().used == 0
+            with elsewhere() as run:
+                assert run(lambda: ConcurrencyLimiter("transcode", 1).acquire(blocking=False))
+
+    def test_without_a_heartbeat_it_lives_for_its_timeout(self, store):
+        limiter = ConcurrencyLimiter("transcode", 1, timeout=0.15, lease=None)
+        assert limiter.acquire()
+        assert limiter._find().token not in heartbeat._held
+        eventually(lambda: limiter.info().used == 0)
+        assert limiter.lost
+        assert limiter.release() is Released.GONE
+
+    @TWINS
+    def test_extending_begins_the_timeout_anew(self, store, way):
+        limiter = ConcurrencyLimiter("transcode", 1, timeout=100)
+
+        async def body() -> None:
+            async with limiter:
+                assert await limiter.aextend(1000)
+                assert (await limiter.ainfo()).members[0].time_left > 900
+
+        if way == "async":
+            async_to_sync(body)()
+            return
+        with limiter:
+            assert limiter.extend(1000)
+            assert limiter.members()[0].time_left > 900
+
+
+class TestTelling:
+    def test_info_is_for_people(self, store):
+        with ConcurrencyLimiter("transcode", 3) as limiter:
+            info = limiter.info()
+            [member] = info.members
+            assert (info.name, info.limit, info.used, info.free, info.waiting) == ("transcode", 3, 1, 2, 0)
+            assert limiter.token not in repr(info)
+            assert member.fingerprint == fingerprint(limiter.token)
+            assert 50 < member.ttl <= 60
+            assert 3500 < member.time_left <= 3600
+            assert str(limiter) == "<ConcurrencyLimiter 'transcode' held>"
+
+    @redis_only
+    def test_signals_counts_and_log_lines_are_those_of_locks_and_say_limiter(self, store, caplog):
+        caplog.set_level(logging.INFO, "django_tasklock")
+        metrics.install()
+        before = metrics.snapshot()
+        with heard(signals.lock_acquired) as acquired, heard(signals.lock_released) as released:
+            limiter = ConcurrencyLimiter("transcode", 1)
+            with limiter:
+                limiter.remove(limiter.members()[0].fingerprint)
+            assert [one["lock"] for one in acquired] == [limiter]
+            assert [one["outcome"] for one in released] == [Released.GONE]
+        assert metrics.snapshot()["forced"] == before["forced"] + 1
+        lines = [record.getMessage() for record in caplog.records]
+        assert any(line.startswith("limiter 'transcode' was released by force") for line in lines)
+        assert any(line.startswith("limiter 'transcode' was no longer ours when it was released") for line in lines)
+        assert not any(line.startswith("lock ") for line in lines)
+
+    @redis_only
+    def test_who_waits_is_counted(self, store):
+        limiter = ConcurrencyLimiter("transcode", 1)
+        with elsewhere() as run:
+            run(limiter.acquire)
+            thread = threading.Thread(target=lambda: (limiter.acquire(), limiter.release()))
+            thread.start()
+            eventually(lambda: limiter.info().waiting == 1)
+            run(limiter.release)
+            thread.join(10)
+        assert limiter.info().waiting == 0
+
+
+@redis_only
+class TestTogetherWithARate:
+    """The semaphore of three and the rate of source 003: the permit outside, the rate inside."""
+
+    def test_a_rate_that_is_refused_gives_the_permit_back(self, store, name):
+        rate = RateLimiter(f"{name}:rate", "2/m")
+        searches = ConcurrencyLimiter(name, 3)
+        for _ in range(2):
+            with searches:
+                rate.acquire(timeout=0.1)
+        with pytest.raises(RateLimitExceeded), searches:
+            assert searches.info().used == 1
+            rate.acquire(timeout=0.1)
+        assert searches.info().used == 0
+
+    def test_coroutines_take_both(self, store, name):
+        async def main() -> int:
+            rate = RateLimiter(f"{name}:rate", "100/s")
+            searches = ConcurrencyLimiter(name, 3, blocking_timeout=30)
+            inside = most = 0
+
+            async def search() -> None:
+                nonlocal inside, most
+                async with searches:
+                    await rate.aacquire(timeout=30)
+                    inside += 1
+                    most = max(most, inside)
+                    await asyncio.sleep(0.002)
+                    inside -= 1
+
+            await asyncio.gather(*(search() for _ in range(12)))
+            return most
+
+        assert async_to_sync(main)() <= 3
+        assert ConcurrencyLimiter(name, 3).info().used == 0

@@ -1,0 +1,251 @@
+"""Tasks and functions with a limiter: what each word does with what finds no permit free."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+import pytest
+from celery import chord, group
+
+from django_tasklock import (
+    ConcurrencyLimiter,
+    TaskLockAcquireError,
+    TaskLockError,
+    concurrency_limited,
+    current_limiter,
+    task_lock,
+)
+from django_tasklock.celery import permitted
+from tests.support.celery_site import limited_tasks
+from tests.support.celery_site.journal import most_at_once
+from tests.support.endings import revoke
+from tests.support.stores import eventually
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.redis_fixtures"]
+pytestmark = [pytest.mark.redis]
+SITE_TASKS = ["tests.support.celery_site.limited_tasks", "tests.support.celery_site.redelivery_tasks"]
+
+
+@pytest.fixture
+def single(celery_site):
+    """A site whose limiter ``single`` is taken by task ``a`` until ``celery_site.gate_of_a`` opens."""
+    celery_site.worker(concurrency=3)
+    celery_site.gate_of_a = celery_site.gate()
+    celery_site.first = celery_site.publish("limited_skip", "a", until=celery_site.gate_of_a)
+    celery_site.started("a")
+    return celery_site
+
+
+class TestWords:
+    def test_tasks_come_again_until_they_have_a_permit_and_are_never_more_than_the_limit(self, celery_site):
+        """By default; with ``max_retries=0``, so no retry of the task is spent."""
+        celery_site.worker(concurrency=4)
+        results = [celery_site.publish("limited", f"k{number}", 0.1) for number in range(8)]
+        assert [celery_site.outcome(result)[0] for result in results] == ["SUCCESS"] * 8
+        assert most_at_once(celery_site.events()) == 2
+        assert len(celery_site.events("start")) == 8
+        assert ConcurrencyLimiter("transcode", 2).info().used == 0
+
+    def test_one_that_is_refused_leaves_the_worker_to_others(self, celery_site):
+        """Gold standard 8.26: no slot is held by what waits."""
+        celery_site.worker(concurrency=1)
+        with ConcurrencyLimiter("transcode", 1):
+            other = ConcurrencyLimiter("transcode", 2)
+            assert other.info().used == 1
+        limiter = ConcurrencyLimiter("paired", 1)
+        limiter.acquire()
+        waits = celery_site.publish("both_limited", "waits")
+        assert celery_site.outcome(celery_site.publish("hold", "free"))[0] == "SUCCESS"
+        assert not celery_site.events("start", key="waits")
+        limiter.release()
+        assert celery_site.outcome(waits)[0] == "SUCCESS"
+
+    def test_what_does_not_wait(self, single):
+        """One after the other, while the only permit is taken."""
+        from tests.support.celery_site.redelivery_tasks import collect
+
+        state, value = single.outcome(single.publish("limited_skip", "b"))
+        assert state == "SUCCESS"
+        assert (value["status"], value["reason"], value["name"]) == ("skipped", "limit_reached", "single")
+        assert single.first.id in value["holder"]
+
+        state, error = single.outcome(single.publish("limited_raise", "b"))
+        assert state == "FAILURE"
+        assert "none of 1 permits is free" in str(error)
+
+        # Inside of another task the message is not the function's to put aside.
+        state, error = single.outcome(single.publish("inside_limited", "b"))
+        assert state == "FAILURE"
+        assert "none of 1 permits" in str(error)
+
+        # A member of a chord without a result would leave the others waiting, so a rejection is a skip there.
+        task = limited_tasks.limited_reject
+        state, value = single.outcome(chord(group(task.s("b"), task.s("c")), collect.s(key="c"))())
+        assert state == "SUCCESS"
+        assert str(value).count("limit_reached") == 2
+
+        rejected = single.publish("limited_reject", "b")
+        single.wait_until(lambda: rejected.id in {event.task_id for event in single.events("conflict", "reject")})
+        assert single.waiting() == 0
+        assert not single.events("start", key="b")
+
+    def test_wait(self, single):
+        result = single.publish("limited_wait", "b")
+        eventually(lambda: ConcurrencyLimiter("single", 1).info().waiting == 1)
+        single.gate_of_a.open()
+        assert single.outcome(result)[0] == "SUCCESS"
+        assert most_at_once(single.events()) == 1
+
+
+class TestTogether:
+    @pytest.mark.database
+    def test_a_claim_is_given_back_while_its_task_waits_for_a_permit(self, single):
+        video = Video.objects.create()
+        result = single.publish("guarded_limited", video.pk)
+        single.wait_until(lambda: "is busy, again in" in "".join(worker.log() for worker in single.workers), 20)
+        video.refresh_from_db()
+        assert video.status != "failed"
+        assert not single.events("start", key=str(video.pk))
+        single.gate_of_a.open()
+        assert single.outcome(result)[0] == "SUCCESS"
+        video.refresh_from_db()
+        assert video.status == "ready"
+
+    def test_a_lock_that_a_retry_keeps_is_found_again(self, single):
+        result = single.publish("limited_once", "b")
+        single.wait_until(lambda: single.lock("once:b") is not None)
+        single.gate_of_a.open()
+        assert single.outcome(result)[0] == "SUCCESS"
+        single.wait_until(lambda: single.lock("once:b") is None)
+
+    def test_permits_of_children_that_are_killed(self, celery_site):
+        """With a lease of an hour: the main process frees it, as the lock beside it, or the message that comes back."""
+        celery_site.configure(lease=3600, visibility_timeout=1)
+        worker = celery_site.worker(concurrency=2)
+        gate, limiter = celery_site.gate(), ConcurrencyLimiter("paired", 1)
+        back = celery_site.publish("limited_skip", "back", until=gate)
+        gone = celery_site.publish("both_limited", "gone", until=gate)
+        for key in ("back", "gone"):
+            worker.kill_one(celery_site.started(key).pid)
+        assert limiter.info().used == 1
+        assert celery_site.outcome(gone)[0] == "FAILURE"
+        celery_site.wait_until(lambda: limiter.info().used == 0)
+        celery_site.wait_until(lambda: celery_site.lock("hold:gone") is None)
+        revoked = celery_site.publish("both_limited", "revoked", until=gate)
+        celery_site.started("revoked")
+        revoke(celery_site, worker, revoked.id, terminate=True, signal="KILL")
+        celery_site.wait_until(lambda: limiter.info().used == 0)
+        gate.open()
+        assert celery_site.outcome(back) == ("SUCCESS", {"status": "success", "key": "back"})
+        assert ConcurrencyLimiter("single", 1).info().used == 0
+
+
+class TestFunctions:
+    def test_a_function_waits_by_default_and_knows_its_limiter(self, name):
+        @concurrency_limited(name + ":{site}", 1)
+        def work(site, depth=0):
+            limiter = current_limiter()
+            assert limiter is not None
+            assert limiter.held
+            assert work.limiter.info(site=site).used == 1
+            return work(site, depth + 1) if depth < 2 else limiter.name
+
+        assert work.limiter.name(site="a") == f"{name}:a"
+        assert work("a") == f"{name}:a"
+        assert work.limiter.info(site="a").used == 0
+        assert list(inspect.signature(work).parameters) == ["site", "depth"]
+        assert current_limiter() is None
+
+    def test_coroutines_too(self, name):
+        inside = most = 0
+
+        @concurrency_limited(name, 2)
+        async def work():
+            nonlocal inside, most
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.005)
+            inside -= 1
+
+        async def main():
+            await asyncio.gather(*(work() for _ in range(8)))
+
+        asyncio.run(main())
+        assert most == 2
+
+    @pytest.mark.parametrize("word", ["raise", "retry", "reject"])
+    def test_other_words_raise_where_there_is_no_message(self, name, word):
+        @concurrency_limited(name, 1, on_conflict=word)
+        async def work():
+            raise AssertionError
+
+        with ConcurrencyLimiter(name, 1), pytest.raises(TaskLockAcquireError):
+            asyncio.run(work())
+
+    def test_skip_and_a_wait_that_is_over(self, name):
+        @concurrency_limited(name, 1, on_conflict="skip")
+        async def skips():
+            raise AssertionError
+
+        @concurrency_limited(name, 1, blocking_timeout=0.02)
+        async def waits():
+            raise AssertionError
+
+        with ConcurrencyLimiter(name, 1):
+            assert asyncio.run(skips())["reason"] == "limit_reached"
+            with pytest.raises(TaskLockAcquireError):
+                asyncio.run(waits())
+
+    def test_an_eager_task_waits(self, name):
+        from celery import Celery
+
+        app = Celery("eager", set_as_current=False)
+        app.conf.task_always_eager = True
+
+        @app.task
+        @concurrency_limited(name, 1)
+        def work():
+            return ConcurrencyLimiter(name, 1).info().used
+
+        assert work.delay().get() == 1
+
+    def test_the_permit_goes_with_the_body_that_raises(self, name):
+        @concurrency_limited(name, 1)
+        @task_lock(name)
+        def work():
+            raise ZeroDivisionError
+
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                work()
+        assert work.limiter.info().used == 0
+        assert not work.lock.is_locked()
+
+    @pytest.mark.parametrize("word", ["queue", "coalesce"])
+    def test_words_for_locks_are_refused_at_decoration(self, word):
+        with pytest.raises(TaskLockError, match=rf"on_conflict='{word}' is for locks: .* use 'retry'"):
+            concurrency_limited("x", 3, on_conflict=word)
+
+    @pytest.mark.parametrize(
+        ("options", "what"),
+        [
+            ({"on_conflict": "explode"}, "on_conflict must be one of 'skip', 'raise', 'wait', 'retry', 'reject'"),
+            ({"on_conflict": "skip", "blocking_timeout": 3}, "blocking_timeout goes with on_conflict='wait'"),
+            ({"blocking_timeout": 0}, "blocking_timeout must be a positive number"),
+            ({"limit": 0}, "a limit must be a whole number"),
+            ({"lease": 99, "timeout": 9}, "lease .99. of limiter|lease"),
+            ({"on_unavailable": "wait"}, "on_unavailable must be"),
+        ],
+    )
+    def test_what_cannot_work_is_refused_at_decoration(self, options, what):
+        limit = options.pop("limit", 3)
+        with pytest.raises(TaskLockError, match=what):
+            concurrency_limited("x", limit, **options)(lambda: None)
+
+
+def test_the_pause_of_a_task_grows_to_half_a_minute_and_no_further():
+    pauses = [min(permitted.FIRST * 2.0**waits, permitted.LONGEST) for waits in range(20)]
+    assert pauses[:6] == [1, 2, 4, 8, 16, 30]
+    assert max(pauses) == 30
