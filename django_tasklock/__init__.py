@@ -7,11 +7,14 @@ Django is still loading its apps.
 from __future__ import annotations
 
 from django_tasklock.claims import Claim
+from django_tasklock.concurrency import ConcurrencyLimiter, current_limiter
+from django_tasklock.connections import arelease_connections, release_connections, released_connections
 from django_tasklock.decorators import model_lock, task_lock
 from django_tasklock.exceptions import (
     BackendUnavailable,
     GuardRejected,
     LockLost,
+    RateLimitExceeded,
     ReleaseAsked,
     StaleClaim,
     TaskLockAcquireError,
@@ -30,17 +33,24 @@ from django_tasklock.functions import (
     task_lock_context,
 )
 from django_tasklock.guards import StateGuard, current_claim
+from django_tasklock.limited import rate_limited
+from django_tasklock.limits import RateLimiter
 from django_tasklock.locks import TaskLock, current_lock
-from django_tasklock.types import LockInfo, Released
+from django_tasklock.permitted import concurrency_limited
+from django_tasklock.types import LimiterInfo, LockInfo, Released
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BackendUnavailable",
     "Claim",
+    "ConcurrencyLimiter",
     "GuardRejected",
+    "LimiterInfo",
     "LockInfo",
     "LockLost",
+    "RateLimitExceeded",
+    "RateLimiter",
     "ReleaseAsked",
     "Released",
     "StaleClaim",
@@ -49,7 +59,10 @@ __all__ = [
     "TaskLockAcquireError",
     "TaskLockError",
     "acquire_task_lock",
+    "arelease_connections",
+    "concurrency_limited",
     "current_claim",
+    "current_limiter",
     "current_lock",
     "extend_task_lock",
     "force_release_task_lock",
@@ -59,7 +72,10 @@ __all__ = [
     "is_task_locked",
     "list_all_task_locks",
     "model_lock",
+    "rate_limited",
+    "release_connections",
     "release_task_lock",
+    "released_connections",
     "task_lock",
     "task_lock_context",
 ]

@@ -19,6 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.rate_options import rate_problems
 
 __all__ = [
     "DEFAULT",
@@ -82,6 +83,8 @@ class Settings:
     LEASE: Duration = 60
     ON_CONFLICT: OnConflict = "skip"
     ON_UNAVAILABLE: OnUnavailable = "run"
+    RATE_LIMITS: Mapping[str, Any] = field(default_factory=dict)
+    """Name to rate, ``{"tavily": "100/m"}``, or to a dict of the options of ``RateLimiter``, the rate under "rates"."""
     API_KEYS: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Name to secret: who may use the REST API without a user. None: nobody."""
     API_KEY_IN_QUERY: bool = False
@@ -111,6 +114,8 @@ def problems(given: object) -> list[tuple[str, str]]:
             continue
         if key == "API_KEYS":
             found += _keys(value)
+        elif key == "RATE_LIMITS":
+            found += rate_problems(value)
         elif wrong := _wrong(key, value):
             found.append((f"TASKLOCK[{key!r}] {wrong}, not {value!r}.", f"Its default is {getattr(_DEFAULTS, key)!r}."))
     if not found and "LEASE" in given:

@@ -6,7 +6,6 @@ For functions and coroutine functions, tasks or not; put them *below* ``@shared_
 from __future__ import annotations
 
 import functools
-import inspect
 import weakref
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
@@ -17,15 +16,14 @@ from django.db.models import Model
 
 from django_tasklock.conf import (
     DEFAULT,
-    WORDS,
     Duration,
     Lease,
     OnConflict,
     OnUnavailable,
     get_settings,
-    milliseconds,
     spans,
 )
+from django_tasklock.decoration import check_conflict, check_release, is_async, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards import StateGuard
 from django_tasklock.locks import TaskLock
@@ -85,6 +83,7 @@ def task_lock(
     reentrant: bool = False,
     on_unavailable: OnUnavailable | None = None,
     queue_limit: int | None = None,
+    release_connections: bool | None = None,
 ) -> Callable[[F], F]:
     """Run the decorated function once at a time per name.
 
@@ -95,10 +94,14 @@ def task_lock(
     also ``"retry"``, ``"reject"``, ``"queue"`` (at most ``queue_limit`` wait) and ``"coalesce"``,
     see ``django_tasklock.celery``; elsewhere these four raise.
 
+    Database connections that are opened in the body are closed when it ends. ``release_connections=True``, for a
+    long body: so are those that its thread had before, before the body, and guarded writes keep none. ``False``:
+    none are.
+
     Raises ``TaskLockError`` at decoration for what cannot work.
     """
     options = dict(timeout=timeout, lease=lease, reentrant=reentrant, on_unavailable=on_unavailable)
-    return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, None, None, "")
+    return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, None, None, "", release_connections)
 
 
 def model_lock(
@@ -113,6 +116,7 @@ def model_lock(
     blocking_timeout: Duration | None = None,
     on_unavailable: OnUnavailable | None = None,
     queue_limit: int | None = None,
+    release_connections: bool | None = None,
 ) -> Callable[[F], F]:
     """Run the decorated function under a lock *and* a claim on the row it works on.
 
@@ -123,11 +127,11 @@ def model_lock(
     or ``"wait"``, raises ``GuardRejected``. Inside, ``current_claim()`` writes to the row.
 
     Without the lock, when the store is down and the policy is ``"run"``, the claim still judges.
-    This thread's database connection is closed before the body, so whoever calls it in a loop
-    must not be reading from that connection, as ``iterator()`` does.
+    This thread's database connection is closed before the body (unless ``release_connections=False``; otherwise as
+    for ``task_lock``), so whoever calls it in a loop must not be reading from that connection, as ``iterator()`` does.
     """
     options = dict(timeout=timeout, lease=lease, on_unavailable=on_unavailable)
-    return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, model, guard, pk)
+    return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, model, guard, pk, release_connections)
 
 
 def _decorator(
@@ -139,8 +143,10 @@ def _decorator(
     model: type[Model] | str | None,
     guard: StateGuard | None,
     pk: str,
+    release_connections: bool | None,
 ) -> Callable[[F], F]:
     check_conflict(on_conflict, blocking_timeout, queue_limit)
+    check_release(release_connections)
     if options["on_unavailable"] not in (None, "run", "raise", "skip"):
         raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {options['on_unavailable']!r}")
 
@@ -165,10 +171,10 @@ def _decorator(
             )
             lock = TaskLock(template.name(args, kwargs), **options, **patience)
             if guard is None:
-                return begin(locked, lock, conflict, None, None, None, queue_limit)
+                return begin(locked, lock, conflict, None, None, None, queue_limit, release_connections)
             key = template.bind(args, kwargs)[pk]
             table = apps.get_model(model) if isinstance(model, str) else model
-            return begin(locked, lock, conflict, table, key, guard, queue_limit)
+            return begin(locked, lock, conflict, table, key, guard, queue_limit, release_connections)
 
         if is_async(function):
 
@@ -197,46 +203,3 @@ def _decorator(
         return wrapper  # type: ignore[return-value]
 
     return decorate
-
-
-def check_conflict(on_conflict: str | None, blocking_timeout: Duration | None, queue_limit: int | None) -> None:
-    """Raise ``TaskLockError`` for what cannot be done when the lock is busy."""
-    if on_conflict is not None and on_conflict not in WORDS:
-        known = ", ".join(map(repr, WORDS))
-        raise TaskLockError(f"on_conflict must be one of {known}, not {on_conflict!r}")
-    if blocking_timeout is not None:
-        milliseconds(blocking_timeout, "blocking_timeout")
-        if on_conflict != "wait":
-            raise TaskLockError(f"blocking_timeout goes with on_conflict='wait', not {on_conflict!r}")
-    if queue_limit is not None:
-        if on_conflict != "queue":
-            raise TaskLockError(f"queue_limit goes with on_conflict='queue', not {on_conflict!r}")
-        if type(queue_limit) is not int or queue_limit < 1:
-            raise TaskLockError(f"queue_limit must be a number of messages, 1 or more, not {queue_limit!r}")
-
-
-def call_of(function: Any) -> Any:
-    """The ``__call__`` of an object that is called like a function."""
-    return type(function).__call__
-
-
-def is_async(function: Any) -> bool:
-    """Whether calling it makes a coroutine."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_of(function))
-
-
-def refuse(function: Any) -> None:
-    """Raise ``TaskLockError`` for what a lock cannot be put around."""
-    name = getattr(function, "__qualname__", repr(function))
-    if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
-        raise TaskLockError(f"{name} already is a task: put the lock decorator below the task decorator")
-    if any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in (function, call_of(function))):
-        raise TaskLockError(
-            f"{name} is a generator: it would run after its lock was released; lock inside of it instead"
-        )
-    if isinstance(function, staticmethod | classmethod):
-        raise TaskLockError(f"{name}: put @{type(function).__name__} above the lock decorator, not below it")
-    if not callable(function):
-        raise TaskLockError(
-            f"{function!r} cannot be decorated: it is not callable (was it called as @task_lock, without a name?)"
-        )

@@ -16,8 +16,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock import signals
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.rate_options import TENANT
 
-__all__ = ["collector", "install", "snapshot"]
+__all__ = ["collector", "install", "limiters", "snapshot"]
 
 _TROUBLE = {
     signals.lock_conflict: "conflicts_{action}",
@@ -28,12 +29,23 @@ _TROUBLE = {
     signals.claim_rejected: "claims_rejected",
     signals.claim_stale: "claims_stale",
 }
+_RATES = {
+    signals.rate_granted: "rates_granted_{how}",
+    signals.rate_refused: "rates_refused",
+    signals.rate_cancelled: "rates_cancelled",
+    signals.rate_late: "rates_late",
+    signals.rate_pushback: "rates_pushback",
+    signals.rate_unavailable: "rates_unavailable_{action}",
+}
+_OUTAGES = ("closed", "open", "local")
 _ACQUISITIONS = {signals.lock_acquired: "acquired", signals.lock_released: "released"}
 
 logger = logging.getLogger("django_tasklock")
 
 _counts: dict[str, int] = {}
+_limiters: dict[str, dict[str, int]] = {}
 _mutex = threading.RLock()
+MOST = 200  # limiters counted by name; the rest together
 
 
 def install(*, acquisitions: bool = False) -> None:
@@ -41,13 +53,26 @@ def install(*, acquisitions: bool = False) -> None:
     for signal, what in (_TROUBLE | _ACQUISITIONS if acquisitions else _TROUBLE).items():
         _count(what, 0, action="skip")  # a rate needs the zero before the first event
         signal.connect(partial(_count, what, 1), weak=False, dispatch_uid="tasklock.metrics")
+    for signal, what in _RATES.items():
+        for words in ({"how": "at_once"}, {"how": "waited"}) if "{how}" in what else map(_action, _OUTAGES):
+            _count(what, 0, **words)
+        signal.connect(partial(_count_rate, what), weak=False, dispatch_uid="tasklock.metrics")
 
 
 def snapshot() -> dict[str, int]:
     """The counts: ``lost``, ``forced``, ``asked``, ``unavailable``, ``claims_rejected``, ``claims_stale``, and for each
-    action on a busy lock one such as ``conflicts_skip``. What is not counted is not in it."""
+    action on a busy lock one such as ``conflicts_skip``; of rate limits ``rates_refused`` and others. What is not
+    counted is not in it."""
     with _mutex:
         return dict(_counts)
+
+
+def limiters() -> dict[str, dict[str, int]]:
+    """The counts of rate limits by limiter: ``granted_at_once``, ``granted_waited``, ``refused``, ``cancelled``,
+    ``late``, ``pushback``, ``unavailable_closed`` ..., and ``waited_ms``. All tenants of a limiter are one,
+    ``tavily:tenant``."""
+    with _mutex:
+        return {name: dict(counts) for name, counts in _limiters.items()}
 
 
 def collector(*, store: bool = False) -> Any:
@@ -65,11 +90,20 @@ def collector(*, store: bool = False) -> Any:
 
     class Collector:
         def collect(self) -> Iterator[Any]:
+            rates = Family("tasklock_rates", "What happened at a rate limit.", labels=["limiter", "event"])
+            waited = Family("tasklock_rates_waited_seconds", "Time spent waiting for it.", labels=["limiter"])
+            for name, counts in limiters().items():
+                for event, number in counts.items():
+                    if event != "waited_ms":
+                        rates.add_metric([name, event], number)
+                waited.add_metric([name], counts.get("waited_ms", 0) / 1000)
+            yield rates
+            yield waited
             conflicts = Family("tasklock_conflicts", "Calls that met a busy lock.", labels=["action"])
             for what, number in snapshot().items():
                 if what.startswith("conflicts_"):
                     conflicts.add_metric([what.removeprefix("conflicts_")], number)
-                else:
+                elif not what.startswith("rates_"):
                     yield Family(f"tasklock_{what}", "See django_tasklock.metrics.", value=number)
             yield conflicts
             if store:
@@ -99,10 +133,30 @@ def _count(template: str, number: int, **details: object) -> None:
         _counts[what] = _counts.get(what, 0) + number
 
 
+def _action(word: str) -> dict[str, str]:
+    return {"action": word}
+
+
+def _count_rate(template: str, sender: str, wait: float = 0.0, **details: object) -> None:
+    name, tenant, _ = sender.partition(TENANT)
+    name += TENANT.rstrip(":") if tenant else ""
+    if not tenant:  # a tenant's call is counted at the limit that all share, too
+        _count(template, 1, **details)
+    what = template.format_map(details).removeprefix("rates_")
+    with _mutex:
+        if name not in _limiters and len(_limiters) >= MOST:
+            name = "(others)"
+        counts = _limiters.setdefault(name, {})
+        counts[what] = counts.get(what, 0) + 1
+        if wait and what.startswith("granted"):
+            counts["waited_ms"] = counts.get("waited_ms", 0) + round(wait * 1000)
+
+
 def _after_fork() -> None:
     global _mutex
     _mutex = threading.RLock()  # the other one may be held by a thread that is not here
     _counts.update(dict.fromkeys(_counts, 0))
+    _limiters.clear()
 
 
 if hasattr(os, "register_at_fork"):

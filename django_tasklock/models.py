@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-__all__ = ["AuditEntry", "GuardedModel", "Lock", "LockRow", "ParkedMessage"]
+__all__ = ["AuditEntry", "GuardedModel", "LimiterRow", "Lock", "LockRow", "ParkedMessage", "PermitRow", "RateLimit",
+           "RateRow"]  # fmt: skip
 
 
 if TYPE_CHECKING:
@@ -154,3 +155,76 @@ class ParkedMessage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task}[{self.task_id}]"
+
+
+class LimiterRow(models.Model):
+    """One concurrency limiter of the database backend: the row by which its grants are made one after the other."""
+
+    key = models.CharField(max_length=64, primary_key=True, help_text="SHA-256 of the name")
+    fence = models.BigIntegerField(default=0, db_index=True, help_text="of the last grant: new with every one")
+
+    class Meta:
+        db_table = "tasklock_limiter"
+        default_permissions = ()
+        verbose_name = _("concurrency limiter")
+        verbose_name_plural = _("concurrency limiters")
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class PermitRow(models.Model):
+    """One permit of a concurrency limiter, while somebody has it or has let it lapse. Times as in ``LockRow``."""
+
+    token = models.CharField(max_length=64, primary_key=True)
+    key = models.CharField(max_length=64, db_index=True, help_text="SHA-256 of the limiter's name")
+    holder = models.TextField(default="{}")
+    acquired_at = models.BigIntegerField(default=0)
+    hold_until = models.BigIntegerField(default=0)
+    expires_at = models.BigIntegerField(default=0, db_index=True)
+    fence = models.BigIntegerField(default=0)
+
+    class Meta:
+        db_table = "tasklock_permit"
+        default_permissions = ()
+        verbose_name = _("permit")
+        verbose_name_plural = _("permits")
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class RateRow(models.Model):
+    """One rate limiter of the database backend, as JSON. Times are the database's clock, in ms since 1970."""
+
+    key = models.CharField(max_length=64, primary_key=True, help_text="SHA-256 of the name")
+    name = models.CharField(max_length=255)
+    state = models.TextField()
+    version = models.BigIntegerField(default=0, help_text="raised by every change")
+    used_at = models.BigIntegerField(default=0, db_index=True)
+    expires_at = models.BigIntegerField(default=0, db_index=True, help_text="when nothing in it matters any more")
+
+    class Meta:
+        db_table = "tasklock_rate"
+        default_permissions = ()
+        verbose_name = _("rate limiter")
+        verbose_name_plural = _("rate limiters")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RateLimit(RateRow):
+    """What the admin, permissions and the audit trail call a limiter of either kind, whatever store it is in.
+
+    Never queried.
+    """
+
+    class Meta:
+        proxy = True
+        verbose_name = _("rate limit")
+        verbose_name_plural = _("rate limits")
+        default_permissions = ("view", "change")
+
+    def __str__(self) -> str:
+        return self.key

@@ -38,7 +38,8 @@ def told_released(lock: LockBase, hold: Hold, outcome: Released, lost: bool) -> 
         outcome = Released.GONE
     if outcome in (Released.GONE, Released.NOT_YOURS) and not hold.unlocked:
         logger.warning(
-            "lock %r was no longer ours when it was released (%s): %s",
+            "%s %r was no longer ours when it was released (%s): %s",
+            lock.noun,
             lock.name,
             outcome.value,
             hold.lost or "unknown why",
@@ -48,9 +49,9 @@ def told_released(lock: LockBase, hold: Hold, outcome: Released, lost: bool) -> 
     return outcome
 
 
-def told_lost(name: str, lock: LockBase | None, reason: str) -> None:
+def told_lost(name: str, lock: LockBase | None, reason: str, noun: str = "lock") -> None:
     """The lease is gone while the body runs. ``lock``: ``None`` if nobody has that object any more."""
-    logger.error("lock %r is lost while its holder runs: %s", name, reason)
+    logger.error("%s %r is lost while its holder runs: %s", noun, name, reason)
     signals.send(signals.lock_lost, name, lock=lock, reason=reason)
 
 
@@ -66,15 +67,15 @@ def told_conflict(error: TaskLockAcquireError, action: str) -> None:
     signals.send(signals.lock_conflict, error.name or "", error=error, action=action)
 
 
-def told_unavailable(name: str, error: BackendUnavailable, action: str) -> None:
+def told_unavailable(name: str, error: BackendUnavailable, action: str, noun: str = "lock") -> None:
     """The store could not be asked, and what is done about that."""
-    logger.warning("lock %r: %s; policy: %s", name, error, action)
+    logger.warning("%s %r: %s; policy: %s", noun, name, error, action)
     signals.send(signals.store_unavailable, name, error=error, action=action)
 
 
-def told_forced(name: str, removed: LockInfo) -> None:
+def told_forced(name: str, removed: LockInfo, noun: str = "lock") -> None:
     """A lock was taken away from its holder, who goes on running."""
     logger.warning(
-        "lock %r was released by force; it was held by %s for %.1f s", name, removed.holder, removed.held_for
+        "%s %r was released by force; it was held by %s for %.1f s", noun, name, removed.holder, removed.held_for
     )
     signals.send(signals.lock_forced, name, info=removed)

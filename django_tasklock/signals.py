@@ -19,6 +19,12 @@ __all__ = [
     "lock_forced",
     "lock_lost",
     "lock_released",
+    "rate_cancelled",
+    "rate_granted",
+    "rate_late",
+    "rate_pushback",
+    "rate_refused",
+    "rate_unavailable",
     "send",
     "store_unavailable",
 ]
@@ -41,6 +47,18 @@ claim_rejected = Signal()
 """``model``, ``pk``, ``state``. The row was not in a claimable state."""
 claim_stale = Signal()
 """``model``, ``pk``, ``attempted``: the fields. A write of an overtaken claim was refused."""
+rate_granted = Signal()
+"""``how`` (``"at_once"`` or ``"waited"``), ``wait`` (seconds), ``cost``. A call may be made."""
+rate_refused = Signal()
+"""``error`` (a ``RateLimitExceeded``), ``retry_after`` (seconds). There was no place in time."""
+rate_cancelled = Signal()
+"""``returned``: whether the place came back, or counts as used."""
+rate_late = Signal()
+"""``late`` (seconds): a place was missed, and another one is booked in exchange."""
+rate_pushback = Signal()
+"""``wait`` (seconds), ``share`` of the limit that is in force. Somebody reported a 429 or the like."""
+rate_unavailable = Signal()
+"""``error``, ``action``: ``"closed"``, ``"open"``, ``"local"``. Beside ``store_unavailable``."""
 
 
 def send(signal: Signal, name: str, **details: Any) -> None:

@@ -11,26 +11,21 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = [
-    "EXPIRING",
     "Ask",
     "Busy",
-    "Counts",
+    "Condition",
     "Grant",
     "Holder",
     "Kept",
+    "LimiterInfo",
     "LockInfo",
-    "Order",
-    "Page",
-    "Pruned",
-    "Query",
     "Record",
     "Refusal",
     "Released",
     "Renewal",
-    "Which",
     "fingerprint",
     "monotonic",
 ]
@@ -67,6 +62,8 @@ class Holder:
     """The guarded row that is worked on, ``videos.video:42``; empty where there is none."""
     kept: bool = False
     """Held for a message that is on its way: the end of the process says nothing."""
+    limit: int = 0
+    """Of a permit: how many its holder lets have one at once; 0: not known, or of a lock."""
 
     def __str__(self) -> str:
         where = f"{self.host}:{self.pid}" if self.host else "unknown"
@@ -87,6 +84,8 @@ class Ask(NamedTuple):
     holder: str = "{}"
     instead: str = ""
     """The token of an earlier hold that this one follows: granted over it, once. Not for a waiter."""
+    limit: int = 1
+    """How many may have it at once: more than one for a permit of a concurrency limiter only."""
 
 
 class Grant(NamedTuple):
@@ -158,66 +157,46 @@ class Record:
     """When somebody asked its holder to give it back; 0: nobody has."""
 
 
-Which = Literal["live", "expiring", "unending", "lapsed"]
-"""Locks by what is left of their leases: ``live`` (the next two included), ``expiring`` (within ten seconds, unless
-renewed), ``unending`` (no expiry), ``lapsed`` (the holder let it end: free, and still in the index)."""
-Order = Literal["expiry", "age", "left"]
-"""By what is left of the lease, by how long it is held, by what is left of the timeout."""
-
-
-EXPIRING = 10_000
-"""Milliseconds left of its lease below which a lock is called expiring."""
-
-
-class Query(NamedTuple):
-    """Which locks to list, and in which order: live ones in any, the others by expiry.
-
-    ``text`` (in the name, in either case of ASCII letters), ``task`` (its whole name), ``row`` (``Holder.row``) and
-    ``waiting`` (somebody waits for it) are looked for from ``offset`` on, in a limited number of locks:
-    ``Page.next`` says where to go on.
-    """
-
-    which: Which = "live"
-    order: Order = "expiry"
-    descending: bool = False
-    text: str = ""
-    task: str = ""
-    row: str = ""
-    waiting: bool = False
-    offset: int = 0
-    limit: int = 100
-
-
-class Page(NamedTuple):
-    """Some locks. ``total``: how many there are of that kind, before what is looked for.
-    ``next``: the offset at which to go on; ``None``: there are no more."""
-
-    records: list[Record]
-    total: int
-    next: int | None
-
-
-class Counts(NamedTuple):
-    """How many locks there are of each kind: ``expiring`` and ``unending`` ones are live ones as well."""
-
-    live: int
-    expiring: int
-    unending: int
-    lapsed: int
-
-
-class Pruned(NamedTuple):
-    """What was forgotten of what had lapsed. ``kept``: what was looked at and stays, to be left out next time."""
-
-    removed: int
-    kept: int
-
-
 class Refusal(NamedTuple):
     """Somebody who found the lock busy: who, and when by the store's clock (ms since 1970)."""
 
     holder: Holder
     at: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimiterInfo:
+    """A concurrency limiter, for people: who has its permits, the one that has it longest first."""
+
+    name: str
+    limit: int
+    """That of the object that was asked: other callers may have another one."""
+    waiting: int
+    """How many wait in the store's queue; 0 where waiters poll."""
+    members: tuple[LockInfo, ...]
+
+    @property
+    def used(self) -> int:
+        """How many permits are taken."""
+        return len(self.members)
+
+    @property
+    def free(self) -> int:
+        """How many are not."""
+        return max(0, self.limit - len(self.members))
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a store that answers says of itself. Seconds."""
+
+    latency: float
+    """From the question to the answer."""
+    ahead: float | None = None
+    """How far its clock is ahead of this machine's, give or take half the latency; ``None`` where it has none."""
+    policy: str | None = None
+    """What it does when its memory is full, in Redis' words; empty where it does not tell, ``None`` where nothing is
+    ever evicted."""
 
 
 @dataclass(frozen=True, slots=True)

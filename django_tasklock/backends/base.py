@@ -11,69 +11,58 @@ policy is. Names come in without the key prefix. Every verb
 
 from __future__ import annotations
 
-import random
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
+from abc import abstractmethod
 
 from asgiref.sync import sync_to_async
 
-from django_tasklock.types import (
-    Ask,
-    Busy,
-    Counts,
-    Grant,
-    Kept,
-    Page,
-    Pruned,
-    Query,
-    Record,
-    Refusal,
-    Released,
-    Renewal,
-)
+from django_tasklock.backends.base_permits import Permits
+from django_tasklock.backends.base_rates import RateStore
+from django_tasklock.backends.leases import Leases, Waiter
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.queries import Counts, Page, Pruned, Query
+from django_tasklock.types import Condition, Record, Refusal
 
 __all__ = ["Backend", "Waiter"]
-
-POLL = 0.25  # seconds between two looks of a waiter that no release can wake
-
 
 _tickets = threading.Lock()
 _last_ticket = 0
 
 
-class Backend(ABC):
+class Backend(Leases):
     """A store of locks. One object per process, shared by its threads, made anew after a fork."""
 
     across_processes: bool = True
     """False: only this process sees the locks."""
     lines: bool = False
     """True: who drew a ticket for a name with ``ticket()`` is known until it has ``arrived()``."""
-    wakes: bool = False
-    """True: a release wakes the longest waiter and hands it the lock, in order of arrival."""
 
-    @abstractmethod
-    def acquire(self, ask: Ask) -> Grant | Busy:
-        """Take the lock if it is free, or already held by ``ask.token`` or ``ask.instead``. Never waits."""
+    @property
+    def permits(self) -> Permits:
+        """Its permits, for concurrency limiters. ``TaskLockError`` where the store cannot count them."""
+        raise TaskLockError(
+            f"{type(self).__name__} has no permits: a concurrency limiter needs Redis or the database:"
+            " point TASKLOCK['LOCATION'] at Redis, or set TASKLOCK['BACKEND'] to the database backend"
+        )
 
-    @abstractmethod
-    def release(self, name: str, token: str) -> Released:
-        """Give the lock back if ``token`` holds it; never touches another holder's lock."""
-
-    @abstractmethod
-    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        """Let ``token`` keep the lock: key for ``ttl``, holder for ``hold`` ms from now. False: not its lock."""
-
-    @abstractmethod
-    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
-        """Renew many leases at once, in the order given. Never re-creates a lock that is lost."""
+    @property
+    def rates(self) -> RateStore:
+        """Its rate limits. ``TaskLockError`` where the store keeps none."""
+        raise TaskLockError(
+            f"{type(self).__name__} keeps no rate limits: point TASKLOCK['LOCATION'] at Redis,"
+            " or set TASKLOCK['BACKEND'] to the database backend"
+        )
 
     @abstractmethod
     def get(self, name: str) -> Record | None:
         """Who holds ``name`` now; ``None`` if nobody does."""
+
+    def mine(self, name: str, token: str) -> Record | None:
+        return self.get(name)
+
+    async def amine(self, name: str, token: str) -> Record | None:
+        return await self.aget(name)
 
     @abstractmethod
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
@@ -86,6 +75,18 @@ class Backend(ABC):
     @abstractmethod
     def counts(self) -> Counts:
         """How many locks there are of each kind, by the index. ``TaskLockError`` where the store cannot list."""
+
+    def condition(self) -> Condition:
+        """What the store says of itself, in one round trip. Raises ``BackendUnavailable``."""
+        began, before = time.time(), time.monotonic()
+        clock, policy = self._condition()
+        latency = time.monotonic() - before
+        return Condition(latency, None if clock is None else clock / 1000 - began - latency / 2, policy)
+
+    def _condition(self) -> tuple[int | None, str | None]:
+        """The store's clock in ms and its eviction policy: see ``Condition``."""
+        self.get("health")
+        return None, None
 
     @abstractmethod
     def ask_release(self, name: str, token: str) -> bool:
@@ -143,90 +144,9 @@ class Backend(ABC):
         """Whether there was such a note, which is gone then. True where none are kept: looking never harms."""
         return True
 
-    def waiter(self, ask: Ask) -> Waiter:
-        """A place to wait for ``ask.name``; use it as a context manager."""
-        return Waiter(self, ask)
-
-    def rest(self) -> None:
-        """This thread will not ask again soon: let go of a connection that is only its own."""
-
     def close(self) -> None:
         """Let go of connections. The backend can be used again afterwards."""
-
-    async def aacquire(self, ask: Ask) -> Grant | Busy:
-        """``acquire`` for coroutines. If it is cancelled, its thread goes on, and gives back what it is granted."""
-        cancelled = threading.Event()
-
-        def acquire() -> Grant | Busy:
-            answer = self.acquire(ask)
-            if cancelled.is_set() and isinstance(answer, Grant):
-                self.release(ask.name, ask.token)
-            return answer
-
-        try:
-            return await sync_to_async(acquire)()
-        except BaseException:
-            cancelled.set()
-            raise
-
-    async def arelease(self, name: str, token: str) -> Released:
-        """``release`` for coroutines."""
-        return await sync_to_async(self.release)(name, token)
-
-    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        """``extend`` for coroutines."""
-        return await sync_to_async(self.extend)(name, token, ttl, hold)
 
     async def aget(self, name: str) -> Record | None:
         """``get`` for coroutines."""
         return await sync_to_async(self.get)(name)
-
-
-class Waiter:
-    """Waits by asking again a few times a second: for stores that cannot wake anybody.
-
-    Not in order of arrival. Leaving the ``with`` block gives up the place.
-    """
-
-    def __init__(self, backend: Backend, ask: Ask) -> None:
-        self.backend = backend
-        self.ask = ask
-
-    def acquire(self) -> Grant | Busy:
-        """Try to take the lock, and join the queue for it if it is busy."""
-        return self.backend.acquire(self.ask)
-
-    def wait(self, seconds: float) -> Grant | None:
-        """Sleep for at most ``seconds``; a ``Grant`` if the lock was handed over meanwhile."""
-        time.sleep(self.pause(seconds))
-        return None
-
-    def leave(self) -> None:
-        """Give up the place; a lock that was handed over but not taken goes to the next."""
-
-    async def aacquire(self) -> Grant | Busy:
-        """``acquire`` for coroutines."""
-        return await self.backend.aacquire(self.ask)
-
-    async def await_(self, seconds: float) -> Grant | None:
-        """``wait`` for coroutines."""
-        import asyncio
-
-        await asyncio.sleep(self.pause(seconds))
-        return None
-
-    async def aleave(self) -> None:
-        """``leave`` for coroutines."""
-
-    @staticmethod
-    def pause(seconds: float) -> float:
-        """A jittered nap, so that many waiters do not ask in step."""
-        return max(0.0, min(seconds, POLL * random.uniform(0.9, 1.1)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave()

@@ -26,7 +26,11 @@ def holder_of(data: object) -> Holder:
         return Holder()
     texts = {key: str(data.get(key, "")) for key in ("host", "boot", "task", "task_id", "proc", "row")}
     return Holder(
-        pid=_number(data.get("pid")), retries=_number(data.get("retries")), kept=bool(data.get("kept")), **texts
+        pid=_number(data.get("pid")),
+        retries=_number(data.get("retries")),
+        kept=bool(data.get("kept")),
+        limit=_number(data.get("limit")),
+        **texts,
     )
 
 

@@ -19,20 +19,8 @@ from django_tasklock.backends.cache.alias import PrivateCache, cache_key
 from django_tasklock.backends.values import holder_of, json_object
 from django_tasklock.conf import Settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.types import (
-    Ask,
-    Busy,
-    Counts,
-    Grant,
-    Holder,
-    Kept,
-    Page,
-    Query,
-    Record,
-    Released,
-    Renewal,
-    monotonic,
-)
+from django_tasklock.queries import Counts, Page, Query
+from django_tasklock.types import Ask, Busy, Grant, Holder, Kept, Record, Released, Renewal, monotonic
 
 __all__ = ["CacheBackend"]
 

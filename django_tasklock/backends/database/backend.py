@@ -15,26 +15,18 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db.models import Q
 
 from django_tasklock.backends.base import Backend
+from django_tasklock.backends.base_permits import Permits
+from django_tasklock.backends.base_rates import RateStore
 from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.listing import counts_of, page_of, pruned, records_of
+from django_tasklock.backends.database.permits import DatabasePermits
+from django_tasklock.backends.database.rates import DatabaseRates
 from django_tasklock.backends.database.rows import RELEASED, insert, key_of, look, rows_of, terms, unchanged
 from django_tasklock.backends.database.session import Session
 from django_tasklock.conf import Settings
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.types import (
-    Ask,
-    Busy,
-    Counts,
-    Grant,
-    Kept,
-    Page,
-    Pruned,
-    Query,
-    Record,
-    Released,
-    Renewal,
-    monotonic,
-)
+from django_tasklock.queries import Counts, Page, Pruned, Query
+from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal, monotonic
 
 __all__ = ["DatabaseBackend"]
 
@@ -58,7 +50,17 @@ class DatabaseBackend(Backend):
 
     def __init__(self, settings: Settings) -> None:
         self._session = Session()
+        self._permits = DatabasePermits()
+        self._rates = DatabaseRates()
         self._next_purge = monotonic() + PURGE_EVERY * random.random()
+
+    @property
+    def permits(self) -> Permits:
+        return self._permits
+
+    @property
+    def rates(self) -> RateStore:
+        return self._rates
 
     def acquire(self, ask: Ask) -> Grant | Busy:
         def verb(alias: str, again: bool) -> Grant | Busy:
@@ -139,6 +141,9 @@ class DatabaseBackend(Backend):
 
     def counts(self) -> Counts:
         return self._session.run(lambda alias, again: counts_of(rows_of(alias)), write=False)
+
+    def _condition(self) -> tuple[int | None, str | None]:
+        return self._session.run(lambda alias, again: look(alias, ""), write=False)[1], None
 
     def ask_release(self, name: str, token: str) -> bool:
         def verb(alias: str, again: bool) -> bool:

@@ -7,7 +7,8 @@ from django.db.models import Count, Q, QuerySet
 from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.rows import FIELDS, RELEASED, Row
 from django_tasklock.models import LockRow
-from django_tasklock.types import EXPIRING, Counts, Page, Pruned, Query, Record
+from django_tasklock.queries import EXPIRING, Counts, Page, Pruned, Query
+from django_tasklock.types import Record
 
 __all__ = ["counts_of", "page_of", "pruned", "records_of"]
 

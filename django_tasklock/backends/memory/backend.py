@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
 from django_tasklock.backends.base import Backend, Waiter
-from django_tasklock.backends.memory.store import CLAIM, store
+from django_tasklock.backends.base_permits import Permits
+from django_tasklock.backends.base_rates import RateStore
+from django_tasklock.backends.memory.permits import MemoryPermits
+from django_tasklock.backends.memory.rates import MemoryRates
+from django_tasklock.backends.memory.store import store
+from django_tasklock.backends.memory.waiter import MemoryWaiter
 from django_tasklock.conf import Settings
-from django_tasklock.types import (
-    EXPIRING,
-    Ask,
-    Busy,
-    Counts,
-    Grant,
-    Kept,
-    Page,
-    Pruned,
-    Query,
-    Record,
-    Refusal,
-    Released,
-    Renewal,
-    Which,
-    monotonic,
-)
+from django_tasklock.queries import EXPIRING, Counts, Page, Pruned, Query, Which
+from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Refusal, Released, Renewal
 
 __all__ = ["MemoryBackend"]
 
@@ -40,7 +26,16 @@ class MemoryBackend(Backend):
     wakes = True
 
     def __init__(self, settings: Settings) -> None:
-        pass
+        self._permits = MemoryPermits()
+        self._rates = MemoryRates()
+
+    @property
+    def permits(self) -> Permits:
+        return self._permits
+
+    @property
+    def rates(self) -> RateStore:
+        return self._rates
 
     def acquire(self, ask: Ask) -> Grant | Busy:
         with store.mutex:
@@ -137,7 +132,7 @@ class MemoryBackend(Backend):
             return record if live else None
 
     def waiter(self, ask: Ask) -> Waiter:
-        return MemoryWaiter(self, ask)
+        return MemoryWaiter(self, ask, store.queues)
 
     async def aacquire(self, ask: Ask) -> Grant | Busy:
         return self.acquire(ask)
@@ -173,86 +168,3 @@ def answers(record: Record, query: Query) -> bool:
         and query.row in ("", holder.row)
         and (record.waiting > 0 or not query.waiting)
     )
-
-
-class MemoryWaiter(Waiter):
-    """A place in the queue of one lock. Whoever neither waits nor asks for a second is passed over."""
-
-    def __init__(self, backend: Backend, ask: Ask) -> None:
-        super().__init__(backend, ask)
-        self._taken = False
-        self._seen = monotonic()
-        self._bell: Callable[[], object] | None = None  # only while asleep
-
-    @property
-    def present(self) -> bool:
-        """Whether somebody is there to take the lock."""
-        return self._bell is not None or monotonic() < self._seen + CLAIM / 1000
-
-    def ring(self) -> None:
-        """Wake whoever sleeps here."""
-        if self._bell is not None:
-            with contextlib.suppress(RuntimeError):  # the event loop has ended: the claim will lapse
-                self._bell()
-
-    def acquire(self) -> Grant | Busy:
-        with store.mutex:
-            self._seen = monotonic()
-            answer = self.backend.acquire(self.ask)
-            self._taken = isinstance(answer, Grant)
-            if not self._taken:
-                queue = store.queues.setdefault(self.ask.name, deque())
-                if self not in queue:
-                    queue.append(self)
-                assert isinstance(answer, Busy)
-            return answer
-
-    def wait(self, seconds: float) -> Grant | None:
-        ends = monotonic() + seconds
-        event = threading.Event()
-        self._bell = event.set
-        try:
-            while isinstance(step := self._step(ends), float):
-                event.wait(step)
-                event.clear()
-            return step
-        finally:
-            self._seen, self._bell = monotonic(), None
-
-    def _step(self, ends: float) -> Grant | float | None:
-        """The lock, or for how long to sleep, or ``None`` when it is time to give up."""
-        with store.mutex:
-            answer = self.acquire()
-            if isinstance(answer, Grant):
-                return answer
-            left = ends - monotonic()
-            return min(left, (answer.remaining or 0) / 1000 + 0.001) if left > 0 else None
-
-    def leave(self) -> None:
-        with store.mutex:
-            with contextlib.suppress(KeyError, ValueError):
-                queue = store.queues[self.ask.name]
-                queue.remove(self)
-                if not queue:
-                    del store.queues[self.ask.name]
-            if not self._taken:
-                self.backend.release(self.ask.name, self.ask.token)
-
-    async def aacquire(self) -> Grant | Busy:
-        return self.acquire()
-
-    async def await_(self, seconds: float) -> Grant | None:
-        ends = monotonic() + seconds
-        event, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._bell = lambda: loop.call_soon_threadsafe(event.set)
-        try:
-            while isinstance(step := self._step(ends), float):
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), step)
-                event.clear()
-            return step
-        finally:
-            self._seen, self._bell = monotonic(), None
-
-    async def aleave(self) -> None:
-        self.leave()

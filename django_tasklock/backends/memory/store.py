@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
+from django_tasklock.backends.ledger_state import State
 from django_tasklock.backends.values import holder_of, json_object
 from django_tasklock.types import Ask, Record, Refusal, monotonic
 
@@ -55,13 +56,20 @@ class Store:
         self.held: dict[str, Held] = {}
         self.queues: dict[str, deque[Place]] = {}
         self.refusals: dict[str, deque[Refusal]] = {}
+        self.permits: dict[str, dict[str, Held]] = {}
+        self.lines: dict[str, deque[Place]] = {}
+        self.rates: dict[str, State] = {}
         self.fence = 0
         self.skipped = 0.0
         self.started = time.time() - monotonic()
 
     def now(self) -> int:
         """Milliseconds since 1970, by the monotonic clock."""
-        return int((self.started + monotonic() + self.skipped) * 1000)
+        return self.now_in_microseconds() // 1000
+
+    def now_in_microseconds(self) -> int:
+        """The same, finer."""
+        return int((self.started + monotonic() + self.skipped) * 1_000_000)
 
     def current(self, name: str) -> Held | None:
         """Who has the lock. One that lapsed goes to the longest waiter."""
@@ -75,10 +83,35 @@ class Store:
 
     def grant(self, ask: Ask, ttl: int) -> Held:
         """Give a free lock away."""
+        self.held[ask.name] = held = self.made(ask, ttl)
+        return held
+
+    def made(self, ask: Ask, ttl: int) -> Held:
+        """What is kept of a grant."""
         now = self.now()
         self.fence = max(self.fence + 1, now * 1000)
-        self.held[ask.name] = held = Held(ask.token, ask.holder, now, now + ask.hold, now + ttl, self.fence)
-        return held
+        return Held(ask.token, ask.holder, now, now + ask.hold, now + ttl, self.fence)
+
+    def taken(self, name: str) -> dict[str, Held]:
+        """The permits of a limiter, by token, without those that lapsed."""
+        found = self.permits.setdefault(name, {})
+        for token in [token for token, held in found.items() if held.expires <= self.now()]:
+            del found[token]
+        return found
+
+    def serve(self, name: str) -> dict[str, Held]:
+        """Hand free permits to the longest waiters that are still there; who has one now. Strictly in order."""
+        taken, line = self.taken(name), self.lines.get(name)
+        while line and (not line[0].present or len(taken) < line[0].ask.limit):
+            waiter = line.popleft()
+            if waiter.present:
+                taken[waiter.ask.token] = self.made(waiter.ask, min(waiter.ask.ttl, CLAIM))
+                waiter.ring()
+        if not line:
+            self.lines.pop(name, None)
+        if not taken:
+            del self.permits[name]
+        return taken
 
     def free(self, name: str) -> None:
         """Take a lock from whoever has it, or let it lapse; the longest waiter gets it."""
@@ -100,14 +133,14 @@ class Store:
 
     def ring(self) -> None:
         """Wake all who wait, to look again."""
-        for queue in self.queues.values():
+        for queue in (*self.queues.values(), *self.lines.values()):
             for place in queue:
                 place.ring()
 
-    def record(self, name: str, held: Held) -> Record:
-        """What the contract shows of a lock."""
+    def record(self, name: str, held: Held, queues: dict[str, deque[Place]] | None = None) -> Record:
+        """What the contract shows of a lock, or of a permit where ``queues`` are those of permits."""
         now = self.now()
-        waiting = sum(waiter.present for waiter in self.queues.get(name, ()))
+        waiting = sum(waiter.present for waiter in (self.queues if queues is None else queues).get(name, ()))
         holder = holder_of(json_object(held.holder))
         left = held.expires - now
         return Record(name, held.token, holder, held.at, held.until, now, held.fence, left, waiting, held.asked)
@@ -126,10 +159,13 @@ def reset() -> None:
     """Forget every lock and waiter of this process, and the time that ``advance`` skipped."""
     with store.mutex:
         store.held.clear()
+        store.permits.clear()
+        store.rates.clear()
         store.refusals.clear()
         store.skipped = 0.0
         store.ring()
         store.queues.clear()
+        store.lines.clear()
 
 
 def advance(seconds: float) -> None:

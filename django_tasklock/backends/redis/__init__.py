@@ -8,29 +8,20 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.base import Backend
+from django_tasklock.backends.base_permits import Permits
+from django_tasklock.backends.base_rates import RateStore
 from django_tasklock.backends.redis.aio import AsyncWires
 from django_tasklock.backends.redis.layout import KEPT, Layout
 from django_tasklock.backends.redis.listing import page_in, page_of, refusal
 from django_tasklock.backends.redis.location import sync_pool
+from django_tasklock.backends.redis.permits import RedisPermits
+from django_tasklock.backends.redis.rates import RedisRates
 from django_tasklock.backends.redis.subscribers import Subscribers
 from django_tasklock.backends.redis.waiter import RedisWaiter
 from django_tasklock.backends.redis.wire import Wire, bulk, load
 from django_tasklock.conf import Settings
-from django_tasklock.types import (
-    EXPIRING,
-    Ask,
-    Busy,
-    Counts,
-    Grant,
-    Kept,
-    Page,
-    Pruned,
-    Query,
-    Record,
-    Refusal,
-    Released,
-    Renewal,
-)
+from django_tasklock.queries import EXPIRING, Counts, Page, Pruned, Query
+from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Refusal, Released, Renewal
 
 if TYPE_CHECKING:
     from django_tasklock.backends.base import Waiter
@@ -45,6 +36,7 @@ RENEW = load("renew", 1, 0)
 GET = load("get", 2, 0)
 REMOVE = load("remove", 6, 2)
 COUNTS = load("counts", 1, 1)
+CONDITION = load("condition", 0, 0)
 ASK_RELEASE = load("ask_release", 1, 1)
 BOUND = load("bound", 2, 2)
 PRUNE = load("prune", 3, 4)
@@ -73,6 +65,8 @@ class RedisBackend(Backend):
 
     lines = True
     wakes = True
+    JOIN = load("acquire", 7, 5)
+    LEAVE = load("release", 6, 2)
 
     def __init__(self, settings: Settings) -> None:
         self.location = settings.LOCATION
@@ -81,6 +75,16 @@ class RedisBackend(Backend):
         self._wire: Wire | None = None
         self._subscribers: Subscribers | None = None
         self.aio = AsyncWires(settings.LOCATION)
+        self._permits = RedisPermits(self)
+        self._rates = RedisRates(self)
+
+    @property
+    def permits(self) -> Permits:
+        return self._permits
+
+    @property
+    def rates(self) -> RateStore:
+        return self._rates
 
     @property
     def wire(self) -> Wire:
@@ -153,6 +157,10 @@ class RedisBackend(Backend):
 
     def counts(self) -> Counts:
         return Counts(*self.wire.call(COUNTS, self.layout.index + bulk(EXPIRING))[0])
+
+    def _condition(self) -> tuple[int | None, str | None]:
+        clock, policy = self.wire.call(CONDITION, b"")[0]
+        return int(clock), policy.decode()
 
     def ask_release(self, name: str, token: str) -> bool:
         return bool(token) and bool(self.wire.call(ASK_RELEASE, self.layout.lock(name) + bulk(token))[0])

@@ -9,7 +9,8 @@ from typing import Any
 from django_tasklock.backends.redis.layout import Layout, record
 from django_tasklock.backends.redis.wire import Script, bulk, load
 from django_tasklock.backends.values import holder_of, json_object
-from django_tasklock.types import EXPIRING, Page, Query, Refusal
+from django_tasklock.queries import EXPIRING, Page, Query
+from django_tasklock.types import Refusal
 
 __all__ = ["page_in", "page_of", "refusal"]
 

@@ -1,0 +1,136 @@
+"""What a lock and a permit have in common to whoever holds one: a token, a lease, and a way to wait for it.
+
+The rules of ``backends.base`` hold here too.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from asgiref.sync import sync_to_async
+
+from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
+
+__all__ = ["Leases", "Waiter"]
+
+POLL = 0.25  # seconds between two looks of a waiter that no release can wake
+
+
+class Leases(ABC):
+    """The verbs of a holder, over locks or over permits."""
+
+    noun = "lock"
+    """What is held, for people."""
+    wakes: bool = False
+    """True: a release wakes the longest waiter and hands it the lock, in order of arrival."""
+
+    @abstractmethod
+    def acquire(self, ask: Ask) -> Grant | Busy:
+        """Take the lock if it is free, or already held by ``ask.token`` or ``ask.instead``. Never waits."""
+
+    @abstractmethod
+    def release(self, name: str, token: str) -> Released:
+        """Give the lock back if ``token`` holds it; never touches another holder's lock."""
+
+    @abstractmethod
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        """Let ``token`` keep the lock: key for ``ttl``, holder for ``hold`` ms from now. False: not its lock."""
+
+    @abstractmethod
+    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+        """Renew many leases at once, in the order given. Never re-creates a lock that is lost."""
+
+    @abstractmethod
+    def mine(self, name: str, token: str) -> Record | None:
+        """What the store has of ``name`` for who holds it with ``token``. ``None``, or another's: it is lost."""
+
+    def waiter(self, ask: Ask) -> Waiter:
+        """A place to wait for ``ask.name``; use it as a context manager."""
+        return Waiter(self, ask)
+
+    def rest(self) -> None:
+        """This thread will not ask again soon: let go of a connection that is only its own."""
+
+    async def aacquire(self, ask: Ask) -> Grant | Busy:
+        """``acquire`` for coroutines. If it is cancelled, its thread goes on, and gives back what it is granted."""
+        cancelled = threading.Event()
+
+        def acquire() -> Grant | Busy:
+            answer = self.acquire(ask)
+            if cancelled.is_set() and isinstance(answer, Grant):
+                self.release(ask.name, ask.token)
+            return answer
+
+        try:
+            return await sync_to_async(acquire)()
+        except BaseException:
+            cancelled.set()
+            raise
+
+    async def arelease(self, name: str, token: str) -> Released:
+        """``release`` for coroutines."""
+        return await sync_to_async(self.release)(name, token)
+
+    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        """``extend`` for coroutines."""
+        return await sync_to_async(self.extend)(name, token, ttl, hold)
+
+    async def amine(self, name: str, token: str) -> Record | None:
+        """``mine`` for coroutines."""
+        return await sync_to_async(self.mine)(name, token)
+
+
+class Waiter:
+    """Waits by asking again a few times a second: for stores that cannot wake anybody.
+
+    Not in order of arrival. Leaving the ``with`` block gives up the place.
+    """
+
+    def __init__(self, backend: Leases, ask: Ask) -> None:
+        self.backend = backend
+        self.ask = ask
+
+    def acquire(self) -> Grant | Busy:
+        """Try to take the lock, and join the queue for it if it is busy."""
+        return self.backend.acquire(self.ask)
+
+    def wait(self, seconds: float) -> Grant | None:
+        """Sleep for at most ``seconds``; a ``Grant`` if the lock was handed over meanwhile."""
+        time.sleep(self.pause(seconds))
+        return None
+
+    def leave(self) -> None:
+        """Give up the place; a lock that was handed over but not taken goes to the next."""
+
+    async def aacquire(self) -> Grant | Busy:
+        """``acquire`` for coroutines."""
+        return await self.backend.aacquire(self.ask)
+
+    async def await_(self, seconds: float) -> Grant | None:
+        """``wait`` for coroutines."""
+        import asyncio
+
+        await asyncio.sleep(self.pause(seconds))
+        return None
+
+    async def aleave(self) -> None:
+        """``leave`` for coroutines."""
+
+    @staticmethod
+    def pause(seconds: float) -> float:
+        """A jittered nap, so that many waiters do not ask in step."""
+        return max(0.0, min(seconds, POLL * random.uniform(0.9, 1.1)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
