@@ -235,6 +235,11 @@ class TestStoreDown:
         assert task.delay().id == app.take().id
 
 
+def another(published: Any, first: Any) -> Any:
+    """``published`` if that is another message than the first. A listing may be a millisecond ahead of the lock."""
+    return None if published.id == first.id else published
+
+
 def unique_lock(task: Any, key: str) -> Any:
     return get_lock_info(f"unique:{task.name}:{key}")
 
@@ -692,10 +697,8 @@ class TestProcesses:
         first = task.delay("a")
         celery_site.app.control.purge()
         assert task.delay("a").id == first.id
-        celery_site.wait_until(lambda: unique_locks() == [], 5)
+        second = celery_site.wait_until(lambda: another(task.delay("a"), first), 5)
         celery_site.worker()
-        second = task.delay("a")
-        assert second.id != first.id
         assert celery_site.outcome(second)[0] == "SUCCESS"
 
     def test_a_worker_is_killed_in_mid_run(self, celery_site):
@@ -709,8 +712,7 @@ class TestProcesses:
         celery_site.wait_until(lambda: unique_lock(task, "u:a").ttl <= 1.5, 10)
         worker.kill()
         assert task.delay("a").id == first.id
-        celery_site.wait_until(lambda: unique_locks() == [], 5)
-        assert task.delay("a").id != first.id
+        celery_site.wait_until(lambda: another(task.delay("a"), first), 5)
 
     def test_a_child_is_killed_in_mid_run(self, celery_site):
         """Free at once: the worker sees it die."""

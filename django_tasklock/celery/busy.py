@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 from celery.exceptions import Ignore, Reject, Retry
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.message import Message
+from django_tasklock.celery.message import Message, visibility_timeout
+from django_tasklock.celery.tickets import forgo
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
-from django_tasklock.locks import TaskLock
+from django_tasklock.locks import Acquirable
 
 __all__ = ["Aside", "Rejected", "draw", "leave_line", "pause", "postpone", "reject", "ticket_of"]
 
@@ -38,15 +39,16 @@ def reject(error: TaskLockAcquireError) -> NoReturn:
     raise Rejected(str(error), requeue=False)
 
 
-def postpone(message: Message, lock: TaskLock, **header: Any) -> NoReturn:
-    """Send the message again, to come when the lock may be free. The task's own retries are not spent."""
-    seconds = pause(message, lock)
+def postpone(message: Message, lock: Acquirable, seconds: float | None = None, **header: Any) -> NoReturn:
+    """Send the message again, to come when the lock may be free or in ``seconds``. No retries of the task are spent."""
+    seconds = pause(message, lock) if seconds is None else min(seconds, visibility_timeout(message.task.app) / 2)
+    forgo(message.task, message.request)
     header |= {"waits": message.header.get("waits", 0) + 1, "put_back": None}
     message.again(countdown=seconds, **header).apply_async()
-    raise Retry(f"lock {lock.name!r} is busy, again in {seconds:.1f} s", when=seconds)  # type: ignore[arg-type]
+    raise Retry(f"{lock.noun} {lock.name!r} is busy, again in {seconds:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
-def pause(message: Message, lock: TaskLock) -> float:
+def pause(message: Message, lock: Acquirable) -> float:
     """Seconds until another try: what is left of the holder's lease, doubled each time up to what is left of its
     timeout; jittered, and below half the broker's visibility timeout, beyond which it would be delivered twice."""
     met = lock.met
@@ -66,15 +68,6 @@ def leave_line(name: str, task_id: str) -> bool:
     except BackendUnavailable as error:
         logger.warning("lock %r: the line still has %s in it for a while: %s", name, task_id, error)
         return True
-
-
-def visibility_timeout(app: Any) -> float:
-    """Seconds after which the broker delivers again what is not acknowledged; infinite where it does not."""
-    transport = str(app.conf.broker_url or app.conf.broker_read_url or "").partition(":")[0]
-    options = app.conf.broker_transport_options or {}
-    if "visibility_timeout" in options:
-        return float(options["visibility_timeout"])
-    return 3600.0 if transport in ("redis", "rediss", "sentinel") else 1800.0 if transport == "sqs" else float("inf")
 
 
 def ticket_of(message: Message, line: str = "") -> int:

@@ -14,6 +14,7 @@ from django_tasklock.celery.myself import Duplicate
 from django_tasklock.celery.parked import DOWN
 from django_tasklock.celery.promotion import promote, supersede
 from django_tasklock.celery.redelivered import DeliveredInside, Redelivered
+from django_tasklock.celery.tickets import forgo
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.reports import told_conflict
 
@@ -150,6 +151,7 @@ class Delivered(Redelivered):
     def _park(self) -> bool:
         """Keep the message in the database and leave. Parks first and looks at the lock again after that."""
         message = self.message
+        forgo(self.task, message.request)
         try:
             if message.wants_result:  # before it is parked: later it may have run already
                 self.task.backend.store_result(message.id, {"name": self.name}, "PARKED", request=message.request)

@@ -9,16 +9,21 @@ from celery import current_app, signals
 from celery._state import get_current_task, get_current_worker_task
 from celery.app.task import Task
 
-from django_tasklock import holders, running
-from django_tasklock.celery import ended, endings
+from django_tasklock import holders, limited, running
+from django_tasklock.celery import ended, endings, tickets
 from django_tasklock.celery.busy import draw
 from django_tasklock.celery.delivered import Delivered, DeliveredInside
 from django_tasklock.celery.judge import LockAttribute, task_here, will_retry
 from django_tasklock.celery.message import HEADER, RECEIVED
 from django_tasklock.celery.once import OnceTask
+from django_tasklock.celery.permitted import kind_of
 from django_tasklock.celery.promotion import Promoter
+from django_tasklock.celery.spreading import spread_now
+from django_tasklock.celery.tickets import RATE
+from django_tasklock.celery.turns import take_turn
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import CrashLoop, StaleClaim
+from django_tasklock.permitted import Limited
 from django_tasklock.running import Running
 from django_tasklock.types import monotonic
 
@@ -32,6 +37,7 @@ def install() -> None:
     holders.describe_task(task_here)
     running.retries(will_retry)
     running.hosted(kind_for)
+    limited.hosted(take_turn)
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
     if not hasattr(Task, "dont_autoretry_for"):  # a task's own option replaces it
@@ -41,6 +47,7 @@ def install() -> None:
     signals.task_postrun.connect(ended.on_postrun, weak=False, dispatch_uid="tasklock.postrun")
     signals.task_received.connect(endings.on_received, weak=False, dispatch_uid="tasklock.ending")
     signals.task_failure.connect(endings.on_failure, weak=False, dispatch_uid="tasklock.failure")
+    signals.task_postrun.connect(tickets.on_postrun, weak=False, dispatch_uid="tasklock.unused")
     signals.task_revoked.connect(endings.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
     signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")
     signals.worker_shutting_down.connect(end_promoting, weak=False, dispatch_uid="tasklock.end")
@@ -48,6 +55,8 @@ def install() -> None:
 
 def kind_for(locked: object) -> type[Running] | None:
     """How to run a locked function here: as the body of the task that a worker runs, inside of it, or neither."""
+    if isinstance(locked, Limited):
+        return kind_of(locked)
     task: Any = get_current_worker_task()
     if task is None or not task.request.id or task.request.is_eager:
         return None
@@ -59,9 +68,12 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
     """Note in a message of ours when it is published; for a decorated task that lines up, draw its place as well."""
     task = current_app.tasks.get(sender)
     locked = None if task is None else getattr(task.run, "lock", None)
-    if not isinstance(headers, dict) or (locked is None and HEADER not in headers):
+    place = spread_now()
+    if not isinstance(headers, dict) or (locked is None and place is None and HEADER not in headers):
         return
     ours = headers[HEADER] = dict(headers.get(HEADER) or {})
+    if place is not None:
+        ours[RATE] = place
     retries = headers.get("retries") or 0
     if (ours.get("at") or (0, -1))[1] != retries:
         ours["at"] = (time.time(), retries)

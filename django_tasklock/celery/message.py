@@ -11,7 +11,7 @@ from django.utils.crypto import salted_hmac
 
 from django_tasklock.types import monotonic
 
-__all__ = ["HEADER", "KEPT", "RECEIVED", "Message", "header_of", "token_of", "tries_of"]
+__all__ = ["HEADER", "KEPT", "RECEIVED", "Message", "header_of", "token_of", "tries_of", "visibility_timeout"]
 
 HEADER = "tasklock"
 """The message header: a dict of plain values. ``key``: the lock's name, computed when it was published."""
@@ -103,6 +103,15 @@ class Message:
         return self.task.signature_from_request(  # type: ignore[no-any-return]
             self.request, headers=headers, retries=self.retries, **options
         )
+
+
+def visibility_timeout(app: Any) -> float:
+    """Seconds after which the broker delivers again what is not acknowledged; infinite where it does not."""
+    transport = str(app.conf.broker_url or app.conf.broker_read_url or "").partition(":")[0]
+    options = app.conf.broker_transport_options or {}
+    if "visibility_timeout" in options:
+        return float(options["visibility_timeout"])
+    return 3600.0 if transport in ("redis", "rediss", "sentinel") else 1800.0 if transport == "sqs" else float("inf")
 
 
 def token_of(handle: str) -> str:

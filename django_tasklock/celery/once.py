@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,8 +18,10 @@ from django_tasklock.celery.busy import draw, leave_line
 from django_tasklock.celery.calls import Once
 from django_tasklock.celery.keys import fingerprint_name
 from django_tasklock.celery.message import HEADER, KEPT, Message, header_of
+from django_tasklock.celery.tickets import begins
 from django_tasklock.celery.unique import Pending, publish
 from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, get_settings
+from django_tasklock.decoration import check_release
 from django_tasklock.decorators import Locked, leave_undecided
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards import StateGuard
@@ -71,6 +74,9 @@ class OnceTask(_DjangoTask):
     pk: ClassVar[str] = "pk"
     retry_keeps_lock: ClassVar[bool] = False
     """Whether ``retry()`` keeps the lock until the task is back, or frees it."""
+    release_connections: ClassVar[bool | None] = None
+    """``True``, for a long body: it begins without database connections, and its guarded writes keep none. ``False``:
+    even those that it opened are not closed at its end."""
     takeovers: ClassVar[int] = 3
     """How often a message whose worker died of it is started again; then it fails with ``CrashLoop``."""
 
@@ -84,6 +90,7 @@ class OnceTask(_DjangoTask):
         options.check({name: options.written(cls, name) for name in options.OF_CALL}, where)
         if type(cls.takeovers) is not int or cls.takeovers < 0:
             raise TaskLockError(f"{where}: takeovers must be a number, 0 or more, not {cls.takeovers!r}")
+        check_release(cls.release_connections)
         key = options.written(cls, "key")
         if isinstance(key, str):
             bound = inspect.isfunction(inspect.getattr_static(cls, "run"))  # its ``self`` is no argument of a message
@@ -103,7 +110,7 @@ class OnceTask(_DjangoTask):
         ``key`` (literally), ``timeout``, ``lease``, ``on_conflict``, ``blocking_timeout``, ``on_unavailable``,
         ``queue_limit``, ``unique``, ``unique_for``, ``retry_keeps_lock``. Raises ``TaskLockError`` at once.
         """
-        self._terms(asked)
+        options.terms(self, asked)
         return Once(self, asked)
 
     @property
@@ -141,7 +148,7 @@ class OnceTask(_DjangoTask):
             asked.pop("key", None)
             headers[HEADER] = {**ours, "once": {**(ours.get("once") or {}), **options.plain(asked)}}
             return base.apply_async(args, kwargs, *more, headers=headers, **sending)
-        terms = self._terms(asked)
+        terms = options.terms(self, asked)
         name = asked.pop("key", None)
         name = self.lock_name(*(args or ()), **kwargs) if name is None else clean(name, get_settings().KEY_PREFIX)
         header: dict[str, Any] = {"once": options.plain(asked), "key": name}
@@ -171,7 +178,7 @@ class OnceTask(_DjangoTask):
         """Run here and now, with the same options as ``apply_async``."""
         asked = sending.pop("once", None)
         if asked:
-            self._terms(asked)
+            options.terms(self, asked)
             sending["headers"] = {**(sending.get("headers") or {}), HEADER: {"once": options.plain(asked)}}
         return super().apply(args, kwargs, *more, **sending)
 
@@ -206,7 +213,7 @@ class OnceTask(_DjangoTask):
         from django_tasklock.celery.runs import made  # it touches models, which early imports must not
 
         asked = self._asked(kwargs, header.get("once"))
-        terms = self._terms(asked)
+        terms = options.terms(self, asked)
         key = asked.pop("key", None)
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
         if pending is not None and "key" not in header:  # it was sent by its name; what is sent again of it has all
@@ -215,7 +222,7 @@ class OnceTask(_DjangoTask):
         with ExitStack() as stack:
             if run.enter(stack):
                 if pending is not None:
-                    pending.started(terms)
+                    begins(self, partial(pending.started, terms))
                 return body(*args, **kwargs)
         return run.skipped
 
@@ -236,16 +243,3 @@ class OnceTask(_DjangoTask):
         word = (once or {}).get("on_conflict") or self.on_conflict or get_settings().ON_CONFLICT
         asked = {**options.asked_by_keywords(kwargs, word), **(once or {})}
         return {word: value for word, value in asked.items() if value is not DEFAULT}
-
-    def _terms(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The task's options with the caller's over them. Raises ``TaskLockError``."""
-        options.known(asked, f"task {self.name}, once()")
-        terms = {word: options.written(type(self), word) for word in options.OF_CALL if word != "key"}
-        if asked.get("on_conflict", self.on_conflict) != self.on_conflict:  # what goes with its own word alone
-            terms["blocking_timeout"] = terms["queue_limit"] = None
-        if asked.get("unique", self.unique) is None:
-            terms["unique_for"] = None
-        terms.update((word, value) for word, value in asked.items() if word != "key")
-        terms["on_conflict"] = terms["on_conflict"] or get_settings().ON_CONFLICT
-        options.check({**terms, "key": asked.get("key")}, f"task {self.name}")
-        return terms

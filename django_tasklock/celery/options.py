@@ -7,12 +7,12 @@ from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
 from typing import Any
 
-from django_tasklock.conf import DEFAULT, milliseconds, spans
-from django_tasklock.decorators import check_conflict
+from django_tasklock.conf import DEFAULT, get_settings, milliseconds, spans
+from django_tasklock.decoration import check_conflict
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 
-__all__ = ["OF_CALL", "UNIQUE", "asked_by_keywords", "celerys_own", "check", "known", "plain", "written"]
+__all__ = ["OF_CALL", "UNIQUE", "asked_by_keywords", "celerys_own", "check", "known", "plain", "terms", "written"]
 
 UNIQUE = (None, "until_start", "until_finish")
 """What ``unique`` may be."""
@@ -76,6 +76,20 @@ def check(options: Mapping[str, Any], where: str) -> None:
             raise TaskLockError(f"{where}: unique_for goes with unique")
     if not isinstance(options.get("retry_keeps_lock", False), bool):
         raise TaskLockError(f"{where}: retry_keeps_lock must be True or False, not {options['retry_keeps_lock']!r}")
+
+
+def terms(task: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The task's options with the caller's over them: those of one call. Raises ``TaskLockError``."""
+    known(asked, f"task {task.name}, once()")
+    found = {word: written(type(task), word) for word in OF_CALL if word != "key"}
+    if asked.get("on_conflict", task.on_conflict) != task.on_conflict:  # what goes with its own word alone
+        found["blocking_timeout"] = found["queue_limit"] = None
+    if asked.get("unique", task.unique) is None:
+        found["unique_for"] = None
+    found.update((word, value) for word, value in asked.items() if word != "key")
+    found["on_conflict"] = found["on_conflict"] or get_settings().ON_CONFLICT
+    check({**found, "key": asked.get("key")}, f"task {task.name}")
+    return found
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:

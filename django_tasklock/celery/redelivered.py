@@ -15,15 +15,16 @@ from celery._state import get_current_worker_task
 from celery.exceptions import Retry
 
 from django_tasklock.celery import ended, parking
-from django_tasklock.celery.busy import postpone, visibility_timeout
+from django_tasklock.celery.busy import postpone
 from django_tasklock.celery.envelope import seal
 from django_tasklock.celery.evidence import succeeded
-from django_tasklock.celery.message import Message
+from django_tasklock.celery.message import Message, visibility_timeout
 from django_tasklock.celery.myself import Outcome, ameet, drop, meet
 from django_tasklock.celery.parked import DOWN
 from django_tasklock.celery.promotion import ran_here, runs
 from django_tasklock.exceptions import CrashLoop
 from django_tasklock.holders import me
+from django_tasklock.locks import TaskLock
 from django_tasklock.running import Running
 
 __all__ = ["DeliveredInside", "Redelivered"]
@@ -38,6 +39,8 @@ SETTLING = 2.0  # seconds after a run has left its lock in which Celery has stor
 
 class DeliveredInside(Running):
     """A locked function somewhere inside a task's body: its message is not its own to put aside."""
+
+    lock: TaskLock
 
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)

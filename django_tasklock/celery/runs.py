@@ -49,7 +49,7 @@ class OnceRun(Delivered):
 
     def _leave(self, ours: bool, *how: Any) -> None:
         error = how[1]
-        if ours and self.keeps and isinstance(error, Retry):
+        if ours and isinstance(error, Retry) and KEPT in self.message.request.__dict__:
             keep(self.lock, max(0.0, seconds_until(error.when) or 0.0) + MARGIN, token_of(self._handle))
         else:
             super()._leave(ours, *how)
@@ -106,8 +106,8 @@ def made(
         lock._patience = lock._hold_ms / 1000
     row = row_of(task, args, kwargs)
     if not delivered:
-        return Direct(lock, conflict, *row)
-    run = OnceRun(lock, conflict, *row, terms["queue_limit"])
+        return Direct(lock, conflict, *row, None, task.release_connections)
+    run = OnceRun(lock, conflict, *row, terms["queue_limit"], task.release_connections)
     run.keeps = terms["retry_keeps_lock"]
     if header.get("kept"):
         follow(lock, token_of(header["kept"]))
