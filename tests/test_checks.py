@@ -89,6 +89,18 @@ class TestSettings:
             ({"API_KEYS": {"grafana": "  "}}, "['grafana'] is empty", "'grafana'"),
             ({"API_KEYS": {"": SECRET}}, "a name that is no text, or empty (str)", "'grafana'"),
             ({"API_KEYS": {7: SECRET}}, "a name that is no text, or empty (int)", "'grafana'"),
+            ({"RATE_LIMITS": "100/m"}, "TASKLOCK['RATE_LIMITS'] must be a dict, not str", "{'tavily': '100/m', ...}"),
+            ({"RATE_LIMITS": {7: "1/s"}}, "TASKLOCK['RATE_LIMITS'][7]: a lock name must be str, not int", "'tavily'"),
+            ({"RATE_LIMITS": {"tavily": "1/fortnight"}}, "['tavily']: rate limit 'tavily': '1/fortnight'", "'tavily'"),
+            ({"RATE_LIMITS": {"tavily": {"rate": "1/s"}}}, "no option 'rate'; did you mean 'rates'?", "'tavily'"),
+            ({"RATE_LIMITS": {"tavily": "0/s"}}, "the limit in '0/s' must be 1 to", "'tavily'"),
+            ({"RATE_LIMITS": {"tavily": "5/s, 7/s"}}, "two rates for one window", "'tavily'"),
+            ({"RATE_LIMITS": {"a:tenant:b": "1/s"}}, "must not contain ':tenant:'", "'tavily'"),
+            ({"RATE_LIMITS": {"x" * 201: "1/s"}}, "200 characters", "'tavily'"),
+            ({"RATE_LIMITS": {"t": {"rates": "1/s", "algorithm": "windw"}}}, "did you mean 'window'?", "'tavily'"),
+            ({"RATE_LIMITS": {"t": {"rates": "1/s", "on_unavailable": "run"}}}, "one of 'closed', 'open'", "'tavily'"),
+            ({"RATE_LIMITS": {"t": {"rates": "1/s", "on_unavailable": "local"}}}, "needs workers=", "'tavily'"),
+            ({"RATE_LIMITS": {"t": {"rates": "1/s", "burst": 3}}}, "burst goes with algorithm='bucket'", "'tavily'"),
         ],
     )
     def test_e001(self, settings, given, what, hint):
@@ -98,6 +110,50 @@ class TestSettings:
         assert what in message.msg
         assert hint in message.hint
         assert SECRET not in str(message)
+
+    @pytest.mark.parametrize(
+        ("given", "what"),
+        [
+            ("10/s, 1000/m", "the rate 1000/m is never reached, for 10/s lets 600 through"),
+            ("100/s, 50/m", "the rate 100/s is never reached, for 50/m lets 50 through"),
+            ({"rates": "100/m", "tenants": "200/m"}, "a tenant's 200/m is never reached, for 100/m lets 100"),
+            ({"rates": "100/m", "tenants": "1/s, 90/m"}, "a tenant's 90/m is never reached, for 1/s lets 60"),
+            ({"rates": "100/m", "workers": 8}, "workers says nothing where on_unavailable is 'closed'"),
+            ({"rates": "100/m", "grace": 5}, "grace says nothing"),
+            ({"rates": "100/m", "on_unavailable": "open", "workers": 8}, "workers says nothing"),
+        ],
+        ids=str,
+    )
+    def test_w016(self, settings, given, what):
+        settings.TASKLOCK = {"LOCATION": ELSEWHERE, "RATE_LIMITS": {"tavily": given}}
+        (message,) = found("W016")
+        assert f"TASKLOCK['RATE_LIMITS']['tavily']: {what}" in message.msg
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            "10/s, 5000/d",
+            "10/s, 600/m",  # just reached
+            "3/2s, 7/5s",  # nine may go in any five seconds
+            {"rates": "100/m", "tenants": "100/m"},
+            {"rates": "100/m", "tenants": "1/s", "on_unavailable": "local", "workers": 8, "grace": 5},
+        ],
+        ids=str,
+    )
+    def test_limits_that_mean_what_they_say(self, settings, given):
+        settings.TASKLOCK = {"LOCATION": ELSEWHERE, "RATE_LIMITS": {"tavily": given}}
+        found()
+
+    def test_e006(self, settings):
+        """Only the cache backend keeps none."""
+        limits = {"RATE_LIMITS": {"tavily": "100/m"}}
+        home = "django_tasklock.backends"
+        settings.TASKLOCK = {"BACKEND": f"{home}.cache.CacheBackend", "LOCATION": "core", **limits}
+        (message,) = [one for one in run_checks(tags=[TAG]) if one.id == "tasklock.E006"]
+        assert message.is_serious()
+        assert "'tavily', and CacheBackend keeps no rate limits" in message.msg
+        settings.TASKLOCK = {"BACKEND": f"{home}.database.DatabaseBackend", **limits}
+        found()
 
     def test_every_mistake_is_found_at_once(self, settings):
         settings.TASKLOCK = {"TIMOUT": 5, "LEASE": "x", "ON_CONFLICT": "y"}
@@ -407,7 +463,15 @@ def test_all_are_registered_under_one_tag():
         sorted(one.__name__ for one in registry.get_checks(deploy) if TAG in getattr(one, "tags", ()))
         for deploy in (False, True)
     )
-    assert always == ["check_api_keys", "check_backend", "check_guards", "check_settings", "check_shared"]
+    assert always == [
+        "check_api_keys",
+        "check_backend",
+        "check_guards",
+        "check_limits",
+        "check_limits_kept",
+        "check_settings",
+        "check_shared",
+    ]
     assert set(all_of_them) - set(always) == {"check_store", "check_tables", "check_unguarded"}
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from django_tasklock import (
+    RateLimiter,
+    RateLimitExceeded,
     TaskLock,
     acquire_task_lock,
     force_release_task_lock,
@@ -147,6 +149,44 @@ class TestAcquisitions:
         assert acquire_task_lock("video:1")
         assert not acquire_task_lock("video:1")
         assert (counted()["acquired"], counted()["conflicts_skip"]) == (1, 1)
+
+
+class TestRates:
+    @pytest.fixture(autouse=True)
+    def _none_yet(self, monkeypatch):
+        monkeypatch.setattr(metrics, "_limiters", {})
+
+    def test_by_limiter_and_together(self, counted):
+        limiter = RateLimiter("api", "1/0.1s", tenants="1/m")
+        limiter.tenant("acme").acquire()
+        limiter.tenant("globex").acquire()  # its own place at once, the shared one after a while
+        with pytest.raises(RateLimitExceeded):
+            limiter.tenant("acme").acquire(timeout=1)
+        limiter.tenant("initech").reserve().cancel()
+        limiter.penalize(1)
+        api, tenants = metrics.limiters()["api"], metrics.limiters()["api:tenant"]
+        assert (api["granted_at_once"], api["granted_waited"], api["pushback"]) == (1, 1, 1)
+        assert 0 < api["waited_ms"] < 60_000
+        assert (tenants["refused"], tenants["cancelled"]) == (1, 1)
+        found = counted()
+        assert (found["rates_granted_at_once"], found["rates_granted_waited"], found["rates_pushback"]) == (1, 1, 1)
+
+    def test_names_do_not_grow_for_ever(self, monkeypatch):
+        monkeypatch.setattr(metrics, "MOST", 2)
+        for number in range(4):
+            RateLimiter(f"api:{number}", "5/s").acquire()
+        assert metrics.limiters().keys() == {"api:0", "api:1", "(others)"}
+        assert metrics.limiters()["(others)"]["granted_at_once"] == 2
+
+    def test_a_registry_gets_them(self):
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        RateLimiter("api", "5/s").acquire()
+        registry = CollectorRegistry(auto_describe=True)
+        registry.register(metrics.collector())
+        text = generate_latest(registry).decode()
+        assert 'tasklock_rates_total{event="granted_at_once",limiter="api"} 1.0' in text
+        assert 'tasklock_rates_waited_seconds_total{limiter="api"} 0.0' in text
 
 
 class TestProcesses:

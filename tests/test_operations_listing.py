@@ -23,7 +23,7 @@ from django_tasklock.handover import keep
 from django_tasklock.holders import me
 from django_tasklock.operations import LockDetail, LockState, RowRef, count_locks, get_lock, list_locks
 from django_tasklock.operations.rows import lock_name
-from django_tasklock.types import Query
+from django_tasklock.queries import Query
 from tests.support.guards import GUARD
 from tests.support.public import in_store, raw_redis
 from tests.support.stores import LISTING, an_ask, eventually, granted, stores
@@ -209,6 +209,11 @@ class TestStates:
 
 
 class TestRow:
+    @pytest.fixture(autouse=True)
+    def _known(self):
+        """The guard of a row that is asked about, whichever modules have been imported."""
+        GUARD.register(Video)
+
     @pytest.fixture
     def video(self) -> Video:
         return Video.objects.create()

@@ -57,6 +57,12 @@ def command(site: Example, name: str) -> Any:
     return site.manage("locks", name, "--json").json
 
 
+def members(site: Example, limiter: str) -> list[str]:
+    """Who has a permit, as curl is told."""
+    answer = site.curl(f"{API}/concurrency/{limiter}")
+    return [one["fingerprint"] for one in answer.json["members"]] if answer.code == 200 else []
+
+
 def is_free(site: Example, name: str) -> bool:
     answer = site.curl(f"{API}/{name}/lock")
     assert answer.code in (200, 404), answer
@@ -115,6 +121,18 @@ def test_1_a_crashed_worker_is_put_right_by_hand(site: Example, visit: Visits) -
     acts = site.sql("SELECT actor, action, reason FROM tasklock_audit ORDER BY name")
     assert {act["reason"] for act in acts} == {"its machine is gone"}
     assert [act["actor"] for act in acts][0::2] == ["key grafana", "operator"]
+
+    # Its permits, all three there are, last as long as their leases: they are put right in the same three ways.
+    first, second, _third = members(site, "transcode")
+    form = f"member={first}&reason=its machine is gone"
+    done = site.curl(f"{API}/concurrency/transcode/release", "--request", "POST", "--data", form)
+    assert done.code == 200, done
+    site.manage("limits", "transcode", "--release", second, "--reason", "its machine is gone")
+    page.goto("/admin/tasklock/ratelimit/transcode/change/")
+    page.locator(".tasklock-release-permit").click()
+    pages.confirm(page, "its machine is gone")
+    expect(page.locator(".messagelist .success")).to_contain_text("was released")
+    assert members(site, "transcode") == []
 
     site.celery(slots=3)
     site.publish(1, 2, 3)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from django_tasklock.backends.base import Backend
-from django_tasklock.types import Busy, Counts, Grant, Kept, Query, Released, Renewal
+from django_tasklock.queries import Counts, Query
+from django_tasklock.types import Busy, Grant, Kept, Released, Renewal
 from tests.support.stores import LISTING, an_ask, clear, eventually, make, new_token, stores
 
 NAMES = ("a", "b*", "ü")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import threading
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 
+from django_tasklock import ConcurrencyLimiter, RateLimiter
 from django_tasklock.models import AuditEntry
 from tests.support.guards import held
 from tests.support.rest import KEY, OTHER_KEY
@@ -67,6 +70,39 @@ def curl(rest, server):
         return Said(int(first.split()[1]), headers, body)
 
     return run
+
+
+@pytest.mark.django_db(transaction=True)
+def test_limits(curl):
+    """The commands of docs/rest.md, as they stand there."""
+    limiter, permits = RateLimiter("tavily", "100/m"), ConcurrencyLimiter("transcode", 3)
+    limiter.reset()
+    limiter.acquire()
+    permits.acquire()
+    text = (Path(__file__).parent.parent / "docs" / "rest.md").read_text("utf-8").split("## Limits")[1]
+    code = text.split("```bash\n")[1].split("```")[0].replace("$KEY", KEY).replace("8d9221072fa0", member(permits))
+    said = []
+    for command in code.splitlines():
+        _, *words = shlex.split(command)
+        [address] = [word for word in words if word.startswith(".../")]
+        words.remove(address)
+        said.append(curl(*words, path=address.removeprefix(".../")))
+    assert [one.status for one in said] == [200, 200, 200, 200]
+    looked, changed, reset, released = (one.json() for one in said)
+    assert (looked["state"], looked["usage"]["windows"][0]["used"]) == ("open", 1)
+    assert (changed["share"], reset["outcome"], released["outcome"]) == (0.5, "reset", "released")
+    assert limiter.usage().used == 0
+    assert permits.info().used == 0
+    reasons = set(AuditEntry.objects.values_list("actor", "reason"))
+    assert reasons == {("key grafana", what) for what in ("they ask us to slow down", "new key", "it hangs")}
+    assert curl("-H", f"X-API-Key: {KEY}", path="limits/nobody-knows-it").status == 404
+    assert curl(path="limits").status == 401
+
+
+def member(limiter):
+    """The fingerprint of who has its only permit."""
+    [one] = limiter.info().members
+    return one.fingerprint
 
 
 @pytest.mark.django_db(transaction=True)

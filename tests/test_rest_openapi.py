@@ -16,7 +16,7 @@ from django.core.management import call_command
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
 from drf_spectacular.management.commands.spectacular import Command
-from hypothesis import HealthCheck, Phase, given, settings as example_settings, strategies
+from hypothesis import HealthCheck, Phase, given, settings as example_settings
 from rest_framework.exceptions import APIException
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from django_tasklock import TaskLock, force_release_task_lock
+from django_tasklock import RateLimiter, TaskLock, force_release_task_lock
 from django_tasklock.rest import problems
 from django_tasklock.rest.throttling import RATES
 from tests.support.rest import KEY, PREFIX
@@ -34,6 +34,7 @@ from tests.support.rest import KEY, PREFIX
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
 pytestmark = pytest.mark.django_db
 
+LIMIT_ACT = {"200", "400", "401", "403", "404", "415", "429", "501", "503"}
 EXAMPLES = 40  # for each operation, way of breaking it, and caller
 CHECKS = [
     not_a_server_error,
@@ -65,10 +66,11 @@ def explore(cases, send):
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=cases, held=strategies.booleans())
-    def run(case, held):
-        send(case, held)
+    @given(case=cases)
+    def run(case):
+        send(case, next(turns) % 2 == 0)
 
+    turns = itertools.count()
     run()
 
 
@@ -87,11 +89,18 @@ class TestDocument:
                 {"200", "400", "401", "403", "404", "409", "412", "415", "429", "503"},
             ("post", PREFIX + "{name}/ask-release"):
                 {"200", "400", "401", "403", "404", "409", "412", "415", "429", "503"},
+            ("get", PREFIX + "limits"): {"200", "400", "401", "403", "429", "501", "503"},
+            ("get", PREFIX + "limits/{name}"): {"200", "400", "401", "403", "404", "429", "501", "503"},
+            ("post", PREFIX + "limits/{name}/reset"): LIMIT_ACT,
+            ("post", PREFIX + "limits/{name}/change"): LIMIT_ACT,
+            ("get", PREFIX + "concurrency"): {"200", "400", "401", "403", "429", "501", "503"},
+            ("get", PREFIX + "concurrency/{name}"): {"200", "400", "401", "403", "404", "429", "501", "503"},
+            ("post", PREFIX + "concurrency/{name}/release"): LIMIT_ACT,
         }  # fmt: skip
         for operation in found.values():
             assert operation["summary"]
             assert operation["description"]
-            assert operation["tags"] == ["locks"]
+            assert operation["tags"] in (["locks"], ["limits"])
             assert all(parameter["description"] for parameter in operation["parameters"] if parameter["in"] != "query")
             for status, answer in operation["responses"].items():
                 if status >= "400":
@@ -151,6 +160,7 @@ class TestWhateverIsSent:
             if held and "name" in case.path_parameters:  # nobody guesses the name of a lock that is held
                 case.path_parameters["name"] = f"{name}:{next(numbers)}"
                 assert TaskLock(case.path_parameters["name"], timeout=60, lease=None).acquire(blocking=False)
+                RateLimiter(case.path_parameters["name"], "9/m").reserve()
             response = case.call(headers=headers)
             case.validate_response(response, checks=CHECKS)
             if held:
@@ -166,9 +176,16 @@ class TestWhateverIsSent:
             assert statuses["get", "{name}/lock"] >= {200, 404}
             assert statuses["post", "{name}/release-lock"] >= {200, 404}
             assert statuses["post", "{name}/ask-release"] >= {200, 404}
+            assert statuses["get", "limits"] >= {200}
+            assert statuses["get", "limits/{name}"] >= {200, 404}
+            assert statuses["post", "limits/{name}/reset"] >= {200, 404}
+            assert statuses["post", "limits/{name}/change"] >= {200, 404}
+            assert statuses["get", "concurrency"] >= {200}
+            assert statuses["post", "concurrency/{name}/release"] >= {404}
         else:
             assert statuses["get", "locks"] >= {400}
             assert statuses["post", "{name}/release-lock"] >= {400}
+            assert statuses["post", "limits/{name}/change"] >= {400}
 
 
 class TestPage:

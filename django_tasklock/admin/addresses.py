@@ -7,6 +7,7 @@ from typing import Any
 from django.apps import apps
 from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import quote, unquote
+from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 
@@ -28,10 +29,10 @@ def unquoted(text: str) -> str:
     return str(unquote(text.replace("_2E", ".")))
 
 
-def address(site: AdminSite, page: str, name: str | None = None) -> str:
-    """The path of ``page`` (``changelist``, ``change``, ``release``...), of one lock if it has one."""
+def address(site: AdminSite, page: str, name: str | None = None, model: type[Model] = Lock) -> str:
+    """The path of ``page`` (``changelist``, ``change``, ``release``...), of one lock or limiter if it has one."""
     args = () if name is None else (quoted(name),)
-    return reverse(f"admin:tasklock_{Lock._meta.model_name}_{page}", args=args, current_app=site.name)
+    return reverse(f"admin:tasklock_{model._meta.model_name}_{page}", args=args, current_app=site.name)
 
 
 def row_address(site: AdminSite, request: HttpRequest, ref: RowRef) -> str:

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django_tasklock.exceptions import BackendUnavailable
 
 if TYPE_CHECKING:
-    from django_tasklock.admin.locks import LockAdmin
+    from django_tasklock.admin.store_admin import StoreAdmin
 
 __all__ = ["LOOK", "LOOK_AND_ACT", "door"]
 
@@ -24,7 +24,7 @@ View = TypeVar("View", bound=Callable[..., HttpResponse])
 
 
 def door(*, methods: tuple[str, ...] = LOOK, release: bool = False) -> Callable[[View], View]:
-    """Let in those who may look at locks, and with ``release`` only those who may also release them.
+    """Let in those who may look, and with ``release`` only those who may also act.
 
     Without permission 403, with another method 405, with the store down 503; nothing of the view has run then,
     except where a store went down in the middle of it.
@@ -32,7 +32,7 @@ def door(*, methods: tuple[str, ...] = LOOK, release: bool = False) -> Callable[
 
     def decorate(view: View) -> View:
         @wraps(view)
-        def guarded(admin: LockAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def guarded(admin: StoreAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             may = admin.has_release_permission(request) if release else admin.has_view_permission(request)
             if not may:
                 raise PermissionDenied

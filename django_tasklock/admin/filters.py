@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.http import QueryDict
 
 from django_tasklock.operations.views import LockState
-from django_tasklock.types import Order, Query, Which
+from django_tasklock.queries import Order, Query, Which
 
 __all__ = ["ORDERS", "Filters"]
 

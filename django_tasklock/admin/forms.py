@@ -1,4 +1,4 @@
-"""What is asked before a lock is released, or its holder asked to give it back."""
+"""What is asked before a lock is released, its holder asked to give it back, or a limiter changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 
 from django_tasklock.operations.views import LockDetail, RowSide
 
-__all__ = ["AskForm", "ReleaseForm", "SelectedForm"]
+__all__ = ["AskForm", "LimitReasonForm", "MemberForm", "ReleaseForm", "SelectedForm", "ShareForm"]
 
 REASON = 1000
 
@@ -61,6 +61,39 @@ class SelectedForm(forms.Form):
     """One reason for all of them."""
 
     reason = _reason(required=True, help_text=_KEPT)
+
+
+_KEPT_OF_LIMIT = _("Kept in the history of the limiter, with your name.")
+
+
+class LimitReasonForm(forms.Form):
+    """Why."""
+
+    reason = _reason(required=True, help_text=_KEPT_OF_LIMIT)
+
+
+class MemberForm(LimitReasonForm):
+    """The fingerprint of the member that loses its permit, and why."""
+
+    member = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
+
+
+class ShareForm(LimitReasonForm):
+    """How much of the limit is to be in force, and why."""
+
+    percent = forms.FloatField(
+        label=_("Limit in force, in per cent"),
+        min_value=0.0001,
+        max_value=100,
+        widget=forms.NumberInput(attrs={"step": "any"}),
+        help_text=_("Of the limit that its callers have; 100 is all of it, and more cannot be."),
+    )
+    field_order = ("percent", "reason")
+
+    @property
+    def share(self) -> float:
+        """As ``operations`` wants it."""
+        return min(1.0, float(self.cleaned_data["percent"]) / 100)
 
 
 def _labels(row: RowSide, states: dict[str, Any]) -> list[str]:

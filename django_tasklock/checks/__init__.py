@@ -6,6 +6,7 @@ from django.core import checks
 
 from django_tasklock.checks.deploy import check_store, check_tables, check_unguarded
 from django_tasklock.checks.guards import check_guards
+from django_tasklock.checks.limits import check_limits, check_limits_kept
 from django_tasklock.checks.settings import check_api_keys, check_settings
 from django_tasklock.checks.store import check_backend, check_shared
 
@@ -13,6 +14,8 @@ __all__ = [
     "check_api_keys",
     "check_backend",
     "check_guards",
+    "check_limits",
+    "check_limits_kept",
     "check_settings",
     "check_shared",
     "check_store",
@@ -26,7 +29,15 @@ TAG = "tasklock"
 
 def register() -> None:
     """Register every check of this package."""
-    for check in (check_settings, check_api_keys, check_backend, check_shared, check_guards):
+    for check in (
+        check_settings,
+        check_api_keys,
+        check_backend,
+        check_shared,
+        check_limits_kept,
+        check_limits,
+        check_guards,
+    ):
         checks.register(check, TAG)
     for check in (check_store, check_tables, check_unguarded):
         checks.register(check, TAG, deploy=True)

@@ -1,4 +1,4 @@
-"""What an operator may do to locks, once: the admin, REST, the commands and the beat task only dress it.
+"""What an operator may do to locks and limiters, once: the admin, REST, the commands and the beat task only dress it.
 
 Every function raises ``BackendUnavailable`` while the store is down and ``TaskLockError`` for a name
 that cannot be, or a store that cannot list. Importing it touches no model.
@@ -6,7 +6,24 @@ that cannot be, or a store that cannot list. Importing it touches no model.
 
 from django_tasklock.operations.audit import acts
 from django_tasklock.operations.detail import get_lock
+from django_tasklock.operations.limit_views import (
+    LimitDetail,
+    LimitOutcome,
+    LimitPage,
+    LimitResult,
+    LimitState,
+    LimitView,
+    PermitsPage,
+    PermitsView,
+)
+from django_tasklock.operations.limits import (
+    change_limit,
+    get_limit,
+    list_limits,
+    reset_limit,
+)
 from django_tasklock.operations.listing import count_locks, list_locks
+from django_tasklock.operations.permits import get_permits, list_permits, release_permit
 from django_tasklock.operations.release import ask_to_release, release_lock
 from django_tasklock.operations.sweep import Finding, SweepReport, sweep
 from django_tasklock.operations.views import (
@@ -27,11 +44,19 @@ __all__ = [
     "Act",
     "Actor",
     "Finding",
+    "LimitDetail",
+    "LimitOutcome",
+    "LimitPage",
+    "LimitResult",
+    "LimitState",
+    "LimitView",
     "LockDetail",
     "LockPage",
     "LockState",
     "LockView",
     "Outcome",
+    "PermitsPage",
+    "PermitsView",
     "Refused",
     "Result",
     "RowRef",
@@ -39,9 +64,16 @@ __all__ = [
     "SweepReport",
     "acts",
     "ask_to_release",
+    "change_limit",
     "count_locks",
+    "get_limit",
     "get_lock",
+    "get_permits",
+    "list_limits",
     "list_locks",
+    "list_permits",
     "release_lock",
+    "release_permit",
+    "reset_limit",
     "sweep",
 ]

@@ -1,10 +1,10 @@
-"""Who did what to which lock, and why: one trail for all doors, and Django's LogEntry for what users did."""
+"""Who did what to which lock or limiter, and why: one trail for all doors, Django's LogEntry for what users did."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from django.apps import apps
 from django.db import Error, router
@@ -12,15 +12,18 @@ from django.utils import timezone
 
 from django_tasklock.operations.views import Act, Actor
 
-__all__ = ["Deed", "acts", "record_acts"]
+__all__ = ["LIMIT_ACTIONS", "Deed", "acts", "record_acts"]
 
 logger = logging.getLogger("django_tasklock")
 
 USER_ID = 64  # characters kept of a user's primary key
+LIMIT_ACTIONS = ("reset_limit", "change_limit", "release_permit")
+"""What is done to limiters: a lock may have the same name as one."""
 
 
 class Deed(NamedTuple):
-    """One thing that was done. ``action``: ``release``, ``ask``, ``sweep``; ``outcome``: for people."""
+    """One thing that was done. ``action``: ``release``, ``ask``, ``sweep``, or of ``LIMIT_ACTIONS``; ``outcome``: for
+    people."""
 
     name: str
     action: str
@@ -43,14 +46,18 @@ def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
             _say(logging.ERROR, by, deed)
 
 
-def acts(name: str | None = None, limit: int = 50) -> list[Act]:
-    """What was done to a lock, or to any, the latest first."""
+def acts(name: str | None = None, limit: int = 50, of: Literal["lock", "limit", ""] = "") -> list[Act]:
+    """What was done to a lock, or to any, the latest first. ``of``: only to locks, or only to limiters."""
     from django_tasklock.backends.database.rows import key_of
     from django_tasklock.models import AuditEntry
 
     entries = AuditEntry._base_manager.using(router.db_for_read(AuditEntry))
     if name is not None:
         entries = entries.filter(key=key_of(name))
+    if of:
+        entries = (
+            entries.filter(action__in=LIMIT_ACTIONS) if of == "limit" else entries.exclude(action__in=LIMIT_ACTIONS)
+        )
     return [
         Act(entry.at, entry.actor, entry.action, entry.reason, entry.outcome, entry.name)
         for entry in entries.order_by("-at", "-id")[:limit]
@@ -85,9 +92,10 @@ def _keep(by: Actor, deeds: list[Deed]) -> None:
 def _log(by: Actor, deeds: list[Deed]) -> None:
     from django.contrib.admin.models import CHANGE, LogEntry
 
-    from django_tasklock.models import Lock
+    from django_tasklock.models import Lock, RateLimit
 
     for deed in deeds:
         text = f"{deed.action}: {deed.outcome}" + (f" ({deed.reason})" if deed.reason else "")
+        thing = RateLimit(key=deed.name) if deed.action in LIMIT_ACTIONS else Lock(key=deed.name)
         # A change, not a deletion: a deletion's entry loses its link.
-        LogEntry.objects.log_actions(by.user_id, [Lock(key=deed.name)], CHANGE, text, single_object=True)
+        LogEntry.objects.log_actions(by.user_id, [thing], CHANGE, text, single_object=True)

@@ -17,7 +17,8 @@ from django_tasklock.operations.explanation import explain
 from django_tasklock.operations.listing import view
 from django_tasklock.operations.rows import row_ref, row_side
 from django_tasklock.operations.views import Act, LockDetail, LockView, Refused, RowRef, RowSide
-from django_tasklock.types import Query, Record, Refusal
+from django_tasklock.queries import Query
+from django_tasklock.types import Record, Refusal
 
 __all__ = ["get_lock"]
 
@@ -77,7 +78,7 @@ def _refused(refusal: Refusal) -> Refused:
 
 def _history(name: str) -> list[Act]:
     try:
-        return acts(name, limit=20)
+        return acts(name, limit=20, of="lock")
     except Error as error:
         logger.warning("lock %r: its history could not be read: %s", name, error)
         return []

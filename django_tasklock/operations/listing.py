@@ -13,7 +13,8 @@ from django_tasklock.holders import alive
 from django_tasklock.info import lock_info
 from django_tasklock.operations.rows import row_ref
 from django_tasklock.operations.views import LockPage, LockState, LockView
-from django_tasklock.types import EXPIRING, Counts, Page, Query, Record
+from django_tasklock.queries import EXPIRING, Counts, Page, Query
+from django_tasklock.types import Record
 
 __all__ = ["count_locks", "list_locks", "state_of", "view"]
 

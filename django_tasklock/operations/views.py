@@ -112,7 +112,7 @@ class Refused(NamedTuple):
 
 
 class Act(NamedTuple):
-    """Something an operator, a key or the sweep did to a lock."""
+    """Something an operator, a key or the sweep did to a lock or a limiter."""
 
     at: datetime
     actor: str
@@ -120,7 +120,7 @@ class Act(NamedTuple):
     reason: str
     outcome: str
     name: str
-    """Of the lock; characters that are not ASCII are escaped."""
+    """Of the lock or limiter; characters that are not ASCII are escaped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,12 @@ import hmac
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["KeyUser", "owner"]
+__all__ = ["PERMISSIONS", "KeyUser", "owner"]
+
+PERMISSIONS = frozenset(
+    f"tasklock.{codename}" for codename in ("view_lock", "release_lock", "view_ratelimit", "change_ratelimit")
+)
+"""What a key may do."""
 
 
 def owner(given: bytes, keys: Mapping[str, str]) -> str | None:
@@ -26,7 +31,7 @@ def owner(given: bytes, keys: Mapping[str, str]) -> str | None:
 
 
 class KeyUser:
-    """Who a request with an API key is: no row of any table, may see and release locks, nothing else."""
+    """Who a request with an API key is: no row of any table, may use the end points of this API, nothing else."""
 
     is_authenticated = True
     is_anonymous = False
@@ -43,8 +48,8 @@ class KeyUser:
         return f"key {self.name}"
 
     def has_perm(self, perm: str, obj: Any = None) -> bool:
-        """Whether it is one of the two permissions on locks."""
-        return perm in ("tasklock.view_lock", "tasklock.release_lock")
+        """Whether it is one of the permissions on locks and limiters."""
+        return perm in PERMISSIONS
 
     def __str__(self) -> str:
         return self.get_username()

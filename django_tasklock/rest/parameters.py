@@ -7,8 +7,8 @@ from typing import Any, cast, get_args
 from rest_framework import serializers
 
 from django_tasklock.operations import LockState
+from django_tasklock.queries import Order, Query, Which
 from django_tasklock.rest.fields import Shape, State
-from django_tasklock.types import Order, Query, Which
 
 __all__ = ["AskSerializer", "QuerySerializer", "ReleaseSerializer"]
 

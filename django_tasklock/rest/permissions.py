@@ -1,4 +1,4 @@
-"""Who may do what: the two permissions of the admin, and nothing by default."""
+"""Who may do what: the permissions of the admin, and nothing by default."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Any
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-__all__ = ["RELEASE", "VIEW", "MayUseLocks"]
+__all__ = ["CHANGE_LIMITS", "RELEASE", "VIEW", "VIEW_LIMITS", "MayUseLocks"]
 
 VIEW = "tasklock.view_lock"
 """May look."""
 RELEASE = "tasklock.release_lock"
 """May ask and release."""
+VIEW_LIMITS = "tasklock.view_ratelimit"
+"""May look at limiters."""
+CHANGE_LIMITS = "tasklock.change_ratelimit"
+"""May reset and change limits, and release permits."""
 
 
 class MayUseLocks(BasePermission):

@@ -18,7 +18,7 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.rest.authentication import IN_QUERY
 
 __all__ = ["CannotList", "ChangedHands", "DatabaseUnavailable", "Interrupted", "InvalidName", "InvalidState",
-           "NobodyToAsk", "NotLocked", "StoreUnavailable", "answer"]  # fmt: skip
+           "NoPermit", "NobodyToAsk", "NotLocked", "StoreUnavailable", "UnknownLimiter", "answer"]  # fmt: skip
 
 logger = logging.getLogger("django_tasklock")
 
@@ -44,6 +44,20 @@ class NotLocked(APIException):
 
     status_code = status.HTTP_404_NOT_FOUND
     default_code = "not_locked"
+
+
+class UnknownLimiter(APIException):
+    """Neither the settings nor the store know this limiter, or nobody has a permit of it."""
+
+    status_code = status.HTTP_404_NOT_FOUND
+    default_code = "unknown_limiter"
+
+
+class NoPermit(APIException):
+    """This member has no permit any more."""
+
+    status_code = status.HTTP_404_NOT_FOUND
+    default_code = "no_permit"
 
 
 class Interrupted(APIException):

@@ -13,7 +13,7 @@ from django_tasklock.conf import get_settings
 from django_tasklock.rest.authentication import IN_QUERY
 from django_tasklock.rest.serializers import ProblemSerializer
 
-__all__ = ["ETAG", "IF_MATCH", "IF_NONE_MATCH", "NAME", "ApiKeyExtension", "DoorSchema", "answers"]
+__all__ = ["ETAG", "IF_MATCH", "IF_NONE_MATCH", "LIMITER", "NAME", "ApiKeyExtension", "DoorSchema", "answers"]
 
 
 PLACES = {"tasklockKey", "tasklockKeyHeader", "tasklockKeyQuery"}
@@ -27,8 +27,8 @@ class DoorSchema(AutoSchema):
         return str(self.view.operation_id)
 
     def get_tags(self) -> list[str]:
-        """One for all."""
-        return ["locks"]
+        """``locks`` or ``limits``."""
+        return [self.view.tag]
 
     def get_auth(self) -> list[dict[str, Any]]:
         """A key in any of its places: drf-spectacular would ask for it in all of them."""
@@ -62,6 +62,13 @@ NAME = OpenApiParameter(
     "name", OpenApiTypes.STR, OpenApiParameter.PATH, description="The lock's name, with or without the key prefix."
 )
 """The lock, in the path."""
+LIMITER = OpenApiParameter(
+    "name",
+    OpenApiTypes.STR,
+    OpenApiParameter.PATH,
+    description="The limiter's name; a tenant's is `limiter:tenant:key`.",
+)
+"""The limiter, in the path."""
 IF_MATCH = OpenApiParameter(
     "If-Match",
     OpenApiTypes.STR,
@@ -95,12 +102,13 @@ _SENTENCES = {
     " (`invalid_row_state`).",
     401: "Nobody known: send a key or log in.",
     403: "Not permitted; or, of a session, the CSRF token is missing.",
-    404: "Nobody has this lock (`not_locked`).",
+    404: "Nobody has this lock (`not_locked`); no such limiter is known (`unknown_limiter`); that member has no permit"
+    " (`no_permit`).",
     409: "Another one took it while it was looked at: nothing was done (`changed_hands`).",
     412: "Somebody else has it than If-Match names: nothing was done (`changed_hands`).",
     415: "Neither JSON nor a form.",
     429: "Too often.",
-    501: "The backend is a plain cache, which cannot list its keys (`cannot_list`).",
+    501: "The backend is a plain cache, which cannot list its keys and keeps no limits (`cannot_list`).",
     503: "The store of the locks does not answer (`store_unavailable`), or the database (`database_unavailable`).",
 }
 

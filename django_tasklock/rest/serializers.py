@@ -11,8 +11,8 @@ from django_tasklock.operations import LockDetail, LockState, LockView, Outcome,
 from django_tasklock.rest.fields import Shape, State, moment, one_of
 from django_tasklock.types import LockInfo
 
-__all__ = ["LockDetailSerializer", "LockPageSerializer", "ProblemSerializer", "ResultSerializer", "detail", "lock",
-           "result"]  # fmt: skip
+__all__ = ["ActSerializer", "InfoSerializer", "LockDetailSerializer", "LockPageSerializer", "ProblemSerializer",
+           "ResultSerializer", "detail", "info", "lock", "result"]  # fmt: skip
 
 
 class InfoSerializer(Shape):
@@ -150,7 +150,7 @@ class ProblemSerializer(Shape):
 def lock(view: LockView) -> dict[str, Any]:
     """What ``LockSerializer`` is given."""
     own = {name: getattr(view, name) for name in ("state", "lapsed_for", "asked_for", "parked", "alive", "row")}
-    return _info(view.info) | own
+    return info(view.info) | own
 
 
 def detail(found: LockDetail) -> dict[str, Any]:
@@ -168,11 +168,12 @@ def detail(found: LockDetail) -> dict[str, Any]:
 
 def result(done: Result) -> dict[str, Any]:
     """What ``ResultSerializer`` is given."""
-    return done._asdict() | {"before": _info(done.before) if done.before else None}
+    return done._asdict() | {"before": info(done.before) if done.before else None}
 
 
-def _info(info: LockInfo) -> dict[str, Any]:
-    return {field.name: getattr(info, field.name) for field in fields(info)}  # as a mapping its times are text
+def info(known: LockInfo) -> dict[str, Any]:
+    """What ``InfoSerializer`` is given."""
+    return {field.name: getattr(known, field.name) for field in fields(known)}  # as a mapping its times are text
 
 
 def _side(side: RowSide) -> dict[str, Any]:

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from django.urls import path, register_converter
 
+from django_tasklock.rest.limit_views import (
+    ChangeLimitView,
+    LimitsView,
+    LimitView,
+    PermitsListView,
+    PermitsView,
+    ReleasePermitView,
+    ResetLimitView,
+)
 from django_tasklock.rest.views import AskReleaseView, LocksView, LockView, ReleaseLockView
 
 __all__ = ["app_name", "urlpatterns"]
@@ -32,5 +41,13 @@ urlpatterns = [
     path("<tasklock_name:name>/lock", LockView.as_view(), name="lock"),
     path("<tasklock_name:name>/release-lock", ReleaseLockView.as_view(), name="release-lock"),
     path("<tasklock_name:name>/ask-release", AskReleaseView.as_view(), name="ask-release"),
+    # After those of locks: a lock may be called "limits/x", and none of these ends as those do.
+    path("limits", LimitsView.as_view(), name="limits"),
+    path("limits/<tasklock_name:name>/reset", ResetLimitView.as_view(), name="reset-limit"),
+    path("limits/<tasklock_name:name>/change", ChangeLimitView.as_view(), name="change-limit"),
+    path("limits/<tasklock_name:name>", LimitView.as_view(), name="limit"),
+    path("concurrency", PermitsListView.as_view(), name="concurrency"),
+    path("concurrency/<tasklock_name:name>/release", ReleasePermitView.as_view(), name="release-permit"),
+    path("concurrency/<tasklock_name:name>", PermitsView.as_view(), name="permits"),
 ]
 """The end points."""

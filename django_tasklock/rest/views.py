@@ -28,7 +28,7 @@ from django_tasklock.rest import parameters, permissions, preconditions, problem
 from django_tasklock.rest.authentication import ApiKeyAuthentication
 from django_tasklock.rest.throttling import LockThrottle
 
-__all__ = ["AskReleaseView", "LockView", "LocksView", "ReleaseLockView"]
+__all__ = ["AskReleaseView", "Door", "LockView", "LocksView", "ReleaseLockView"]
 
 
 class OnlyJSON(DefaultContentNegotiation):
@@ -46,6 +46,7 @@ class Door(APIView):
     permission: str
     throttle_scope: str
     operation_id: str
+    tag = "locks"
 
     permission_classes = (permissions.MayUseLocks,)
     throttle_classes = (LockThrottle,)

@@ -19,7 +19,10 @@ PERMISSIONS = {
     "viewer": ["view_lock"],
     "releaser": ["release_lock"],
     "operator": ["view_lock", "release_lock"],
-    "nobody": ["view_lock", "release_lock"],
+    "nobody": ["view_lock", "release_lock", "view_ratelimit", "change_ratelimit"],
+    "limit_viewer": ["view_ratelimit"],
+    "limit_changer": ["change_ratelimit"],
+    "limit_operator": ["view_ratelimit", "change_ratelimit"],
 }
 Take = Callable[..., str]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from django_tasklock.admin import LockAdmin, LockPanelMixin
-from django_tasklock.models import Lock
+from django_tasklock.admin import LockAdmin, LockPanelMixin, RateLimitAdmin
+from django_tasklock.models import Lock, RateLimit
 from tests.testapp.models import Video
 
 __all__ = ["OperatorsSite", "VideoAdmin", "operators"]
@@ -25,4 +25,5 @@ class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
 
 operators = OperatorsSite(name="operators")
 operators.register(Lock, LockAdmin)
+operators.register(RateLimit, RateLimitAdmin)
 operators.register(Video, VideoAdmin)

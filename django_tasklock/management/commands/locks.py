@@ -15,7 +15,7 @@ from django_tasklock import operations
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.management.terminal import actor
 from django_tasklock.operations.views import LockDetail, LockView, Outcome, Result
-from django_tasklock.types import Query
+from django_tasklock.queries import Query
 
 __all__ = ["Command"]
 

@@ -16,7 +16,8 @@ from django_tasklock.operations.sweep.putback import Back, PutBack
 from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
 from django_tasklock.operations.sweep.stream import PAGE, live_locks, of_kind, second_look
 from django_tasklock.operations.sweep.terms import Terms
-from django_tasklock.types import Query, Record
+from django_tasklock.queries import Query
+from django_tasklock.types import Record
 
 __all__ = ["sweep_locks"]
 

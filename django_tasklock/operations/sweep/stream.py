@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from django_tasklock.backends.base import Backend
-from django_tasklock.types import Query, Record
+from django_tasklock.queries import Query
+from django_tasklock.types import Record
 
 __all__ = ["BATCH", "PAGE", "live_locks", "of_kind", "second_look", "wait"]
 

@@ -1,0 +1,72 @@
+"""Whether the configured rate limits can be kept, and mean what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.core import checks
+
+from django_tasklock.checks.settings import sound_settings
+from django_tasklock.checks.store import sound_backend
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.rate_options import Limit, limit_of
+from django_tasklock.rates import Rate
+
+__all__ = ["check_limits", "check_limits_kept"]
+
+
+def check_limits_kept(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """E006: rate limits are configured, and the store keeps none. E001 has those that cannot be read."""
+    sound = sound_backend()
+    if sound is None or not sound[0].RATE_LIMITS:
+        return []
+    settings, backend = sound
+    try:
+        _ = backend.rates
+    except TaskLockError:
+        names = ", ".join(map(repr, sorted(settings.RATE_LIMITS)))
+        return [
+            checks.Error(
+                f"TASKLOCK['RATE_LIMITS'] has {names}, and {type(backend).__name__} keeps no rate limits: every call"
+                " of these will fail.",
+                hint="Point TASKLOCK['LOCATION'] at Redis, or set TASKLOCK['BACKEND'] to the database backend.",
+                id="tasklock.E006",
+            )
+        ]
+    return []
+
+
+def check_limits(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """W016: a part of a rate limit that another part of it leaves without effect."""
+    settings = sound_settings()
+    if settings is None:
+        return []
+    return [
+        checks.Warning(f"TASKLOCK['RATE_LIMITS'][{name!r}]: {what}", hint=hint, id="tasklock.W016")
+        for name, given in settings.RATE_LIMITS.items()
+        for what, hint in _idle(given, limit_of(name, given))
+    ]
+
+
+def _idle(given: object, limit: Limit) -> Iterator[tuple[str, str]]:
+    for whose, rates, others in (
+        ("the rate", limit.rates, limit.rates),
+        ("a tenant's", limit.tenants, limit.tenants),
+        ("a tenant's", limit.tenants, limit.rates),
+    ):
+        for rate in rates:
+            for other in others:
+                if other is not rate and (most := _most(other, rate.window)) < rate.limit:
+                    what = f"{whose} {rate} is never reached, for {other} lets {most} through in that time at most."
+                    yield what, "Leave the greater one out, or is one of the two not what was meant?"
+    options = given if isinstance(given, Mapping) else {}
+    if "workers" in options and limit.on_unavailable != "local":
+        yield f"workers says nothing where on_unavailable is {limit.on_unavailable!r}.", "Is 'local' meant?"
+    if "grace" in options and limit.on_unavailable == "closed":
+        yield "grace says nothing where on_unavailable is 'closed'.", "Is 'open' or 'local' meant?"
+
+
+def _most(rate: Rate, window: int) -> int:
+    """How many one rate lets through in another one's window."""
+    return -(-window // rate.window) * rate.limit

@@ -1,0 +1,151 @@
+"""``manage.py limits``: how the limiters stand; resetting and changing one, and taking a permit away."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import Error
+from django.utils import translation
+
+from django_tasklock import operations
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.management.terminal import actor
+from django_tasklock.operations.limit_views import LimitOutcome, LimitResult, LimitView, PermitsView
+from django_tasklock.operations.spans import span
+
+__all__ = ["Command"]
+
+DOWN = 2
+"""Exit code when the store is down. 1: nothing was done, or an argument cannot be meant."""
+
+
+class Command(BaseCommand):
+    """List, explain, reset, change, release."""
+
+    help = "List rate limits and concurrency limiters, explain one, reset or change it, or release a permit."
+    requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", nargs="?", metavar="NAME", help="Only this one, with its tenants and members.")
+        act = parser.add_mutually_exclusive_group()
+        act.add_argument("--reset", action="store_true", help="Forget what was used and booked of NAME.")
+        act.add_argument(
+            "--share", type=float, help="Let this share of the limit of NAME be in force: 0.5 is half of it, 1 all."
+        )
+        act.add_argument("--release", metavar="FINGERPRINT", help="Take the permit of NAME away from this member.")
+        parser.add_argument("--reason", default="", help="Why; for the audit trail.")
+        parser.add_argument("--search", default="", metavar="TEXT", help="Only those with this text in their names.")
+        parser.add_argument("--limit", type=int, default=100, help="At most so many (default: %(default)s).")
+        parser.add_argument("--json", action="store_true", help="One JSON document on stdout.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        acts = options["reset"] or options["share"] is not None or options["release"] is not None
+        if acts and not options["name"]:
+            raise CommandError("Name the limiter that is meant.")
+        work: Callable[[dict[str, Any]], None] = self._list
+        if acts:
+            work = self._act
+        elif options["name"]:
+            work = self._explain
+        try:
+            with translation.override(None):  # commands speak English
+                work(options)
+        except (BackendUnavailable, Error) as error:
+            raise CommandError(str(error), returncode=DOWN) from error
+        except (TaskLockError, ImproperlyConfigured) as error:
+            raise CommandError(str(error)) from error
+
+    def _list(self, options: dict[str, Any]) -> None:
+        limits = operations.list_limits(options["search"], limit=options["limit"])
+        permits = operations.list_permits(options["search"], limit=options["limit"])
+        if options["json"]:
+            found = {"total": limits.total, "limits": limits.limits, "concurrency": permits.limiters}
+            self._json({key: as_plain(value) for key, value in found.items()})
+            return
+        for view in limits.limits:
+            self.stdout.write(in_line(view))
+        for limiter in permits.limiters:
+            self.stdout.write(permits_in_line(limiter))
+        if options["verbosity"] > 0:
+            self.stdout.write(f"{len(limits.limits)} shown of {limits.total} rate limits.")
+
+    def _explain(self, options: dict[str, Any]) -> None:
+        detail = operations.get_limit(options["name"])
+        if detail.limit is None and detail.permits is None:
+            raise CommandError(f"No limiter {detail.name!r} is known.")
+        if options["json"]:
+            self._json(as_plain(detail))
+            return
+        for view in (detail.limit, *detail.tenants):
+            if view is not None:
+                self.stdout.write(in_line(view))
+        if detail.permits is not None:
+            self.stdout.write(permits_in_line(detail.permits))
+            for member in detail.permits.members:
+                held, left = span(member.held_for), span(member.time_left)
+                self.stdout.write(f"  {member.fingerprint} {member.holder}, for {held}, {left} left")
+        for act in detail.history:
+            why = f" ({act.reason})" if act.reason else ""
+            self.stdout.write(f"{act.at:%Y-%m-%d %H:%M:%S} {act.actor}: {act.action}: {act.outcome}{why}")
+
+    def _act(self, options: dict[str, Any]) -> None:
+        name, shown = options["name"], {"by": actor("limits"), "reason": options["reason"]}
+        if options["reset"]:
+            result = operations.reset_limit(name, **shown)
+        elif options["release"] is not None:
+            result = operations.release_permit(name, options["release"], **shown)
+        else:
+            result = operations.change_limit(name, options["share"], **shown)
+        if options["json"]:
+            self._json(as_plain(result._asdict()))
+        elif result and options["verbosity"] > 0:
+            self.stdout.write(self.style.SUCCESS(in_words(result)))
+        if not result:
+            raise CommandError(in_words(result))
+
+    def _json(self, data: Any) -> None:
+        self.stdout.write(json.dumps(data, cls=DjangoJSONEncoder, ensure_ascii=False, indent=2))
+
+
+def in_line(view: LimitView) -> str:
+    """One rate limit on one line."""
+    if view.usage is None:
+        return f"{view.name}  {view.state}"
+    windows = ", ".join(f"{one.rate}: {one.used} of {one.limit}, {one.ahead} ahead" for one in view.usage.windows)
+    more = f"  paused for {span(view.usage.paused)}" if view.usage.paused else ""
+    more += f"  {view.usage.share:.0%} in force" if view.usage.share < 1 else ""
+    more += f"  {view.tenants} tenants" if view.tenants else ""
+    return f"{view.name}  {view.state}  {windows}  {view.usage.refused} refused{more}"
+
+
+def permits_in_line(view: PermitsView) -> str:
+    """One concurrency limiter on one line."""
+    return f"{view.name}  {view.used} of {view.limit or '?'} permits taken, {view.waiting} waiting"
+
+
+def in_words(result: LimitResult) -> str:
+    """What came of an act."""
+    return {
+        LimitOutcome.RESET: f"{result.name!r} was reset.",
+        LimitOutcome.CHANGED: f"Of {result.name!r} {(result.share or 0) * 100:g} % is in force now.",
+        LimitOutcome.RELEASED: f"The permit of {result.name!r} was released.",
+        LimitOutcome.UNKNOWN: f"Nothing was done: no rate limit {result.name!r} is known.",
+        LimitOutcome.NOT_HELD: f"Nothing was done: that member of {result.name!r} has no permit.",
+    }[result.outcome]
+
+
+def as_plain(value: Any) -> Any:
+    """Dataclasses and tuples as JSON has them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: as_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return as_plain(value._asdict())
+    if isinstance(value, dict):
+        return {key: as_plain(one) for key, one in value.items()}
+    return [as_plain(one) for one in value] if isinstance(value, list | tuple) else value

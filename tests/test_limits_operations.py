@@ -1,0 +1,290 @@
+"""What operators are told of limiters and may do to them, on every store that keeps limits."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings as django_settings
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+
+from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLock, TaskLockError, operations
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.base_permits import Permits
+from django_tasklock.backends.base_rates import RateStore
+from django_tasklock.models import AuditEntry
+from django_tasklock.operations import Actor, LimitOutcome, LimitState
+from django_tasklock.rates import Rate, Terms
+from tests.support.stores import stores
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BACKENDS = {
+    "redis": {},
+    "database": {"BACKEND": "django_tasklock.backends.database.DatabaseBackend", "LOCATION": "default"},
+    "memory": {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"},
+}
+ME = Actor("somebody")
+
+
+@pytest.fixture(params=stores("redis", "database", "memory"))
+def kept(request: pytest.FixtureRequest, settings: Any) -> str:
+    """On this store."""
+    settings.TASKLOCK = {**settings.TASKLOCK, **BACKENDS[request.param]}
+    return str(request.param)
+
+
+@pytest.fixture
+def name() -> str:
+    """A limiter's name that no other test uses."""
+    return f"limit:{secrets.token_hex(6)}"
+
+
+def view(name: str) -> operations.LimitView:
+    found = operations.get_limit(name).limit
+    assert found is not None
+    return found
+
+
+def known(text: str) -> list[str]:
+    return [one.name for one in operations.list_limits(text).limits]
+
+
+class TestLooking:
+    def test_one_that_only_some_code_has(self, kept: str, name: str) -> None:
+        """No setting names it: its rates are those that its last caller had."""
+        limiter = RateLimiter(name, "3/h", "2/m")
+        for _ in range(3):
+            limiter.reserve()
+        assert limiter.try_acquire() is None
+        seen = view(name)
+        assert (seen.rates, seen.algorithm, seen.configured) == (("3/h", "2/m"), "window", False)
+        assert seen.usage is not None
+        assert [(one.rate, one.limit, one.used, one.ahead) for one in seen.usage.windows] == [
+            ("3/h", 3, 2, 1),
+            ("2/m", 2, 2, 1),
+        ]
+        assert (seen.state, seen.waiting, seen.usage.refused) == (LimitState.FULL, 1, 1)
+        assert 3590 < seen.usage.next < 3620
+        RateLimiter(name, "5/h").reserve()
+        assert view(name).rates == ("5/h",)
+
+    def test_one_of_the_settings_that_nobody_has_used(self, kept: str, name: str, settings: Any) -> None:
+        settings.TASKLOCK = {**settings.TASKLOCK, "RATE_LIMITS": {name: {"rates": ["10/s", "50/d"]}}}
+        [seen] = operations.list_limits(name).limits
+        assert (seen.rates, seen.configured, seen.state) == (("10/s", "50/d"), True, LimitState.OPEN)
+        assert get_backend().rates.names(10_000).count(name) == 0, "looking leaves nothing behind"
+
+    def test_looking_changes_nothing(self, kept: str, name: str) -> None:
+        """Not even the order in which limiters were used."""
+        first, second = f"{name}:1", f"{name}:2"
+        RateLimiter(first, "5/m").reserve()
+        while known(name) != [second, first]:  # moments of a store that counts in milliseconds may be the same
+            RateLimiter(second, "5000/m").reserve()
+        for _ in range(2):
+            assert known(name) == [second, first]
+            operations.get_limit(first)
+        assert known(name) == [second, first]
+
+    def test_tenants(self, kept: str, name: str, settings: Any) -> None:
+        """Counted in the list, and shown on the page; the default tenant is one."""
+        settings.TASKLOCK = {**settings.TASKLOCK, "RATE_LIMITS": {name: {"rates": "100/m", "tenants": "2/m"}}}
+        limiter = RateLimiter(name)
+        limiter.tenant("acme").acquire()
+        limiter.tenant("acme").reserve()
+        limiter.tenant(None).acquire()
+        [seen] = operations.list_limits(name).limits
+        assert (seen.name, seen.tenants) == (name, 2)
+        detail = operations.get_limit(name)
+        assert {one.tenant: one.usage.used for one in detail.tenants if one.usage} == {"acme": 2, "": 1}
+        tenant = view(f"{name}:tenant:acme")
+        assert (tenant.limiter, tenant.tenant, tenant.rates, tenant.state) == (name, "acme", ("2/m",), LimitState.FULL)
+        assert [one.name for one in operations.list_limits(name=tenant.name).limits] == [tenant.name]
+
+    def test_only_a_tenant_has_booked_so_far(self, kept: str, name: str) -> None:
+        """The shared place is booked when the tenant's turn has come."""
+        RateLimiter(name, "100/m", tenants="2/m").tenant("acme").reserve()
+        assert known(name) == [name]
+        assert (view(name).state, view(name).tenants) == (LimitState.IDLE, 1)
+        assert [one.tenant for one in operations.get_limit(name).tenants] == ["acme"]
+
+    @pytest.mark.parametrize("algorithm", ["paced", "bucket", "counter"])
+    def test_the_other_algorithms(self, kept: str, name: str, algorithm: Any) -> None:
+        limiter = RateLimiter(name, "60/m", algorithm=algorithm)
+        limiter.acquire()
+        assert view(name).algorithm == algorithm
+        if algorithm == "paced":
+            for _ in range(5):
+                limiter.reserve()
+            assert view(name).waiting == 5
+
+    def test_great_limits(self, kept: str, name: str) -> None:
+        """Booked in cells of the window, a day's quarter of an hour: who has gone is told as used all the same."""
+        limiter = RateLimiter(name, "3/m", "5000/d")
+        for _ in range(5):
+            limiter.reserve()
+        RateLimiter(f"{name}:day", "5000/d").acquire()
+        seen, day = view(name), view(f"{name}:day")
+        assert seen.usage is not None
+        assert day.usage is not None
+        assert [(one.used, one.ahead) for one in (*seen.usage.windows, *day.usage.windows)] == [(3, 2), (3, 2), (1, 0)]
+        assert (seen.waiting, day.waiting) == (2, 0)
+
+    def test_a_pause(self, kept: str, name: str) -> None:
+        RateLimiter(name, "5/m").penalize(3000)
+        seen = view(name)
+        assert seen.state is LimitState.PAUSED
+        assert seen.usage is not None
+        assert 2900 < seen.usage.paused <= 3000
+
+    @pytest.mark.parametrize("name", ["任务:六", "back\\slash", "a/b c", "\\u4efb", "<b>"])
+    def test_any_name(self, kept: str, name: str) -> None:
+        RateLimiter(name, "5/m").reserve()
+        assert name in known("")
+        assert view(name).rates == ("5/m",)
+
+    def test_pages(self, kept: str, name: str) -> None:
+        """Following ``next`` visits each once, in the order of one long page."""
+        names = [f"{name}:{number}" for number in range(5)]
+        for one in names:
+            RateLimiter(one, "5/m").reserve()
+            time.sleep(0.003)  # the last use is known to the millisecond
+        seen: list[str] = []
+        offset: int | None = 0
+        while offset is not None:
+            page = operations.list_limits(name, offset=offset, limit=2)
+            assert page.total == 5
+            seen += [one.name for one in page.limits]
+            offset = page.next
+        assert seen == known(name)
+        assert sorted(seen) == names
+        for limit, start in ((0, 0), (201, 0), (10, -1)):
+            with pytest.raises(TaskLockError, match="limit must be"):
+                operations.list_limits(limit=limit, offset=start)
+
+    def test_unknown(self, kept: str, name: str) -> None:
+        detail = operations.get_limit(name)
+        assert (detail.limit, detail.permits, list(detail.tenants)) == (None, None, [])
+        assert not operations.reset_limit(name, by=ME)
+        assert operations.change_limit(name, 0.5, by=ME).outcome is LimitOutcome.UNKNOWN
+        assert operations.get_permits(name) is None
+        assert name not in known("")
+        with pytest.raises(TaskLockError, match="characters"):
+            operations.get_limit("x" * 201)
+
+    def test_nothing_is_looked_for_by_its_key(self, name: str) -> None:
+        """A keyspace scan holds up everybody: lists come from indexes (gold standard 8.20)."""
+        RateLimiter(name, "5/m").reserve()
+        with redis.Redis.from_url(django_settings.TASKLOCK["LOCATION"]) as store:
+            store.config_resetstat()
+            operations.list_limits()
+            operations.list_permits()
+            operations.get_limit(name)
+            assert not {"cmdstat_keys", "cmdstat_scan"} & store.info("commandstats").keys()
+
+    def test_a_store_that_keeps_none(self, settings: Any) -> None:
+        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.cache.CacheBackend", "LOCATION": "core"}
+        for ask in (operations.list_limits, operations.list_permits, lambda: operations.get_limit("x")):
+            with pytest.raises(TaskLockError, match="keeps no rate limits|has no permits"):
+                ask()
+
+
+class TestActing:
+    def test_reset(self, kept: str, name: str) -> None:
+        """Also of one that this process knows only from the store."""
+        limiter = RateLimiter(name, "2/m")
+        for _ in range(3):
+            limiter.reserve()
+        limiter.penalize(30)
+        result = operations.reset_limit(name, by=ME, reason="new month")
+        assert (result.outcome, bool(result)) == (LimitOutcome.RESET, True)
+        seen = view(name)
+        assert seen.usage is not None
+        assert (seen.state, seen.waiting, seen.usage.used, seen.usage.paused) == (LimitState.OPEN, 0, 0, 0)
+        [act] = operations.get_limit(name).history
+        assert (act.actor, act.action, act.reason) == ("somebody", "reset_limit", "new month")
+        assert "2 used and 1 ahead of 2/m" in act.outcome
+        assert limiter.try_acquire() is not None
+
+    def test_change(self, kept: str, name: str) -> None:
+        """It is in force for the limiter's own callers at once, and until it is changed back."""
+        limiter = RateLimiter(name, "10/m")
+        limiter.acquire()
+        result = operations.change_limit(name, 0.3, by=ME)
+        assert (result.outcome, result.share, result.before) == (LimitOutcome.CHANGED, 0.3, 1.0)
+        limiter.acquire()
+        limiter.acquire()
+        assert limiter.try_acquire() is None
+        seen = view(name)
+        assert seen.usage is not None
+        assert (seen.usage.windows[0].limit, seen.usage.share) == (3, 0.3)
+        assert operations.change_limit(name, 1, by=ME).before == 0.3
+        assert limiter.try_acquire() is not None
+        assert [act.action for act in operations.get_limit(name).history] == ["change_limit"] * 2
+        for share in (0, 1.01, -1, True, float("nan")):
+            with pytest.raises(TaskLockError, match="share"):
+                operations.change_limit(name, share, by=ME)
+
+    def test_a_permit(self, kept: str, name: str) -> None:
+        """Of the member that was named, and of no other."""
+        first, other = ConcurrencyLimiter(name, 2), ConcurrencyLimiter(f"{name}:other", 2)
+        with first, other:
+            [member] = (seen := operations.get_permits(name)).members
+            assert (seen.limit, seen.used, seen.waiting) == (2, 1, 0)
+            assert name in [one.name for one in operations.list_permits().limiters]
+            for wrong in ("", "0" * 12, operations.get_permits(other.name).members[0].fingerprint):
+                assert operations.release_permit(name, wrong, by=ME).outcome is LimitOutcome.NOT_HELD
+            assert AuditEntry.objects.count() == 0
+            result = operations.release_permit(name, member.fingerprint, by=ME, reason="stuck")
+            assert (result.outcome, result.member.holder) == (LimitOutcome.RELEASED, member.holder)
+            assert operations.get_permits(name) is None
+            assert operations.get_permits(other.name).used == 1
+            [act] = operations.get_limit(name).history
+            assert (act.action, act.reason) == ("release_permit", "stuck")
+            assert not operations.release_permit(name, member.fingerprint, by=ME)
+
+    def test_a_lock_of_the_same_name_has_a_history_of_its_own(self, kept: str, name: str) -> None:
+        RateLimiter(name, "2/m").reserve()
+        operations.reset_limit(name, by=ME)
+        with TaskLock(name):
+            operations.release_lock(name, by=ME)
+        assert [act.action for act in operations.get_lock(name).history] == ["release"]
+        assert [act.action for act in operations.get_limit(name).history] == ["reset_limit"]
+        assert len(operations.acts(name)) == 2
+
+    def test_what_users_did_is_in_djangos_log(self, name: str) -> None:
+        user = User.objects.create(username="root")
+        RateLimiter(name, "2/m").reserve()
+        operations.reset_limit(name, by=Actor("root", user.pk), reason="why")
+        [entry] = LogEntry.objects.all()
+        assert (entry.content_type.model, entry.object_id) == ("ratelimit", name)
+        assert "why" in entry.get_change_message()
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        Terms("n", (Rate(5, 1_000_000, 50_000), Rate(100_000, 60_000_000, 0)), "window", 0, True, 100_000, 5),
+        Terms("n", (Rate(50, 1_000_000, 50_000),), "paced"),
+        Terms("n", (Rate(50, 1_000_000, 50_000),), "bucket"),
+        Terms("n", (Rate(50, 1_000_000, 50_000), Rate(90, 2_000_000, 1)), "bucket", 7),
+        Terms("n", (Rate(50, 1_000_000, 50_000),), "counter"),
+    ],
+)
+def test_terms_are_read_as_they_were_written(terms: Terms) -> None:
+    assert Terms.read("n", terms.text()) == terms
+
+
+@pytest.mark.parametrize("text", ["", "x", "window  0 1", "window  0 1 2 3", "nothing  0 1 1 2 3", "tat  0 1 2 3"])
+def test_what_is_no_terms_is_none(text: str) -> None:
+    """As an older version left it, or a hand."""
+    assert Terms.read("n", text) is None
+
+
+def test_listing_is_part_of_the_contract() -> None:
+    assert {"names", "terms"} <= RateStore.__abstractmethods__
+    assert "names" in Permits.__abstractmethods__

@@ -1,0 +1,293 @@
+"""Limiters over HTTP: what each end point answers, who may use it, and that locks keep their addresses."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from itertools import product
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.urls import resolve, reverse
+
+from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLock
+from django_tasklock.backends import get_backend
+from django_tasklock.models import AuditEntry
+from django_tasklock.types import Ask, fingerprint
+from tests.support.redis_server import free_port
+from tests.support.rest import KEY, PREFIX, SECRETS, Api, problem
+
+pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
+pytestmark = pytest.mark.django_db
+
+NAMES = ["6", "a/b/c", "limits", "x/limit", "任务:六", "100%25", "a?b#c&d=e+f", "<script>alert(1)</script>", ".."]
+BOTH = {"view_ratelimit", "change_ratelimit"}
+VIEW, CHANGE = "view_ratelimit", "change_ratelimit"
+NEEDS = {"limits": VIEW, "limit": VIEW, "concurrency": VIEW, "permits": VIEW, "reset-limit": CHANGE,
+         "change-limit": CHANGE, "release-permit": CHANGE}  # fmt: skip
+METHODS = ("get", "head", "options", "trace", "put", "patch", "delete", "post")
+
+
+def at(end: str, name: str = "") -> str:
+    """The path of an end point, by its name in ``reverse``."""
+    return reverse(f"tasklock:{end}", args=[name] if name else [])
+
+
+def permit(name: str, limit: int = 3) -> str:
+    """Somebody far away takes one; the fingerprint."""
+    token = secrets.token_hex(16)
+    SECRETS.add(token)
+    holder = f'{{"host":"worker-1","pid":42,"task":"videos.transcode","task_id":"id-1","limit":{limit}}}'
+    get_backend().permits.acquire(Ask(name, token, 60_000, 3_600_000, holder, limit=limit))
+    return fingerprint(token)
+
+
+class TestLimits:
+    def test_what_is_told(self, by_key: Api, name: str) -> None:
+        limiter = RateLimiter(name, "1/m", "100/d")
+        limiter.acquire()
+        limiter.reserve()
+        response = by_key.get(at("limit", name))
+        assert (response.status_code, response["Cache-Control"]) == (200, "no-store")
+        body = response.json()
+        assert body["usage"].pop("time").endswith("Z")
+        assert 110 < body["usage"].pop("next") < 130
+        assert 50 < body["usage"].pop("tail") < 70
+        assert body == {
+            "name": name, "limiter": name, "tenant": None, "configured": False, "algorithm": "window",
+            "rates": ["1/m", "100/d"], "state": "full", "waiting": 1, "tenants": 0, "tenants_seen": [], "history": [],
+            "usage": {
+                "windows": [
+                    {"rate": "1/m", "window": 60.0, "limit": 1, "used": 1, "ahead": 1},
+                    {"rate": "100/d", "window": 86400.0, "limit": 100, "used": 1, "ahead": 1},
+                ],
+                "paused": 0.0, "share": 1.0, "free": 0, "refused": 0,
+            },
+        }  # fmt: skip
+        listed = by_key.get(at("limits"), {"text": name}).json()
+        assert (listed["total"], listed["next"], listed["limits"][0]["rates"]) == (1, None, ["1/m", "100/d"])
+
+    def test_one_of_the_settings(self, by_key: Api, rest: Any, name: str) -> None:
+        rest(RATE_LIMITS={name: {"rates": "10/m", "tenants": "2/m"}})
+        RateLimiter(name).tenant("acme").acquire()
+        body = by_key.get(at("limit", name)).json()
+        assert (body["configured"], body["state"], body["tenants"]) == (True, "open", 1)
+        [tenant] = body["tenants_seen"]
+        assert (tenant["name"], tenant["tenant"], tenant["rates"]) == (f"{name}:tenant:acme", "acme", ["2/m"])
+        assert by_key.get(at("limit", tenant["name"])).json()["limiter"] == name
+
+    def test_pages(self, by_key: Api, name: str) -> None:
+        for number in range(3):
+            RateLimiter(f"{name}:{number}", "5/m").reserve()
+        first = by_key.get(at("limits"), {"text": name, "limit": 2}).json()
+        rest = by_key.get(at("limits"), {"text": name, "limit": 2, "offset": first["next"]}).json()
+        assert [one["name"] for one in first["limits"] + rest["limits"]] == [f"{name}:{n}" for n in (2, 1, 0)]
+        assert rest["next"] is None
+        for wrong in ({"limit": 0}, {"limit": 201}, {"offset": -1}, {"limit": "x"}):
+            problem(by_key.get(at("limits"), wrong), 400, "invalid")
+
+    def test_reset(self, by_key: Api, name: str) -> None:
+        limiter = RateLimiter(name, "1/h")
+        limiter.acquire()
+        response = by_key.post(at("reset-limit", name), {"reason": "new quota"})
+        assert response.json() == {"name": name, "outcome": "reset", "share": 1.0, "before": 1.0, "member": None}
+        assert limiter.try_acquire() is not None
+        entry = AuditEntry.objects.get(name=name)
+        assert (entry.actor, entry.action, entry.reason) == ("key grafana", "reset_limit", "new quota")
+        assert by_key.get(at("limit", name)).json()["history"][0]["actor"] == "key grafana"
+
+    def test_change(self, by_key: Api, name: str) -> None:
+        limiter = RateLimiter(name, "10/h")
+        limiter.acquire()
+        response = by_key.post(at("change-limit", name), {"share": 0.1, "reason": "r"})
+        assert (response.json()["share"], response.json()["before"]) == (0.1, 1.0)
+        assert limiter.try_acquire() is None
+        for wrong in ({}, {"share": 0}, {"share": 1.1}, {"share": "x"}, {"share": None}):
+            problem(by_key.post(at("change-limit", name), wrong), 400, "invalid")
+        problem(
+            by_key.generic("POST", at("change-limit", name), '{"share": NaN}', "application/json"), 400, "parse_error"
+        )
+        assert limiter.usage().share == 0.1
+
+    def test_unknown(self, by_key: Api, name: str) -> None:
+        problem(by_key.get(at("limit", name)), 404, "unknown_limiter")
+        problem(by_key.post(at("reset-limit", name)), 404, "unknown_limiter")
+        problem(by_key.post(at("change-limit", name), {"share": 1}), 404, "unknown_limiter")
+        assert by_key.get(at("limits"), {"name": name}).json()["limits"] == []
+        assert AuditEntry.objects.count() == 0
+        for wrong in ("x" * 201, "line\nbreak", "\x00"):
+            problem(by_key.get(at("limit", wrong)), 400, "invalid_name")
+            problem(by_key.post(at("reset-limit", wrong)), 400, "invalid_name")
+
+
+class TestPermits:
+    def test_what_is_told(self, by_key: Api, name: str) -> None:
+        with ConcurrencyLimiter(name, 3) as limiter:
+            [member] = limiter.members()
+            body = by_key.get(at("permits", name)).json()
+            assert (body["name"], body["limit"], body["used"], body["waiting"]) == (name, 3, 1, 0)
+            assert body["members"][0]["fingerprint"] == member.fingerprint
+            listed = by_key.get(at("concurrency"), {"text": name}).json()
+            assert [one["name"] for one in listed["limiters"]] == [name]
+        problem(by_key.get(at("permits", name)), 404, "unknown_limiter")
+
+    def test_release_of_one_member(self, by_key: Api, name: str) -> None:
+        first, other = permit(name), permit(name)
+        response = by_key.post(at("release-permit", name), {"member": first, "reason": "stuck"})
+        body = response.json()
+        assert (body["outcome"], body["member"]["fingerprint"]) == ("released", first)
+        left = by_key.get(at("permits", name)).json()["members"]
+        assert [one["fingerprint"] for one in left] == [other]
+        problem(by_key.post(at("release-permit", name), {"member": first}), 404, "no_permit")
+        problem(by_key.post(at("release-permit", name)), 400, "invalid")
+        assert [entry.reason for entry in AuditEntry.objects.filter(name=name)] == ["stuck"]
+
+
+class TestAddresses:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_any_name(self, by_key: Api, name: str) -> None:
+        """Markup in a name is data: gold standard 8.42."""
+        RateLimiter(name, "5/m").reserve()
+        member = permit(name)
+        try:
+            for end in ("limit", "permits"):
+                response = by_key.get(at(end, name))
+                assert (response.status_code, response.json()["name"]) == (200, name)
+                assert response["Content-Type"] == "application/json"
+            assert by_key.post(at("release-permit", name), {"member": member}).json()["name"] == name
+            assert by_key.post(at("reset-limit", name)).json()["name"] == name
+        finally:
+            get_backend().permits.remove(name, "")
+
+    @pytest.mark.parametrize("end", ["lock", "release-lock", "ask-release"])
+    @pytest.mark.parametrize("lock", ["limits", "concurrency", "limits/x", "limits/x/reset", "concurrency/x/release"])
+    def test_locks_keep_theirs(self, rest: Any, end: str, lock: str) -> None:
+        """Whatever a lock is called, its end points are its own."""
+        found = resolve(f"{PREFIX}{lock}/{end}")
+        assert (found.url_name, found.kwargs) == (end, {"name": lock})
+
+    @pytest.mark.parametrize("end", ["reset-limit", "change-limit", "release-permit"])
+    @pytest.mark.parametrize("name", ["x/lock", "lock", "reset", "x/reset", "x/change", "limits/x", "release"])
+    def test_acts_on_any_limiter(self, rest: Any, end: str, name: str) -> None:
+        found = resolve(at(end, name))
+        assert (found.url_name, found.kwargs) == (end, {"name": name})
+
+    @pytest.mark.parametrize("name", ["x/lock", "x/reset", "lock"])
+    def test_a_limiter_whose_address_is_another_ones(self, by_key: Api, name: str) -> None:
+        """It is found in the list by its whole name."""
+        RateLimiter(name, "5/m").reserve()
+        [found] = by_key.get(at("limits"), {"name": name}).json()["limits"]
+        assert found["name"] == name
+
+    def test_a_lock_of_the_same_name(self, by_key: Api, name: str) -> None:
+        RateLimiter(name, "5/m").reserve()
+        by_key.post(at("reset-limit", name))
+        with TaskLock(name):
+            assert by_key.get(at("lock", name)).json()["history"] == []
+            assert by_key.get(at("limit", name)).json()["history"][0]["action"] == "reset_limit"
+
+
+def everything(name: str) -> tuple[Any, ...]:
+    """What could have been changed."""
+    use = RateLimiter(name, "5/h").usage()
+    taken = [one.token for one in get_backend().permits.members(name)]
+    return use.windows, use.share, taken, AuditEntry.objects.count(), LogEntry.objects.count()
+
+
+class TestWhoMayDoWhat:
+    CALLERS = {  # kind: (known, may)
+        "nobody": (False, set()),
+        "a key that is none": (False, set()),
+        "a key": (True, BOTH),
+        "a user without permissions": (True, set()),
+        "a user who may release locks": (True, set()),
+        "a user who may view": (True, {VIEW}),
+        "a user who may change": (True, {CHANGE}),
+        "a user who may do both": (True, BOTH),
+        "a superuser": (True, BOTH),
+        "an inactive superuser": (False, set()),
+    }
+
+    def client(self, kind: str, user: Any) -> Api:
+        if kind == "nobody":
+            return Api(enforce_csrf_checks=True)
+        if "key" in kind:
+            return Api(enforce_csrf_checks=True, headers={"x-api-key": KEY if kind == "a key" else KEY + "x"})
+        may = {"view_lock", "release_lock"} if "locks" in kind else self.CALLERS[kind][1]
+        may = () if "superuser" in kind else may
+        who = user(*may, is_superuser="superuser" in kind, is_active="inactive" not in kind)
+        told = base64.b64encode(f"{who.username}:secret".encode()).decode()
+        return Api(enforce_csrf_checks=True, headers={"authorization": f"Basic {told}"})
+
+    @pytest.mark.parametrize("kind", CALLERS)
+    def test_matrix(self, rest: Any, user: Any, name: str, kind: str) -> None:
+        """Every kind of caller, every end point, every method; only three acts act (gold standard 8.42)."""
+        known, may = self.CALLERS[kind]
+        client = self.client(kind, user)
+        RateLimiter(name, "5/h").reserve()
+        member = permit(name)
+        before, acted = everything(name), []
+        for method, end in product(METHODS, NEEDS):
+            takes = ("post",) if NEEDS[end] == CHANGE else ("get", "head")
+            if not known:
+                expected = 401
+            elif NEEDS[end] not in may:
+                expected = 403
+            else:
+                expected = 200 if method in (*takes, "options") else 405
+            url = at(end, "" if end in ("limits", "concurrency") else name)
+            data = {"share": 0.5, "member": member} if method == "post" else None
+            response = getattr(client, method)(url, data) if data else getattr(client, method)(url)
+            assert response.status_code == expected, (end, method, response.content)
+            assert response["Cache-Control"] == "no-store"
+            if expected >= 400 and method != "head":
+                assert response.json().keys() == {"code", "detail"}
+            if method == "post" and expected == 200:
+                acted.append(response.json()["outcome"])
+            elif not acted:
+                assert everything(name) == before, (end, method)
+        assert acted == (["reset", "changed", "released"] if CHANGE in may else [])
+
+    def test_a_session_without_csrf_token(self, rest: Any, user: Any, name: str) -> None:
+        RateLimiter(name, "5/h").reserve()
+        client = Api(enforce_csrf_checks=True)
+        client.force_login(user(*BOTH))
+        assert client.get(at("limit", name)).status_code == 200
+        problem(client.post(at("reset-limit", name)), 403, "permission_denied")
+
+
+class TestOutages:
+    def test_the_store_is_down(self, by_key: Api, rest: Any, name: str) -> None:
+        port = free_port()
+        rest(LOCATION=f"redis://127.0.0.1:{port}/0")
+        calls = [by_key.get(at(end)) for end in ("limits", "concurrency")]
+        calls += [by_key.get(at(end, name)) for end in ("limit", "permits")]
+        calls.append(by_key.post(at("reset-limit", name)))
+        calls.append(by_key.post(at("change-limit", name), {"share": 1}))
+        calls.append(by_key.post(at("release-permit", name), {"member": "x"}))
+        for response in calls:
+            assert str(port) not in problem(response, 503, "store_unavailable")
+            assert response["Retry-After"]
+
+    def test_a_store_that_keeps_no_limits(self, by_key: Api, rest: Any, name: str) -> None:
+        rest(BACKEND="django_tasklock.backends.cache.CacheBackend", LOCATION="core")
+        for response in (
+            by_key.get(at("limits")),
+            by_key.get(at("concurrency")),
+            by_key.get(at("limit", name)),
+            by_key.get(at("permits", name)),
+            by_key.post(at("reset-limit", name)),
+            by_key.post(at("release-permit", name), {"member": "x"}),
+        ):
+            problem(response, 501, "cannot_list")
+
+    def test_acts_are_throttled_as_releases_are(self, by_key: Api, settings: Any, name: str) -> None:
+        settings.REST_FRAMEWORK = {
+            **settings.REST_FRAMEWORK,
+            "DEFAULT_THROTTLE_RATES": {"tasklock_view": None, "tasklock_release": "1/day"},
+        }
+        RateLimiter(name, "5/h").reserve()
+        assert by_key.post(at("reset-limit", name)).status_code == 200
+        problem(by_key.post(at("change-limit", name), {"share": 1}), 429, "throttled")
+        assert by_key.get(at("limit", name)).status_code == 200
