@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from benchmarks.adapters import HOLD, Adapter, AsyncAdapter, Lock, Refused
-from django_tasklock import TaskLock
+from django_tasklock import ConcurrencyLimiter, TaskLock
 
 __all__ = ["OURS"]
 
@@ -24,7 +24,7 @@ class Ours(Lock):
         self.name = f"{type(self).__name__}:{key}"
         self.lock = self.new()
 
-    def new(self) -> TaskLock:
+    def new(self) -> TaskLock | ConcurrencyLimiter:
         """The lock object for one acquire."""
         return TaskLock(self.name, **self.options)
 
@@ -66,6 +66,15 @@ class OursUnleasedReused(OursReused):
     options: ClassVar[dict[str, Any]] = UNLEASED
 
 
+class OursLimiter(Ours):
+    """A concurrency limiter that admits one, so that it can be put beside the locks."""
+
+    label = "ConcurrencyLimiter"
+
+    def new(self) -> ConcurrencyLimiter:
+        return ConcurrencyLimiter(self.name, 1)
+
+
 class OursAsync(AsyncAdapter):
     """``aacquire`` and ``arelease``, a lock object per use."""
 
@@ -90,4 +99,12 @@ class OursAsyncUnleased(OursAsync):
     options: ClassVar[dict[str, Any]] = UNLEASED
 
 
-OURS: list[type[Adapter]] = [Ours, OursReused, OursUnleased, OursUnleasedReused, OursAsync, OursAsyncUnleased]
+OURS: list[type[Adapter]] = [
+    Ours,
+    OursReused,
+    OursUnleased,
+    OursUnleasedReused,
+    OursLimiter,
+    OursAsync,
+    OursAsyncUnleased,
+]

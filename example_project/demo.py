@@ -48,6 +48,7 @@ def _show(video: Path | None, serve: bool) -> int:
         "DATA_DIR": str(RUN),
         "REDIS_URL": f"redis://127.0.0.1:{redis.port}",
         "TASKLOCK_LEASE": str(LEASE),
+        "CATALOGUE_RATE": "20/3s",
         "DEBUG": "1",
     }
 

@@ -46,7 +46,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def _what_a_test_leaves() -> Iterator[None]:
-    """Guards that it registered, locks that its thread took and did not give back: not the next one's concern."""
+    """Guards that it registered, locks and permits that its thread did not give back: not the next one's concern."""
     from django_tasklock import guards
     from django_tasklock.holds import holds_here
 
@@ -54,6 +54,7 @@ def _what_a_test_leaves() -> Iterator[None]:
     yield
     guards._registered[:] = before
     holds_here().clear()
+    holds_here().permits.clear()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -368,6 +369,50 @@ class TestObjects:
         assert lock.release()
         with pytest.raises(TaskLockError, match="is not held"):
             lock.release()
+
+    def test_released_twice_while_another_thread_holds_it_through_the_same_object(self):
+        """Gold standard 8.4: the second release is nobody's, and not that other thread's first."""
+        lock = TaskLock("video:42")
+        with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other, ThreadPoolExecutor(1) as third:
+
+            def by(thread, call, *arguments):
+                return thread.submit(call, *arguments).result(30)
+
+            assert by(one, lock.acquire)
+            assert by(one, lock.release)
+            assert by(other, lock.acquire)
+            assert not by(one, lambda: lock.held or lock.taken)
+            with pytest.raises(TaskLockError, match="is not held through this object"):
+                by(one, lock.release)
+            assert by(other, lambda: lock.held)
+            assert is_task_locked("video:42")
+            assert by(third, lock.release), "who never had it may be handed it"
+            assert by(other, lock.acquire)
+        assert lock.held, "its thread is over: nobody else can give it back"
+        assert lock.release()
+
+    def test_so_with_asyncio_tasks(self):
+        async def main():
+            lock = TaskLock("video:42")
+            released, second = asyncio.Event(), asyncio.Event()
+
+            async def one():
+                async with lock:
+                    pass
+                released.set()
+                await second.wait()
+                with pytest.raises(TaskLockError, match="is not held through this object"):
+                    await lock.arelease()
+
+            first = asyncio.ensure_future(one())
+            await released.wait()
+            await lock.aacquire()
+            second.set()
+            await first
+            assert lock.held
+            await lock.arelease()
+
+        asyncio.run(main())
 
     def test_acquired_twice(self):
         with TaskLock("video:42") as lock, pytest.raises(TaskLockError, match="already held.*reentrant=True"):

@@ -9,7 +9,8 @@ import pytest
 from django_tasklock import TaskLockError
 from django_tasklock.backends.base import Backend
 from django_tasklock.backends.values import text_of
-from django_tasklock.types import EXPIRING, Counts, Holder, Kept, Query, Released, Renewal
+from django_tasklock.queries import EXPIRING, Counts, Query
+from django_tasklock.types import Holder, Kept, Released, Renewal
 from tests.support.stores import ALL, LISTING, an_ask, clear, eventually, granted, make, new_token, stores
 
 SHORT = 120  # ms: a lease that is to lapse

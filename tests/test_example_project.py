@@ -220,3 +220,34 @@ answer(too_short=too_short, broken=broken, missing=missing, one_more=playlist.pr
     assert "cannot be played" in found["broken"][0]
     assert "missing or empty" in found["missing"][0]
     assert "not 3" in found["one_more"][0]
+
+
+def test_limits_and_health(run: Run) -> None:
+    """The API is called no more often than it allows, and a transcode has a permit and no connection meanwhile."""
+    found = run("""
+from demokit import calls
+from django.db import connection
+from django.test import override_settings
+from django_tasklock import ConcurrencyLimiter
+from videos import catalogue
+seen = []
+real = tasks.transcode
+
+def transcode(*arguments):
+    seen.append((ConcurrencyLimiter("transcode", 3).info().used, connection.connection is None))
+    return real(*arguments)
+
+tasks.transcode = transcode
+upload(sample)
+with override_settings(TASKLOCK={**settings.TASKLOCK, "RATE_LIMITS": {"catalogue": "3/s"}}):
+    for number in range(7):
+        tasks.announce.apply(kwargs={"video_id": number})
+times = catalogue.calls()
+answer(seen=seen, calls=len(times), worst=calls.worst(times, 1.0), took=times[-1] - times[0],
+       health=[client.get(page).json()["status"] for page in ("/health/db", "/health/locks")])
+""")
+    assert found["seen"] == [[1, True]]
+    assert found["calls"] == 7
+    assert found["took"] > 2
+    assert found["worst"] <= 3 or found["took"] > 5, "a process that is stopped in the wrong moment calls late"
+    assert found["health"] == ["healthy", "healthy"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from django_tasklock import BackendUnavailable, TaskLock, acquire_task_lock
+from django_tasklock.errands import Errands
 from django_tasklock.heartbeat import heartbeat
+from django_tasklock.holds import Hold
+from django_tasklock.types import Grant, Released
 from tests.support.redis_server import free_port
 from tests.support.twins import TWINS, call
 
@@ -24,3 +27,35 @@ def test_refused_requests_are_not_remembered(configure, way: str) -> None:
         assert caught.value.doubt is False
         assert acquire_task_lock(f"outage:{turn}")  # the policy "run"
     assert len(heartbeat.errands.leftovers) <= before
+
+
+def test_what_is_left_meanwhile_does_not_disturb_what_is_being_given_back() -> None:
+    """Other threads add to it at any moment; here, in the middle of the look at what there is."""
+    errands = Errands()
+    released = []
+
+    class Store:
+        def __hash__(self) -> int:
+            if len(errands.leftovers) < 3:
+                errands.give_back(Hold(self, "late", None, None), 1000)  # type: ignore[arg-type]
+            return 1
+
+        def release(self, name: str, token: str) -> Released:
+            released.append(name)
+            return Released.RELEASED
+
+        def rest(self) -> None: ...
+
+    errands.give_back(Hold(Store(), "early", None, None), 1000)  # type: ignore[arg-type]
+    for _ in range(3):
+        errands.run(lambda hold: None)
+    assert released.count("early") == 1
+    assert "late" in released
+
+
+def test_a_lease_is_over_here_before_it_is_in_the_store() -> None:
+    """Stores count whole milliseconds: from 0.9 ms to 150.9 ms is 149.1 ms to one that cuts the first short."""
+    hold = Hold(None, "a", 150, None)  # type: ignore[arg-type]
+    hold.granted(Grant(1, 150), 1000.0009, 150)
+    assert hold.deadline <= 1000.0 + 0.150
+    assert hold.lost == "its timeout is over"

@@ -52,7 +52,16 @@ DESIGNED = {
     "get_lock_info",
     "force_release_task_lock",
     "list_all_task_locks",
+    "released_connections",
+    "release_connections",
+    "arelease_connections",
     "TaskLockError",
+    "RateLimiter",
+    "rate_limited",
+    "RateLimitExceeded",
+    "ConcurrencyLimiter",
+    "concurrency_limited",
+    "current_limiter",
     "TaskLockAcquireError",
     "LockLost",
     "ReleaseAsked",
@@ -60,7 +69,7 @@ DESIGNED = {
     "StaleClaim",
     "BackendUnavailable",
 }
-ANSWERS = {"LockInfo", "Released"}
+ANSWERS = {"LimiterInfo", "LockInfo", "Released"}
 """What the designed names return, for annotations and comparisons."""
 
 PACKAGE = Path(django_tasklock.__file__).parent

@@ -8,7 +8,8 @@ import pytest
 import redis
 
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.types import Busy, Counts, Query, Released
+from django_tasklock.queries import Counts, Query
+from django_tasklock.types import Busy, Released
 from tests.support.stores import an_ask, eventually, granted
 
 pytest_plugins = ["tests.support.redis_fixtures"]

@@ -15,7 +15,7 @@ from django_tasklock.claims import Claim
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations import Actor, acts
 from django_tasklock.operations.sweep import stream
-from django_tasklock.types import Query
+from django_tasklock.queries import Query
 from tests.support.guards import AGAIN, GUARD, ONCE
 from tests.support.stores import clear, eventually
 from tests.support.sweeping import (

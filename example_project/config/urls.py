@@ -1,4 +1,4 @@
-"""Addresses: the site at the root, the admin, the operators' REST end points, and (with ``DEBUG``) the media."""
+"""Addresses: the site at the root, the admin, the operators' REST end points, health, and (with ``DEBUG``) media."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from drf_spectacular.views import SpectacularAPIView
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/tasks/", include("django_tasklock.rest.urls")),
+    path("health/", include("django_tasklock.health.urls")),
     path("api/schema", SpectacularAPIView.as_view()),
     path("favicon.ico", RedirectView.as_view(url=file("videos/icon.svg"))),
     path("", include("videos.urls")),

@@ -16,7 +16,7 @@ from django.core.files import File
 from django.core.management import call_command
 from django.utils import timezone
 
-from demokit import samples, verdict
+from demokit import calls, samples, verdict
 from demokit.crew import Crew, wait_until
 from demokit.facts import Facts
 from demokit.screen import Screen
@@ -45,7 +45,7 @@ class Show:
         self.facts = Facts()
 
     def run(self, video: Path | None, serve: bool) -> int:
-        """0 if each video was transcoded exactly once. With ``serve`` only Ctrl-C ends it."""
+        """0 if each video was transcoded exactly once and the limit was kept. With ``serve`` only Ctrl-C ends it."""
         call_command("migrate", verbosity=0)
         site = self._open_site() if serve else ""
         for name in WORKERS:
@@ -63,6 +63,8 @@ class Show:
         self._drain()
         self.screen.settle()
         right = verdict.give(self.facts)
+        self._start_missing()
+        right = calls.make(self.screen, videos) and right
         print(f"What the workers said: {self.crew.logs}", flush=True)
         if serve:
             self._stay(site)
@@ -185,10 +187,12 @@ class Show:
         self.screen.say(f"The site: {site}")
         return site
 
-    def _stay(self, site: str) -> None:
+    def _start_missing(self) -> None:
         for name in WORKERS:
             if name not in self.crew.running:
                 self._start_worker(name)
+
+    def _stay(self, site: str) -> None:
         print(f"\nThe site stays up: {site}\nCtrl-C stops everything.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             while not self.crew.dead():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from celery import Task
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.forms import ModelForm
@@ -10,7 +11,7 @@ from kombu.exceptions import OperationalError
 
 from django_tasklock.admin import LockPanelMixin
 from videos.models import Attempt, Skip, Video
-from videos.tasks import process_video
+from videos.tasks import announce, process_video
 
 __all__ = ["AttemptInline", "SkipAdmin", "VideoAdmin"]
 
@@ -37,7 +38,7 @@ class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
     search_fields = ("title",)
     readonly_fields = ("status", "progress", "duration", "hls_file", "thumbnail", "lock_epoch", "created_at")
     inlines = (AttemptInline,)
-    actions = ("publish_again",)
+    actions = ("publish_again", "announce")
 
     def save_model(self, request: HttpRequest, obj: Video, form: ModelForm, change: bool) -> None:
         """Write only what was edited: a full save would put back the status the page was opened with."""
@@ -48,9 +49,17 @@ class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
     @admin.action(description="Publish the task of the selected videos again")
     def publish_again(self, request: HttpRequest, queryset: QuerySet[Video]) -> None:
         """One more message for each; harmless for those that are busy or done."""
+        self._publish(request, queryset, process_video)
+
+    @admin.action(description="Announce the selected videos in the catalogue")
+    def announce(self, request: HttpRequest, queryset: QuerySet[Video]) -> None:
+        """A call of a limited API for each: select as many as you like."""
+        self._publish(request, queryset, announce)
+
+    def _publish(self, request: HttpRequest, queryset: QuerySet[Video], task: Task) -> None:
         try:
             for video in queryset:
-                process_video.delay(video_id=video.pk)
+                task.delay(video_id=video.pk)
         except OperationalError as error:
             self.message_user(request, f"The task queue cannot be reached: {error}", messages.ERROR)
             return

@@ -16,6 +16,7 @@ video_lock = model_lock(
     KEY,
     pk="video_id",
     timeout=7200,
+    release_connections=True,  # a transcode takes long, and needs the database for a moment now and then
     guard=StateGuard(
         field="status",
         claim_from=["uploading", "processing", "transcoding"],

@@ -1,4 +1,4 @@
-"""The one task of the site. Publish it as often as you like."""
+"""The tasks of the site. Publish ``process_video`` as often as you like, ``announce`` as fast as you like."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ from celery import Task, shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from django_tasklock import Claim, StaleClaim, current_claim, current_lock
+from django_tasklock import (
+    Claim,
+    StaleClaim,
+    concurrency_limited,
+    current_claim,
+    current_lock,
+    rate_limited,
+    release_connections,
+)
 from django_tasklock.exceptions import ReleaseAsked
+from videos import catalogue
 from videos.locks import video_lock
 from videos.models import Attempt, Rendition, Video
 from videos.transcoding import MASTER, THUMBNAIL, Stream, remove_older, transcode, workspace
 
-__all__ = ["process_video"]
+__all__ = ["announce", "process_video"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +42,12 @@ logger = logging.getLogger(__name__)
     throws=(ReleaseAsked, StaleClaim),  # expected ends: one line in the log, no traceback
 )
 @video_lock
+@concurrency_limited("transcode", 3, timeout=7200, on_conflict="wait")
 def process_video(self: Task, video_id: int) -> dict[str, object]:
     """Make the HLS stream and the thumbnail of a video, once.
 
     A message for a video that is busy or done returns ``{"status": "skipped", ...}``
-    without entering this body.
+    without entering this body. At most three are transcoded at a time, over all workers.
     """
     claim, lock = current_claim(), current_lock()
     video = Video.objects.get(pk=video_id)
@@ -50,6 +60,7 @@ def process_video(self: Task, video_id: int) -> dict[str, object]:
 
     with attempt(self, video_id, claim) as noted, workspace(home, claim.epoch) as part:
         claim.update(status=Video.Status.TRANSCODING, progress=0)
+        release_connections()
         try:
             stream = transcode(Path(video.upload.path), part, on_progress)
         except OSError as error:  # a full disk may be less full in a minute; a broken file stays broken
@@ -59,6 +70,16 @@ def process_video(self: Task, video_id: int) -> dict[str, object]:
         remove_older(home, claim.epoch)
     logger.info("video %s is ready: %s", video_id, home / str(claim.epoch) / MASTER)
     return {"status": "success", "video_id": video_id}
+
+
+@shared_task
+@rate_limited("catalogue")
+def announce(video_id: int) -> None:
+    """Tell the catalogue of a video: no more often than it allows, however many workers there are.
+
+    A call that would have to wait for longer than a moment gives its worker back.
+    """
+    catalogue.tell(video_id)
 
 
 @contextmanager
