@@ -232,7 +232,7 @@ class TestBodies:
         assert work() is False
         assert not is_open()
         with pytest.raises(TaskLockError, match="release_connections"):
-            app.task(base=OnceTask, shared=False, lazy=False, release_connections="yes")(is_open)
+            type("Wrong", (OnceTask,), {"run": lambda self: None, "release_connections": "yes"}).on_bound(app)
 
     @pytest.mark.parametrize("wrong", ["yes", 1, 0])
     def test_anything_else_is_refused(self, wrong):
