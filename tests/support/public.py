@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import pickle
 import subprocess
@@ -94,6 +95,7 @@ def forked(work: Callable[[], T]) -> T:
         child = os.fork()
     if not child:
         os.close(reading)
+        faulthandler.dump_traceback_later(90, exit=True)  # rather than wait for ever, and where is told
         try:
             answer: tuple[bool, object] = (True, work())
         except BaseException:
