@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import traceback
@@ -95,7 +95,7 @@ def forked(work: Callable[[], T]) -> T:
         child = os.fork()
     if not child:
         os.close(reading)
-        faulthandler.dump_traceback_later(90, exit=True)  # rather than wait for ever, and where is told
+        signal.alarm(90)  # rather than wait for ever; faulthandler's own watch does not survive a fork
         try:
             answer: tuple[bool, object] = (True, work())
         except BaseException:
