@@ -510,11 +510,12 @@ class TestLoops:
 
 
 LOOPS = """
-import asyncio, gc, os
+import asyncio, gc, logging, os
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 import django
 django.setup()
 from asgiref.sync import async_to_sync, sync_to_async
+logging.getLogger("asyncio").setLevel("ERROR")  # it also says what was slow
 from django.conf import settings
 from tests.support.public import setting
 settings.TASKLOCK = setting({store!r})

@@ -47,6 +47,11 @@ class Begun:
         """Whether another one may not be published."""
         return bool(self.site.locks.keys(f"task_lock:unique:*:{self.name}"))
 
+    def unique_for(self) -> float:
+        """Seconds until another one may be published, if nothing more is heard of this one."""
+        (key,) = self.site.locks.keys(f"task_lock:unique:*:{self.name}")
+        return self.site.locks.pttl(key) / 1000
+
     @property
     def state(self) -> str:
         """Of its result, now: an ``AsyncResult`` keeps the first end it hears of."""
