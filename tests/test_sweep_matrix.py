@@ -65,7 +65,7 @@ def test_sweeps_touch_no_live_lock(celery_site, only) -> None:
     for key in (*RUNNING, row.pk):
         celery_site.started(key)
     results["parked"] = celery_site.publish(ONCE + "queued_hold", "line", until=gate)
-    celery_site.wait_until(lambda: results["parked"].state == "PARKED" and "retrying:kept" in locks())
+    celery_site.wait_until(lambda: results["parked"].state == "PARKED" and results["retry, lock kept"].state == "RETRY")
     held = untouched("running, parked, and one that waits for its retry")
     assert {"retrying:kept", "plain:plain", "hold:line", f"video:{row.pk}"} <= held.keys()
     celery_site.started("kept")
