@@ -127,6 +127,7 @@ def test_warm_shutdown(celery_site):
     gate = celery_site.gate()
     result = celery_site.publish("hold", "a", until=gate)
     celery_site.started("a")
+    celery_site.accepted(worker)
     worker.terminate()
     celery_site.wait_until(lambda: "Warm shutdown" in worker.log())
     gate.open()

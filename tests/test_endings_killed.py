@@ -147,6 +147,7 @@ class TestShutdown:
         ran = begin(celery_site, sits=True)
         for one in ran:
             one.started()
+        celery_site.accepted(worker, len(ran))
         worker.terminate()
         celery_site.wait_until(lambda: "Warm shutdown" in worker.log())
         for one in ran:
