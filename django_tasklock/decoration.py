@@ -1,14 +1,22 @@
-"""What can be decorated, and with which options: judged at decoration, for locks and limits alike."""
+"""What can be decorated, with which options, and the function in place of it: for locks and limits alike."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from typing import Any
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django_tasklock.conf import WORDS, Duration, milliseconds
 from django_tasklock.exceptions import TaskLockError
 
-__all__ = ["check_conflict", "check_release", "is_async", "refuse"]
+if TYPE_CHECKING:
+    from django_tasklock.running import Running
+
+__all__ = ["around", "check_conflict", "check_release", "is_async", "refuse"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def check_conflict(on_conflict: str | None, blocking_timeout: Duration | None, queue_limit: int | None) -> None:
@@ -58,3 +66,31 @@ def refuse(function: Any) -> None:
         raise TaskLockError(
             f"{function!r} cannot be decorated: it is not callable (was it called as @task_lock, without a name?)"
         )
+
+
+def around(
+    function: F, running: Callable[[tuple[Any, ...], dict[str, Any]], Running], signature: inspect.Signature
+) -> F:
+    """``function``, each call inside the run that ``running`` makes for its arguments; what that says if it skips it."""
+    if is_async(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            run = running(args, kwargs)
+            async with AsyncExitStack() as stack:
+                if await run.aenter(stack):
+                    return await function(*args, **kwargs)
+            return run.skipped
+
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            run = running(args, kwargs)
+            with ExitStack() as stack:
+                if run.enter(stack):
+                    return function(*args, **kwargs)
+            return run.skipped
+
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Celery checks arguments against it
+    return cast(F, wrapper)

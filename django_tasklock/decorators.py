@@ -5,10 +5,8 @@ For functions and coroutine functions, tasks or not; put them *below* ``@shared_
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
-from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeVar
 
 from django.apps import apps
@@ -23,7 +21,7 @@ from django_tasklock.conf import (
     get_settings,
     spans,
 )
-from django_tasklock.decoration import check_conflict, check_release, is_async, refuse
+from django_tasklock.decoration import around, check_conflict, check_release, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards import StateGuard
 from django_tasklock.locks import TaskLock
@@ -176,30 +174,10 @@ def _decorator(
             table = apps.get_model(model) if isinstance(model, str) else model
             return begin(locked, lock, conflict, table, key, guard, queue_limit, release_connections)
 
-        if is_async(function):
-
-            @functools.wraps(function)
-            async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                run = running(args, kwargs)
-                async with AsyncExitStack() as stack:
-                    if await run.aenter(stack):
-                        return await function(*args, **kwargs)
-                return run.skipped
-
-        else:
-
-            @functools.wraps(function)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                run = running(args, kwargs)
-                with ExitStack() as stack:
-                    if run.enter(stack):
-                        return function(*args, **kwargs)
-                return run.skipped
-
-        wrapper.__signature__ = template.signature  # type: ignore[attr-defined]  # Celery checks arguments against it
+        wrapper = around(function, running, template.signature)
         wrapper.lock = locked  # type: ignore[attr-defined]
         if guard is None and options["on_unavailable"] is None:
             leave_undecided(wrapper)
-        return wrapper  # type: ignore[return-value]
+        return wrapper
 
     return decorate

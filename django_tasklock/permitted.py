@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Literal, TypeVar
 
 from django_tasklock.concurrency import ConcurrencyLimiter, check_limit
 from django_tasklock.conf import DEFAULT, WORDS, Duration, Lease, OnUnavailable, get_settings, spans
-from django_tasklock.decoration import check_conflict, check_release, is_async, refuse
+from django_tasklock.decoration import around, check_conflict, check_release, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import NameTemplate
 from django_tasklock.running import Running, begin
@@ -119,28 +117,8 @@ def concurrency_limited(
             )
             return begin(limited, limiter, on_conflict, release_connections, plain=LimitedRun)
 
-        if is_async(function):
-
-            @functools.wraps(function)
-            async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                run = running(args, kwargs)
-                async with AsyncExitStack() as stack:
-                    if await run.aenter(stack):
-                        return await function(*args, **kwargs)
-                return run.skipped
-
-        else:
-
-            @functools.wraps(function)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                run = running(args, kwargs)
-                with ExitStack() as stack:
-                    if run.enter(stack):
-                        return function(*args, **kwargs)
-                return run.skipped
-
-        wrapper.__signature__ = template.signature  # type: ignore[attr-defined]  # Celery checks arguments against it
+        wrapper = around(function, running, template.signature)
         wrapper.limiter = limited  # type: ignore[attr-defined]
-        return wrapper  # type: ignore[return-value]
+        return wrapper
 
     return decorate

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.template import context_processors
 from django.test import Client
 
 from django_tasklock import StateGuard, TaskLock, model_lock, operations
@@ -296,8 +297,7 @@ def test_a_strict_content_security_policy_is_kept(operator: Client, take) -> Non
 
 def test_our_files_carry_the_nonce_where_there_is_one(operator: Client, take, settings: Any) -> None:
     """Django 6 puts it into the context; a policy of nonces alone must do."""
-    processors = pytest.importorskip("django.template.context_processors")
-    if not hasattr(processors, "csp"):
+    if not hasattr(context_processors, "csp"):
         pytest.skip("Django 5.2 knows no nonce")
     options = settings.TEMPLATES[0]["OPTIONS"]
     options = {"context_processors": [*options["context_processors"], "django.template.context_processors.csp"]}

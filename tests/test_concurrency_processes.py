@@ -171,9 +171,7 @@ class TestTrips:
         limiters = [ConcurrencyLimiter(f"{name}:{number}", 2, lease=1) for number in range(40)]
         for limiter in limiters:
             limiter.acquire()
-        eventually(lambda: sum(map(RENEW, proxy.requests)) >= 2)
-        sizes = [int(request[2]) for request in list(proxy.requests) if RENEW(request)]
-        assert max(sizes) >= 30
+        eventually(lambda: any(int(request[2]) >= 30 for request in list(proxy.requests) if RENEW(request)))
         for limiter in limiters:
             limiter.release()
 

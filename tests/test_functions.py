@@ -250,7 +250,7 @@ class TestLapsing:
 
     def test_a_lock_that_is_only_remembered_here_is_renewed_all_the_same(self, store):
         """Nobody but the process's memory refers to it; that must be enough for the heartbeat."""
-        assert acquire_task_lock("video:1", 100, 2)
+        assert acquire_task_lock("video:1", 100, 4)
         gc.collect()
         renewed("video:1")
         assert release_task_lock("video:1")

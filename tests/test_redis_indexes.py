@@ -221,7 +221,9 @@ def test_an_index_of_lapsed_locks_does_not_empty_a_page(backend, cli):
         page = backend.page(Query(order=order, descending=down, limit=10))
         assert [record.name for record in page.records] == ["alive"]
         assert (page.total, page.next) == (1, None)
-    assert [cli.zcard(index) for index in INDEXES] == [12_001, 1, 1]
+    left, *ordered = (cli.zcard(index) for index in INDEXES)
+    assert ordered == [1, 1]
+    assert left in (12_001, 12_001 - 128), "every 64th grant forgets some"
 
 
 def test_the_end_of_a_lease_reads_alike_each_time(backend: RedisBackend) -> None:
