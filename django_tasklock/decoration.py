@@ -71,7 +71,7 @@ def refuse(function: Any) -> None:
 def around(
     function: F, running: Callable[[tuple[Any, ...], dict[str, Any]], Running], signature: inspect.Signature
 ) -> F:
-    """``function``, each call inside the run that ``running`` makes for its arguments; what that says if it skips it."""
+    """``function``, each call inside the run that ``running`` makes for it; what that says if it is skipped."""
     if is_async(function):
 
         @functools.wraps(function)
