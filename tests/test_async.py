@@ -135,7 +135,7 @@ class TestVerbs:
     def test_the_heartbeat_renews_it_and_tells_when_it_is_lost(self, store):
         async def main():
             told = []
-            async with TaskLock("video:1", lease=1.5, on_lost=told.append) as lock:
+            async with TaskLock("video:1", lease=4, on_lost=told.append) as lock:
                 await until(lambda: lock._find().deadline - lock._find().due > 0 and lock.held)
                 before = lock._find().deadline
                 await until(lambda: lock._find().deadline > before)
@@ -476,7 +476,7 @@ class TestLoops:
 
     def test_a_lock_outlives_the_loop_it_was_taken_in(self, store):
         """As when a view takes it and a later request gives it back: its heartbeat is no coroutine."""
-        lock = TaskLock("video:1", lease=1.5)
+        lock = TaskLock("video:1", lease=4)
         assert run(lock.aacquire)
         before = lock._find().deadline
         eventually(lambda: lock._find().deadline > before)

@@ -152,7 +152,7 @@ class TestRetry:
     @pytest.mark.parametrize("word", ["late_once", "late_retry"])
     def test_it_ends_when_the_holder_dies(self, celery_site, word):
         """Killed, and with it its heartbeat: the lease frees the lock, and one try after that has it."""
-        celery_site.configure(lease=2)
+        celery_site.configure(lease=4)
         holder = celery_site.worker(queues=("other",))
         other = {"queue": celery_site.queue("other")}
         celery_site.publish("once_hold", "a", until=celery_site.gate(), options=other)

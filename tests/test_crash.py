@@ -19,8 +19,8 @@ pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures
 pytestmark = pytest.mark.redis
 
 Store = redis.Redis  # of bytes
-LEASE = 1.5
-SOON = 1.5  # what a loaded machine may add to the next to nothing that is promised
+LEASE = 3.0
+SOON = 3.0  # what a loaded machine may add to the next to nothing that is promised
 
 ACQUIRE = {
     "sync": "lock = TaskLock({name!r}, lease=60)\nsay()\nassert lock.acquire(blocking=True)\ntime.monotonic()",
@@ -161,7 +161,7 @@ def test_a_stopped_waiter_holds_the_others_back_for_a_claim_at_most(
     assert held_back < CLAIM / 1000 + SOON
     if dies:
         return
-    assert held_back > CLAIM / 1000 - SOON  # it was its turn
+    assert held_back > CLAIM / 1000 - 1  # it was its turn
     stopped.go_on()
     eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)  # it did not believe what it was handed so long ago
     assert stopped.busy()

@@ -138,7 +138,7 @@ def test_put_off_in_between(celery_site):
     second = celery_site.started("a", 2, 20)
     celery_site.wait_until(parked_messages)  # the row of the second start
     celery_site.locks.delete("task_lock:hold:a")
-    with held_by_another("hold:a", lease=1):
+    with held_by_another("hold:a", lease=4):
         worker.kill_one(second.pid)
         celery_site.wait_until(lambda: result.state == "RETRY", 20)
         celery_site.wait_until(lambda: not parked_messages())

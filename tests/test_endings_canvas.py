@@ -53,7 +53,7 @@ class Members:
 @pytest.fixture
 def made(celery_site):
     """``made(word)``: members that do so when busy, of each kind."""
-    celery_site.configure(lease=2)  # which is when ``retry`` comes again
+    celery_site.configure(lease=4)  # which is when ``retry`` comes again
     celery_site.worker(concurrency=6, prefetch=4)
     return lambda word: [Members(celery_site, kind, word) for kind in ("once", "decorated")]
 

@@ -29,12 +29,20 @@ pytestmark = pytest.mark.redis
 
 Store = redis.Redis  # of bytes
 Renew = Callable[[Any], list[bool]]
-SLACK = 1.5  # what a loaded machine may add
+SLACK = 3.0  # what a loaded machine may add
 
 
 def left(store: Store, name: str) -> float:
     """Seconds the lock's key has; negative without one."""
     return float(store.pttl(f"task_lock:{name}")) / 1000
+
+
+def renewed(store: Store, name: str) -> None:
+    """Wait until it has more time left than it had a moment ago."""
+    before = left(store, name)
+    while (now := left(store, name)) <= before:
+        assert now > 0, "it is gone"
+        before = now
 
 
 @contextmanager
@@ -84,20 +92,20 @@ def test_a_lease_is_renewed_at_a_third_of_it(store: Store, name: str) -> None:
             times.append(time.monotonic())
         return renew(batch)
 
-    with renewing(note), TaskLock(name, lease=0.9) as lock:
+    with renewing(note), TaskLock(name, lease=4.5) as lock:
         began = time.monotonic()
-        eventually(lambda: len(times) == 6)
+        eventually(lambda: len(times) == 3, 30)
         assert lock.held
     gaps = [after - before for before, after in zip([began, *times], times, strict=False)]
-    assert min(gaps) > 0.2  # not more work than need be
-    assert sorted(gaps)[len(gaps) // 2] < 0.45
+    assert min(gaps) > 1.2  # not more work than need be
+    assert sorted(gaps)[1] < 2.2
     assert not store.exists(f"task_lock:{name}")
 
 
 def test_a_lock_without_a_lease_is_not_renewed(crew: Crew, store: Store, name: str) -> None:
     worker = crew.hire(f"lock = TaskLock({name!r}, lease=None, timeout=1)\nassert lock.acquire()")
     assert worker.do("len(heartbeat), heartbeat.alive") == (0, False)
-    assert worker.do(f"TaskLock({name + 'x'!r}, lease=1).acquire(), heartbeat.alive") == (True, True)
+    assert worker.do(f"TaskLock({name + 'x'!r}, lease=60).acquire(), heartbeat.alive") == (True, True)
     eventually(lambda: not store.exists(f"task_lock:{name}"), 1 + SLACK)
     assert store.exists(f"task_lock:{name}x")
 
@@ -107,9 +115,9 @@ def test_it_begins_with_the_first_lease_and_ends_after_the_last(crew: Crew, name
     worker = crew.hire("from django_tasklock import heartbeat as module\nmodule.LINGER = 0.3")
     assert worker.do(threads) == []
     for _ in range(2):
-        worker.do(f"one, two = TaskLock({name!r}, lease=1), TaskLock({name!r} + '2', lease=1)\none.acquire()")
+        worker.do(f"one, two = TaskLock({name!r}, lease=60), TaskLock({name!r} + '2', lease=60)\none.acquire()")
         assert worker.do(threads) == ["tasklock-heartbeat"]
-        worker.do("two.acquire()\none.release()\ntime.sleep(1.5)")
+        worker.do("two.acquire()\none.release()\ntime.sleep(0.9)")
         assert worker.do(threads) == ["tasklock-heartbeat"]
         assert worker.do("two.held, two.release()") == (True, Released.RELEASED)
         worker.do("eventually(lambda: not heartbeat.alive)")
@@ -126,14 +134,15 @@ def test_a_lease_taken_as_the_thread_ends_is_renewed(crew: Crew, name: str) -> N
         def end(me):
             ended = real(me)
             if ended and not late:
-                late.append(TaskLock({name!r}, lease=0.5))
+                late.append(TaskLock({name!r}, lease=4))
                 assert late[0].acquire()
             return ended
         heartbeat._end = end
-        with TaskLock({name!r} + "first", lease=1):
+        with TaskLock({name!r} + "first", lease=60):
             pass
-        eventually(lambda: late)
-        time.sleep(1.5)
+        eventually(lambda: late and late[0].held)
+        deadline = late[0]._find().deadline
+        eventually(lambda: late[0]._find().deadline > deadline)
     """)
     assert worker.do("len(heartbeat), heartbeat.alive") == (1, True)
     assert not TaskLock(name).acquire()
@@ -170,11 +179,11 @@ def test_ten_thousand_locks_one_thread_and_bounded_memory(crew: Crew, store: Sto
 
 def test_an_extension_made_while_the_last_renewal_is_on_its_way_counts(name: str) -> None:
     """The renewal was sent for what was left of the old timeout, and is executed after the extension."""
-    lock = TaskLock(name, lease=0.9, timeout=1.0)
+    lock = TaskLock(name, lease=3, timeout=3.3)
     extended = []
 
     def extend_first(renew: Renew, batch: list[Renewal]) -> list[bool]:
-        if not extended and any(item.name == name and item.ttl < 900 for item in batch):
+        if not extended and any(item.name == name and item.ttl < 2900 for item in batch):
             extended.append(lock.extend(60))
         return renew(batch)
 
@@ -182,7 +191,7 @@ def test_an_extension_made_while_the_last_renewal_is_on_its_way_counts(name: str
         assert lock.acquire()
         told = threading.Event()
         with ended_by(told, lock):
-            assert not told.wait(2.5)
+            assert not told.wait(4.5)
     assert extended == [True]
     assert lock.held
     assert lock.release() is Released.RELEASED
@@ -211,7 +220,7 @@ def test_a_lock_released_while_its_renewal_is_on_its_way_does_not_come_back(
 ) -> None:
     """Gold standard 8.7. Before the store executes the renewal, and after it."""
     for number, before in enumerate([True, False]):
-        lock = TaskLock(f"{name}{number}", lease=0.6)
+        lock = TaskLock(f"{name}{number}", lease=3)
         released = threading.Event()
         outcome = []
 
@@ -243,7 +252,7 @@ def test_a_lock_released_while_its_renewal_is_on_its_way_does_not_come_back(
 
 def test_an_expired_lock_is_not_created_again(store: Store, name: str) -> None:
     """Gold standard 8.9: A's key ends, B acquires and releases, A's renewals go on."""
-    told = Told(name, lease=1.2)
+    told = Told(name, lease=3)
     with Received(signals.lock_lost) as received:
         assert told.lock.acquire()
         store.delete(f"task_lock:{name}")
@@ -276,10 +285,9 @@ def test_a_lock_dropped_without_a_release_ends_with_its_thread(store: Store, nam
 
 def test_a_lock_whose_object_is_dropped_is_still_its_threads(store: Store, name: str) -> None:
     """The other way round: the thread lives, so it is renewed, and can be released by its name."""
-    assert TaskLock(name, lease=1.5).acquire()
+    assert TaskLock(name, lease=4).acquire()
     gc.collect()
-    time.sleep(2.0)
-    assert store.exists(f"task_lock:{name}")
+    renewed(store, name)
     assert TaskLock(name).release() is Released.RELEASED
 
 
@@ -288,7 +296,7 @@ def test_a_lock_whose_object_is_dropped_is_still_its_threads(store: Store, name:
 
 @pytest.mark.parametrize("how", ["flush", "force"])
 def test_a_lock_that_the_store_has_lost_is_told_once(store: Store, name: str, how: str) -> None:
-    told = Told(name, lease=0.9)
+    told = Told(name, lease=3)
     with Received(signals.lock_lost) as received:
         assert told.lock.acquire()
         assert (told.lock.lost, told.lock.held) == (False, True)
@@ -304,12 +312,12 @@ def test_a_lock_that_the_store_has_lost_is_told_once(store: Store, name: str, ho
 
 def test_at_its_timeout_a_lock_ends_and_that_is_told_once(store: Store, name: str) -> None:
     """Gold standard 8.10."""
-    told = Told(name, lease=0.6, timeout=1.3)
+    told = Told(name, lease=3, timeout=3.5)
     with Received(signals.lock_lost) as received:
         began = time.monotonic()
         assert told.lock.acquire()
         eventually(lambda: not store.exists(f"task_lock:{name}"))
-        assert 1.0 < time.monotonic() - began < 1.3 + SLACK
+        assert 3.2 < time.monotonic() - began < 3.5 + SLACK
         told.once("its timeout is over", received)
     assert told.lock.time_left == 0
     assert told.lock.release() is Released.GONE
@@ -319,7 +327,7 @@ def test_a_store_that_comes_back_before_the_deadline_loses_nothing(
     name: str, warnings_logged: Callable[[], list[str]]
 ) -> None:
     """Gold standard 8.8."""
-    told = Told(name, lease=3)
+    told = Told(name, lease=5)
     tries = []
 
     def down_three_times(renew: Renew, batch: list[Renewal]) -> list[bool]:
@@ -333,8 +341,8 @@ def test_a_store_that_comes_back_before_the_deadline_loses_nothing(
         assert told.lock.acquire()
         acquired = time.monotonic()
         eventually(lambda: len(tries) == 4)
-        assert tries[-1] < acquired + 3  # it did not wait another third of a lease each time
-        while time.monotonic() < acquired + 3.2:  # past the first lease
+        assert tries[-1] < acquired + 5  # it did not wait another third of a lease each time
+        while time.monotonic() < acquired + 5.2:  # past the first lease
             assert told.lock.held
             time.sleep(0.05)
         assert not received
@@ -353,11 +361,10 @@ def test_a_store_that_is_silent_to_the_deadline_means_lost_once(store: Store, na
     with renewing(silent_first), Received(signals.lock_lost) as received:
         began = time.monotonic()
         assert told.lock.acquire()
-        while time.monotonic() < began + 1.1:
-            assert told.lock.held
+        while told.lock.held:
             time.sleep(0.02)
-        eventually(lambda: told.lock.lost)
-        assert time.monotonic() < began + 1.2 + SLACK
+        assert told.lock.lost
+        assert 1.1 < time.monotonic() - began < 1.2 + SLACK
         told.once("it could not be renewed in time", received)
         silent[0] = False
         time.sleep(0.6)
@@ -366,24 +373,24 @@ def test_a_store_that_is_silent_to_the_deadline_means_lost_once(store: Store, na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("silent", [1.0, 4.0], ids=["less than the lease", "more"])
+@pytest.mark.parametrize("silent", [1.0, 5.0], ids=["less than the lease", "more"])
 def test_a_server_that_is_stopped(configure: Any, redis_server: RedisServer, name: str, silent: float) -> None:
     """The same with a real server, which answers late or not at all."""
     configure(LOCATION=redis_server.url)
-    told = Told(name, lease=3)
+    told = Told(name, lease=4)
     assert redis_server.process is not None
     with Received(signals.lock_lost) as received:
         assert told.lock.acquire()
         os.kill(redis_server.process.pid, signal.SIGSTOP)
         try:
             time.sleep(silent)
-            assert told.lock.lost is (silent > 3)
+            assert told.lock.lost is (silent > 4)
         finally:
             os.kill(redis_server.process.pid, signal.SIGCONT)
-        if silent > 3:
+        if silent > 4:
             told.once("it could not be renewed in time", received)
         else:
-            time.sleep(3)
+            time.sleep(4)
             assert told.lock.held
             assert not received
     told.lock.release()
@@ -398,17 +405,17 @@ def test_who_is_told_may_block_without_delaying_other_leases(store: Store, name:
         unblock.wait(30)
         raise RuntimeError("and then fails")
 
-    lost, kept = TaskLock(f"{name}:lost", lease=0.9, on_lost=block), TaskLock(f"{name}:kept", lease=0.9)
-    later = Told(f"{name}:later", lease=0.9)
+    lost, kept = TaskLock(f"{name}:lost", lease=3, on_lost=block), TaskLock(f"{name}:kept", lease=3)
+    later = Told(f"{name}:later", lease=3)
     try:
         assert lost.acquire()
         assert kept.acquire()
         assert later.lock.acquire()
         store.delete(f"task_lock:{lost.name}")
         assert blocked.wait(10)
-        time.sleep(1.5)
+        for _ in range(2):
+            renewed(store, kept.name)
         assert kept.held
-        assert left(store, kept.name) > 0
         store.delete(f"task_lock:{later.lock.name}")
         eventually(lambda: later.reasons)
     finally:
@@ -486,13 +493,14 @@ def test_a_forked_child_neither_renews_nor_releases_what_its_parent_holds(
                 lock.release()
             except TaskLockError as error:
                 tell("refused", "not held" in str(error))
-            own = TaskLock({name!r} + ":child", lease=0.5)
+            own = TaskLock({name!r} + ":child", lease=4)
             tell(own.acquire(), TaskLock({name!r}).acquire())
-            time.sleep(1.2)
+            deadline = own._find().deadline
+            eventually(lambda: own._find().deadline > deadline)
             tell(own.held, len(heartbeat), bool(own.release()))
         def fork():
             global lock
-            with TaskLock({name!r}, lease=0.6) as lock:
+            with TaskLock({name!r}, lease=4) as lock:
                 if {how == "multiprocessing"}:
                     process = multiprocessing.get_context("fork").Process(target=child, args=(lock,))
                     process.start()

@@ -77,7 +77,7 @@ class TestCounting:
             pass
 
     def test_forced_and_lost(self, counted):
-        with TaskLock("video:1", lease=1.5) as lock:
+        with TaskLock("video:1", lease=4) as lock:
             assert force_release_task_lock("video:1")
             assert counted()["forced"] == 1
             eventually(lambda: lock.lost)

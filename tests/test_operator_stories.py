@@ -21,7 +21,7 @@ from tests.browser.example import Example, until
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = [pytest.mark.browser, pytest.mark.workers]
 
-LEASE = 2.0
+LEASE = 4.0
 API = "/api/v1/tasks"
 TASK = "videos.tasks.process_video"
 

@@ -114,7 +114,7 @@ def test_one_call_of_a_task_that_rejects(celery_site, monkeypatch):
 
 def test_the_holder_is_killed(celery_site):
     """Another worker's promoter finds what waits behind the dead one's lock; in order, and once each."""
-    celery_site.configure(lease=2)
+    celery_site.configure(lease=4)
     worker = celery_site.worker(concurrency=1, queues=("first",))
     held(celery_site, "queued_hold", options={"queue": celery_site.queue("first")})
     celery_site.worker(concurrency=2)
@@ -144,7 +144,7 @@ class TestADuplicateIsDropped:
     """Acknowledged late, delivered again while it runs: the broker's copy is gone with the one that is dropped."""
 
     def dropped(self, site, word):
-        site.configure(lease=2, visibility_timeout=1)
+        site.configure(lease=4, visibility_timeout=1)
         worker = site.worker(concurrency=1)
         gate, result = held(site, "late_hold", once={"on_conflict": word})
         other = site.worker(concurrency=1)

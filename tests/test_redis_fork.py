@@ -38,7 +38,7 @@ def busy(kind):
         assert get_backend().get(ask.name).token == ask.token
         assert get_backend().release(ask.name, ask.token) is Released.RELEASED
 
-lock = TaskLock(name, lease=1)
+lock = TaskLock(name, lease=4)
 lock.acquire()
 assert acquire_task_lock(f"{name}:plain", 60)
 assert heartbeat.alive

@@ -23,7 +23,7 @@ pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures
 pytestmark = [pytest.mark.redis, pytest.mark.database, pytest.mark.django_db(transaction=True)]
 
 Store = redis.Redis  # of bytes
-LEASE = 1.0
+LEASE = 3.0
 LOST = pytest.mark.parametrize("how", ["flush", "force", "delete"])
 WRITES = ["claim.update(progress=99)", "claim.finish()", "claim.fail()", "claim.give_back()"]
 

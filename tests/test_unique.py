@@ -703,16 +703,16 @@ class TestProcesses:
 
     def test_a_worker_is_killed_in_mid_run(self, celery_site):
         """Free after the lease, long before the timeout."""
-        celery_site.configure(lease=1.5, timeout=600)
+        celery_site.configure(lease=4, timeout=600)
         worker = celery_site.worker()
         gate = celery_site.gate()
         task = celery_site.task("unique_hold")
         first = task.delay("a", until=gate)
         celery_site.started("a")
-        celery_site.wait_until(lambda: unique_lock(task, "u:a").ttl <= 1.5, 10)
+        celery_site.wait_until(lambda: unique_lock(task, "u:a").ttl <= 4, 10)
         worker.kill()
         assert task.delay("a").id == first.id
-        celery_site.wait_until(lambda: another(task.delay("a"), first), 5)
+        celery_site.wait_until(lambda: another(task.delay("a"), first), 10)
 
     def test_a_child_is_killed_in_mid_run(self, celery_site):
         """Free at once: the worker sees it die."""

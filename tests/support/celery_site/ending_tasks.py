@@ -35,7 +35,7 @@ _OPTIONS: dict[str, Any] = {
 def end(task: Any, key: object, how: str, until: str | None) -> str:
     """The body: waits for the file ``until``, if somebody does not end it before, then ends as ``how`` says.
 
-    ``"retries 5"``: to come back in 5 s. What comes back returns.
+    ``"retries 5"``, ``"autoretries 5"``: to come back in 5 s. What comes back returns.
     """
     again = task.request.retries or (task.request.delivery_info or {}).get("redelivered")
     how, _, seconds = how.partition(" ")
@@ -59,6 +59,7 @@ def end(task: Any, key: object, how: str, until: str | None) -> str:
             case "retries" if not again:
                 raise task.retry(countdown=float(seconds or 0.5))
             case "autoretries" if not again:
+                task.default_retry_delay = float(seconds or task.default_retry_delay)
                 raise ConnectionError("later")
     return how
 
