@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_tasklock import list_all_task_locks
-from django_tasklock.celery import promotion
+from django_tasklock.celery import count_parked, promotion
 from tests.support.sweeping import swept, told
 from tests.testapp.models import Video
 
@@ -65,7 +65,7 @@ def test_sweeps_touch_no_live_lock(celery_site, only) -> None:
     for key in (*RUNNING, row.pk):
         celery_site.started(key)
     results["parked"] = celery_site.publish(ONCE + "queued_hold", "line", until=gate)
-    celery_site.wait_until(lambda: results["parked"].state == "PARKED" and results["retry, lock kept"].state == "RETRY")
+    celery_site.wait_until(lambda: count_parked("hold:line") and results["retry, lock kept"].state == "RETRY")
     held = untouched("running, parked, and one that waits for its retry")
     assert {"retrying:kept", "plain:plain", "hold:line", f"video:{row.pk}"} <= held.keys()
     celery_site.started("kept")
@@ -87,8 +87,8 @@ def test_one_sweep_frees_what_a_killed_worker_held(celery_site, only, monkeypatc
     worker = celery_site.worker(concurrency=8)
     for key in (*RUNNING, row.pk, "kept"):
         celery_site.started(key)
-    parked = celery_site.publish(ONCE + "queued_hold", "line")
-    celery_site.wait_until(lambda: parked.state == "PARKED")
+    celery_site.publish(ONCE + "queued_hold", "line")
+    celery_site.wait_until(lambda: count_parked("hold:line"))  # its state says so before it is
     worker.kill()
     report = swept(pause=0.02)
     assert told(report) == {"dead": (7, 7, 0, 0), "parked": (1, 1, 0, 0)}
