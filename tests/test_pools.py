@@ -145,9 +145,9 @@ def test_the_lease_frees_what_a_killed_worker_had(celery_site, worker):
 @pytest.mark.parametrize("pool", ["prefork", "gevent"], indirect=True)
 def test_who_keeps_the_interpreter_busy_is_noticed(celery_site, pool):
     """Gold standard 8.11: and the lock is not lost, if the lease is longer."""
-    celery_site.configure(lease=7)
+    celery_site.configure(lease=9)  # late is who is so by a third of it
     server = celery_site.worker(pool=pool)
-    one = Begun(celery_site, "once_video", "hogs 4", True, {})  # and sits: the heartbeat gets its turn before the end
+    one = Begun(celery_site, "once_video", "hogs 7", True, {})  # and sits: the heartbeat gets its turn before the end
     lines = celery_site.wait_until(lambda: [line for line in server.log().splitlines() if "heartbeat: " in line])
     assert len(lines) == 1
     assert "s late for " in lines[0]
