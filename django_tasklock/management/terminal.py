@@ -1,16 +1,26 @@
-"""What the commands share: a bar on a terminal, and who types."""
+"""What the commands share: a bar on a terminal, who types, and how errors are told."""
 
 from __future__ import annotations
 
 import getpass
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
+from django.db import Error
+from django.utils import translation
+
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.views import Actor
 
-__all__ = ["Bar", "actor"]
+__all__ = ["DOWN", "Bar", "actor", "speaking"]
 
+DOWN = 2
+"""Exit code when a store does not answer. 1: nothing was done, or an argument cannot be meant."""
 WIDTH = 30  # characters
 
 
@@ -48,3 +58,15 @@ def actor(command: str) -> Actor:
     except (OSError, KeyError):  # a container's user need not have a name
         user = "unknown"
     return Actor(f"{command}, {user}@{socket.gethostname()}")
+
+
+@contextmanager
+def speaking() -> Iterator[None]:
+    """In English, as commands do; what is down or cannot be meant is told as ``CommandError``."""
+    try:
+        with translation.override(None):
+            yield
+    except (BackendUnavailable, Error) as error:
+        raise CommandError(str(error), returncode=DOWN) from error
+    except (TaskLockError, ImproperlyConfigured) as error:
+        raise CommandError(str(error)) from error

@@ -11,16 +11,16 @@ import json
 import random
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Max, QuerySet
+from django.db.models import Max, QuerySet, Value
 
 from django_tasklock.backends.base_permits import Permits
 from django_tasklock.backends.database.clock import AggregateNow, Now
-from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.rows import FIELDS, Row, key_of
 from django_tasklock.backends.database.session import Session
-from django_tasklock.backends.values import holder_of, json_object
+from django_tasklock.backends.values import json_object
 from django_tasklock.models import LimiterRow, PermitRow
 from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal, monotonic
 
@@ -31,32 +31,6 @@ CHUNK = 200  # permits renewed by one statement
 PURGE_EVERY = 600.0  # seconds between two purges by one process
 PURGE_AT_MOST = 200  # rows
 KEPT_FOR = 86_400_000  # milliseconds what nobody needs is kept
-FIELDS = ("token", "holder", "acquired_at", "hold_until", "expires_at", "fence")
-
-
-class Row(NamedTuple):
-    """A permit's row as one query saw it, with the database's time."""
-
-    token: str
-    holder: str
-    acquired_at: int
-    hold_until: int
-    expires_at: int
-    fence: int
-    now: int
-
-    @property
-    def live(self) -> bool:
-        """Whether its member still has the permit."""
-        return self.expires_at > self.now
-
-    def record(self) -> Record:
-        """What the contract shows of it."""
-        holder = json_object(self.holder)
-        times = dict(at=self.acquired_at, until=self.hold_until, now=self.now, ttl=self.expires_at - self.now)
-        return Record(
-            name=str(holder.get("name", "")), token=self.token, holder=holder_of(holder), fence=self.fence, **times
-        )
 
 
 class DatabasePermits(Permits):
@@ -187,7 +161,8 @@ def limiters(alias: str) -> QuerySet[LimiterRow]:
 
 def rows_of(found: QuerySet[PermitRow]) -> list[Row]:
     """Permits in the order in which they were granted."""
-    return [Row(*values) for values in found.order_by("fence").annotate(now=Now()).values_list(*FIELDS, "now")]
+    found = found.order_by("fence").annotate(asked_at=Value(0), now=Now())  # permits are not asked for
+    return [Row(*values) for values in found.values_list(*FIELDS, "now")]
 
 
 def look(alias: str, key: str) -> tuple[int | None, int]:

@@ -27,7 +27,7 @@ __all__ = ["FIELDS", "RELEASED", "Row", "insert", "key_of", "look", "rows_of", "
 
 
 class Row(NamedTuple):
-    """A lock's row as one query saw it, with the database's time."""
+    """The row of a lock or a permit as one query saw it, with the database's time."""
 
     token: str
     holder: str

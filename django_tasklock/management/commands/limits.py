@@ -7,22 +7,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import Error
-from django.utils import translation
 
 from django_tasklock import operations
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.management.terminal import actor
+from django_tasklock.management.terminal import actor, speaking
 from django_tasklock.operations.limit_views import LimitOutcome, LimitResult, LimitView, PermitsView
 from django_tasklock.operations.spans import span
 
 __all__ = ["Command"]
-
-DOWN = 2
-"""Exit code when the store is down. 1: nothing was done, or an argument cannot be meant."""
 
 
 class Command(BaseCommand):
@@ -53,13 +46,8 @@ class Command(BaseCommand):
             work = self._act
         elif options["name"]:
             work = self._explain
-        try:
-            with translation.override(None):  # commands speak English
-                work(options)
-        except (BackendUnavailable, Error) as error:
-            raise CommandError(str(error), returncode=DOWN) from error
-        except (TaskLockError, ImproperlyConfigured) as error:
-            raise CommandError(str(error)) from error
+        with speaking():
+            work(options)
 
     def _list(self, options: dict[str, Any]) -> None:
         limits = operations.list_limits(options["search"], limit=options["limit"])

@@ -6,21 +6,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error
-from django.utils import translation
 
 from django_tasklock import operations
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.management.terminal import actor
+from django_tasklock.management.terminal import actor, speaking
 from django_tasklock.operations.views import LockDetail, LockView, Outcome, Result
 from django_tasklock.queries import Query
 
 __all__ = ["Command"]
 
-DOWN = 2
-"""Exit code when the store is down. 1: the lock was not released, or an argument cannot be meant."""
 STATES = {"live": "live", "expiring": "expiring", "no_expiry": "unending", "orphaned": "lapsed"}
 
 
@@ -58,13 +52,8 @@ class Command(BaseCommand):
             work = self._act
         elif options["name"]:
             work = self._explain
-        try:
-            with translation.override(None):  # commands speak English
-                work(options)
-        except (BackendUnavailable, Error) as error:
-            raise CommandError(str(error), returncode=DOWN) from error
-        except (TaskLockError, ImproperlyConfigured) as error:
-            raise CommandError(str(error)) from error
+        with speaking():
+            work(options)
 
     def _list(self, options: dict[str, Any]) -> None:
         if options["limit"] < 1:

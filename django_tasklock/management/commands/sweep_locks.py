@@ -15,13 +15,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, close_old_connections
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.management.terminal import Bar, actor
+from django_tasklock.management.terminal import DOWN, Bar, actor
 from django_tasklock.operations.sweep import CLASSES, PAUSE, Came, Kind, SweepReport, sweep
 
 __all__ = ["Command"]
 
-DOWN = 2
-"""Exit code when the store or the database is down. 1: ``--check`` found something, or an argument cannot be meant."""
 LINES = 20
 """Findings that are shown at verbosity 1."""
 
