@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -37,6 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "celery_site" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.workers)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: no collection need look at it, which took up to a second, in
+    which no heartbeat beats."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:
