@@ -44,8 +44,8 @@ async def to_the_end(function: Callable[..., T], *args: Any) -> T:
 
     cancelled: asyncio.CancelledError | None = None
     work = asyncio.ensure_future(sync_to_async(run)())
-    while not ended.done():
-        waits: list[asyncio.Future[Any]] = [ended] if begun else [ended, work]
+    while not (ended.done() and work.done()):  # a task that is left to a loop's end is finalized who knows where
+        waits: list[asyncio.Future[Any]] = [one for one in (ended, work) if not one.done()]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError as error:

@@ -29,6 +29,7 @@ from django_tasklock.celery import OnceTask
 from django_tasklock.connections import Scope
 from django_tasklock.heartbeat import _aside
 from django_tasklock.pools import figures
+from django_tasklock.threads import to_the_end
 from tests.support.database_pool import checked_out, needs_pool, pooled
 from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, raw_connection, states
 from tests.support.stores import eventually
@@ -467,11 +468,23 @@ class TestCoroutines:
             busy = asyncio.ensure_future(sync_to_async(slow.wait)(30))  # before our closing write in the queue
             left.cancel()
             await asyncio.sleep(0.05)
-            return busy
+            return busy, asyncio.get_running_loop()
 
-        asyncio.run(main())
+        _, loop = asyncio.run(main())
+        assert not asyncio.all_tasks(loop)
         video.refresh_from_db()
         assert (video.lock_token, video.status) == ("", "processing")
+
+    def test_no_task_is_left_behind(self):
+        """The garbage collector would end it, in any thread at any time. That has crashed Python 3.11: it sets context
+        variables, maybe in the middle of one's being set."""
+
+        async def main():
+            for _ in range(50):
+                await to_the_end(len, "")
+                assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        asyncio.run(main())
 
     def test_one_that_is_cancelled_again_and_again_waits_for_its_closing_write(self):
         video = Video.objects.create()
