@@ -12,7 +12,7 @@ from typing import Any
 from django.db import OperationalError, connection, connections
 from django.db.utils import Error
 
-from tests.support.guards import database_hangs_up
+from tests.support.guards import database_hangs_up, end_session
 from tests.testapp.models import Note, Video
 
 __all__ = ["Pooler", "answer_lost", "counted", "kill_all_but", "unreachable"]
@@ -65,7 +65,7 @@ def kill_all_but(*spared: int) -> int:
             sessions = cursor.fetchall()
             for (session,) in sessions:
                 with contextlib.suppress(Error):  # it has ended by itself
-                    cursor.execute(f"KILL {session}")
+                    end_session(cursor, session)
             return len(sessions)
         cursor.execute(
             "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity"

@@ -16,6 +16,7 @@ from django.db.models import Q
 from django.dispatch import Signal
 
 from django_tasklock import Claim, StaleClaim, StateGuard, TaskLock
+from tests.support.stores import eventually
 
 __all__ = [
     "AGAIN",
@@ -26,6 +27,7 @@ __all__ = [
     "Tried",
     "database_hangs_up",
     "elsewhere",
+    "end_session",
     "heard",
     "held",
     "held_by_another",
@@ -149,7 +151,18 @@ def _kill(other: BaseDatabaseWrapper, dead: Any) -> None:
             cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [dead.info.backend_pid])
             assert cursor.fetchone() == (True,)
         else:
-            cursor.execute(f"KILL {dead.thread_id()}")
+            end_session(cursor, dead.thread_id())
+
+
+def end_session(cursor: Any, session: int) -> None:
+    """``KILL`` of MySQL and MariaDB, which answer before it is done: until then it keeps what it has locked."""
+    cursor.execute(f"KILL {session}")
+
+    def ended() -> bool:
+        cursor.execute("SELECT 1 FROM information_schema.processlist WHERE id = %s", [session])
+        return cursor.fetchone() is None
+
+    eventually(ended)
 
 
 @contextmanager
