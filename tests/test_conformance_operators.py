@@ -120,7 +120,7 @@ class TestPages:
         assert listed.holder == found.holder == holder
         for field in ("name", "token", "at", "until", "fence", "waiting", "asked"):
             assert getattr(listed, field) == getattr(found, field)
-        assert 0 < found.ttl <= listed.ttl <= 5000
+        assert 0 < found.ttl - 1 <= listed.ttl <= 5000  # a millisecond that has begun: Redis rounds, an index does not
 
     def test_an_empty_store(self, backend):
         for order, which in itertools.product(ORDERS, Counts._fields):
