@@ -42,7 +42,7 @@ from django_tasklock.heartbeat import heartbeat
 from django_tasklock.remembered import Taken, taken
 from django_tasklock.types import Renewal
 from tests.support.public import Received, forget, forked, in_store, raw_redis, setting, stored
-from tests.support.stores import LISTING, an_ask, clear, eventually, granted, stores
+from tests.support.stores import LISTING, an_ask, clear, eventually, granted, renewed, stores
 
 SHORT = 0.15  # seconds: a timeout that is to lapse
 
@@ -76,17 +76,6 @@ def elsewhere():
 
 def lapse(name: str) -> None:
     eventually(lambda: not is_task_locked(name))
-
-
-def renewed(name: str) -> None:
-    """Wait until the lock has more time left than it had a moment ago."""
-    left = [math.inf]
-
-    def grew() -> bool:
-        left.append(get_lock_ttl(name) or 0)
-        return left[-1] > left[-2]
-
-    eventually(grew)
 
 
 class TestTakingAndReleasing:

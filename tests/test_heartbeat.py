@@ -21,7 +21,7 @@ from django_tasklock.heartbeat import GONE, heartbeat
 from django_tasklock.types import Released, Renewal
 from tests.support.public import Received
 from tests.support.redis_server import RedisServer
-from tests.support.stores import an_ask, eventually, granted
+from tests.support.stores import an_ask, eventually, granted, renewed
 from tests.support.workers import Crew, Trips
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
@@ -35,14 +35,6 @@ SLACK = 3.0  # what a loaded machine may add
 def left(store: Store, name: str) -> float:
     """Seconds the lock's key has; negative without one."""
     return float(store.pttl(f"task_lock:{name}")) / 1000
-
-
-def renewed(store: Store, name: str) -> None:
-    """Wait until it has more time left than it had a moment ago."""
-    before = left(store, name)
-    while (now := left(store, name)) <= before:
-        assert now > 0, "it is gone"
-        before = now
 
 
 @contextmanager
@@ -287,7 +279,7 @@ def test_a_lock_whose_object_is_dropped_is_still_its_threads(store: Store, name:
     """The other way round: the thread lives, so it is renewed, and can be released by its name."""
     assert TaskLock(name, lease=4).acquire()
     gc.collect()
-    renewed(store, name)
+    renewed(name)
     assert TaskLock(name).release() is Released.RELEASED
 
 
@@ -414,7 +406,7 @@ def test_who_is_told_may_block_without_delaying_other_leases(store: Store, name:
         store.delete(f"task_lock:{lost.name}")
         assert blocked.wait(10)
         for _ in range(2):
-            renewed(store, kept.name)
+            renewed(kept.name)
         assert kept.held
         store.delete(f"task_lock:{later.lock.name}")
         eventually(lambda: later.reasons)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.core.cache import caches
 
+from django_tasklock import get_lock_ttl
 from django_tasklock.backends.base import Backend
 from django_tasklock.conf import Settings
 from django_tasklock.types import Ask, Busy, Grant
@@ -27,6 +29,7 @@ __all__ = [
     "granted",
     "make",
     "new_token",
+    "renewed",
     "stores",
 ]
 
@@ -106,3 +109,14 @@ def eventually(condition: Callable[[], T], seconds: float = 10.0) -> T:
         assert time.monotonic() < ends, f"not so within {seconds} s: {condition}"
         time.sleep(0.003)
     return value
+
+
+def renewed(name: str) -> None:
+    """Wait until the lock has more time left than it had a moment ago."""
+    left = [math.inf]
+
+    def grew() -> bool:
+        left.append(get_lock_ttl(name) or 0)
+        return left[-1] > left[-2]
+
+    eventually(grew)
