@@ -18,9 +18,18 @@ class TaskLockConfig(AppConfig):
 
     def ready(self) -> None:
         """Register checks, teach the core about Celery, begin to count. No query, no connection."""
-        from django_tasklock import checks, metrics
-        from django_tasklock.celery.install import install
+        import logging
 
+        from django.apps import apps
+
+        from django_tasklock import checks, columns, metrics, pools
+        from django_tasklock.celery.install import install
+        from django_tasklock.texts import OneLine
+
+        for model in apps.get_models():  # those that were made before ours could be imported
+            columns.protect(model)
         checks.register()
         install()
+        pools.install()
         metrics.install()
+        logging.getLogger("django_tasklock").addFilter(OneLine())

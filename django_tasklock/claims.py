@@ -14,12 +14,16 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import FieldDoesNotExist
 from django.db import connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Model, QuerySet
 
+from django_tasklock.columns import EPOCH, TOKEN
+from django_tasklock.connections import worth_returning
 from django_tasklock.dropped import PATIENCE, repeatable, replaced, resilient
-from django_tasklock.exceptions import TransactionOpen
-from django_tasklock.guards import EPOCH, TOKEN, StateGuard, fenced, rejected, stale
+from django_tasklock.exceptions import StaleClaim, TransactionOpen
+from django_tasklock.guards import StateGuard, fenced, gone, rejected, stale
 from django_tasklock.transactions import HINT, durable, joined, unchanged
 
 __all__ = ["Claim"]
@@ -36,8 +40,11 @@ class Claim:
     """
 
     releases: bool | None = None
-    """Whether this thread's connection is closed: after the claim (``None``), after every write that opened it as
-    well (``True``), or never (``False``)."""
+    """Whether this thread's connection is closed: after the claim and every write that opened it (``True``), never
+    (``False``), or after the claim if that has opened it and it is out of a pool (``None``)."""
+
+    long = False
+    """Whether the body may run for hours: with ``None`` the connection is closed after the claim then."""
 
     def __init__(self, model: type[Model], pk: Any, guard: StateGuard, token: str) -> None:
         self.model = model
@@ -61,12 +68,15 @@ class Claim:
         return claim
 
     def claim(self) -> None:
-        """Claim the row, committed when this returns; this thread's database connection is closed then (``releases``).
+        """Claim the row, committed when this returns; see ``releases`` for this thread's database connection then.
 
-        Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``.
+        Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``, ``TaskLockError``
+        if one UPDATE cannot judge whose a row of this model is.
         """
+        self.guard.ensure_fits(self.model)
         connection = connections[self.using]
         ours = not joined(connection)
+        opens = connection.connection is None
         if not ours and not connection.in_atomic_block:
             raise TransactionOpen(f"cannot {self._verb} with autocommit off: {HINT}")
         try:
@@ -79,21 +89,23 @@ class Claim:
                 self._withdraw()
             raise
         finally:
-            if ours and self.releases is not False:  # a body of two hours must not hold a connection it does not use
+            if ours and self._spares(connection, opens):
                 connection.close()
 
     def update(self, **values: Any) -> None:
-        """Write to the row, if it is still this claim's. Raises ``StaleClaim``, which no retry mends.
+        """Write to the row, if it is still this claim's. Raises ``StaleClaim``, which no retry mends; ``gone`` if the
+        row was deleted.
 
-        Sent once more when the database dropped the connection; what would count twice then, ``F("n") + 1``, only if
-        it cannot have been executed: else the database's error is raised.
+        Sent once more when the database dropped the connection; what might count twice then, as any expression but
+        ``Value`` and ``Now()`` may, only if it cannot have been executed: else the database's error is raised. Columns
+        of a parent's table are written in the same transaction.
         """
         if TOKEN in values or EPOCH in values:
             raise TypeError(f"{TOKEN} and {EPOCH} belong to the claim; update() may not write them")
         self._write(values)
 
     def finish(self) -> None:
-        """The closing write of a success. Raises ``StaleClaim``."""
+        """The closing write of a success; of a row that was deleted there is none. Raises ``StaleClaim``."""
         self._close(self.guard.done)
 
     def fail(self) -> None:
@@ -127,8 +139,7 @@ class Claim:
                 if connection.features.has_select_for_update:
                     row = rows.select_for_update().first()
                 else:  # SQLite: a write takes the lock that counts there
-                    key = {EPOCH: F(EPOCH)} if self.fenced else {self.guard.field: self._state}
-                    rows.update(**key)
+                    rows.update(**self._nothing)
                     row = rows.first()
                 if row is not None:
                     yield row
@@ -138,11 +149,11 @@ class Claim:
         finally:
             self._rest(opens)
         if row is None:  # said outside: what a receiver of the signal writes must not be rolled back
-            raise stale(self, ("transaction",))
+            raise self._refused("transaction")
 
     def rows(self) -> QuerySet[Any]:
         """The row, if it is still this claim's; else nothing."""
-        rows = self.model._base_manager.using(self.using).filter(pk=self.pk)
+        rows = self._everything().filter(pk=self.pk)
         if self.fenced:  # once it was closed, if that is not rolled back, its epoch alone tells that it was the last
             token: dict[str, Any] = {f"{TOKEN}__in": (self.token, "")} if self._closed else {TOKEN: self.token}
             return rows.filter(**token, **{EPOCH: self.epoch})
@@ -161,7 +172,7 @@ class Claim:
             raise rejected(self.model, self.pk, row, self.guard)
 
     def _claim_row(self) -> tuple[bool, tuple[Any, ...] | None]:
-        everything = self.model._base_manager.using(self.using)
+        everything = self._everything()
         rows = everything.filter(self.guard.claimable(self.pk))
         claimed = bool(rows.update(**self.guard.claiming(self.model, self.token)))
         if not claimed and not self.fenced:
@@ -182,11 +193,15 @@ class Claim:
 
     def _close(self, state: Any) -> None:
         values = self._closing(state)
-        if values:
-            self._write(values)
-            self._closed = True
-        elif not self.valid:
-            raise stale(self, (self.guard.field,))
+        try:
+            if values:
+                self._write(values)
+                self._closed = True
+            elif not self.valid:
+                raise self._refused(self.guard.field)
+        except StaleClaim as error:
+            if not error.gone:  # else there is nothing to close, and it was said
+                raise
 
     def _closing(self, state: Any) -> dict[str, Any]:
         # Without the token nobody takes the row for one that is worked on; its epoch still refuses who had it before.
@@ -196,21 +211,55 @@ class Claim:
         if not values:
             return
 
+        inherited = {name: value for name, value in values.items() if self._is_inherited(name)}
+        own = {name: value for name, value in values.items() if name not in inherited}
+
         def write() -> bool:
+            if inherited:
+                return self._write_inherited(own or self._nothing, inherited)
             rows = self.rows()
-            return bool(rows.update(**values)) or unchanged(connections[self.using], rows) or self._wrote(values)
+            return bool(rows.update(**own)) or unchanged(connections[self.using], rows) or self._wrote(own)
 
         if not self._resilient(write, again=repeatable(values), patience=PATIENCE):
-            raise stale(self, tuple(field for field in values if field != TOKEN) or (self.guard.field,))
+            raise self._refused(*(field for field in values if field != TOKEN))
         if self.guard.field in values:
             self._state = values[self.guard.field]
+
+    def _refused(self, *attempted: str) -> StaleClaim:
+        found = self._resilient(self._everything().filter(pk=self.pk).exists)
+        return (stale if found else gone)(self, attempted or (self.guard.field,))
+
+    def _write_inherited(self, own: dict[str, Any], inherited: dict[str, Any]) -> bool:
+        # A parent's columns Django writes in a statement of their own, by the key alone. So the row is taken first, by
+        # a write that is conditional, and is nobody else's before the commit.
+        with transaction.atomic(using=self.using):
+            rows = self.rows()
+            if not rows.update(**own) and not unchanged(connections[self.using], rows):
+                return False
+            self._everything().filter(pk=self.pk).update(**inherited)
+            return True
+
+    def _is_inherited(self, name: str) -> bool:
+        try:
+            field: Any = self.model._meta.get_field(name)
+        except FieldDoesNotExist:
+            return False  # Django says so
+        return field.concrete and field.model._meta.concrete_model is not self.model._meta.concrete_model
+
+    @property
+    def _nothing(self) -> dict[str, Any]:
+        """A write that changes nothing, for the lock on the row that goes with it."""
+        return {EPOCH: F(EPOCH)} if self.fenced else {self.guard.field: self._state}
+
+    def _everything(self) -> QuerySet[Any]:
+        return self.model._base_manager.using(self.using)
 
     def _wrote(self, values: dict[str, Any]) -> bool:
         # After a lost answer the row no longer is as the write wants to find it, but as it leaves it.
         left = {key: values[key] for key in (self.guard.field, TOKEN) if key in values}
         if not self._again or not (TOKEN in left or (left and not self.fenced)):
             return False
-        rows = self.model._base_manager.using(self.using).filter(pk=self.pk)
+        rows = self._everything().filter(pk=self.pk)
         return rows.filter(**left, **({EPOCH: self.epoch} if self.fenced else {})).exists()
 
     def _resilient(self, step: Callable[[], T], **terms: Any) -> T:
@@ -226,6 +275,12 @@ class Claim:
         finally:
             self._again = False
             self._rest(opens)
+
+    def _spares(self, connection: BaseDatabaseWrapper, opened: bool) -> bool:
+        # A body of two hours must not hold a connection it does not use, whoever opened it.
+        if self.releases is None and not self.long:
+            return opened and worth_returning(connection, long=False)
+        return self.releases is not False
 
     def _rest(self, opened: bool) -> None:
         connection = connections[self.using]

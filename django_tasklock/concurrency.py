@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from contextvars import ContextVar
-from typing import NamedTuple, Self
+from typing import Self
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.base_permits import Permits
-from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable
+from django_tasklock.blocks import Block, limiter_block
+from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, Timeout
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.heartbeat import heartbeat
 from django_tasklock.holds import Hold, Holds, holds_here
@@ -28,24 +28,14 @@ from django_tasklock.waiting import Taken
 __all__ = ["ConcurrencyLimiter", "check_limit", "current_limiter"]
 
 
-class _Block(NamedTuple):
-    """A block that runs here, and the one around it."""
-
-    limiter: weakref.ref[ConcurrencyLimiter]
-    hold: Hold
-    around: _Block | None
-
-
-_current: ContextVar[_Block | None] = ContextVar("tasklock_limiter", default=None)
-
 MOST = 10_000
 """The greatest limit: every member is looked after one by one."""
 
 
 def current_limiter() -> ConcurrencyLimiter | None:
     """The innermost limiter whose ``with`` block or decorated function runs here."""
-    block = _current.get()
-    return None if block is None else block.limiter()
+    block = limiter_block.get()
+    return None if block is None else block.lock()
 
 
 def check_limit(limit: object, name: str | None = None) -> int:
@@ -80,7 +70,7 @@ class ConcurrencyLimiter(Acquirable):
         name: str,
         limit: int,
         *,
-        timeout: Duration | None = None,
+        timeout: Timeout = DEFAULT,
         lease: Lease = DEFAULT,
         blocking: bool | None = None,
         blocking_timeout: Duration | None = None,
@@ -108,23 +98,28 @@ class ConcurrencyLimiter(Acquirable):
     def _here(self) -> Holds:
         return holds_here().permits
 
-    def _find(self) -> Hold | None:
+    def _handed(self) -> Hold | None:
         # Nobody else's, not even through this object: the second release of one would be the other's first.
-        hold = self._here().get(self.name)
-        return None if hold is None or hold.released or hold.foreign else hold
+        return None
+
+    def _part(self, home: Holds) -> Holds:
+        return home.permits
 
     def _settle(self, hold: Hold, taken: Taken) -> bool:
-        before = self._find()
-        return super()._settle(hold, taken) and self._follow(before, hold)
+        before, times = self._here().get(self.name), self._times()
+        return super()._settle(hold, taken) and self._follow(before, hold, times)
 
     def _unavailable(self, hold: Hold, ask: Ask, error: BackendUnavailable) -> bool:
-        before = self._find()
-        return super()._unavailable(hold, ask, error) and self._follow(before, self._find())
+        before, times = self._here().get(self.name), self._times()
+        return super()._unavailable(hold, ask, error) and self._follow(before, self._find(), times)
 
-    def _follow(self, before: Hold | None, hold: Hold | None) -> bool:
+    def _follow(self, before: Hold | None, hold: Hold | None, times: int) -> bool:
         """A nested call has taken a permit in place of a lost one: it is released as often as both were taken."""
-        if before is not None and hold is not None:
+        if before is not None and hold is not None and not (before.released or before.foreign):
             hold.count += before.count
+            before.successor = hold
+            if (take := self._take_in(self._here())) is not None:
+                take.times += times
             heartbeat.abandon(before, before.lease or self._hold_ms)
         return True
 
@@ -133,7 +128,7 @@ class ConcurrencyLimiter(Acquirable):
         try:
             self._block = self._mine()
             self._blocks += 1
-            _current.set(_Block(weakref.ref(self), self._block, _current.get()))
+            limiter_block.set(Block(weakref.ref(self), self._block, limiter_block.get()))
         except BaseException:  # a time limit may strike anywhere; the caller does not know of the permit yet
             self.release()
             raise
@@ -141,14 +136,14 @@ class ConcurrencyLimiter(Acquirable):
 
     def leave(self) -> None:
         """Undo ``enter``."""
-        block = _current.get()
-        if block is not None and block.limiter() is self:
+        block = limiter_block.get()
+        if block is not None and block.lock() is self:
             self._blocks -= 1
-            _current.set(block.around)
+            limiter_block.set(block.around)
 
     def _inherited(self) -> bool:
-        block = _current.get()
-        return block is not None and block.limiter() is self and block.hold.foreign
+        block = limiter_block.get()
+        return block is not None and block.lock() is self and block.hold.foreign
 
     def info(self) -> LimiterInfo:
         """Who has its permits. Raises ``BackendUnavailable``."""

@@ -19,16 +19,21 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.queries import EXPIRING
 from django_tasklock.rate_options import rate_problems
+from django_tasklock.texts import without_password
 
 __all__ = [
     "DEFAULT",
+    "UNTIL_RELEASED",
     "WORDS",
     "Duration",
     "Lease",
     "OnConflict",
     "OnUnavailable",
     "Settings",
+    "Timeout",
+    "expiring",
     "get_settings",
     "milliseconds",
     "problems",
@@ -44,10 +49,14 @@ class _Default(enum.Enum):
 
 
 DEFAULT: Final = _Default.DEFAULT
-"""For a lease: what ``TASKLOCK["LEASE"]`` says. ``None`` there means no heartbeat."""
+"""For a lease or a timeout: what the setting says. ``None`` means no heartbeat, or no timeout."""
 
 Lease = Duration | None | _Default
 """A duration, ``None`` for no heartbeat, or ``DEFAULT``."""
+
+Timeout = Duration | None | _Default
+"""A duration, ``None`` for until it is released, or ``DEFAULT``. Without a lease ``None`` is ``DEFAULT``: nobody would
+free the lock of a process that died."""
 
 OnConflict = Literal["skip", "raise", "wait", "retry", "reject", "queue", "coalesce"]
 """What is done while the lock is busy. The last four need a message to put aside: only under Celery."""
@@ -70,6 +79,8 @@ def milliseconds(value: object, what: str, *, name: str | None = None) -> int:
 
 
 _LONGEST = 10 * 366 * 86400
+UNTIL_RELEASED: Final = _LONGEST * 1000
+"""Milliseconds: what a lock without a timeout is asked for, in every store and every release of this package."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +88,11 @@ class Settings:
     """``TASKLOCK`` with its defaults filled in. Seconds."""
 
     BACKEND: str | None = None
-    LOCATION: str = "default"
+    LOCATION: str = field(default="default", repr=False)
+    """Alias or URL, which may have a password in it."""
     KEY_PREFIX: str = "task_lock:"
-    TIMEOUT: Duration = 3600
+    TIMEOUT: Duration | None = 3600
+    """``None``: until it is released, or its holder's lease ends."""
     LEASE: Duration = 60
     ON_CONFLICT: OnConflict = "skip"
     ON_UNAVAILABLE: OnUnavailable = "run"
@@ -87,14 +100,25 @@ class Settings:
     """Name to rate, ``{"tavily": "100/m"}``, or to a dict of the options of ``RateLimiter``, the rate under "rates"."""
     API_KEYS: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Name to secret: who may use the REST API without a user. None: nobody."""
+    AUDIT_DAYS: int | None = 365
+    """How long the sweep lets entries of the audit trail stay; ``None``: for ever."""
     API_KEY_IN_QUERY: bool = False
     """Also take a key from ``?api_key=``, which ends up in logs."""
 
     @cached_property
     def default_spans(self) -> tuple[int, int | None]:
         """Timeout and lease in milliseconds: what most locks use."""
-        hold = milliseconds(self.TIMEOUT, "TIMEOUT")
+        hold = UNTIL_RELEASED if self.TIMEOUT is None else milliseconds(self.TIMEOUT, "TIMEOUT")
         return hold, min(hold, milliseconds(self.LEASE, "LEASE"))
+
+
+def expiring() -> int:
+    """Milliseconds left of its lease below which a lock is called expiring: its renewal is overdue.
+
+    Ten seconds, or a sixth of ``LEASE``, where that is less: a healthy lease of that length never comes so far.
+    """
+    lease = get_settings().default_spans[1]
+    return EXPIRING if lease is None else min(EXPIRING, lease // 6)
 
 
 _CHOICES = {"ON_CONFLICT": WORDS, "ON_UNAVAILABLE": ("run", "raise", "skip")}
@@ -117,10 +141,11 @@ def problems(given: object) -> list[tuple[str, str]]:
         elif key == "RATE_LIMITS":
             found += rate_problems(value)
         elif wrong := _wrong(key, value):
-            found.append((f"TASKLOCK[{key!r}] {wrong}, not {value!r}.", f"Its default is {getattr(_DEFAULTS, key)!r}."))
+            what = f"TASKLOCK[{key!r}] {wrong}, not {without_password(repr(value))}."
+            found.append((what, f"Its default is {getattr(_DEFAULTS, key)!r}."))
     if not found and "LEASE" in given:
         lease, timeout = (given.get(key, getattr(_DEFAULTS, key)) for key in ("LEASE", "TIMEOUT"))
-        if milliseconds(lease, "LEASE") > milliseconds(timeout, "TIMEOUT"):
+        if timeout is not None and milliseconds(lease, "LEASE") > milliseconds(timeout, "TIMEOUT"):
             what = f"TASKLOCK['LEASE'] ({lease}) is longer than TASKLOCK['TIMEOUT'] ({timeout})."
             found.append((what, "A lease is renewed until the timeout: make it shorter."))
     return found
@@ -143,8 +168,13 @@ def _keys(given: object) -> list[tuple[str, str]]:
 def _wrong(key: str, value: object) -> str:
     if key == "API_KEY_IN_QUERY":
         return "" if isinstance(value, bool) else "must be True or False"
+    if key == "AUDIT_DAYS":
+        fits = value is None or (type(value) is int and 1 <= value <= 36_500)
+        return "" if fits else "must be a whole number of days, 1 or more, or None"
     if key in _CHOICES:
         return "" if value in _CHOICES[key] else f"must be one of {', '.join(map(repr, _CHOICES[key]))}"
+    if key == "TIMEOUT" and value is None:
+        return ""
     if key in ("TIMEOUT", "LEASE"):
         try:
             milliseconds(value, key)
@@ -155,8 +185,10 @@ def _wrong(key: str, value: object) -> str:
         return ""
     if not isinstance(value, str) or not value:
         return "must be a non-empty text"
-    if key == "KEY_PREFIX" and (not value.endswith(":") or not value.isprintable() or len(value) > 50):
-        return "must be printable, at most 50 characters and end with a colon"
+    if key == "KEY_PREFIX" and (
+        not value.endswith(":") or not value.isprintable() or " " in value or len(value) > 50
+    ):  # a blank would end a word of the entries in Redis' queues
+        return "must be printable, without blanks, at most 50 characters and end with a colon"
     return ""
 
 
@@ -172,24 +204,27 @@ def get_settings() -> Settings:
     return Settings(**given)
 
 
-def spans(timeout: Duration | None, lease: Lease, name: str) -> tuple[int, int | None]:
+def spans(timeout: Timeout, lease: Lease, name: str) -> tuple[int, int | None]:
     """Timeout and lease in milliseconds, defaults filled in; ``TaskLockError`` for a pair that cannot work."""
     settings = get_settings()
-    if timeout is None and lease is DEFAULT:
+    if timeout is DEFAULT and lease is DEFAULT:
         return settings.default_spans
-    hold = milliseconds(settings.TIMEOUT if timeout is None else timeout, "timeout", name=name)
+    wanted = settings.TIMEOUT if timeout is DEFAULT or (timeout is None and lease is None) else timeout
+    if wanted is None and lease is None:  # the setting has none, and this lock needs one
+        wanted = _DEFAULTS.TIMEOUT
+    hold = UNTIL_RELEASED if wanted is None else milliseconds(wanted, "timeout", name=name)
     if lease is None:
         return hold, None
     if lease is DEFAULT:
         return hold, min(hold, milliseconds(settings.LEASE, "LEASE"))
-    wanted = milliseconds(lease, "lease", name=name)
-    if wanted > hold:
+    ttl = milliseconds(lease, "lease", name=name)
+    if ttl > hold:
         raise TaskLockError(
             f"lease ({lease}) of lock {name!r} is longer than its timeout ({hold / 1000:g} s): the lease is renewed"
             " until the timeout, so make it shorter, or pass lease=None for a lock that is not renewed",
             name=name,
         )
-    return hold, wanted
+    return hold, ttl
 
 
 def _forget(*, setting: str, **kwargs: object) -> None:

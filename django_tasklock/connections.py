@@ -91,17 +91,32 @@ class released_connections:  # noqa: N801  # a context manager, named like Djang
         return wrapper  # type: ignore[return-value]
 
 
-class Scope:
-    """One body, and the connections that were opened in it: closed when it ends, whatever happens.
+LONG = 3600.0
+"""Seconds, the most that a body may run by default. One that may run longer holds no connection meanwhile."""
 
-    ``everything``: so are those that its thread had before; ``False``: none are. Bodies that overlap in one thread
-    (a body calls another, coroutines of one loop) share its connections: the last that ends closes them.
+
+def worth_returning(connection: BaseDatabaseWrapper, long: bool) -> bool:
+    """Whether a body should not keep the connection that taking its lock has opened, until it needs one again.
+
+    A short one would only connect twice. What comes out of a pool goes back at no cost.
+    """
+    return long or bool(connection.settings_dict.get("OPTIONS", {}).get("pool"))
+
+
+class Scope:
+    """One body, and the connections that were opened in it: seen to when it ends, whatever happens.
+
+    Closed, those of a thread's own body where Django would at the end of a request: ``CONN_MAX_AGE`` counts.
+    ``everything``: also those that its thread had before, and all are closed; ``False``: none are. ``long``: whether
+    it should hold none meanwhile that it does not use. Bodies that overlap in one thread (a body calls another,
+    coroutines of one loop) share its connections: the last that ends closes them.
     """
 
     _active: ClassVar[dict[Hashable, list[Scope]]] = {}
 
-    def __init__(self, everything: bool | None = None) -> None:
+    def __init__(self, everything: bool | None = None, *, long: bool = False) -> None:
         self.everything = everything
+        self.long = long
         self.opened: weakref.WeakKeyDictionary[BaseDatabaseWrapper, int] = weakref.WeakKeyDictionary()
         self._before: Scope | None = None
         self._key: Hashable = None
@@ -119,18 +134,24 @@ class Scope:
         """Before the body: give back what taking its lock has opened, or everything."""
         if self.everything:
             _close(connections.all(initialized_only=True))
-        elif self.opened:
-            self._close_opened()
+        elif self._spare:
+            _close(connection for connection in self._spare if self.opened[connection] == threading.get_ident())
 
     async def arest(self) -> None:
         """``rest`` for coroutines."""
-        if self.everything or self.opened:
+        if self.everything or self._spare:
             await to_the_end(self.rest)
+
+    @property
+    def _spare(self) -> list[BaseDatabaseWrapper]:
+        if self.everything is False:
+            return []
+        return [connection for connection in list(self.opened) if worth_returning(connection, self.long)]
 
     def __call__(self, *how: object) -> None:
         """The end, for an ``ExitStack``."""
         if self._over() and (self.everything or self.opened):
-            self._clear()
+            self._clear(kept=not self.everything)
 
     async def later(self, *how: object) -> None:
         """The end, for an ``AsyncExitStack``.
@@ -152,17 +173,14 @@ class Scope:
             self._active.pop(self._key, None)
         return self.everything is not False
 
-    def _clear(self) -> None:
+    def _clear(self, kept: bool = False) -> None:
         if peers := self._active.get(self._key):  # they may be reading from them
             peers[0].opened.update(self.opened)
             return
         if self.everything:
             _close(connections.all(initialized_only=True))
-        self._close_opened()
-
-    def _close_opened(self) -> None:
         here = threading.get_ident()
-        _close([connection for connection, thread in list(self.opened.items()) if thread == here])
+        _close([connection for connection, thread in list(self.opened.items()) if thread == here], kept=kept)
         mine = {id(connection) for connection in connections.all(initialized_only=True)}
         left = sorted(
             connection.alias
@@ -185,13 +203,16 @@ def _where() -> Hashable:
     return id(loop), SyncToAsync.thread_sensitive_context.get(None)
 
 
-def _close(which: Iterable[BaseDatabaseWrapper], using: tuple[str, ...] = ()) -> int:
+def _close(which: Iterable[BaseDatabaseWrapper], using: tuple[str, ...] = (), *, kept: bool = False) -> int:
     closed = 0
     for connection in which:
         if connection.connection is None or (using and connection.alias not in using) or joined(connection):
             continue
         try:
-            connection.close()
+            if kept:  # by CONN_MAX_AGE
+                connection.close_if_unusable_or_obsolete()
+            else:
+                connection.close()
         except Exception as error:  # it is gone all the same, as it was when the server had dropped it
             logger.debug("database %r: while closing a connection: %r", connection.alias, error)
         closed += 1

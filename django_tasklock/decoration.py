@@ -77,9 +77,13 @@ def around(
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             run = running(args, kwargs)
-            async with AsyncExitStack() as stack:
-                if await run.aenter(stack):
-                    return await function(*args, **kwargs)
+            try:
+                async with AsyncExitStack() as stack:
+                    if await run.aenter(stack):
+                        return await function(*args, **kwargs)
+            except BaseException:
+                run.struck(later=True)
+                raise
             return run.skipped
 
     else:
@@ -87,9 +91,13 @@ def around(
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             run = running(args, kwargs)
-            with ExitStack() as stack:
-                if run.enter(stack):
-                    return function(*args, **kwargs)
+            try:
+                with ExitStack() as stack:
+                    if run.enter(stack):
+                        return function(*args, **kwargs)
+            except BaseException:
+                run.struck()
+                raise
             return run.skipped
 
     wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Celery checks arguments against it

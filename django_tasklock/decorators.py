@@ -5,6 +5,7 @@ For functions and coroutine functions, tasks or not; put them *below* ``@shared_
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from django_tasklock.conf import (
     Lease,
     OnConflict,
     OnUnavailable,
+    Timeout,
     get_settings,
     spans,
 )
@@ -50,31 +52,48 @@ def undecided() -> list[str]:
 class Locked:
     """What ``function.lock`` answers: the lock of one call, before that call is made."""
 
-    def __init__(self, template: NameTemplate, on_conflict: OnConflict | None = None) -> None:
+    def __init__(
+        self,
+        template: NameTemplate,
+        on_conflict: OnConflict | None = None,
+        *,
+        timeout: Timeout = DEFAULT,
+        bound: bool = False,
+    ) -> None:
         self.template = template
         self.on_conflict = on_conflict
+        self.timeout = timeout
+        self._bound = bound  # its first parameter is the task itself, which is no argument of a message
 
-    def name(self, /, **arguments: Any) -> str:
+    def of_bound(self) -> Locked:
+        """The same for a function that is called as a method."""
+        return Locked(self.template, self.on_conflict, timeout=self.timeout, bound=True)
+
+    def name(self, /, *args: Any, **arguments: Any) -> str:
         """The lock's name for these arguments; those that the name uses and that have no default are enough."""
         if callable(self.template.template):
-            return self.template.name((), arguments)
+            first = (None,) if self._bound and args else ()
+            return self.template.name((*first, *args), arguments)
+        if args:
+            taken = list(self.template.signature.parameters.values())[int(self._bound) :]
+            arguments = inspect.Signature(taken).bind_partial(*args, **arguments).arguments
         parameters = self.template.signature.parameters.values()
         defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         return self.template.name_for(defaults | arguments)
 
-    def is_locked(self, /, **arguments: Any) -> bool:
+    def is_locked(self, /, *args: Any, **arguments: Any) -> bool:
         """Whether such a call runs now: ask before publishing one. Raises ``BackendUnavailable``."""
-        return TaskLock(self.name(**arguments)).locked()
+        return TaskLock(self.name(*args, **arguments)).locked()
 
-    def info(self, /, **arguments: Any) -> LockInfo | None:
+    def info(self, /, *args: Any, **arguments: Any) -> LockInfo | None:
         """Who runs such a call now. Raises ``BackendUnavailable``."""
-        return TaskLock(self.name(**arguments)).info()
+        return TaskLock(self.name(*args, **arguments)).info()
 
 
 def task_lock(
     name: str | Callable[..., str],
     *,
-    timeout: Duration | None = None,
+    timeout: Timeout = DEFAULT,
     lease: Lease = DEFAULT,
     on_conflict: OnConflict | None = None,
     blocking_timeout: Duration | None = None,
@@ -88,13 +107,15 @@ def task_lock(
     ``name``: a template over its arguments, ``"report:{day}"``, or a callable that takes
     them. Busy, by ``on_conflict``: ``"skip"`` returns ``{"status": "skipped", "reason":
     "already_processing", ...}``, ``"raise"`` raises ``TaskLockAcquireError``, ``"wait"``
-    waits ``blocking_timeout`` seconds (by default the timeout), then raises. In a Celery task
+    waits ``blocking_timeout`` seconds (by default the timeout), then raises. ``timeout=None``: until the body
+    ends, however long that takes; the lease frees the lock of a process that died. In a Celery task
     also ``"retry"``, ``"reject"``, ``"queue"`` (at most ``queue_limit`` wait) and ``"coalesce"``,
     see ``django_tasklock.celery``; elsewhere these four raise.
 
-    Database connections that are opened in the body are closed when it ends. ``release_connections=True``, for a
-    long body: so are those that its thread had before, before the body, and guarded writes keep none. ``False``:
-    none are.
+    Database connections that are opened in the body are closed when it ends, by ``CONN_MAX_AGE`` as at the end of a
+    request; a coroutine's always. A body whose ``timeout`` is over an hour does not hold what taking its lock has
+    opened. ``release_connections=True``, for a long body: all of its thread's are closed before and after it, and
+    guarded writes keep none. ``False``: none are.
 
     Raises ``TaskLockError`` at decoration for what cannot work.
     """
@@ -108,7 +129,7 @@ def model_lock(
     *,
     guard: StateGuard,
     pk: str = "pk",
-    timeout: Duration | None = None,
+    timeout: Timeout = DEFAULT,
     lease: Lease = DEFAULT,
     on_conflict: OnConflict | None = None,
     blocking_timeout: Duration | None = None,
@@ -125,8 +146,9 @@ def model_lock(
     or ``"wait"``, raises ``GuardRejected``. Inside, ``current_claim()`` writes to the row.
 
     Without the lock, when the store is down and the policy is ``"run"``, the claim still judges.
-    This thread's database connection is closed before the body (unless ``release_connections=False``; otherwise as
-    for ``task_lock``), so whoever calls it in a loop must not be reading from that connection, as ``iterator()`` does.
+    With a ``timeout`` over an hour this thread's database connection is closed before the body (unless
+    ``release_connections=False``; otherwise as for ``task_lock``), so whoever calls it in a loop must not be reading
+    from that connection, as ``iterator()`` does.
     """
     options = dict(timeout=timeout, lease=lease, on_unavailable=on_unavailable)
     return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, model, guard, pk, release_connections)
@@ -158,7 +180,7 @@ def _decorator(
         label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
         hold, _ = spans(options["timeout"], options["lease"], label)
 
-        locked = Locked(template, on_conflict)
+        locked = Locked(template, on_conflict, timeout=options["timeout"])
         if guard is not None and model is not None:
             guard.register(model, locked, pk)
 

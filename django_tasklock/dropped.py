@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from django.db import Error, InterfaceError, InternalError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F
-from django.db.models.expressions import RawSQL
+from django.db.models import Value
+from django.db.models.functions import Now
 
 from django_tasklock.transactions import joined
 
@@ -46,15 +46,15 @@ class _Verdict(NamedTuple):
 
 
 def repeatable(values: Mapping[str, Any]) -> bool:
-    """Whether writing ``values`` twice leaves what writing them once does: not ``F("n") + 1``."""
-    return not any(_reads(value) for value in values.values())
+    """Whether writing ``values`` twice leaves what writing them once does: plain ones and ``Now()``, no expressions."""
+    return all(_plain(value) for value in values.values())
 
 
-def _reads(value: Any) -> bool:
+def _plain(value: Any) -> bool:
+    """Only what is known to read nothing: conditions name columns by words, and a function may do anything."""
     if not hasattr(value, "resolve_expression"):
-        return False
-    parts = value.flatten() if hasattr(value, "flatten") else (value,)
-    return any(isinstance(part, F | RawSQL) or hasattr(part, "query") for part in parts)
+        return True
+    return type(value) in (Value, Now)
 
 
 def replaced(connection: BaseDatabaseWrapper) -> None:

@@ -14,15 +14,24 @@ from typing import NamedTuple
 
 from django_tasklock.backends.leases import Leases
 from django_tasklock.holds import Hold
+from django_tasklock.reports import log
 from django_tasklock.types import Ask, Busy, monotonic
 
-__all__ = ["AGAIN", "Errands"]
+__all__ = ["AGAIN", "Errands", "rested"]
 
-logger = logging.getLogger("django_tasklock")
-
+SOON = 0.01  # seconds, twice which is to the second try: most failures are a connection's, not the store's
 AGAIN = 0.5
-"""Seconds between two tries while the store does not answer."""
+"""Seconds between two tries while the store does not answer, at the most."""
 STRAY = 2.0  # seconds in which a request that was given up may still reach the store
+LAST = 0.25  # of these seconds a process that ends waits for so many: the store has answered, so it is not far
+
+
+def rested(backend: Leases) -> None:
+    """``backend.rest()``; what that raises is no reason not to look after the others."""
+    try:
+        backend.rest()
+    except Exception as error:
+        log(logging.WARNING, "%s store: a connection was not closed: %r", backend.noun, error)
 
 
 class Leftover(NamedTuple):
@@ -33,7 +42,8 @@ class Leftover(NamedTuple):
     token: str
     until: float
     """When its lease has ended by itself, or it has been missing in the store for long enough."""
-    missing: bool = False
+    missing: float = 0.0
+    """Since when: it may still be on its way to the store. 0: it was not found missing."""
 
 
 class Late(NamedTuple):
@@ -49,6 +59,8 @@ class Errands:
     def __init__(self) -> None:
         self.leftovers: dict[str, Leftover] = {}
         self.late: dict[str, Late] = {}
+        self.pause = SOON
+        """Seconds to the next try: each that leaves something doubles it."""
         self._complained = False
 
     def __bool__(self) -> bool:
@@ -56,10 +68,12 @@ class Errands:
 
     def give_back(self, hold: Hold, longest: int) -> None:
         """Release ``hold``; after ``longest`` ms it has ended by itself."""
+        self.pause = SOON
         self.leftovers[hold.token] = Leftover(hold.backend, hold.name, hold.token, monotonic() + longest / 1000)
 
     def catch_up(self, hold: Hold, ask: Ask) -> None:
         """Take the lock that ``hold`` is without, for as long as its timeout leaves it, unless somebody has it."""
+        self.pause = SOON
         self.late[hold.token] = Late(weakref.ref(hold), ask)
 
     def clear(self) -> None:
@@ -67,27 +81,45 @@ class Errands:
         self.leftovers.clear()
         self.late.clear()
 
-    def run(self, follow: Callable[[Hold], None]) -> None:
-        """Do what can be done; ``follow`` is given what has a lease now."""
-        silent: set[Leases] = set()
+    def run(self, follow: Callable[[Hold], None], lose: Callable[[Hold, str], None]) -> None:
+        """Do what can be done; ``follow`` is given what has a lease now, ``lose`` whose lock somebody else has."""
+        self.pause = min(2 * self.pause, AGAIN)
         asked = {left.backend for left in list(self.leftovers.values())}  # others add to them meanwhile
-        for token, left in list(self.leftovers.items()):
-            if left.backend not in silent and not self._free(token, left):
-                silent.add(left.backend)
-            if monotonic() >= self.leftovers.get(token, left).until:
-                self.leftovers.pop(token, None)  # its lease has ended by itself
+        silent = self.free_all()
         for token, late in list(self.late.items()):
             hold = late.hold()
             if hold is None or hold.released or monotonic() >= hold.until:
                 self.late.pop(token, None)
             elif hold.backend not in silent:
                 asked.add(hold.backend)
-                if self._take(token, hold, late.ask, follow) is None:
+                if self._take(token, hold, late.ask, follow, lose) is None:
                     silent.add(hold.backend)
         for backend in asked:
-            backend.rest()
+            rested(backend)
         if not self:
             self._complained = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether a process may end: what is left is missing in a store that answers."""
+        now = monotonic()
+        return all(left.missing and now >= left.missing + LAST for left in list(self.leftovers.values()))
+
+    def free_all(self) -> set[Leases]:
+        """Release what can be released; the stores that do not answer."""
+        silent: set[Leases] = set()
+        for token, left in list(self.leftovers.items()):
+            if left.backend not in silent and not self._free(token, left):
+                silent.add(left.backend)
+            if monotonic() >= self.leftovers.get(token, left).until:
+                self.leftovers.pop(token, None)  # its lease has ended by itself
+        return silent
+
+    def free(self, token: str) -> None:
+        """Try to release one at once, from the thread that has left it. Raises what the store raises."""
+        left = self.leftovers.get(token)
+        if left is not None and left.backend.release(left.name, token):
+            self.leftovers.pop(token, None)
 
     def _free(self, token: str, left: Leftover) -> bool:
         """Release one; False if the store does not answer."""
@@ -98,11 +130,14 @@ class Errands:
             return False
         if outcome:
             self.leftovers.pop(token, None)
-        elif not left.missing:  # what was asked for may still be on its way to the store
-            self.leftovers[token] = left._replace(until=min(left.until, monotonic() + STRAY), missing=True)
+        elif not left.missing and token in self.leftovers:  # what was asked for may still be on its way to the store
+            now = monotonic()
+            self.leftovers[token] = left._replace(until=min(left.until, now + STRAY), missing=now)
         return True
 
-    def _take(self, token: str, hold: Hold, ask: Ask, follow: Callable[[Hold], None]) -> bool | None:
+    def _take(
+        self, token: str, hold: Hold, ask: Ask, follow: Callable[[Hold], None], lose: Callable[[Hold, str], None]
+    ) -> bool | None:
         """Take one; ``None`` if the store does not answer."""
         asked = monotonic()
         left = max(1, round((hold.until - asked) * 1000))
@@ -114,7 +149,7 @@ class Errands:
         if isinstance(answer, Busy):
             self.late.pop(token, None)
             who = "somebody" if answer.record is None else answer.record.holder
-            logger.warning("%s %r: a body runs without it, and %s has it now", hold.backend.noun, hold.name, who)
+            lose(hold, f"a body runs without it, and {who} has it now")
             return False
         hold.granted(answer, asked, left)
         hold.unlocked = False
@@ -122,12 +157,14 @@ class Errands:
         if hold.released:  # meanwhile, when there was nothing to release yet
             self.give_back(hold, left)
         else:
-            logger.info("%s %r: taken after all by a body that began without it", hold.backend.noun, hold.name)
             if hold.lease is not None:
                 follow(hold)
+            text = "%s %r: taken after all by a body that began without it"
+            log(logging.INFO, text, hold.backend.noun, hold.name)
         return True
 
     def _complain(self, what: str, backend: Leases, name: str, error: Exception) -> None:
         if not self._complained:  # an outage is told once, not twice a second
-            logger.warning("%s %r and maybe others: not %s yet, trying on: %s", backend.noun, name, what, error)
-        self._complained = True
+            self._complained = True
+            text = "%s %r and maybe others: not %s yet, trying on: %s"
+            log(logging.WARNING, text, backend.noun, name, what, error)

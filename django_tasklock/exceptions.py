@@ -6,7 +6,13 @@ process without dying of it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from django_tasklock.types import Busy
+
 __all__ = [
+    "AlreadyPublished",
     "BackendUnavailable",
     "CrashLoop",
     "GuardRejected",
@@ -60,6 +66,12 @@ class TaskLockAcquireError(TaskLockError):
         self.time_left = time_left
 
 
+class AlreadyPublished(TaskLockAcquireError):
+    """A message like it is under way, and its task is ``unique``. ``task_id``: of that one."""
+
+    task_id: str = ""
+
+
 class LockLost(TaskLockError):
     """The lease is certainly gone: somebody else may hold the lock now."""
 
@@ -80,18 +92,31 @@ class GuardRejected(TaskLockError):
 
 
 class StaleClaim(TaskLockError):
-    """A write was refused because the row belongs to a newer claim. Never worth a retry."""
+    """A write was refused because the row belongs to a newer claim, or was deleted. Never worth a retry.
+
+    ``gone``: there is no such row any more. Then it is nobody else's, as far as can be known, and no alert.
+    """
+
+    def __init__(self, message: str, *, name: str | None = None, gone: bool = False) -> None:
+        super().__init__(message, name=name)
+        self.gone = gone
 
 
 class BackendUnavailable(TaskLockError):
     """The store could not be asked; whether the lock is free is not known.
 
-    ``doubt``: the request may have been carried out all the same, its answer lost.
+    ``doubt``: the request may have been carried out all the same, its answer lost. ``down``: nobody is served, as
+    far as is known; False: the store refused this request or this client, and others may hold what it keeps, so
+    that no policy runs anything without a lock, or unlimited.
     """
 
-    def __init__(self, message: str, *, name: str | None = None, doubt: bool = True) -> None:
+    busy: Busy | None = None
+    """What the store had answered somebody who waits before it could not be asked any more."""
+
+    def __init__(self, message: str, *, name: str | None = None, doubt: bool = True, down: bool = True) -> None:
         super().__init__(message, name=name)
         self.doubt = doubt
+        self.down = down
 
 
 class TransactionOpen(TaskLockError):

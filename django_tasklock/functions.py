@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from django_tasklock.backends import get_backend
-from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, get_settings, milliseconds
+from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, Timeout, get_settings, milliseconds
 from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
 from django_tasklock.holds import Holds, holds_here
 from django_tasklock.info import lock_info
@@ -41,10 +41,15 @@ def acquire_task_lock(name: str, timeout: Duration | None = None, lease: Lease =
     The process remembers the token, so any of its threads may release or extend it. With the
     store down ``TASKLOCK["ON_UNAVAILABLE"]`` decides: ``"run"`` answers True, without a lock.
     """
-    lock = ProcessLock(name, timeout, lease)
-    if lock.acquire():
-        taken.add(lock)
-        return True
+    lock = ProcessLock(name, DEFAULT if timeout is None else timeout, lease)
+    try:
+        if lock.acquire():
+            taken.add(lock)
+            return True
+    except BaseException:  # a time limit: who does not hear of a lock cannot release it
+        taken.discard(lock)
+        lock.struck()
+        raise
     if lock.conflict is not None:
         told_conflict(lock.conflict, "skip")
     return False
@@ -55,8 +60,16 @@ def release_task_lock(name: str) -> bool:
 
     With the store down: False, and it is released as soon as that answers.
     """
-    lock = taken.find(_clean(name), forget=True)
-    return lock is not None and bool(lock.release())
+    bare = _clean(name)
+    while (lock := taken.find(bare)) is not None:
+        try:
+            if taken.discard(lock):  # else another thread was sooner
+                return bool(lock.release())
+        except BaseException:  # a time limit may strike before release() has begun, and nobody has the lock any more
+            taken.discard(lock)
+            lock.struck()
+            raise
+    return False
 
 
 def extend_task_lock(name: str, timeout: Duration | None = None) -> bool:
@@ -67,7 +80,7 @@ def extend_task_lock(name: str, timeout: Duration | None = None) -> bool:
     bare = _clean(name)
     if timeout is not None:
         milliseconds(timeout, "timeout", name=bare)
-    lock = taken.find(bare, forget=False)
+    lock = taken.find(bare)
     try:
         return lock is not None and lock.extend(timeout)
     except TaskLockError:
@@ -159,7 +172,7 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
         name: str,
         raise_on_fail: bool = True,
         *,
-        timeout: Duration | None = None,
+        timeout: Timeout = DEFAULT,
         lease: Lease = DEFAULT,
         blocking: bool | None = None,
         blocking_timeout: Duration | None = None,
@@ -179,16 +192,21 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
         self._skipped: list[Holds] = []
 
     def __enter__(self) -> bool:
-        return self._entered(self.lock.acquire())
+        return True if self.lock.enter_if_free() else self._busy()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._was_skipped() and self.lock.taken:
-            self.lock.__exit__(kind, error, trace)
+        try:
+            if self._was_skipped() or not self.lock.taken:
+                return
+        except BaseException:
+            self.lock.struck()
+            raise
+        self.lock.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> bool:
-        return self._entered(await self.lock.aacquire())
+        return True if await self.lock.aenter_if_free() else self._busy()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -196,10 +214,7 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
         if not self._was_skipped() and self.lock.taken:
             await self.lock.__aexit__(kind, error, trace)
 
-    def _entered(self, acquired: bool) -> bool:
-        if acquired:
-            self.lock.enter()
-            return True
+    def _busy(self) -> bool:
         error = self.lock.conflict or TaskLockAcquireError(f"lock {self.lock.name!r} is busy", name=self.lock.name)
         told_conflict(error, "raise" if self.raise_on_fail else "skip")
         if self.raise_on_fail:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from django.db import router
 from django.db.models import Model, Q, QuerySet
 
-from django_tasklock.guards import EPOCH, TOKEN, fenced
+from django_tasklock.columns import EPOCH, TOKEN
+from django_tasklock.guards import fenced
 
 __all__ = ["Row", "claimed_pages", "epoch_of", "read"]
 

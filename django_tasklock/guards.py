@@ -13,22 +13,22 @@ import logging
 from collections.abc import Iterable, Mapping, Set
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
 
+from django.core.exceptions import FieldDoesNotExist, FieldError, ValidationError
 from django.db import router
 from django.db.models import Exists, F, Model, Q
 
 from django_tasklock import signals
+from django_tasklock.columns import EPOCH, TOKEN
 from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError
 
 if TYPE_CHECKING:
     from django_tasklock.claims import Claim
 
-__all__ = ["Guarded", "StateGuard", "current_claim", "fence", "fenced", "registered"]
+__all__ = ["Guarded", "StateGuard", "current_claim", "fence", "fenced", "own_table", "registered", "unfit"]
 
 logger = logging.getLogger("django_tasklock")
-
-TOKEN, EPOCH = "lock_token", "lock_epoch"
-"""The columns of ``models.GuardedModel``."""
 
 
 class Guarded(NamedTuple):
@@ -115,6 +115,15 @@ class StateGuard:
                 )
             retry = claim_as if claim_as in self.claim_from else self.claim_from[0]
         self.retry = retry
+        self._fits: WeakSet[type[Model]] = WeakSet()
+
+    def ensure_fits(self, model: type[Model]) -> None:
+        """Raise ``TaskLockError`` if one UPDATE cannot judge whose a row of ``model`` is. Looked at once."""
+        if model in self._fits:
+            return
+        for text, hint in unfit(model, self):
+            raise TaskLockError(f"{text} {hint}" if hint else text)
+        self._fits.add(model)
 
     def claimable(self, pk: Any) -> Q:
         """The row ``pk``, if it may be claimed."""
@@ -133,18 +142,52 @@ class StateGuard:
         _registered.append(Guarded(model, self, locked, pk))
 
 
-def fence(model: type[Model], pk: Any, guard: StateGuard, token: str, state: Any) -> bool:
+def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
+    """Why the guard cannot work on the model, each with what to do, if that can be said. Nothing is asked of it."""
+    label = model._meta.label
+    found = []
+    for name in (guard.field, *((TOKEN, EPOCH) if fenced(model) else ())):
+        try:
+            field = model._meta.get_field(name)
+        except FieldDoesNotExist:
+            found.append((f"The guard of {label} names {name!r}, which is no field of it.", ""))
+            continue
+        if field not in own_table(model).local_concrete_fields:
+            text = f"{label}.{name} is no column of its own table, so one UPDATE cannot judge it."
+            found.append((text, "Guard the model whose table has the column."))
+    if found:
+        return found
+    try:
+        query = model._base_manager.filter(guard.claimable(None)).query
+    except (FieldError, TypeError, ValueError, ValidationError) as error:
+        return [(f"The guard of {label} cannot be asked of the database: {error}", "")]
+    if query.count_active_tables() > 1:
+        text = f"The guard of {label} excludes by a joined table, so one UPDATE cannot judge it."
+        return [(text, "Write it as exclude=Exists(...), or exclude by a column of the row.")]
+    return []
+
+
+def own_table(model: type[Model]) -> Any:
+    """Of the model that has the table: a proxy has no columns of its own."""
+    return (model._meta.concrete_model or model)._meta
+
+
+def fence(model: type[Model], pk: Any, guard: StateGuard | None, token: str, state: Any) -> bool:
     """Take the row from the claim with ``token`` and leave it in ``state``: nothing that claim writes is accepted.
 
     False: the row is not claimed with it, any more or yet. Of a model without token columns only the state can be
     compared, so its overtaken worker is refused only while the row is in another state. One UPDATE, atomic by itself.
+    Without a ``guard`` the token columns alone are written: the row stays in the state it has.
     """
+    if guard is not None:
+        guard.ensure_fits(model)
     rows = model._base_manager.using(router.db_for_write(model)).filter(pk=pk)
     if not fenced(model):
-        return bool(rows.filter(**{guard.field: guard.claim_as}).update(**{guard.field: state}))
+        return guard is not None and bool(rows.filter(**{guard.field: guard.claim_as}).update(**{guard.field: state}))
     if not token:
         return False
-    return bool(rows.filter(**{TOKEN: token}).update(**{guard.field: state, TOKEN: "", EPOCH: F(EPOCH) + 1}))
+    values = {} if guard is None else {guard.field: state}
+    return bool(rows.filter(**{TOKEN: token}).update(**values, **{TOKEN: "", EPOCH: F(EPOCH) + 1}))
 
 
 def rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: StateGuard) -> GuardRejected:
@@ -161,6 +204,13 @@ def rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: St
     logger.info("not claimed: %s", text)
     signals.send(signals.claim_rejected, f"{label}:{pk}", model=model, pk=pk, state=state)
     return GuardRejected(text, name=f"{label}:{pk}", state=state)
+
+
+def gone(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
+    """The error and log line for a claim whose row was deleted: by its own body as a rule, so nobody is alarmed."""
+    text = f"{claim.model._meta.label} {claim.pk!r} is gone; there is nothing to write {', '.join(attempted)} to"
+    logger.info("%s", text)
+    return StaleClaim(text, name=claim.name, gone=True)
 
 
 def stale(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:

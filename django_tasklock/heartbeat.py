@@ -12,27 +12,34 @@ whenever somebody asks, not only when this thread runs.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import math
 import os
 import queue
+import sys
 import threading
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from django_tasklock.backends.leases import Leases
 from django_tasklock.connections import release_connections
-from django_tasklock.errands import AGAIN, Errands
+from django_tasklock.errands import AGAIN, Errands, rested
 from django_tasklock.holds import Hold
+from django_tasklock.reports import log
 from django_tasklock.types import Ask, Kept, Renewal, monotonic
 
 __all__ = ["Heartbeat", "heartbeat"]
 
-logger = logging.getLogger("django_tasklock")
-
+FAREWELL = 5.0  # seconds for which the end of a process is put off at the most, to give back what it has left
 LINGER = 5.0  # seconds the thread stays when there is nothing left to renew
+CHUNK = 100  # leases renewed by one request: Redis serves nobody else meanwhile
+HALVED = 16  # failed requests of one beat that are sent again in halves: enough to find two leases among a hundred
+SILENT = 2.0  # seconds that one beat may spend on failing requests to a store: the leases of others wait
 GONE = "the store no longer knows it: it expired, was released by force, or the store was flushed"
 
 
@@ -52,7 +59,7 @@ class Heartbeat:
     def follow(self, hold: Hold) -> None:
         """Renew ``hold`` until it is released, lost, or at its timeout."""
         self._held[hold.token] = weakref.ref(hold)
-        if self._thread is None or hold.due < self._planned:
+        if hold.due < self._planned or not self.alive:
             self._rouse()
 
     def forget(self, hold: Hold) -> None:
@@ -63,9 +70,35 @@ class Heartbeat:
 
     def abandon(self, hold: Hold, longest: int) -> None:
         """Release ``hold`` as soon as the store answers; after ``longest`` ms it has ended by itself."""
+        self.errands.give_back(hold, longest)  # first: a time limit may strike in between
         self.forget(hold)
-        self.errands.give_back(hold, longest)
         self._rouse()
+
+    def give_back(self, hold: Hold, longest: int) -> None:
+        """Release ``hold`` here and now, for the process may be about to end; else ``abandon`` it."""
+        self.errands.give_back(hold, longest)
+        self.forget(hold)
+        try:
+            self.errands.free(hold.token)
+        except Exception as error:  # whoever was interrupted hears of that, and not of this
+            log(logging.WARNING, "%s %r: not given back yet, trying on: %s", hold.backend.noun, hold.name, error)
+        finally:
+            if self.errands:
+                self._rouse()
+
+    def flush(self, seconds: float = FAREWELL) -> bool:
+        """Wait for ``seconds`` at most until what was abandoned is given back; whether it is. For a process's end."""
+        ends = monotonic() + seconds
+        while not self.errands.settled and monotonic() < ends:
+            if not self.alive:  # at the end of a process none can be started
+                self.errands.free_all()
+            time.sleep(0.005)
+        return not self.errands.leftovers
+
+    def ensure_alive(self) -> None:
+        """Start the thread again if it has died of something: for whoever sees that it is missing."""
+        if (self._held or self.errands) and not self.alive:
+            self._rouse()
 
     def catch_up(self, hold: Hold, ask: Ask) -> None:
         """Take the lock that ``hold`` is without as soon as the store answers, and renew it from then on."""
@@ -75,7 +108,8 @@ class Heartbeat:
     @property
     def alive(self) -> bool:
         """Whether the thread runs: it need not while nothing has a lease."""
-        return self._thread is not None
+        thread = self._thread
+        return thread is not None and thread.is_alive()
 
     @property
     def late(self) -> float:
@@ -90,34 +124,58 @@ class Heartbeat:
     def _rouse(self) -> None:
         self._wake.put(None)
         with self._starting:
-            if self._thread is None:
+            if not self.alive:
+                died = self._thread is not None
                 self._thread = threading.Thread(target=self._run, name="tasklock-heartbeat", daemon=True)
                 try:
                     self._thread.start()
                 except BaseException:
                     self._thread = None  # if it was started all the same, it sees that it is not wanted
                     raise
+                if died:
+                    log(logging.ERROR, "heartbeat: its thread had died, another one was started")
 
     def _run(self) -> None:
         me = threading.current_thread()
+        try:
+            while not self._beats(me):
+                pass
+        finally:
+            if self._thread is me and not sys.is_finalizing():  # of what, was told by threading.excepthook
+                self._planned = math.inf
+                self._rouse_another(me)
+
+    def _rouse_another(self, me: threading.Thread) -> None:
+        with self._starting:
+            if self._thread is me:
+                self._thread = None
+        if self._held or self.errands:
+            self._rouse()
+            log(logging.ERROR, "heartbeat: its thread died, another one was started")
+
+    def _beats(self, me: threading.Thread) -> bool:
+        """Beat until there is nothing to do any more; False: something unexpected happened, begin again."""
         ends = monotonic() + LINGER
-        while self._thread is me:
-            self._planned = math.inf
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    self._wake.get_nowait()
-            try:
+        try:
+            while self._thread is me:
+                self._planned = math.inf
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        self._wake.get_nowait()
                 until = self._beat()
-            except Exception:  # the thread must outlive any surprise: without it every lease ends
-                logger.exception("heartbeat: unexpected error, trying again")
-                until = monotonic() + AGAIN
-            if until < math.inf:
-                ends = monotonic() + LINGER
-            elif monotonic() >= ends and self._end(me):
-                return
-            self._planned = min(until, max(ends, monotonic() + 0.01))
+                if until < math.inf:
+                    ends = monotonic() + LINGER
+                elif monotonic() >= ends and self._end(me):
+                    break
+                self._planned = min(until, max(ends, monotonic() + 0.01))
+                with contextlib.suppress(queue.Empty):
+                    self._wake.get(timeout=max(0.0, self._planned - monotonic()))
+        except BaseException:  # the thread must outlive any surprise: without it every lease ends
+            log(logging.ERROR, "heartbeat: unexpected error, trying again", trace=True)
             with contextlib.suppress(queue.Empty):
-                self._wake.get(timeout=max(0.0, self._planned - monotonic()))
+                self._wake.get(timeout=AGAIN)
+            return False
+        return True
 
     def _end(self, me: threading.Thread) -> bool:
         with self._starting:
@@ -141,7 +199,8 @@ class Heartbeat:
             elif hold.due <= now + hold.slack:  # what is due soon goes along
                 batches.setdefault(hold.backend, []).append(hold)
         if late:
-            logger.warning(
+            log(
+                logging.WARNING,
                 "heartbeat: %.1f s late for %d leases, that of %s %r among them: the interpreter was kept busy,"
                 " the process was stopped, or the store was silent",
                 max(now - hold.due for hold in late),
@@ -152,10 +211,10 @@ class Heartbeat:
         for backend, batch in batches.items():
             lost += self._renew(backend, batch)
         self._announce(lost)
-        self.errands.run(self.follow)
+        self.errands.run(self.follow, lambda hold, reason: self._announce([(hold, reason)]))
         times = [min(hold.due, hold.deadline) for hold in self._holds()]
         if self.errands:
-            times.append(monotonic() + AGAIN)
+            times.append(monotonic() + self.errands.pause)
         return min(times, default=math.inf)
 
     def _holds(self) -> list[Hold]:
@@ -169,31 +228,39 @@ class Heartbeat:
         return found
 
     def _renew(self, backend: Leases, batch: list[Hold]) -> list[tuple[Hold, str]]:
-        asked = monotonic()
-        left = [max(1, min(hold.lease or 1, round((hold.until - asked) * 1000))) for hold in batch]
+        """Renew ``batch`` by requests that know nothing of each other; those that are lost, and why.
+
+        What a failing request was about is unknown, whatever the error is, and is asked again in halves: one lock
+        that makes every request fail must not end the leases beside it.
+        """
+        batch.sort(key=lambda hold: hold.due)
+        parts = deque(batch[start : start + CHUNK] for start in range(0, len(batch), CHUNK))
+        lost: list[tuple[Hold, str]] = []
+        unknown, failed, spent = 0, 0, 0.0
+        trouble: Exception | None = None
         try:
-            answers = backend.renew(
-                [Renewal(hold.name, hold.token, ttl) for hold, ttl in zip(batch, left, strict=True)]
-            )
-        except Exception as error:  # unknown, whatever it is: one store's trouble must not end the others' leases
-            logger.warning("heartbeat: %d leases not renewed, trying again: %s", len(batch), error)
-            for hold in batch:
-                hold.due = monotonic() + min(AGAIN, (hold.lease or 1) / 10_000)
-            return []
+            while parts and spent < SILENT:
+                part, asked = parts.popleft(), monotonic()
+                left = [max(1, min(hold.lease or 1, round((hold.until - asked) * 1000))) for hold in part]
+                try:
+                    answers = backend.renew(
+                        [Renewal(hold.name, hold.token, ttl) for hold, ttl in zip(part, left, strict=True)]
+                    )
+                except Exception as error:
+                    trouble, failed, spent = error, failed + 1, spent + monotonic() - asked
+                    if len(part) > 1 and failed <= HALVED:
+                        parts += (part[: len(part) // 2], part[len(part) // 2 :])
+                    else:
+                        _put_off(part)
+                        unknown += len(part)
+                    continue
+                lost += _renewed(part, left, answers, asked)
         finally:
-            backend.rest()
-        for hold, ttl, renewed in zip(batch, left, answers, strict=True):
-            if renewed:
-                hold.renewed(asked, ttl)
-                if renewed is Kept.ASKED and hold.ask() and hold.on_asked is not None:
-                    _aside([hold.on_asked])
-                if ttl < (hold.lease or 1) and hold.last:
-                    hold.due = hold.until  # that was the last one, unless extended meanwhile: its timeout ends it
-        return [
-            (hold, hold.lost or GONE)  # at its timeout the key may end before this request arrives
-            for hold, renewed in zip(batch, answers, strict=True)
-            if not renewed and not hold.released
-        ]
+            rested(backend)
+        unknown += sum(map(len, parts))  # still due, and the first next time
+        if trouble is not None and unknown:
+            log(logging.WARNING, "heartbeat: %d leases not renewed, trying again: %s", unknown, trouble)
+        return lost
 
     def _announce(self, lost: list[tuple[Hold, str]]) -> None:
         told = []
@@ -205,22 +272,47 @@ class Heartbeat:
             _aside(told)
 
 
+def _put_off(part: list[Hold]) -> None:
+    """Renew these a little later."""
+    for hold in part:
+        hold.due = monotonic() + min(AGAIN, (hold.lease or 1) / 10_000)
+
+
+def _renewed(part: list[Hold], left: list[int], answers: Sequence[Kept], asked: float) -> Iterator[tuple[Hold, str]]:
+    """Take over what the store said to a request sent at ``asked``; those that are lost, and why."""
+    for hold, ttl, renewed in zip(part, left, answers, strict=True):
+        if renewed:
+            hold.renewed(asked, ttl)
+            if renewed is Kept.ASKED and hold.ask() and hold.on_asked is not None:
+                _aside([hold.on_asked])
+            if ttl < (hold.lease or 1) and hold.last:
+                hold.due = hold.until  # that was the last one, unless extended meanwhile: its timeout ends it
+        elif not hold.released:
+            yield hold, hold.lost or GONE  # at its timeout the key may end before this request arrives
+
+
 def _aside(told: Sequence[Callable[[], None]]) -> None:
     # From a thread of its own: who listens may block, and the other leases must not wait for that.
-    threading.Thread(target=_tell, args=(told,), name="tasklock-lost", daemon=True).start()
+    try:
+        threading.Thread(target=_tell, args=(told,), name="tasklock-lost", daemon=True).start()
+    except RuntimeError:  # there can be no more threads: they are told all the same
+        _tell(told)
 
 
 def _tell(told: Sequence[Callable[[], None]]) -> None:
     for listener in told:
         try:
             listener()
-        except Exception:
-            logger.exception("a listener to a lock that is lost, or asked for, failed")
+        except BaseException:  # one that ends its thread does not end the others' word
+            log(logging.ERROR, "a listener to a lock that is lost, or asked for, failed", trace=True)
     release_connections()  # a listener may ask the database, and nobody else closes those of a thread that ends
 
 
 heartbeat = Heartbeat()
 """The one of this process."""
+
+
+atexit.register(heartbeat.flush)
 
 
 def _after_fork() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from django_tasklock.exceptions import BackendUnavailable, LockLost, ReleaseAsked
-from django_tasklock.heartbeat import GONE
+from django_tasklock.blocks import judge
+from django_tasklock.exceptions import BackendUnavailable, LockLost
+from django_tasklock.heartbeat import GONE, heartbeat
 from django_tasklock.holds import Hold
 from django_tasklock.lock_base import LockBase
 from django_tasklock.types import Record, monotonic
@@ -43,12 +44,14 @@ class Held(LockBase):
         return hold is not None and hold.asked
 
     def ensure_held(self) -> None:
-        """Raise ``LockLost`` if the lease is gone: call it before a step that must not run twice.
+        """Raise ``LockLost`` if the lock is not certainly yours: call it before a step that must not run twice.
 
-        Raises ``ReleaseAsked`` if an operator asks for the lock. It asks the store once a second at most, in a
+        So it raises where the body runs without the lock (``on_unavailable="run"``), until the lock is taken after
+        all. Raises ``ReleaseAsked`` if an operator asks for the lock. It asks the store once a second at most, in a
         coroutine never: see ``aensure_held``. With the store down what is known here decides.
         """
         hold = self._mine()
+        heartbeat.ensure_alive()
         if asyncio._get_running_loop() is None and self._due_to_look(hold):
             with contextlib.suppress(BackendUnavailable):
                 self._looked(hold, hold.backend.mine(self.name, hold.token))
@@ -57,6 +60,7 @@ class Held(LockBase):
     async def aensure_held(self) -> None:
         """``ensure_held`` for coroutines."""
         hold = self._mine()
+        heartbeat.ensure_alive()
         if self._due_to_look(hold):
             with contextlib.suppress(BackendUnavailable):
                 self._looked(hold, await hold.backend.amine(self.name, hold.token))
@@ -94,7 +98,10 @@ class Held(LockBase):
             self._on_asked()
 
     def _judge(self, hold: Hold) -> None:
-        if reason := hold.lost:
-            raise LockLost(f"{self.noun} {self.name!r} is lost: {reason}", name=self.name)
-        if hold.asked:
-            raise ReleaseAsked(f"{self.noun} {self.name!r}: its holder is asked to give it back", name=self.name)
+        judge(self, hold)
+        if hold.unlocked:
+            raise LockLost(
+                f"{self.noun} {self.name!r} is not held: the store could not be asked, and on_unavailable='run' let"
+                " the body begin without it",
+                name=self.name,
+            )

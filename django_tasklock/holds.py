@@ -1,4 +1,4 @@
-"""One acquisition, and which of them belong to the thread or asyncio task that asks.
+"""One acquisition, and which of them belong to the thread, asyncio task or call that asks.
 
 After a fork the child has none: it neither renews nor releases what its parent holds.
 """
@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
+
+from asgiref.sync import AsyncToSync, SyncToAsync
 
 from django_tasklock.types import Grant, monotonic
 
 if TYPE_CHECKING:
     from django_tasklock.backends.leases import Leases
 
-__all__ = ["Hold", "Holds", "holds_here"]
+__all__ = ["LINEAGE", "Hold", "Holds", "holds_here"]
 
+LINEAGE = 8
+"""Calls of one coroutine that know of each other."""
 ROUNDED = 1  # milliseconds by which a store may count a lease too short: its clock has no fractions of them
 
 
@@ -32,8 +38,9 @@ class Hold:
     """
 
     __slots__ = (
-        "__weakref__", "_lost", "asked", "backend", "count", "deadline", "due", "entered", "fence", "generation",
-        "home", "lease", "looked", "name", "on_asked", "on_lost", "released", "slack", "token", "unlocked", "until",
+        "__weakref__", "_lost", "asked", "backend", "bells", "count", "deadline", "due", "entered", "fence",
+        "generation", "home", "lease", "looked", "name", "on_asked", "on_lost", "released", "slack", "successor",
+        "token", "unlocked", "until",
     )  # fmt: skip
 
     def __init__(self, backend: Leases, name: str, lease: int | None, on_lost: Callable[[str], None] | None) -> None:
@@ -45,11 +52,15 @@ class Hold:
         self.fence = 0
         self.count = 1
         self.entered: list[object] = []
+        self.bells: list[Callable[[], None]] = []
+        """Called when it is lost, or asked for: whoever sleeps inside of it wakes."""
         self.deadline = self.until = self.due = self.slack = 0.0
         self.asked = False
         self.looked = 0.0
         self.on_asked: Callable[[], None] | None = None
         self.released = False
+        self.successor: Hold | None = None
+        """What was taken in place of this one, when that was lost."""
         self.unlocked = False
         self._lost = ""
         self.generation = _generation
@@ -79,6 +90,7 @@ class Hold:
         if self._lost or self.released:
             return False
         self._lost = reason
+        self._ring()
         return True
 
     def ask(self) -> bool:
@@ -86,7 +98,12 @@ class Hold:
         if self.asked or self.released:
             return False
         self.asked = True
+        self._ring()
         return True
+
+    def _ring(self) -> None:
+        for ring in list(self.bells):
+            ring()
 
     @property
     def last(self) -> bool:
@@ -100,8 +117,8 @@ class Hold:
 
     def settle(self, home: Holds) -> None:
         """Belong to the thread or asyncio task whose ``home`` this is."""
+        self.home = weakref.ref(home)  # first: a time limit may strike in between, and who is struck leaves it
         home[self.name] = self
-        self.home = weakref.ref(home)
 
     def leave(self) -> None:
         """Belong to nobody any more, whoever says so: another thread may release what one has taken."""
@@ -111,9 +128,20 @@ class Hold:
 
 
 class Holds(dict[str, Hold]):
-    """By name, what one thread or asyncio task holds."""
+    """By name, what one thread, asyncio task or call holds."""
 
-    __slots__ = ("__weakref__", "_permits")
+    __slots__ = ("__weakref__", "_before", "_kept", "_permits", "call", "executor", "generation", "thread")
+
+    def __init__(self) -> None:
+        self.generation = _generation
+        self._before: weakref.ref[Holds] | None = None
+        self._kept: Holds | None = None
+        self.thread = 0
+        """Of whoever is no asyncio task."""
+        self.call: list[object] | None = None
+        """Of a ``sync_to_async`` call: the tasks for which ``async_to_sync`` waits in it."""
+        self.executor: object = None
+        """Of a thread: what waits in it already."""
 
     @property
     def permits(self) -> Holds:
@@ -123,23 +151,124 @@ class Holds(dict[str, Hold]):
             found = self._permits = Holds()
         return found
 
+    @property
+    def before(self) -> Holds | None:
+        """Who asked before it in the same coroutine, itself or a call that it made."""
+        before = self._kept  # not ``or``: who has nothing is false
+        if before is None and self._before is not None:
+            before = self._before()
+        return None if before is None or before.generation != _generation else before
+
+    def after(self, before: Holds | None) -> None:
+        """Remember who asked before, so that one call knows what another of the same coroutine was answered."""
+        if before is None or before is self:
+            return
+        if before.call is None:  # it lives longer than this, which it may keep itself
+            self._before, self._kept = weakref.ref(before), None
+            return
+        self._kept = call = before
+        for _ in range(LINEAGE):
+            if call._kept is None:
+                return
+            call = call._kept
+        call._kept = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is held, permits included."""
+        return not self and not getattr(self, "_permits", None)
+
+
+class _Mark:
+    """Where some ``Holds`` belong to: the context in which the token was made, of which there are only copies."""
+
+    __slots__ = ("holds", "token")
+
+    def __init__(self, holds: Holds) -> None:
+        self.holds = holds
+        self.token = _asked.set(holds)
+
+    def here(self) -> bool:
+        """Whether that context is the one that runs here."""
+        try:
+            _asked.reset(self.token)
+        except ValueError:  # "was created in a different Context"
+            return False
+        except RuntimeError:  # "has already been used": a time limit struck before the next line
+            pass
+        self.token = _asked.set(self.holds)
+        return True
+
 
 _generation = 0
+_asked: ContextVar[Holds | None] = ContextVar("tasklock_asked", default=None)
 _threads = threading.local()
 _tasks: weakref.WeakKeyDictionary[asyncio.Task[object], Holds] = weakref.WeakKeyDictionary()
+_CALLS = SyncToAsync.thread_handler.__code__
 
 
 def holds_here() -> Holds:
-    """What the running asyncio task holds, or this thread where there is none."""
+    """What the running asyncio task holds; else the context this code runs in: a thread's, or a single call's.
+
+    ``sync_to_async`` and ``asyncio.to_thread`` run each call in a context of its own, in a thread that serves many:
+    what runs there holds what it has taken itself, and not what the thread, or its coroutine, has taken before. The
+    coroutine that ``async_to_sync`` runs holds what its caller holds, who waits for it; tasks that it starts do not.
+    """
     if asyncio._get_running_loop() is not None:
         task = asyncio.current_task()
         if task is not None:
-            return _tasks.setdefault(task, Holds())
+            found = _tasks.get(task)
+            if found is None:
+                caller = _callers(task)
+                found = _tasks[task] = Holds() if caller is None else caller
+            if (last := _asked.get()) is not found:
+                if last is not None and last.call is not None:
+                    found.after(last)
+                _asked.set(found)
+            return found
     try:
-        return _threads.holds  # type: ignore[no-any-return]
+        marks: list[_Mark] = _threads.marks
     except AttributeError:
-        _threads.holds = Holds()
-        return _threads.holds  # type: ignore[no-any-return]
+        marks = _threads.marks = []
+    if marks and marks[-1].here():
+        return marks[-1].holds
+    for mark in marks[-2::-1]:  # hardly ever more than one
+        if mark.here():
+            return mark.holds
+    holds = Holds()
+    holds.thread = threading.get_ident()
+    holds.executor = getattr(AsyncToSync.executors, "current", None)
+    holds.call = _call()
+    holds.after(_asked.get())
+    marks[:] = [mark for mark in marks if not mark.holds.empty]  # what is held in a thread is, as long as that lives
+    marks.append(_Mark(holds))
+    return holds
+
+
+def _call() -> list[object] | None:
+    """What asgiref notes of the ``sync_to_async`` call that this is part of; ``None`` if it is part of none."""
+    noted: list[object] | None = getattr(SyncToAsync.threadlocal, "task_context", None)
+    frame = None if noted is None else sys._getframe(1)  # it may be left there by a call before
+    while frame is not None:
+        if frame.f_code is _CALLS:
+            return noted
+        frame = frame.f_back
+    return None
+
+
+def _callers(task: asyncio.Task[object]) -> Holds | None:
+    """What the synchronous caller holds for whom asgiref runs this task, if it is one of those."""
+    caller = _asked.get()
+    if caller is None or not caller.thread or caller.generation != _generation:
+        return None
+    if not getattr(task.get_coro(), "__qualname__", "").startswith("AsyncToSync."):
+        return None  # started by the coroutine that the caller waits for: it may run beside it
+    if caller.call is not None:
+        return caller if task in caller.call else None
+    waits = getattr(AsyncToSync.executors, "current", None)
+    thread = getattr(getattr(waits, "_work_thread", None), "ident", None)
+    around = getattr(waits, "_old_executor", waits)
+    return caller if thread == caller.thread and around is caller.executor else None
 
 
 def _after_fork() -> None:

@@ -5,26 +5,32 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from django_tasklock.exceptions import TaskLockAcquireError
-from django_tasklock.types import Busy, LockInfo, Record, fingerprint
+from django_tasklock.texts import shown
+from django_tasklock.types import LATEST, Busy, LockInfo, Record, fingerprint
 
-__all__ = ["all_taken", "busy_error", "lock_info"]
+__all__ = ["all_taken", "busy_error", "left", "lock_info", "moment"]
 
 
 def lock_info(record: Record) -> LockInfo:
     """What people are shown of a held lock."""
     return LockInfo(
-        name=record.name,
+        name=shown(record.name),
         holder=str(record.holder),
         fingerprint=fingerprint(record.token),
-        acquired_at=datetime.fromtimestamp(record.at / 1000, UTC),
+        acquired_at=moment(record.at),
         held_for=max(0, record.now - record.at) / 1000,
         ttl=None if record.ttl is None else record.ttl / 1000,
         time_left=max(0, record.until - record.now) / 1000,
         fence=record.fence,
         waiting=record.waiting,
-        task=record.holder.task,
-        task_id=record.holder.task_id,
+        task=shown(record.holder.task),
+        task_id=shown(record.holder.task_id),
     )
+
+
+def moment(at: int) -> datetime:
+    """A store's time, milliseconds since 1970, whatever somebody has put there: one that cannot be is the nearest."""
+    return datetime.fromtimestamp(min(max(at, 0), LATEST) / 1000, UTC)
 
 
 def busy_error(name: str, busy: Busy) -> TaskLockAcquireError:
@@ -32,10 +38,15 @@ def busy_error(name: str, busy: Busy) -> TaskLockAcquireError:
     if busy.record is None:
         return TaskLockAcquireError(f"lock {name!r} is held by somebody", name=name)
     info = lock_info(busy.record)
-    text = (
-        f"lock {name!r} is held by {info.holder} for {info.held_for:.1f} s, {info.time_left:.0f} s of its timeout left"
-    )
+    text = f"lock {name!r} is held by {info.holder} for {info.held_for:.1f} s, {left(info)}"
     return TaskLockAcquireError(text, name=name, holder=info.holder, held_for=info.held_for, time_left=info.time_left)
+
+
+def left(info: LockInfo) -> str:
+    """How long its holder may have it still, in words."""
+    if info.without_timeout:
+        return "until it is released"
+    return f"{info.time_left:.0f} s of its timeout left"
 
 
 def all_taken(name: str, limit: int, busy: Busy) -> TaskLockAcquireError:
@@ -45,6 +56,6 @@ def all_taken(name: str, limit: int, busy: Busy) -> TaskLockAcquireError:
     info = lock_info(busy.record)
     text = (
         f"limiter {name!r}: none of {limit} permits is free; one is held by {info.holder} for {info.held_for:.1f} s,"
-        f" {info.time_left:.0f} s of its timeout left"
+        f" {left(info)}"
     )
     return TaskLockAcquireError(text, name=name, holder=info.holder, held_for=info.held_for, time_left=info.time_left)

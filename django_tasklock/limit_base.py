@@ -13,9 +13,10 @@ from django_tasklock.conf import Duration, get_settings
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
 from django_tasklock.limit_outage import Outage, outage_of, share_of
 from django_tasklock.limit_reports import seen, told_refused
+from django_tasklock.limit_terms import agreed
 from django_tasklock.names import clean
 from django_tasklock.rate_options import TENANT, limit_of
-from django_tasklock.rates import microseconds, parse
+from django_tasklock.rates import Terms, microseconds, parse
 from django_tasklock.reservations import Reservation
 from django_tasklock.types import monotonic
 from django_tasklock.wakening import Desk
@@ -68,7 +69,12 @@ class LimiterBase:
     @property
     def store(self) -> RateStore:
         """Where it is kept."""
-        return get_backend().rates
+        return agreed(get_backend().rates)
+
+    @property
+    def in_force(self) -> Terms:
+        """The terms that hold: those of its store, as far as this process knows."""
+        return self.store.in_force(self.terms)
 
     @property
     def _asked(self) -> Self:
@@ -86,6 +92,8 @@ class LimiterBase:
         return monotonic() + microseconds(timeout, "timeout", name=self.name, zero=True) / 1_000_000
 
     def _units(self, cost: int) -> int:
+        if type(cost) is int and cost == 1:
+            return 1  # that fits into all of them
         if type(cost) is not int or cost < 1:
             raise TaskLockError(f"cost must be a whole number, 1 or more, not {cost!r}", name=self.name)
         for terms in (self.terms, self.shared.terms if self.shared else self.terms):
@@ -96,8 +104,9 @@ class LimiterBase:
                     raise TaskLockError(f"a cost of {cost} does not fit into {what} of {terms.name!r}", name=self.name)
         return cost
 
-    def _longest(self, deadline: float) -> int:
-        return min(self.limit.max_wait, max(0, int((deadline - monotonic()) * 1_000_000)))
+    def _longest(self, deadline: float, now: float | None = None) -> int:
+        left = int((deadline - (monotonic() if now is None else now)) * 1_000_000)
+        return min(self.limit.max_wait, left) if left > 0 else 0
 
     def _given(self, place: Reservation, sent: float, answer: Booked | Refused) -> Reservation | Refused:
         self._outage.answered()
@@ -112,7 +121,7 @@ class LimiterBase:
 
     def _or_raise(self, place: Reservation | Refused, deadline: float) -> Reservation:
         if isinstance(place, Refused):
-            raise told_refused(self.terms, place.wait, self._longest(deadline))
+            raise told_refused(self.in_force, place.wait, self._longest(deadline))
         return place
 
     def without(self, place: Any, error: BackendUnavailable) -> Desk:
@@ -120,7 +129,7 @@ class LimiterBase:
         desk: Desk = place._desk
         action = self._outage.failed(self.name, self.limit, error)
         if action == "local" and self.shared is None:  # of a tenant the shared limit's part is what counts
-            desk = Desk(self._outage.local, share_of(self.terms, self.limit.workers))
+            desk = Desk(self._outage.local, share_of(self.in_force, self.limit.workers))
             sent, longest = monotonic(), self._longest(place.deadline)
             answer = desk.store.reserve(desk.terms, place.cost, longest)
             if isinstance(answer, Refused):

@@ -48,6 +48,8 @@ class Outage:
             self._began = now
         self._healed = None
         action = limit.on_unavailable
+        if action == "open" and not error.down:  # it keeps count for others
+            action = "closed"
         if action != "closed" and now - self._began > grace:
             action = "closed"
         told_unavailable(name, error, action)
@@ -65,7 +67,8 @@ _outages: dict[str, Outage] = {}
 
 def outage_of(name: str) -> Outage:
     """The one of this limiter, in this process. Not of its tenants: those share the limiter's."""
-    return _outages.setdefault(name, Outage())
+    found = _outages.get(name)
+    return _outages.setdefault(name, Outage()) if found is None else found
 
 
 def share_of(terms: Terms, workers: int) -> Terms:

@@ -9,12 +9,13 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Hashable, Iterator
 from typing import NamedTuple
 
 from django_tasklock import signals
 from django_tasklock.backends.base_rates import Booked, Penalty, Refused
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded
+from django_tasklock.limit_lines import Line
 from django_tasklock.rates import Terms
 from django_tasklock.types import monotonic
 
@@ -50,7 +51,21 @@ class Watch:
     def __init__(self) -> None:
         self.view: View | None = None
         self.lock = threading.Lock()
+        self.lines: dict[Hashable, Line] = {}
+        """Of those who sleep here, by where they were booked and their cost."""
+        self.booking = 0
+        """How many are being booked just now."""
         self.locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+
+    def line(self, of: Hashable) -> Line:
+        """That of those who may take each other's place."""
+        found = self.lines.get(of)
+        return self.lines.setdefault(of, Line()) if found is None else found
+
+    @property
+    def lonely(self) -> bool:
+        """Whether nobody else of this process waits here: who does will ask before going, for nobody else does."""
+        return not self.booking and (not self.lines or not any(map(len, self.lines.values())))
 
     @contextlib.contextmanager
     def asking(self, seconds: float) -> Iterator[None]:
@@ -82,8 +97,12 @@ _watches: OrderedDict[str, Watch] = OrderedDict()
 
 def seen(name: str, sent: float, answer: Booked | Refused) -> None:
     """Note what an answer to a question of ``sent`` said of the limiter: others who sleep here need not ask."""
-    watch_of(name).view = View(sent, answer.epoch, answer.pause)
-    if isinstance(answer, Booked) and answer.rebuilt:
+    watch = watch_of(name)
+    if isinstance(answer, Refused):
+        watch.view = View(sent, answer.epoch, answer.pause)
+        return
+    watch.view = View(sent, answer.epoch - answer.asks, answer.pause)
+    if answer.rebuilt:
         logger.error("rate limit %r: the store's clock was set back; all bookings were dropped for a window", name)
 
 
@@ -116,7 +135,7 @@ def told_refused(terms: Terms, wait: int, longest: int) -> RateLimitExceeded:
     rates = ", ".join(map(str, terms.rates))
     why = f"the next place is in {seconds:.3f} s, it may take {longest / 1_000_000:g} s"
     error = RateLimitExceeded(f"rate limit {terms.name!r} ({rates}): {why}", name=terms.name, retry_after=seconds)
-    logger.info("refused: %s", error)
+    logger.log(logging.INFO if longest else logging.DEBUG, "refused: %s", error)  # who did not want to wait only asked
     signals.send(signals.rate_refused, terms.name, error=error, retry_after=seconds)
     return error
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
 
 from django.db import connections
+
+from django_tasklock.reports import log
 
 __all__ = ["Returns", "returns"]
 
@@ -38,7 +41,10 @@ class Returns:
     def _run(self) -> None:
         while True:
             while self._work:
-                self._work.popleft()()
+                try:
+                    self._work.popleft()()
+                except BaseException:  # the thread must outlive it: others' places wait behind this one
+                    log(logging.ERROR, "a place at a rate limit was not given back", trace=True)
             connections.close_all()  # those of this thread
             with self._lock:
                 if not self._work:

@@ -6,7 +6,7 @@ from django_tasklock.backends.base_rates import Booked, Refused
 from django_tasklock.conf import Duration
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.limit_base import LimiterBase
-from django_tasklock.limit_reports import told_cancelled, told_late
+from django_tasklock.limit_reports import told_cancelled, told_late, watch_of
 from django_tasklock.reservations import Reservation
 from django_tasklock.types import monotonic
 
@@ -39,16 +39,21 @@ class LimitTickets(LimiterBase):
         """``reserve`` with a deadline by this process's clock, and nothing of tenants. ``spaced``: if it has to wait,
         at some distance from the place before."""
         place = self._new(cost, deadline)
-        place.spaced = spaced
+        if spaced:
+            place.spaced = True
         if (standing := self._outage.standing()) is not None:
             place._desk = self.without(place, standing)
             return place
-        sent = monotonic()
+        sent, watch, (store, terms) = monotonic(), watch_of(self.name), place._desk
+        asks = spaced or watch.lonely
+        watch.booking += 1
         try:
-            answer = self.store.reserve(self.terms, cost, self._longest(deadline), spaced)
+            answer = store.reserve(terms, cost, self._longest(deadline, sent), spaced, asks)
         except BackendUnavailable as error:
             place._desk = self.without(place, error)
             return place
+        finally:
+            watch.booking -= 1
         return self._or_raise(self._given(place, sent, answer), deadline)
 
     def restore(self, ticket: str, timeout: Duration | None = None, *, spaced: bool = False) -> Reservation:
@@ -78,7 +83,7 @@ class LimitTickets(LimiterBase):
             return place
         place = self._or_raise(self._given(place, sent, answer), deadline)
         assert isinstance(answer, Booked)
-        if answer.slot > slot and answer.epoch == epoch:
+        if answer.slot > slot and abs(answer.epoch - epoch) <= 1:
             place.missed = True
             told_late(self.name, max(0, answer.time - answer.wait - answer.pause - slot) / 1_000_000)
         return place

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
-from django_tasklock.conf import Duration
+from django_tasklock.blocks import ensure_standing
+from django_tasklock.conf import Duration, Settings, get_settings
 from django_tasklock.connections import Scope
 from django_tasklock.decoration import is_async, refuse
 from django_tasklock.decorators import Locked
@@ -46,11 +47,15 @@ class Limited:
         self._rates = rates
         self._options = options
         self._cost = cost
+        self._made: tuple[Settings | None, RateLimiter | None] = None, None
         self._tenant = NameTemplate(tenant, function) if isinstance(tenant, str) else tenant
 
     def limiter(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> RateLimiter:
         """The limiter of a call with these arguments, by the settings in force: its tenant's, if it has one."""
-        limiter = RateLimiter(self.name, *self._rates, **self._options)
+        settings, limiter = self._made
+        if limiter is None or settings is not get_settings():
+            settings, limiter = get_settings(), RateLimiter(self.name, *self._rates, **self._options)
+            self._made = settings, limiter
         if self._tenant is None:
             return limiter
         if isinstance(self._tenant, NameTemplate):
@@ -128,6 +133,7 @@ def rate_limited(
                     scope.begin()
                     await limited.aacquire(args, kwargs)
                     await scope.arest()
+                    ensure_standing()
                     return await function(*args, **kwargs)
 
         else:
@@ -136,6 +142,7 @@ def rate_limited(
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 if _turn is None or not _turn(limited, args, kwargs):
                     limited.acquire(args, kwargs)
+                ensure_standing()
                 return function(*args, **kwargs)
 
         wrapper.rate_limit = limited  # type: ignore[attr-defined]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from types import TracebackType
 from typing import Any
 
+from django_tasklock.blocks import asleep, sleep
 from django_tasklock.conf import Duration
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
 from django_tasklock.limit_info import RateUsage, usage_of
-from django_tasklock.limit_reports import changed, told_pushback
+from django_tasklock.limit_reports import changed, told_pushback, watch_of
 from django_tasklock.limit_tickets import LimitTickets
 from django_tasklock.rate_options import OnOutage
 from django_tasklock.rates import Algorithm, pushback
@@ -86,9 +85,9 @@ class RateLimiter(LimitTickets):
             try:
                 return self._reserve(deadline, cost).use()
             except RateLimitExceeded as error:
-                if self.terms.algorithm != "counter":
+                if self.in_force.algorithm != "counter":
                     raise
-                time.sleep(self._pause(error, deadline))
+                sleep(self._pause(error, deadline))
 
     def try_acquire(self, *, cost: int = 1) -> Reservation | None:
         """Whether the call may be made now: the place, or ``None``. Never waits."""
@@ -116,9 +115,9 @@ class RateLimiter(LimitTickets):
             try:
                 return await (await self._areserve(deadline, cost)).ause()
             except RateLimitExceeded as error:
-                if self.terms.algorithm != "counter":
+                if self.in_force.algorithm != "counter":
                     raise
-                await asyncio.sleep(self._pause(error, deadline))
+                await asleep(self._pause(error, deadline))
 
     async def atry_acquire(self, *, cost: int = 1) -> Reservation | None:
         """``try_acquire`` for coroutines."""
@@ -141,13 +140,16 @@ class RateLimiter(LimitTickets):
         if (standing := self._outage.standing()) is not None:
             place._desk = self.without(place, standing)
             return place
-        sent = monotonic()
-        question = self.store.areserve(self.terms, cost, self._longest(deadline))
+        sent, watch = monotonic(), watch_of(self.name)
+        question = self.store.areserve(self.terms, cost, self._longest(deadline), watch.lonely)
+        watch.booking += 1
         try:
             answer = await kept(self.name, place._desk, cost, question)
         except BackendUnavailable as error:
             place._desk = self.without(place, error)
             return place
+        finally:
+            watch.booking -= 1
         return self._or_raise(self._given(place, sent, answer), deadline)
 
     def penalize(self, retry_after: Any) -> float:
@@ -174,11 +176,11 @@ class RateLimiter(LimitTickets):
 
     def usage(self) -> RateUsage:
         """How it stands, in all processes together. Raises ``BackendUnavailable``."""
-        return usage_of(self.terms, self.store.use(self.terms))
+        return usage_of(self.in_force, self.store.use(self.terms))
 
     async def ausage(self) -> RateUsage:
         """``usage`` for coroutines."""
-        return usage_of(self.terms, await self.store.ause(self.terms))
+        return usage_of(self.in_force, await self.store.ause(self.terms))
 
     def reset(self) -> None:
         """Forget what was used and booked, pauses too; who sleeps books again. Raises ``BackendUnavailable``."""

@@ -8,11 +8,11 @@ from functools import partial
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.leases import Leases
-from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, get_settings, milliseconds, spans
+from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, Timeout, get_settings, milliseconds, spans
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.heartbeat import heartbeat
 from django_tasklock.holders import me
-from django_tasklock.holds import Hold, Holds, holds_here
+from django_tasklock.holds import LINEAGE, Hold, Holds, holds_here
 from django_tasklock.info import busy_error
 from django_tasklock.names import clean
 from django_tasklock.reports import told_acquired, told_asked, told_lost, told_unavailable
@@ -20,6 +20,26 @@ from django_tasklock.types import Ask, Busy, Grant, Record, Released, monotonic
 from django_tasklock.waiting import Taken, patience
 
 __all__ = ["LockBase"]
+
+
+class _Take:
+    """What one thread, asyncio task or call has from one object: taken so many times, or refused."""
+
+    __slots__ = ("hold", "home", "times")
+
+    def __init__(self, home: weakref.ref[Holds], hold: Hold | None, times: int) -> None:
+        self.home = home
+        self.hold = hold
+        self.times = times
+
+    @property
+    def now(self) -> Hold | None:
+        """What it has; what took the place of a lost one."""
+        hold = self.hold
+        while hold is not None and hold.successor is not None:
+            hold = hold.successor
+        return None if self.times <= 0 or hold is None or hold.released else hold
+
 
 PRUNE = 50  # threads and asyncio tasks that have shared one object, before those that ended are forgotten
 
@@ -37,7 +57,7 @@ class LockBase:
         self,
         name: str,
         *,
-        timeout: Duration | None = None,
+        timeout: Timeout = DEFAULT,
         lease: Lease = DEFAULT,
         blocking: bool | None = None,
         blocking_timeout: Duration | None = None,
@@ -58,7 +78,7 @@ class LockBase:
         self._on_lost = partial(_lost, weakref.ref(self), self.noun, self.name, on_lost)
         self._on_asked = partial(_asked, weakref.ref(self), self.name)
         self._last: Hold | None = None
-        self._takers: dict[int, weakref.ref[Holds]] = {}
+        self._takes: dict[int, _Take] = {}
         self._carried: str | None = None
         self._follows = ""
         self.row = ""
@@ -67,6 +87,11 @@ class LockBase:
         """Who had the lock when the last ``acquire()`` found it busy, where that could be read."""
         self.conflict: TaskLockAcquireError | None = None
         """Why the last ``acquire()`` through this object returned False."""
+
+    @property
+    def timeout(self) -> float:
+        """The most one holder may hold it, in seconds."""
+        return self._hold_ms / 1000
 
     def _store(self) -> Leases:
         return get_backend()
@@ -94,10 +119,12 @@ class LockBase:
         if isinstance(answer, Busy):
             self.met = answer.record
             self.conflict = self._busy(answer)
+            self._refused()
             return False
         hold.granted(answer, asked, self._hold_ms)
         if hold.lost:
-            raise BackendUnavailable("the store's answer came after the lease was over", name=self.name)
+            late = "the store's answer came after the lease was over"
+            raise BackendUnavailable(late, name=self.name, down=False)
         self._keep(hold)
         if hold.lease is not None:
             heartbeat.follow(hold)
@@ -108,14 +135,23 @@ class LockBase:
         home = self._here()
         self._last = hold
         hold.settle(home)
-        if hold.home is not None:
-            self._takers[id(home)] = hold.home
-        if len(self._takers) >= self._prune_at:
-            self._takers = {key: ref for key, ref in list(self._takers.items()) if ref() is not None}
-            self._prune_at = 2 * max(len(self._takers), PRUNE)
+        self._note(home, _Take(weakref.ref(home), hold, 1))
+
+    def _note(self, home: Holds, take: _Take) -> None:
+        self._takes[id(home)] = take
+        if len(self._takes) >= self._prune_at:
+            self._takes = {key: take for key, take in list(self._takes.items()) if take.home() is not None}
+            self._prune_at = 2 * max(len(self._takes), PRUNE)
+
+    def _refused(self) -> None:
+        """Who was refused has nothing, whatever others have taken through this object."""
+        home = self._here()
+        if self._take_in(home) is None:
+            self._note(home, _Take(weakref.ref(home), None, 0))
 
     def _reenter(self) -> bool:
-        hold = self._here().get(self.name)
+        home = self._here()
+        hold = home.get(self.name)
         if hold is None or hold.released or hold.lost:
             return False
         if not self._reentrant:
@@ -124,6 +160,11 @@ class LockBase:
                 "or pass reentrant=True if taking it twice is meant",
                 name=self.name,
             )
+        take = self._take_in(home)
+        if take is not None and take.hold is hold:
+            take.times += 1
+        else:
+            self._note(home, _Take(weakref.ref(home), hold, 1))
         hold.count += 1
         self._last = hold
         return True
@@ -132,12 +173,19 @@ class LockBase:
         self._drop(hold)
         if error.doubt:  # otherwise there is nothing to undo, however long the outage
             heartbeat.abandon(hold, ask.ttl)
+        if error.busy is not None:  # which no silence turns into anything else
+            self.met = error.busy.record
+            self.conflict = self._busy(error.busy)
+            return False
         action = self._on_unavailable
+        if action == "run" and not error.down:
+            action = "raise"
         told_unavailable(self.name, error, action, self.noun)
         if action == "raise":
             error.name = error.name or self.name
             raise error
         if action == "skip":
+            self._refused()
             self.conflict = TaskLockAcquireError(f"{self.noun} {self.name!r} was not taken: {error}", name=self.name)
             self.conflict.__cause__ = error
             return False
@@ -145,8 +193,12 @@ class LockBase:
         without.on_asked = self._on_asked
         without.unlocked = True
         without.until = monotonic() + self._hold_ms / 1000
-        self._keep(without)
-        heartbeat.catch_up(without, ask._replace(token=without.token, instead=""))
+        try:
+            self._keep(without)
+            heartbeat.catch_up(without, ask._replace(token=without.token, instead=""))
+        except BaseException:  # a time limit; nobody would ever give back what is taken for it later
+            self._drop(without)
+            raise
         return True
 
     def _drop(self, hold: Hold) -> None:
@@ -155,15 +207,24 @@ class LockBase:
         if self._last is hold:
             self._last = None
 
-    def _struck(self) -> None:
-        """Give up what an exception out of a signal handler, a time limit say, has kept from being released."""
-        hold = self._here().get(self.name)
-        if hold is None or hold.released or hold.foreign:
-            return
-        hold.count -= 1
-        if not hold.count:
+    def struck(self, *, later: bool = False) -> None:
+        """Give up what an exception out of a signal handler, a time limit say, has kept from being released.
+
+        ``later``: without waiting for the store.
+        """
+        hold = self._find()
+        if hold is not None and self._returned(hold):
+            self._give_up(hold, hold.lease or self._hold_ms, later)
+
+    def _give_up(self, hold: Hold, longest: int, later: bool = False) -> None:
+        """Release at once what nobody will release later."""
+        try:
             self._drop(hold)
-            heartbeat.abandon(hold, hold.lease or self._hold_ms)
+        finally:
+            if later or hold.unlocked:
+                heartbeat.abandon(hold, longest)  # in an outage it takes its time; its lock may be on its way
+            else:
+                heartbeat.give_back(hold, longest)
 
     def _later(self, hold: Hold, error: BackendUnavailable) -> Released:
         heartbeat.abandon(hold, hold.lease or self._hold_ms)
@@ -191,17 +252,54 @@ class LockBase:
         return holds_here()
 
     def _find(self) -> Hold | None:
-        here = self._here()
-        hold = here.get(self.name) or self._last
-        return None if hold is None or hold.released or hold.foreign or self._anothers(hold, here) else hold
+        """What was taken through this object by who asks, or, if that one never asked for it, by who did last."""
+        take = self._asked_before()
+        hold = self._handed() if take is None else take.now
+        return None if hold is None or hold.released or hold.foreign else hold
 
-    def _anothers(self, hold: Hold, here: Holds) -> bool:
-        """Who never had the lock may be handed it. Who had it and released it means its own, not its successor's."""
+    def _handed(self) -> Hold | None:
+        return self._last
+
+    def _take_in(self, home: Holds) -> _Take | None:
+        """What ``home`` has taken through this object and not given back."""
+        take = self._takes.get(id(home))
+        return None if take is None or take.home() is not home or take.now is None else take
+
+    def _asked_before(self) -> _Take | None:
+        """What became of the last time that who asks now has asked for the lock through this object."""
+        own = self._here()
+        take = self._takes.get(id(own))
+        if take is not None and take.home() is own:
+            return take
+        before = holds_here().before
+        for _ in range(LINEAGE):
+            if before is None:
+                break
+            own = self._part(before)
+            take = self._takes.get(id(own))
+            if take is not None and take.home() is own:
+                return take
+            before = before.before
+        return None
+
+    def _part(self, home: Holds) -> Holds:
+        return home
+
+    def _times(self) -> int:
+        """How often who asks has taken it through this object, and not given it back."""
+        take = self._take_in(self._here()) if self._takes else None
+        return 0 if take is None else take.times
+
+    def _returned(self, hold: Hold) -> bool:
+        """Count one re-entry less; whether it was the last, so that the lock is to be released."""
         home = None if hold.home is None else hold.home()
-        if home is None or home is here:
-            return False
-        taker = self._takers.get(id(here))
-        return taker is not None and taker() is here
+        take = self._takes.get(id(home))  # of who took it, whoever returns it
+        hold.count -= 1
+        if take is not None and take.now is hold:
+            take.times -= 1
+        if self._last is hold and (take is None or take.times <= 0):
+            self._last = None
+        return hold.count <= 0
 
     def _mine(self) -> Hold:
         hold = self._find()
@@ -220,6 +318,8 @@ def _lost(
     lock: weakref.ref[LockBase], noun: str, name: str, listener: Callable[[str], object] | None, reason: str
 ) -> None:
     # Weak: who drops a lock object must not be kept waiting for the garbage collector.
-    told_lost(name, lock(), reason, noun)
-    if listener is not None:
-        listener(reason)
+    try:
+        told_lost(name, lock(), reason, noun)
+    finally:
+        if listener is not None:
+            listener(reason)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 import weakref
 from abc import ABC, abstractmethod
-from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
 
 from django_tasklock.backends import get_backend
+from django_tasklock.blocks import Block, lock_block
 from django_tasklock.conf import Duration
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.heartbeat import heartbeat
@@ -22,18 +22,17 @@ from django_tasklock.held import Held
 from django_tasklock.holds import Hold
 from django_tasklock.info import lock_info
 from django_tasklock.reports import told_released
+from django_tasklock.transactions import mention_uncommitted
 from django_tasklock.types import LockInfo, Released, monotonic
 from django_tasklock.waiting import atake, take
 
 __all__ = ["Acquirable", "TaskLock", "current_lock"]
 
-_current: ContextVar[weakref.ref[TaskLock] | None] = ContextVar("tasklock_current", default=None)
-
 
 def current_lock() -> TaskLock | None:
     """The innermost lock whose ``with`` block or decorated function runs here."""
-    lock = _current.get()
-    return None if lock is None else lock()
+    block = lock_block.get()
+    return None if block is None else block.lock()
 
 
 class Acquirable(Held, ABC):
@@ -59,11 +58,7 @@ class Acquirable(Held, ABC):
             error.doubt |= wait > 0  # of a place in the queue there is always some
             return self._unavailable(hold, ask, error)
         except BaseException:
-            self._drop(hold)
-            try:
-                hold.backend.release(hold.name, hold.token)
-            except Exception:
-                heartbeat.abandon(hold, ask.ttl)
+            self._give_up(hold, ask.ttl)
             raise
 
     async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
@@ -89,8 +84,7 @@ class Acquirable(Held, ABC):
         as that answers. Raises ``TaskLockError`` if it was not acquired through this object.
         """
         hold = self._mine()
-        hold.count -= 1
-        if hold.count:
+        if not self._returned(hold):
             return Released.RELEASED
         lost = False
         try:
@@ -100,15 +94,16 @@ class Acquirable(Held, ABC):
         except BackendUnavailable as error:
             outcome = self._later(hold, error)
         except BaseException:
-            heartbeat.abandon(hold, self._hold_ms)
+            self._give_up(hold, self._hold_ms)
             raise
+        if self.noun == "lock":
+            mention_uncommitted(self.name)
         return told_released(self, hold, outcome, lost)
 
     async def arelease(self) -> Released:
         """``release`` for coroutines. If it is cancelled, the lock is released all the same."""
         hold = self._mine()
-        hold.count -= 1
-        if hold.count:
+        if not self._returned(hold):
             return Released.RELEASED
         lost = False
         try:
@@ -143,16 +138,35 @@ class Acquirable(Held, ABC):
             hold, asked, ttl, hold_ms, await hold.backend.aextend(self.name, hold.token, ttl, hold_ms)
         )
 
-    def __enter__(self) -> Self:
-        acquired = False
+    def enter_if_free(self) -> bool:
+        """``acquire()`` and ``enter()``: a time limit that strikes anywhere in between leaves nothing taken."""
+        before = self._times()
         try:
-            acquired = self.acquire()
-            if acquired:
-                return self.enter()
+            if self.acquire():
+                self.enter()
+                return True
         except BaseException:
-            if acquired:
-                self._struck()
+            if self._times() > before:
+                self.struck()
             raise
+        return False
+
+    async def aenter_if_free(self) -> bool:
+        """``enter_if_free`` for coroutines."""
+        before = self._times()
+        try:
+            if await self.aacquire():
+                self.enter()
+                return True
+        except BaseException:
+            if self._times() > before:
+                self.struck(later=True)
+            raise
+        return False
+
+    def __enter__(self) -> Self:
+        if self.enter_if_free():
+            return self
         raise self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
 
     def __exit__(
@@ -164,7 +178,7 @@ class Acquirable(Held, ABC):
             self.leave()
             self.release()
         except BaseException:
-            self._struck()
+            self.struck()
             raise
 
     def __del__(self) -> None:
@@ -174,15 +188,19 @@ class Acquirable(Held, ABC):
             heartbeat.abandon(hold, hold.lease or self._hold_ms)
 
     async def __aenter__(self) -> Self:
-        if not await self.aacquire():
-            raise self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
-        return self.enter()
+        if await self.aenter_if_free():
+            return self
+        raise self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.leave()
-        await self.arelease()
+        try:
+            self.leave()
+            await self.arelease()
+        except BaseException:
+            self.struck(later=True)
+            raise
 
     @abstractmethod
     def enter(self) -> Self:
@@ -217,9 +235,10 @@ class TaskLock(Acquirable):
         """Become ``current_lock()``; for code that acquires and releases around a body by itself."""
         try:
             self._block = self._mine()
-            self._block.entered.append(_current.get())
+            around = lock_block.get()
+            self._block.entered.append(around)
             self._blocks += 1
-            _current.set(weakref.ref(self))
+            lock_block.set(Block(weakref.ref(self), self._block, around))
         except BaseException:  # a time limit may strike anywhere; the caller does not know of the lock yet
             self.release()
             raise
@@ -230,7 +249,7 @@ class TaskLock(Acquirable):
         hold = self._find() or self._block  # the latter if it was released inside of its block
         if hold is not None and hold.entered:
             self._blocks -= 1
-            _current.set(hold.entered.pop())  # type: ignore[arg-type]
+            lock_block.set(hold.entered.pop())  # type: ignore[arg-type]
 
     def info(self) -> LockInfo | None:
         """Who has the lock now, whoever that is. Raises ``BackendUnavailable``."""

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -56,7 +56,7 @@ def install(*, acquisitions: bool = False) -> None:
     for signal, what in _RATES.items():
         for words in ({"how": "at_once"}, {"how": "waited"}) if "{how}" in what else map(_action, _OUTAGES):
             _count(what, 0, **words)
-        signal.connect(partial(_count_rate, what), weak=False, dispatch_uid="tasklock.metrics")
+        signals.count(signal, partial(_count_rate, what))  # of each call: Django's receivers would cost more than it
 
 
 def snapshot() -> dict[str, int]:
@@ -137,19 +137,32 @@ def _action(word: str) -> dict[str, str]:
     return {"action": word}
 
 
-def _count_rate(template: str, sender: str, wait: float = 0.0, **details: object) -> None:
-    name, tenant, _ = sender.partition(TENANT)
-    name += TENANT.rstrip(":") if tenant else ""
-    if not tenant:  # a tenant's call is counted at the limit that all share, too
-        _count(template, 1, **details)
-    what = template.format_map(details).removeprefix("rates_")
+def _count_rate(
+    template: str, sender: str, wait: float = 0.0, how: str = "", action: str = "", **details: object
+) -> None:
+    name, of_tenant = _counted_as(sender)
+    what, event = _named(template, how, action)
     with _mutex:
-        if name not in _limiters and len(_limiters) >= MOST:
-            name = "(others)"
-        counts = _limiters.setdefault(name, {})
-        counts[what] = counts.get(what, 0) + 1
-        if wait and what.startswith("granted"):
+        if not of_tenant:  # a tenant's call is counted at the limit that all share, too
+            _counts[what] = _counts.get(what, 0) + 1
+        counts = _limiters.get(name)
+        if counts is None:
+            counts = _limiters.setdefault(name if len(_limiters) < MOST else "(others)", {})
+        counts[event] = counts.get(event, 0) + 1
+        if wait and how:
             counts["waited_ms"] = counts.get("waited_ms", 0) + round(wait * 1000)
+
+
+@lru_cache(maxsize=1024)
+def _counted_as(sender: str) -> tuple[str, bool]:
+    name, tenant, _ = sender.partition(TENANT)
+    return (name + TENANT.rstrip(":"), True) if tenant else (name, False)
+
+
+@lru_cache(maxsize=64)
+def _named(template: str, how: str, action: str) -> tuple[str, str]:
+    what = template.format(how=how, action=action)
+    return what, what.removeprefix("rates_")
 
 
 def _after_fork() -> None:

@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_tasklock import columns  # noqa: F401  # it keeps the columns of every model that is made from here on
+
 __all__ = ["AuditEntry", "GuardedModel", "LimiterRow", "Lock", "LockRow", "ParkedMessage", "PermitRow", "RateLimit",
            "RateRow"]  # fmt: skip
-
-
-if TYPE_CHECKING:
-    _Field = models.Field[Any, Any]
-    _CharField = models.CharField[str, str]
-    _BigIntegerField = models.BigIntegerField[int, int]
-else:
-    _Field, _CharField, _BigIntegerField = object, models.CharField, models.BigIntegerField
-
-
-class _Claimed(_Field):
-    """Left by ``save()`` as it is in the row: an instance that was read earlier must not take the row back."""
-
-    plain = ""
-
-    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        return super().pre_save(model_instance, add) if add else models.F(self.attname)
-
-    def deconstruct(self) -> Any:
-        name, _, args, kwargs = super().deconstruct()
-        return name, self.plain, args, kwargs  # to a migration it is a column like any other
-
-
-class _Token(_Claimed, _CharField):
-    plain = "django.db.models.CharField"
-
-
-class _Epoch(_Claimed, _BigIntegerField):
-    plain = "django.db.models.BigIntegerField"
 
 
 class GuardedModel(models.Model):
@@ -45,13 +18,13 @@ class GuardedModel(models.Model):
 
     ``lock_token`` is the token of the claim, empty when nobody has claimed the row (indexed, so
     that the sweep finds what is claimed among millions), ``lock_epoch`` how often it was claimed.
-    A write of an overtaken claim is refused because the two no longer match. ``save()`` of an
-    existing row does not write them; the other columns it does write, claim or no claim: in a
-    guarded body use ``current_claim().update()``.
+    A write of an overtaken claim is refused because the two no longer match. Nothing but a claim
+    sets them back, see ``columns``. ``save()`` of an existing row does not write them; the other
+    columns it does write, claim or no claim: in a guarded body use ``current_claim().update()``.
     """
 
-    lock_token = _Token(_("lock token"), max_length=64, default="", blank=True, editable=False, db_index=True)
-    lock_epoch = _Epoch(_("lock epoch"), default=0, editable=False)
+    lock_token = models.CharField(_("lock token"), max_length=64, default="", blank=True, editable=False, db_index=True)
+    lock_epoch = models.BigIntegerField(_("lock epoch"), default=0, editable=False)
 
     class Meta:
         abstract = True
@@ -126,8 +99,8 @@ class ParkedMessage(models.Model):
     """A task's message that is kept outside the broker. Only ``django_tasklock.celery`` reads or writes it.
 
     It waits for its lock, or was met again after its worker died, and is removed when its run
-    ends. ``key`` is the lock's name hashed, ``ticket`` the order of publication. Times are the
-    database's clock, in milliseconds since 1970.
+    ends. ``message`` is signed with ``SECRET_KEY``; ``key`` is the lock's name hashed, ``ticket``
+    the order of publication. Times are the database's clock, in milliseconds since 1970.
     """
 
     key = models.CharField(max_length=64)
@@ -141,13 +114,17 @@ class ParkedMessage(models.Model):
     holder = models.TextField(default="{}")
     sent = models.IntegerField(default=0, help_text="how often it was put back into the broker")
     crashes = models.IntegerField(default=0, help_text="how many workers died of it")
+    attempts = models.IntegerField(
+        default=0, db_default=0, help_text="how often in a row it was put back and no worker took it"
+    )
+    problem = models.CharField(_("problem"), max_length=255, default="", db_default="", help_text="why it is dead")
     place = models.IntegerField(null=True, help_text="one of queue_limit places, so that no two take the last one")
     parked_at = models.BigIntegerField()
     changed_at = models.BigIntegerField()
 
     class Meta:
         db_table = "tasklock_parked"
-        default_permissions = ()
+        default_permissions = ("view", "change")
         verbose_name = _("parked message")
         verbose_name_plural = _("parked messages")
         indexes: ClassVar = [models.Index(fields=["key", "state", "ticket"], name="tasklock_parked_line")]

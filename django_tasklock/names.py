@@ -5,10 +5,14 @@ Pure functions; nothing here talks to a store.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any
+
+from django.db.models import Model
 
 from django_tasklock.exceptions import TaskLockError
 
@@ -48,16 +52,29 @@ class NameTemplate:
 
     Different arguments never make one name, as long as their texts differ: a character that
     also separates the fields is escaped inside them. A field that is no argument is refused
-    here, at decoration.
+    here, at decoration; an argument that has no text of its own, as an unsaved instance or a plain object, where
+    the name is made.
+
+    ``hashed``: a name that is too long, or not printable, is made of the template's beginning and a hash.
 
     Raises ``TaskLockError`` for a template that cannot work.
     """
 
-    def __init__(self, template: str | Callable[..., str], function: Callable[..., Any], *, prefix: str = "") -> None:
+    def __init__(
+        self,
+        template: str | Callable[..., str],
+        function: Callable[..., Any],
+        *,
+        prefix: str = "",
+        hashed: bool = False,
+    ) -> None:
         self.template = template
+        self.hashed = hashed
+        self._prefix = prefix
         self.signature = inspect.signature(function)
         self.fields: frozenset[str] = frozenset()
         self._escapes: dict[int, str] = {}
+        self._looks_inside = False
         if callable(template):
             return
         clean(template, prefix)
@@ -82,6 +99,7 @@ class NameTemplate:
         if between:
             self._escapes = {ord(char): _escape(char) for char in "".join(between) + "%"}
         self.fields = frozenset(reader.roots)
+        self._looks_inside = reader.looks_inside
 
     def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The name for one call; ``TypeError`` if the arguments do not fit the function."""
@@ -108,14 +126,53 @@ class NameTemplate:
 
     def _fill(self, values: Mapping[str, Any]) -> str:
         assert isinstance(self.template, str)
-        if not self._escapes:
-            return self.template.format_map(values)
-        return _Escaping(self._escapes).vformat(self.template, (), values)
+        if not self._escapes and not self._looks_inside and all(type(values[name]) in _PLAIN for name in self.fields):
+            found = self.template.format_map(values)
+        else:
+            found = _Filling(self.template, self._escapes).vformat(self.template, (), values)
+        return self._fitting(found) if self.hashed else found
+
+    def _fitting(self, name: str) -> str:
+        if len(strip_prefix(name, self._prefix)) <= MAX_LENGTH and name.isprintable():
+            return name
+        assert isinstance(self.template, str)
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+        return self.template.partition("{")[0][: MAX_LENGTH - len(digest)] + digest
 
 
-class _Escaping(Formatter):
-    def __init__(self, escapes: dict[int, str]) -> None:
+_PLAIN = frozenset({str, int})
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+class _Filling(Formatter):
+    """Escapes, and refuses what has no text of its own: a lock of such a name would exclude nobody."""
+
+    def __init__(self, template: str, escapes: dict[int, str]) -> None:
+        self.template = template
         self.escapes = escapes
+        self.field = ""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        value, root = super().get_field(field_name, args, kwargs)
+        self.field = field_name
+        if isinstance(value, Model) and value.pk is None:
+            raise self._refused(
+                f"is an unsaved {type(value).__name__}, which has no key yet; save it first, and write"
+                f" {{{field_name}.pk}}"
+            )
+        return value, root
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        converted = super().convert_field(value, conversion)
+        if not isinstance(value, str) and _ADDRESS.search(text := format(converted)):
+            raise self._refused(
+                f"is {text[:60]}, which says where it is in memory, so no two calls would have one lock; write e.g."
+                f" {{{self.field}.id}}"
+            )
+        return converted
+
+    def _refused(self, why: str) -> TaskLockError:
+        return TaskLockError(f"lock name {self.template!r}: {{{self.field}}} {why}", name=self.template)
 
     def format_field(self, value: Any, format_spec: str) -> str:
         return str(super().format_field(value, format_spec)).translate(self.escapes)
@@ -129,8 +186,10 @@ class _Reader(Formatter):
 
     def __init__(self) -> None:
         self.roots: list[str] = []
+        self.looks_inside = False
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        self.looks_inside |= "." in field_name or "[" in field_name
         self.roots.append(field_name.split(".", maxsplit=1)[0].split("[", maxsplit=1)[0])
         return "", field_name
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from django_tasklock.concurrency import ConcurrencyLimiter, check_limit
-from django_tasklock.conf import DEFAULT, WORDS, Duration, Lease, OnUnavailable, get_settings, spans
+from django_tasklock.conf import DEFAULT, WORDS, Duration, Lease, OnUnavailable, Timeout, get_settings, spans
 from django_tasklock.decoration import around, check_conflict, check_release, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import NameTemplate
@@ -65,7 +65,7 @@ def concurrency_limited(
     name: str | Callable[..., str],
     limit: int,
     *,
-    timeout: Duration | None = None,
+    timeout: Timeout = DEFAULT,
     lease: Lease = DEFAULT,
     on_conflict: OnLimit | None = None,
     blocking_timeout: Duration | None = None,

@@ -12,13 +12,14 @@ import sys
 import threading
 import weakref
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-__all__ = ["Figures", "figures"]
+__all__ = ["Figures", "figures", "install"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,9 @@ def _cut_off(connection: Any) -> None:
             os.close(nowhere)
 
 
-connection_created.connect(_note, dispatch_uid="tasklock.pools")
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+@cache
+def install() -> None:
+    """Begin to note connections, and let children of this process forget its pools. Once; before anything forks."""
+    connection_created.connect(_note, dispatch_uid="tasklock.pools")
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)

@@ -9,12 +9,12 @@ from django_tasklock.types import Record
 __all__ = ["EXPIRING", "Counts", "Order", "Page", "Pruned", "Query", "Which"]
 
 Which = Literal["live", "expiring", "unending", "lapsed"]
-"""Locks by what is left of their leases: ``live`` (the next two included), ``expiring`` (within ten seconds, unless
+"""Locks by what is left of their leases: ``live`` (the next two included), ``expiring`` (soon, unless
 renewed), ``unending`` (no expiry), ``lapsed`` (the holder let it end: free, and still in the index)."""
 Order = Literal["expiry", "age", "left"]
 """By what is left of the lease, by how long it is held, by what is left of the timeout."""
 EXPIRING = 10_000
-"""Milliseconds left of its lease below which a lock is called expiring."""
+"""Milliseconds left of its lease below which a lock is called expiring, at most: see ``conf.expiring``."""
 
 
 class Query(NamedTuple):

@@ -23,6 +23,8 @@ OPTIONS = (
 """Keys of a dict in ``RATE_LIMITS``; the arguments of ``RateLimiter`` have the same names."""
 TENANT = ":tenant:"
 """Between a limiter's name and a tenant's, in the store."""
+_HOUR = 3_600_000_000
+_SLACK = 1_000_000  # between a caller's clock and the store's answer
 LEAST_SHARE = 0.1  # of the limit, where it is adaptive and no floor is named
 
 
@@ -34,7 +36,7 @@ class Limit:
     tenants: tuple[Rate, ...] = ()
     algorithm: Algorithm = "window"
     burst: int = 0
-    max_wait: int = 3_600_000_000
+    max_wait: int = _HOUR
     on_unavailable: OnOutage = "closed"
     grace: int = 60_000_000
     workers: int = 0
@@ -75,7 +77,7 @@ def _checked(
     algorithm: Any = "window",
     burst: Any = None,
     margin: Any = None,
-    max_wait: object = 3600,
+    max_wait: object = None,
     on_unavailable: Any = "closed",
     grace: object = 60,
     workers: Any = None,
@@ -97,12 +99,14 @@ def _checked(
     floor = LEAST_SHARE if adaptive is True else adaptive
     if adaptive is not False and not (isinstance(floor, float) and 0.001 <= floor < 1):
         raise TaskLockError(f"adaptive must be True, False or the least share of the limit (0.1), not {adaptive!r}")
+    all_share = parse(rates, margin=margin, name=name)
+    of_each = () if tenants is None else parse(tenants, margin=margin, name=name)
     return Limit(
-        rates=parse(rates, margin=margin, name=name),
-        tenants=() if tenants is None else parse(tenants, margin=margin, name=name),
+        rates=all_share,
+        tenants=of_each,
         algorithm=algorithm,
         burst=burst or 0,
-        max_wait=microseconds(max_wait, "max_wait"),
+        max_wait=_an_hour(*all_share, *of_each) if max_wait is None else microseconds(max_wait, "max_wait"),
         on_unavailable=on_unavailable,
         grace=microseconds(grace, "grace"),
         workers=workers or 0,
@@ -110,6 +114,11 @@ def _checked(
         floor=round(floor * 1_000_000),
         margin=margin,
     )
+
+
+def _an_hour(*rates: Rate) -> int:
+    """The longest wait where none is named: the next place of an hourly limit is an hour and a margin away."""
+    return _HOUR + max((rate.margin for rate in rates if rate.window <= _HOUR), default=0) + _SLACK
 
 
 def _among(what: str, value: object, known: tuple[str, ...]) -> None:

@@ -85,7 +85,8 @@ class Terms(NamedTuple):
     @property
     def margin(self) -> int:
         """How late a place may be used, by the strictest of the rates."""
-        return min(rate.margin for rate in self.rates)
+        first, *others = self.rates
+        return min(first.margin, *[rate.margin for rate in others]) if others else first.margin
 
     @property
     def pace(self) -> int:
@@ -109,6 +110,15 @@ class Terms(NamedTuple):
     def text(self) -> str:
         """What a store keeps of it, for those who look at the limiter and do not know it: see ``read``."""
         return _text(self)
+
+    def rule(self) -> str:
+        """The part of ``text`` that all callers must have in common: how far ahead one books is his own affair."""
+        return _rule(self)
+
+    def under(self, rule: str) -> Terms:
+        """These, with what all have in common replaced by ``rule``; as they are if it cannot be read."""
+        found = Terms.read(self.name, rule)
+        return self if found is None else found._replace(cold_wait=self.cold_wait, horizon=self.horizon)
 
     @classmethod
     def read(cls, name: str, text: str) -> Terms | None:
@@ -140,6 +150,11 @@ def _text(terms: Terms) -> str:
         if algorithm == "tat":
             found.append(terms.burst_of(rate))
     return " ".join(map(str, found))
+
+
+@lru_cache(maxsize=256)
+def _rule(terms: Terms) -> str:
+    return _text(terms._replace(cold_wait=False, horizon=0))
 
 
 class Pushback(NamedTuple):

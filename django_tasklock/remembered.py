@@ -6,7 +6,7 @@ import os
 import threading
 from itertools import count
 
-from django_tasklock.conf import Duration, Lease
+from django_tasklock.conf import Lease, Timeout
 from django_tasklock.holds import Holds, holds_here
 from django_tasklock.locks import TaskLock
 
@@ -18,7 +18,7 @@ LAPSED = 1000  # locks that ended without a release, and are remembered all the 
 class ProcessLock(TaskLock):
     """Belongs to the process, not to the thread or asyncio task that took it."""
 
-    def __init__(self, name: str, timeout: Duration | None, lease: Lease) -> None:
+    def __init__(self, name: str, timeout: Timeout, lease: Lease) -> None:
         super().__init__(name, timeout=timeout, lease=lease)
         self.owner = holds_here()  # one such object for each thread and asyncio task
         self.number = 0
@@ -50,17 +50,25 @@ class Taken:
             if self._count >= self._prune_at:
                 self._prune()
 
-    def find(self, name: str, *, forget: bool) -> ProcessLock | None:
+    def find(self, name: str) -> ProcessLock | None:
         """The caller's own first: who took a lock and lost it must not release its successor's."""
         here = holds_here()
         with self._mutex:
             locks = self._locks.get(name)
             if not locks:
                 return None
-            lock = next((lock for lock in reversed(locks) if lock.owner is here), locks[-1])
-            if forget:
+            for lock in reversed(locks):
+                if lock.owner is here:
+                    return lock
+            return locks[-1]
+
+    def discard(self, lock: ProcessLock) -> bool:
+        """Forget a lock; False if it is not remembered any more."""
+        with self._mutex:
+            known = lock in self._locks.get(lock.name, ())
+            if known:
                 self._forget(lock)
-            return lock
+            return known
 
     def _forget(self, lock: ProcessLock) -> None:
         locks = self._locks[lock.name]

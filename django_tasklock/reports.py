@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
+import threading
+import traceback
 from typing import TYPE_CHECKING
 
 from django_tasklock import signals
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from django_tasklock.lock_base import LockBase
 
 __all__ = [
+    "log",
     "told_acquired",
     "told_asked",
     "told_conflict",
@@ -24,6 +29,22 @@ __all__ = [
 ]
 
 logger = logging.getLogger("django_tasklock")
+
+
+def log(level: int, message: str, *args: object, trace: bool = False) -> None:
+    """Write a log line. In a thread of ours nothing that a filter or a handler raises ends what the thread is for.
+
+    It goes to standard error then, as what a handler's ``emit`` raises does. In the main thread it is raised, because
+    it may be a time limit that struck. ``trace``: with the traceback of the exception that is dealt with.
+    """
+    try:
+        logger.log(level, message, *args, exc_info=trace, stacklevel=2)
+    except BaseException:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        with contextlib.suppress(Exception):
+            sys.stderr.write(f"django_tasklock: could not be logged: {message % args}\n")
+            traceback.print_exc()
 
 
 def told_acquired(lock: LockBase, hold: Hold) -> None:
@@ -37,7 +58,8 @@ def told_released(lock: LockBase, hold: Hold, outcome: Released, lost: bool) -> 
     if lost and outcome is Released.RELEASED:
         outcome = Released.GONE
     if outcome in (Released.GONE, Released.NOT_YOURS) and not hold.unlocked:
-        logger.warning(
+        log(
+            logging.WARNING,
             "%s %r was no longer ours when it was released (%s): %s",
             lock.noun,
             lock.name,
@@ -51,31 +73,40 @@ def told_released(lock: LockBase, hold: Hold, outcome: Released, lost: bool) -> 
 
 def told_lost(name: str, lock: LockBase | None, reason: str, noun: str = "lock") -> None:
     """The lease is gone while the body runs. ``lock``: ``None`` if nobody has that object any more."""
-    logger.error("%s %r is lost while its holder runs: %s", noun, name, reason)
-    signals.send(signals.lock_lost, name, lock=lock, reason=reason)
+    try:
+        log(logging.ERROR, "%s %r is lost while its holder runs: %s", noun, name, reason)
+    finally:
+        signals.send(signals.lock_lost, name, lock=lock, reason=reason)
 
 
 def told_asked(name: str, lock: LockBase | None) -> None:
     """Somebody asks for the lock while its holder runs."""
-    logger.info("lock %r: its holder is asked to give it back", name)
-    signals.send(signals.lock_asked, name, lock=lock)
+    try:
+        log(logging.INFO, "lock %r: its holder is asked to give it back", name)
+    finally:
+        signals.send(signals.lock_asked, name, lock=lock)
 
 
 def told_conflict(error: TaskLockAcquireError, action: str) -> None:
     """A call met a busy lock and did ``action``."""
-    logger.info("%s: %s", {"skip": "skipped", "raise": "refused"}.get(action, action), error)
+    log(logging.INFO, "%s: %s", {"skip": "skipped", "raise": "refused"}.get(action, action), error)
     signals.send(signals.lock_conflict, error.name or "", error=error, action=action)
 
 
 def told_unavailable(name: str, error: BackendUnavailable, action: str, noun: str = "lock") -> None:
     """The store could not be asked, and what is done about that."""
-    logger.warning("%s %r: %s; policy: %s", noun, name, error, action)
+    log(logging.WARNING, "%s %r: %s; policy: %s", noun, name, error, action)
     signals.send(signals.store_unavailable, name, error=error, action=action)
 
 
 def told_forced(name: str, removed: LockInfo, noun: str = "lock") -> None:
     """A lock was taken away from its holder, who goes on running."""
-    logger.warning(
-        "%s %r was released by force; it was held by %s for %.1f s", noun, name, removed.holder, removed.held_for
+    log(
+        logging.WARNING,
+        "%s %r was released by force; it was held by %s for %.1f s",
+        noun,
+        name,
+        removed.holder,
+        removed.held_for,
     )
     signals.send(signals.lock_forced, name, info=removed)

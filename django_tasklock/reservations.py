@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self, TypeVar
 
 from django_tasklock.backends.base_rates import Booked
+from django_tasklock.blocks import asleep, sleep
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.limit_reports import told_cancelled, watch_of
 from django_tasklock.limit_returns import returns
 from django_tasklock.types import monotonic
-from django_tasklock.wakening import Desk, Wakening
+from django_tasklock.wakening import PATIENCE, Desk, Wakening
 
 __all__ = ["Reservation", "kept"]
 
@@ -59,7 +59,10 @@ class Reservation(Wakening):
 
         Whatever interrupts the sleep gives the place back.
         """
-        self.use_within(float("inf"))
+        if self._at_once():
+            self._done()
+        else:
+            self.use_within(float("inf"))
         return self
 
     def use_within(self, seconds: float) -> bool:
@@ -80,7 +83,15 @@ class Reservation(Wakening):
                 if nap < 0:
                     return False
                 if nap:
-                    time.sleep(nap)
+                    self._leave()
+                    sleep(nap)
+                    self._arrive()
+                elif self._of_many:
+                    self._leave()
+                    with watch_of(self.limiter.name).asking(PATIENCE):
+                        self._arrive()
+                        if self._of_many:
+                            self._exchange()
                 else:
                     with watch_of(self.limiter.name).asking(self._patience):
                         if self._next() == 0:
@@ -97,6 +108,38 @@ class Reservation(Wakening):
         """``_next``; negative if its turn is later than ``ends``."""
         return -1.0 if self.state == "booked" and monotonic() + self.wait > ends else self._next()
 
+    def _exchange(self) -> None:
+        old, sent = self._missed_places(), monotonic()
+        store, terms = self._desk
+        slots, epoch = [place.booked.slot for place in old], old[0].booked.epoch
+        try:
+            answers = store.exchange(terms, self.cost, slots, epoch, self._longest(), self._leeway)
+        except BackendUnavailable as error:
+            self._put_back(old[1:])
+            self._desk = self.limiter.without(self, error)
+        except BaseException:
+            self._put_back(old[1:])
+            self._has(old[0])
+            raise
+        else:
+            self._exchanged(old, sent, answers)
+
+    async def _aexchange(self) -> None:
+        old, sent = self._missed_places(), monotonic()
+        store, terms = self._desk
+        slots, epoch = [place.booked.slot for place in old], old[0].booked.epoch
+        try:
+            answers = await store.aexchange(terms, self.cost, slots, epoch, self._longest(), self._leeway)
+        except BackendUnavailable as error:
+            self._put_back(old[1:])
+            self._desk = self.limiter.without(self, error)
+        except BaseException:
+            self._put_back(old[1:])
+            self._has(old[0])
+            raise
+        else:
+            self._exchanged(old, sent, answers)
+
     def _ask(self) -> None:
         asked = self._asking()
         store, terms = self._desk
@@ -110,10 +153,21 @@ class Reservation(Wakening):
 
     async def ause(self) -> Self:
         """``use`` for coroutines. A cancelled one gives the place back."""
+        if self._at_once():
+            self._done()
+            return self
         try:
             while (nap := self._next()) is not None:
                 if nap:
-                    await asyncio.sleep(nap)
+                    self._leave()
+                    await asleep(nap)
+                    self._arrive()
+                elif self._of_many:
+                    self._leave()
+                    async with watch_of(self.limiter.name).aasking(PATIENCE):
+                        self._arrive()
+                        if self._of_many:
+                            await self._aexchange()
                 else:
                     async with watch_of(self.limiter.name).aasking(self._patience):
                         if self._next() == 0:

@@ -11,11 +11,13 @@ from typing import Any
 from django.db.models import Model
 
 from django_tasklock import guards
+from django_tasklock.blocks import ensure_standing
 from django_tasklock.claims import Claim
-from django_tasklock.connections import Scope
+from django_tasklock.connections import LONG, Scope
 from django_tasklock.exceptions import (
     BackendUnavailable,
     GuardRejected,
+    LockLost,
     ReleaseAsked,
     StaleClaim,
     TaskLockAcquireError,
@@ -73,10 +75,11 @@ class Running:
         self.pk = pk
         self.guard = guard
         self.queue_limit = queue_limit
-        self.scope = Scope(release_connections)
+        self.scope = Scope(release_connections, long=lock.timeout > LONG)
         if model is not None:
             lock.row = f"{model._meta.label_lower}:{pk}"
         self.skipped: dict[str, Any] | None = None
+        self._closing: Closing | None = None
 
     def enter(self, stack: ExitStack) -> bool:
         """Take lock and row, to be given back by ``stack``; False: skipped."""
@@ -88,13 +91,14 @@ class Running:
         self.lock.enter()
         if self.model is not None and self.guard is not None:
             claim = self._claim(self.model, self.guard)
-            stack.push(Closing(claim))
+            self._closing = Closing(claim)
+            stack.push(self._closing)
             try:
                 claim.claim()
             except GuardRejected as error:
                 return self._rejected(error)
         self.scope.rest()
-        return True
+        return self._begins()
 
     async def aenter(self, stack: AsyncExitStack) -> bool:
         """``enter`` for coroutines."""
@@ -106,17 +110,25 @@ class Running:
         self.lock.enter()
         if self.model is not None and self.guard is not None:
             claim = self._claim(self.model, self.guard)
-            stack.push_async_exit(Closing(claim).later)
+            self._closing = Closing(claim)
+            stack.push_async_exit(self._closing.later)
             try:
                 await to_the_end(claim.claim)
             except GuardRejected as error:
                 return self._rejected(error)
         await self.scope.arest()
+        return self._begins()
+
+    def _begins(self) -> bool:
+        """Look right before the body, which may have waited for long inside of other locks."""
+        ensure_standing()
+        if self._closing is not None:
+            self._closing.begun = True
         return True
 
     def _claim(self, model: type[Model], guard: StateGuard) -> Claim:
         claim = Claim(model, self.pk, guard, self.lock.token)
-        claim.releases = self.scope.everything
+        claim.releases, claim.long = self.scope.everything, self.scope.long
         return claim
 
     def _acquire(self) -> bool:
@@ -124,6 +136,11 @@ class Running:
 
     async def _aacquire(self) -> bool:
         return await self.lock.aacquire()
+
+    def struck(self, *, later: bool = False) -> None:
+        """Give up what a time limit that struck as its stack was unwound has kept from being released."""
+        if self._ours:
+            self.lock.struck(later=later)
 
     def _exit(self, *how: Any) -> None:
         if self._ours:
@@ -135,8 +152,7 @@ class Running:
 
     @property
     def _ours(self) -> bool:
-        # Not merely ``taken``: a nested call of the same name was refused, and its caller has the lock.
-        return self.lock._last is not None and self.lock.taken
+        return self.lock.taken
 
     def _conflict(self) -> bool:
         error = self._met()
@@ -196,6 +212,8 @@ class Closing:
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
+        self.begun = False
+        """Whether the body was run: else the row is left as claimable as it was."""
         self._process = os.getpid()
         self._before = guards._current.get()
         guards._current.set(claim)
@@ -203,36 +221,38 @@ class Closing:
     def __call__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         guards._current.set(self._before)
         if self._due:
-            close(self.claim, error)
+            close(self.claim, error, self.begun)
 
     async def later(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """The same for coroutines: the writes go to a thread, the claim stays in this context."""
         guards._current.set(self._before)
         if self._due:
-            await to_the_end(close, self.claim, error)
+            await to_the_end(close, self.claim, error, self.begun)
 
     @property
     def _due(self) -> bool:
         return self.claim.taken and self._process == os.getpid()  # a forked child leaves the body of its parent
 
 
-def close(claim: Claim, error: BaseException | None) -> None:
+def close(claim: Claim, error: BaseException | None, begun: bool = True) -> None:
     """Write how the body left the row."""
     if error is None:
         claim.finish()
     else:
-        close_failed(claim, error)
+        close_failed(claim, error, begun)
 
 
-def close_failed(claim: Claim, error: BaseException) -> None:
+def close_failed(claim: Claim, error: BaseException, begun: bool = True) -> None:
     """Write how a failed body leaves the row; the body's own error is what the caller sees.
 
-    To be run again, or stopped from outside (``SystemExit``, ``ReleaseAsked``, a cancelled coroutine): claimable.
+    To be run again, or stopped from outside (``SystemExit``, ``ReleaseAsked``, a cancelled coroutine), or lost its
+    lock before it had ``begun``: claimable.
     """
     try:
         if isinstance(error, StaleClaim) and error.name == claim.name:
             return  # the row is somebody else's: already logged, signalled and counted
-        if not isinstance(error, Exception) or isinstance(error, ReleaseAsked) or _will_retry(error):
+        stopped = isinstance(error, ReleaseAsked) or (isinstance(error, LockLost) and not begun)
+        if stopped or not isinstance(error, Exception) or _will_retry(error):
             claim.give_back()
         else:
             claim.fail()

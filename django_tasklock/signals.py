@@ -6,6 +6,8 @@ Every signal's sender is the lock's name (text); ``lock_*`` also carry ``lock``,
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from django.dispatch import Signal
@@ -13,6 +15,7 @@ from django.dispatch import Signal
 __all__ = [
     "claim_rejected",
     "claim_stale",
+    "count",
     "lock_acquired",
     "lock_asked",
     "lock_conflict",
@@ -28,6 +31,8 @@ __all__ = [
     "send",
     "store_unavailable",
 ]
+
+logger = logging.getLogger("django_tasklock")
 
 lock_acquired = Signal()
 """``lock``, ``fence``. Somebody of this process has the lock now."""
@@ -61,7 +66,22 @@ rate_unavailable = Signal()
 """``error``, ``action``: ``"closed"``, ``"open"``, ``"local"``. Beside ``store_unavailable``."""
 
 
+_counters: dict[Signal, Callable[..., None]] = {}
+
+
+def count(signal: Signal, counter: Callable[..., None]) -> None:
+    """Let ``counter`` be called as a receiver would be, the name first, without what Django does for receivers: they
+    may come and go, and raise. There is one counter a signal."""
+    _counters[signal] = counter
+
+
 def send(signal: Signal, name: str, **details: Any) -> None:
-    """Send to every receiver; what one raises is logged, by Django, and goes no further."""
-    if signal.receivers:
+    """Count it, and send to every receiver; what one raises is logged and goes no further."""
+    if (counter := _counters.get(signal)) is not None:
+        counter(name, **details)
+    if not signal.receivers:
+        return
+    try:
         signal.send_robust(sender=name, **details)
+    except Exception:  # Django cannot log one of a receiver without ``__qualname__``: a ``partial``, an object
+        logger.exception("%s: a receiver of a signal failed, and could not be named", name)

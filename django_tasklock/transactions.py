@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 from django.db.models import QuerySet
 
 from django_tasklock.exceptions import TransactionOpen
 
-__all__ = ["HINT", "counts_changes", "durable", "joined", "unchanged"]
+__all__ = ["HINT", "counts_changes", "durable", "joined", "mention_uncommitted", "unchanged"]
+
+logger = logging.getLogger("django_tasklock")
 
 HINT = (
     "others would not see it until commit. Do it outside atomic(): publish the task with delay_on_commit, "
@@ -47,6 +53,45 @@ def joined(connection: BaseDatabaseWrapper) -> bool:
     if connection.connection is None:
         return not connection.settings_dict["AUTOCOMMIT"]
     return not connection.autocommit
+
+
+_mentioned = False
+_threads = threading.local()
+"""``seen``: the connections made in a thread. To ask Django for them takes as long as a lock in memory does."""
+
+
+def _note(sender: Any = None, connection: BaseDatabaseWrapper | None = None, **details: Any) -> None:
+    seen = [one for one in _threads.__dict__.get("seen", ()) if one() not in (None, connection)]
+    if connection is not None:
+        seen.append(weakref.ref(connection))
+    _threads.seen = seen
+
+
+connection_created.connect(_note, dispatch_uid="tasklock.transactions")
+
+
+def mention_uncommitted(name: str) -> None:
+    """Say, once in a process, that a lock is free although the work that it was for is not committed yet.
+
+    The transaction of a ``TestCase`` is none of the caller's. In the thread of an event loop there is none.
+    """
+    global _mentioned
+    if _mentioned:
+        return
+    for one in _threads.__dict__.get("seen", ()):
+        connection = one()
+        if connection is None or not connection.in_atomic_block:
+            continue
+        if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
+            _mentioned = True
+            logger.warning(
+                "lock %r was released inside of atomic() on database %r: who takes it next does not see what was"
+                " written under it, and may overwrite it. Take the lock outside of atomic(), or release it with"
+                " transaction.on_commit(lock.release). Said once in a process",
+                name,
+                connection.alias,
+            )
+            return
 
 
 def counts_changes(connection: BaseDatabaseWrapper) -> bool:

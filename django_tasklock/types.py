@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from django_tasklock.texts import shown
+
 __all__ = [
+    "LATEST",
     "Ask",
     "Busy",
     "Condition",
@@ -40,6 +43,10 @@ else:  # pragma: no cover - not Linux
     monotonic = time.monotonic
 
 
+LATEST = 253_370_764_800_000
+"""The first moment of the year 9999, in milliseconds since 1970: no later one can be shown."""
+
+
 def fingerprint(token: str) -> str:
     """What people are shown in place of ``token``: enough to compare, too little to release with."""
     return hashlib.sha256(token.encode()).hexdigest()[:12] if token else ""
@@ -64,10 +71,12 @@ class Holder:
     """Held for a message that is on its way: the end of the process says nothing."""
     limit: int = 0
     """Of a permit: how many its holder lets have one at once; 0: not known, or of a lock."""
+    unreadable: bool = False
+    """The value begins as ours do, and the rest of it cannot be read."""
 
     def __str__(self) -> str:
-        where = f"{self.host}:{self.pid}" if self.host else "unknown"
-        return f"{where} ({self.task}[{self.task_id}])" if self.task else where
+        where = f"{shown(self.host)}:{self.pid}" if self.host else "unreadable" if self.unreadable else "unknown"
+        return f"{where} ({shown(self.task)}[{shown(self.task_id)}])" if self.task else where
 
 
 class Ask(NamedTuple):
@@ -199,6 +208,9 @@ class Condition:
     ever evicted."""
 
 
+_NO_TIMEOUT = 5 * 366 * 86400  # seconds: who has none asks for ten years
+
+
 @dataclass(frozen=True, slots=True)
 class LockInfo(Mapping[str, Any]):
     """A held lock, for people. Seconds; times are the store's clock. The token is never shown.
@@ -220,6 +232,11 @@ class LockInfo(Mapping[str, Any]):
     waiting: int
     task: str
     task_id: str
+
+    @property
+    def without_timeout(self) -> bool:
+        """Whether its holder may have it until it is released: ``time_left`` then says years."""
+        return self.held_for + self.time_left > _NO_TIMEOUT
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.__dataclass_fields__:

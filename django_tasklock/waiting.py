@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 
 from django_tasklock.backends.leases import Leases, Waiter
+from django_tasklock.blocks import ensure_standing
 from django_tasklock.conf import Duration, milliseconds
-from django_tasklock.exceptions import TaskLockError
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.reports import told_unavailable
 from django_tasklock.types import Ask, Busy, Grant, monotonic
 
 __all__ = ["atake", "patience", "take"]
 
+AGAIN = 0.25  # seconds between two tries of who was told "busy" while the store does not answer, or refuses
 LOOK = 1.0  # seconds asleep at most: a lock deleted by hand, or a flush, wakes nobody
 MARGIN = 0.003  # seconds to sleep past the holder's expiry, so that the look is not too early
 
@@ -31,7 +34,9 @@ def take(backend: Leases, ask: Ask, wait: float, whole: bool) -> Taken:
     """Take the lock, waiting for at most ``wait`` seconds.
 
     ``whole``: a lock that was handed over as a short claim is made a whole lease before
-    this returns; otherwise the first renewal does that.
+    this returns; otherwise the first renewal does that. Whoever was told that it is busy
+    asks on until ``wait`` is over, whatever happens to the store: ``BackendUnavailable``
+    has that answer in ``busy`` then.
     """
     asked = monotonic()
     if not wait:
@@ -48,12 +53,19 @@ def take(backend: Leases, ask: Ask, wait: float, whole: bool) -> Taken:
 
 
 def _wait(waiter: Waiter, ends: float, whole: bool) -> Taken:
+    patience = _Patience(waiter, ends)
     while True:
         asked = monotonic()
-        answer = waiter.acquire()
-        if isinstance(answer, Grant) or asked >= ends:
-            return asked, answer
-        handed = waiter.wait(_nap(answer, ends))
+        try:
+            answer = waiter.acquire()
+        except BackendUnavailable as error:
+            nap = patience.failed(error, asked)
+        else:
+            if isinstance(answer, Grant) or asked >= ends:
+                return asked, answer
+            nap = patience.answered(answer)
+        ensure_standing()
+        handed = waiter.wait(nap)
         if handed is not None and not whole and monotonic() < asked + handed.ttl / 2000:
             return asked, handed
 
@@ -66,18 +78,48 @@ async def atake(backend: Leases, ask: Ask, wait: float, whole: bool) -> Taken:
     ends = asked + wait
     waiter = backend.waiter(ask)
     try:
+        patience = _Patience(waiter, ends)
         while True:
             asked = monotonic()
-            answer = await waiter.aacquire()
-            if isinstance(answer, Grant) or asked >= ends:
-                return asked, answer
-            handed = await waiter.await_(_nap(answer, ends))
+            try:
+                answer = await waiter.aacquire()
+            except BackendUnavailable as error:
+                nap = patience.failed(error, asked)
+            else:
+                if isinstance(answer, Grant) or asked >= ends:
+                    return asked, answer
+                nap = patience.answered(answer)
+            ensure_standing()
+            handed = await waiter.await_(nap)
             if handed is not None and not whole and monotonic() < asked + handed.ttl / 2000:
                 return asked, handed
     finally:
         await waiter.aleave()
 
 
-def _nap(busy: Busy, ends: float) -> float:
-    left = LOOK if busy.remaining is None else busy.remaining / 1000 + MARGIN
-    return max(0.001, min(left, LOOK, ends - monotonic()))
+class _Patience:
+    """What somebody who waits was told, and for how long to sleep until the next question."""
+
+    def __init__(self, waiter: Waiter, ends: float) -> None:
+        self._waiter = waiter
+        self._ends = ends
+        self._busy: Busy | None = None
+        self._told = False
+
+    def answered(self, busy: Busy) -> float:
+        """Seconds to sleep when somebody else has the lock."""
+        self._busy = busy
+        return self._nap(LOOK if busy.remaining is None else min(LOOK, busy.remaining / 1000 + MARGIN))
+
+    def failed(self, error: BackendUnavailable, asked: float) -> float:
+        """Seconds to sleep when there was no answer to what was asked at ``asked``. Raises ``error`` if that is all."""
+        self._busy = error.busy = error.busy or self._busy
+        if self._busy is None or asked >= self._ends:
+            raise error
+        if not self._told:
+            told_unavailable(self._waiter.ask.name, error, "ask again", self._waiter.backend.noun)
+            self._told = True
+        return self._nap(AGAIN)
+
+    def _nap(self, seconds: float) -> float:
+        return max(0.001, min(seconds, self._ends - monotonic()))

@@ -235,11 +235,11 @@ class TestDurations:
         with pytest.raises(TaskLockError, match="^lease (must be|may be)"):
             enter("video:42", timeout=100, lease=lease)
 
-    @pytest.mark.parametrize("timeout", [100, None], ids=repr)
+    @pytest.mark.parametrize("timeout", [{"timeout": 100}, {}], ids=["its own", "the setting's"])
     @each(by_function, *OBJECTS, *DECORATORS)
     def test_a_lease_longer_than_the_timeout(self, enter, timeout):
         with pytest.raises(TaskLockError, match="is longer than its timeout.*make it shorter, or pass lease=None"):
-            enter("video:42", timeout=timeout, lease=3601)
+            enter("video:42", lease=3601, **timeout)
 
     @pytest.mark.parametrize("patience", [*NOT_POSITIVE, *NOT_A_DURATION], ids=repr)
     @each(*OBJECTS)

@@ -250,6 +250,8 @@ class TestTheLockOfATask:
             assert task.lock.is_locked(video_id=42)
             assert task.lock.info(video_id=42).name == "celery-video:42"
             assert not task.lock.is_locked(video_id=43)
+            assert task.lock.is_locked(42)  # a bound task's ``self`` is no argument of its message
+            assert not task.lock.is_locked(43)
 
     def test_a_name_that_is_wrong_is_an_error_not_a_no(self):
         with pytest.raises(TaskLockError, match="also needs video_id"):

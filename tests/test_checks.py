@@ -78,6 +78,7 @@ class TestSettings:
             ({"ON_CONFLICT": "ignore"}, "must be one of 'skip'", "'skip'"),
             ({"ON_UNAVAILABLE": None}, "must be one of 'run'", "'run'"),
             ({"KEY_PREFIX": "locks"}, "end with a colon", "task_lock:"),
+            ({"KEY_PREFIX": "my app:"}, "without blanks", "task_lock:"),
             ({"BACKEND": 5}, "must be a non-empty text", "None"),
             ([("TIMEOUT", 5)], "must be a dict, not list", "TASKLOCK = {...}"),
             ({"API_KEY": {}}, "no setting 'API_KEY'", "Did you mean 'API_KEYS'?"),
@@ -472,7 +473,7 @@ def test_all_are_registered_under_one_tag():
         "check_settings",
         "check_shared",
     ]
-    assert set(all_of_them) - set(always) == {"check_store", "check_tables", "check_unguarded"}
+    assert set(all_of_them) - set(always) == {"check_store", "check_tables", "check_unguarded", "check_visibility"}
 
 
 def test_each_is_documented():

@@ -54,10 +54,10 @@ def take(row, guard: StateGuard = GUARD) -> Claim:
     return Claim.take(type(row), row.pk, guard, new_token())
 
 
-def locked_body(model, body, guard: StateGuard = GUARD):
+def locked_body(model, body, guard: StateGuard = GUARD, **options):
     """A decorated function of one argument that runs ``body(claim)``."""
 
-    @model_lock(model, "claim-databases:{pk}", pk="pk", guard=guard)
+    @model_lock(model, "claim-databases:{pk}", pk="pk", guard=guard, **options)
     def work(pk):
         return body(current_claim())
 
@@ -263,7 +263,7 @@ class TestAtomicRequests:
 
 class TestConnections:
     @both
-    def test_the_body_holds_no_connection_until_it_uses_one(self, model):
+    def test_a_long_body_holds_no_connection_until_it_uses_one(self, model):
         row = model.objects.create()
         assert raw_connection() is not None
         held = []
@@ -273,12 +273,13 @@ class TestConnections:
             assert model.objects.count() == 1
             held.append(raw_connection())
 
-        locked_body(model, body)(row.pk)
+        locked_body(model, body, timeout=7200)(row.pk)
         assert held[0] is None
         assert held[1] is not None
 
     def test_nor_does_one_whose_row_was_refused(self):
         video = Video.objects.create(status="ready")
+        connection.close()
         assert locked_body(Video, lambda claim: None)(video.pk)["reason"] == "invalid_state"
         assert raw_connection() is None
 

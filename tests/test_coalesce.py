@@ -36,10 +36,10 @@ def test_a_thousand_during_one_run(celery_site):
     gate, first = holding(celery_site)
     results = [celery_site.publish("coalescing_hold", "a", number=number) for number in range(1000)]
     for result in results[:-1]:
-        assert celery_site.outcome(result, 60) == ("SUCCESS", COALESCED)
+        assert celery_site.outcome(result, 300) == ("SUCCESS", COALESCED)
     celery_site.wait_until(lambda: [one.task_id for one in parked_messages("hold:a")] == [results[-1].id], 20)
     assert count_parked("hold:a") == 1
-    assert celery_site.result(results[-1]).state == "PARKED"
+    celery_site.wait_until(lambda: celery_site.result(results[-1]).state == "PARKED")
     gate.open()
     assert celery_site.outcome(first)[0] == "SUCCESS"
     assert celery_site.outcome(results[-1]) == ("SUCCESS", {"status": "success", "key": "a"})

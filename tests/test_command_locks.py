@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -193,3 +196,27 @@ def test_a_store_that_cannot_list(settings: Any) -> None:
     assert run("one").startswith("one: live")
     run("--release=one")
     assert get_backend().get("one") is None
+
+
+def test_a_reader_that_has_seen_enough(settings: Any, tmp_path: Any) -> None:
+    """As in ``manage.py locks | head -1``."""
+    for number in range(3):
+        hold(f"lock:{number}")
+    code = (
+        "import os, sys, django; django.setup(); sys.stdin.readline();"
+        " from django.core.management import execute_from_command_line as run; run(['manage.py', *sys.argv[1:]])"
+    )
+    for arguments in (["locks"], ["limits"], ["sweep_locks", "--dry-run", "--pause=0", "--verbosity=2"]):
+        reads, writes = os.pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments, "--skip-checks"],
+            stdin=subprocess.PIPE,
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.close(writes)
+        os.close(reads)  # nobody reads, before anything is written
+        _, said = process.communicate("go\n", timeout=60)
+        assert said == ""
+        assert process.returncode == 141

@@ -10,6 +10,8 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
+from django_tasklock import RateLimiter
+from django_tasklock.backends import get_backend
 from django_tasklock.conf import Settings, get_settings, milliseconds, problems
 from django_tasklock.exceptions import TaskLockError
 
@@ -68,6 +70,7 @@ class TestProblems:
         [
             {},
             {"TIMEOUT": 7200, "LEASE": 30},
+            {"TIMEOUT": None, "LEASE": 30},
             {"TIMEOUT": timedelta(hours=2), "LEASE": timedelta(hours=2)},
             {"BACKEND": None, "LOCATION": "redis://localhost/0", "KEY_PREFIX": "site:locks:"},
             {"ON_CONFLICT": "wait", "ON_UNAVAILABLE": "raise"},
@@ -89,7 +92,7 @@ class TestProblems:
             ({5: 1}, "no setting 5", "Known: "),
             ({"TIMEOUT": 0}, "positive number of seconds or a timedelta, not 0", "3600"),
             ({"TIMEOUT": "5"}, "positive number of seconds or a timedelta, not '5'", "3600"),
-            ({"TIMEOUT": None}, "positive number of seconds or a timedelta, not None", "3600"),
+            ({"LEASE": None}, "positive number of seconds or a timedelta, not None", "60"),
             ({"LEASE": float("nan")}, "positive number of seconds or a timedelta, not nan", "60"),
             ({"LEASE": -1}, "positive number of seconds or a timedelta, not -1", "60"),
             ({"LEASE": True}, "positive number of seconds or a timedelta, not True", "60"),
@@ -106,6 +109,8 @@ class TestProblems:
             ({"BACKEND": 5}, "non-empty text, not 5", "None"),
             ({"KEY_PREFIX": "locks"}, "end with a colon, not 'locks'", "'task_lock:'"),
             ({"KEY_PREFIX": "a\n:"}, "printable", "'task_lock:'"),
+            ({"KEY_PREFIX": "my app:"}, "without blanks", "'task_lock:'"),
+            ({"KEY_PREFIX": "app\u3000locks:"}, "without blanks", "'task_lock:'"),
             ({"KEY_PREFIX": "x" * 50 + ":"}, "at most 50", "'task_lock:'"),
         ],
     )
@@ -176,3 +181,21 @@ def test_a_timeout_below_the_default_lease_shortens_that() -> None:
     """Nobody has asked for the lease of 60 s that would be longer."""
     assert problems({"TIMEOUT": 10}) == []
     assert Settings(TIMEOUT=10).default_spans == (10_000, 10_000)
+
+
+def test_no_text_of_settings_or_stores_has_a_password(settings) -> None:
+    url = "redis://user:s3cret@127.0.0.1:1/0"
+    settings.TASKLOCK = {"LOCATION": url, "API_KEYS": {"grafana": "k3y" * 20}}
+    backend = get_backend()
+    shown = [get_settings(), backend, backend.permits, backend.rates, backend.wire, RateLimiter("a", "1/h")]
+    for text in (*map(repr, shown), *map(str, shown)):
+        assert "s3cret" not in text
+        assert "k3yk3y" not in text
+    assert "TIMEOUT=3600" in repr(get_settings())
+    found = [
+        *problems({"LOCATION": [url]}),
+        *problems({"LOCATON": url}),
+        *problems({"KEY_PREFIX": f"{url}?password=s3cret"}),
+    ]
+    assert "must be a non-empty text, not ['redis://...@127.0.0.1:1/0']" in found[0][0]
+    assert "s3cret" not in str(found)

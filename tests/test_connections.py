@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from celery import Celery
 from django.db import connection, connections, transaction
+from django.db.backends.signals import connection_created
 
 from django_tasklock import (
     ConcurrencyLimiter,
@@ -242,14 +244,14 @@ class TestBodies:
                 decorator("connections", release_connections=wrong)
 
     @pytest.mark.parametrize("decorator", [task_lock, partial(concurrency_limited, limit=1)], ids=["lock", "limiter"])
-    def test_a_lock_in_the_database_leaves_none_open_before_the_body(self, settings, decorator):
+    def test_a_lock_in_the_database_leaves_none_open_before_a_long_body(self, settings, decorator):
         settings.TASKLOCK = DATABASE
 
-        @decorator("connections")
+        @decorator("connections", timeout=7200)
         def work():
             return is_open()
 
-        @decorator("connections")
+        @decorator("connections", timeout=7200)
         async def coroutine():
             return await sync_to_async(is_open)()
 
@@ -340,6 +342,125 @@ class TestBodies:
         eventually(lambda: figures("default").checked_out == 0)
 
 
+@contextmanager
+def connects():
+    """How often this thread connects to the database meanwhile."""
+    made, here = [], threading.get_ident()
+
+    def note(connection, **details):
+        if threading.get_ident() == here:
+            made.append(connection.alias)
+
+    connection_created.connect(note)
+    try:
+        yield made
+    finally:
+        connection_created.disconnect(note)
+
+
+class TestHowOften:
+    """A short body is not worth a connection of its own."""
+
+    AGES = pytest.mark.parametrize(("age", "times"), [(0, 10), (None, 1), (600, 1)])
+
+    @AGES
+    def test_ten_guarded_calls(self, monkeypatch, age, times):
+        video = Video.objects.create()
+        monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", age)
+
+        @model_lock(Video, "connections:{pk}", guard=AGAIN)
+        def work(pk):
+            current_claim().update(progress=40)
+
+        connection.close()
+        with connects() as made:
+            for _ in range(10):
+                work(video.pk)
+                assert is_open() == (age != 0)
+        assert len(made) == times
+        assert states(video) == ("ready", 40, 10)
+
+    @AGES
+    @pytest.mark.parametrize("decorator", [task_lock, partial(concurrency_limited, limit=1)], ids=["lock", "limiter"])
+    def test_ten_calls_with_a_lock_in_the_database(self, settings, monkeypatch, decorator, age, times):
+        settings.TASKLOCK = DATABASE
+        monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", age)
+
+        @decorator("connections")
+        def work():
+            return is_open()
+
+        connection.close()
+        with connects() as made:
+            assert all(work() for _ in range(10))
+        assert len(made) == times
+
+    @pytest.mark.parametrize(
+        ("options", "held", "times"),
+        [
+            ({"timeout": 3600}, True, 1),
+            ({"timeout": 3601}, False, 2),
+            ({"release_connections": True}, False, 2),
+            ({"timeout": 7200, "release_connections": False}, True, 1),
+        ],
+        ids=str,
+    )
+    def test_a_long_body_holds_none(self, options, held, times):
+        """Long is one that may run for more than an hour, or says so."""
+        video = Video.objects.create()
+
+        @model_lock(Video, "connections:{pk}", guard=AGAIN, **options)
+        def work(pk):
+            return is_open()
+
+        connection.close()
+        with connects() as made:
+            assert work(video.pk) is held
+        assert len(made) == times
+        assert is_open() == (options.get("release_connections") is False)
+
+    def test_one_that_was_open_before_is_left_alone(self):
+        video = Video.objects.create()
+
+        @model_lock(Video, "connections:{pk}", guard=AGAIN)
+        def work(pk):
+            return raw_connection()
+
+        before = raw_connection()
+        with connects() as made:
+            for _ in Video.objects.iterator(chunk_size=1):
+                assert work(video.pk) is before
+        assert raw_connection() is before
+        assert made == []
+
+    def test_out_of_a_pool_it_is_given_back_for_the_body(self):
+        """That costs nothing, and somebody else may be waiting for one."""
+        needs_pool()
+        video = Video.objects.create()
+
+        @model_lock(Video, "connections:{pk}", guard=AGAIN)
+        def work(pk):
+            return is_open()
+
+        with pooled(max_size=1):
+            assert not work(video.pk)
+
+    @pytest.mark.parametrize("age", [0, 600])
+    def test_of_coroutines(self, monkeypatch, age):
+        """Nobody else closes theirs, whatever the age."""
+        video = Video.objects.create()
+        monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", age)
+
+        @model_lock(Video, "connections:{pk}", guard=AGAIN)
+        async def work(pk):
+            return await sync_to_async(is_open)()
+
+        async def main():
+            return await work(video.pk), await sync_to_async(is_open)()
+
+        assert asyncio.run(main()) == (True, False)
+
+
 class TestCoroutines:
     def test_what_a_body_opened_is_closed_at_its_end(self):
         @task_lock("connections")
@@ -381,7 +502,7 @@ class TestCoroutines:
             return found
 
         connection.close()
-        assert asyncio.run(work()) is False
+        assert asyncio.run(work()) is True
         assert figures("default").checked_out == 0
 
     def test_bodies_that_overlap_do_not_close_each_others(self):

@@ -19,6 +19,13 @@ HOURS = "tests.support.celery_site.hours_tasks"
 POOLS = ["prefork", "threads", "gevent"]
 
 
+def goes_on(session):
+    """Whether PostgreSQL still has it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [session])
+        return cursor.fetchone() == (1,)
+
+
 @pytest.mark.parametrize("pool", POOLS)
 def test_no_process_uses_anothers_connection(celery_site, pool):
     """Every second task runs in a child that was forked when the main process had a pool of connections."""
@@ -44,6 +51,7 @@ def test_no_process_uses_anothers_connection(celery_site, pool):
             by_session.setdefault(event.more["session"], set()).add(event.pid)
         by_session.setdefault(main.more["sessions"][0], set()).add(main.pid)
         assert {len(pids) for pids in by_session.values()} == {1}
+        assert goes_on(main.more["sessions"][0]), "a child has said farewell on its parent's connection"
     assert "Traceback" not in server.log()
 
 

@@ -11,7 +11,7 @@ from django_tasklock import TaskLock
 from django_tasklock.backends.redis.layout import CLAIM
 from tests.support.guards import GUARD, states
 from tests.support.stores import eventually
-from tests.support.twins import TWINS, token_in
+from tests.support.twins import TWINS, listening, token_in
 from tests.support.workers import Crew, Trips, Worker
 from tests.testapp.models import Video
 
@@ -38,9 +38,9 @@ ACQUIRE = {
 
 def waits(worker: Worker, store: Store, name: str, way: str = "sync") -> Worker:
     """``worker`` is in the queue of the lock, behind whoever is there."""
-    before = store.zcard(f"task_lock#queue:{name}")
+    before = listening(store, name)
     worker.start(ACQUIRE[way].format(name=name)).hears()
-    eventually(lambda: store.zcard(f"task_lock#queue:{name}") == before + 1)
+    eventually(lambda: listening(store, name) == before + 1)
     return worker
 
 
@@ -63,12 +63,12 @@ def test_a_waiter_wakes_when_the_dead_holders_lease_ends(
     holder, waiter = crew.hire_many(2)
     holder.do(f"lock = TaskLock({name!r}, lease=3)\nassert lock.acquire()")
     waiter.do("""
-        from django_tasklock import waiting
-        naps, nap = [], waiting._nap
-        def noted(busy, ends):
-            naps.append((nap(busy, ends), busy.remaining / 1000))
+        from django_tasklock.waiting import _Patience
+        naps, answered = [], _Patience.answered
+        def noted(self, busy):
+            naps.append((answered(self, busy), busy.remaining / 1000))
             return naps[-1][0]
-        waiting._nap = noted
+        _Patience.answered = noted
     """)
     waits(waiter, store, name, way)
     holder.kill()

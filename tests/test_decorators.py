@@ -447,6 +447,23 @@ class TestLock:
         assert report.lock.info(day="monday").name == "report:monday"
         assert report.lock.name(day="monday") == "report:monday"
 
+    def test_takes_arguments_as_the_function_does(self, busy):
+        busy("report:monday")
+        assert report.lock.is_locked("monday")
+        assert report.lock.is_locked("monday", pages=3)
+        assert not report.lock.is_locked("tuesday")
+        assert report.lock.info("monday").name == report.lock.name("monday") == "report:monday"
+        with pytest.raises(TypeError, match="too many positional"):
+            report.lock.is_locked(*"abcdefgh")
+        with pytest.raises(TypeError, match="multiple values"):
+            report.lock.is_locked("monday", day="monday")
+
+    def test_takes_them_for_a_callable_name_too(self):
+        @task_lock(lambda day, pages=1: f"made:{day}")
+        def work(day: str, pages: int = 1) -> None: ...
+
+        assert work.lock.name("monday") == work.lock.name("monday", 3) == "made:monday"
+
     def test_the_arguments_that_the_name_does_not_use_do_no_harm(self):
         assert report.lock.name(day="monday", pages=5) == "report:monday"
 

@@ -9,9 +9,22 @@ import time
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, OperationalError, connection, connections, transaction
-from django.db.models import F, OuterRef, Subquery, Value
+from django.db.models import (
+    BooleanField,
+    Case,
+    Exists,
+    ExpressionWrapper,
+    F,
+    Func,
+    OuterRef,
+    Q,
+    Subquery,
+    Value,
+    When,
+)
 from django.db.models.expressions import RawSQL
-from django.db.models.functions import Greatest, Now
+from django.db.models.functions import Coalesce, Greatest, Now, Random
+from django.db.models.lookups import GreaterThan
 
 from django_tasklock import (
     Claim,
@@ -258,8 +271,28 @@ class TestWhatMayNotBeSentTwice:
         twice = {"a": 1, "b": "x", "c": Now(), "d": Value(3)}
         assert dropped.repeatable(twice)
         others = Subquery(Video.objects.filter(pk=OuterRef("pk")).values("progress"))
-        for value in (F("n"), F("n") + 1, Greatest(F("n"), 3), RawSQL("n + 1", ()), others):
+        expressions = (F("n"), F("n") + 1, Greatest(F("n"), 3), RawSQL("n + 1", ()), others)
+        conditions = (
+            Case(When(progress=0, then=1), default=2),
+            Case(When(Q(progress=0) | Q(status="x"), then=Value(1)), default=Value(2)),
+            Case(When(GreaterThan(Value(3), F("n")), then=Value(1))),
+            Q(progress=0),
+            ExpressionWrapper(Q(progress=0), output_field=BooleanField()),
+            Exists(Video.objects.filter(progress=0)),
+        )
+        # Whatever a function does: it may be nextval(), or its template may name a column.
+        functions = (Func(function="nextval"), Func(template="progress + 1"), Random(), Coalesce(Value(1), "n"))
+        for value in (*expressions, *conditions, *functions):
             assert not dropped.repeatable({**twice, "e": value}), value
+            assert not dropped.repeatable({"e": ExpressionWrapper(value, output_field=BooleanField())}), value
+
+    def test_a_condition_on_the_row_is_not_evaluated_twice(self):
+        """0 becomes 1; sent again, what is no longer 0 would become 2."""
+        video = Video.objects.create()
+        claim = take(video)
+        with answer_lost("UPDATE"), pytest.raises(OperationalError):
+            claim.update(progress=Case(When(progress=0, then=1), default=2))
+        assert states(video) == ("processing", 1, 1)
 
     def test_it_is_sent_on_a_connection_that_was_looked_at(self, caplog):
         video = Video.objects.create()
@@ -408,6 +441,7 @@ class TestServersThatDrop:
         monkeypatch.setattr(claims, "PATIENCE", 0.5)
         video = Video.objects.create()
         claim = take(video)
+        connection.close()
         began = time.monotonic()
         with unreachable(10_000) as refused, pytest.raises(OperationalError, match="refused"):
             claim.finish()

@@ -11,7 +11,7 @@ pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.eager_tasks"]
 
 KINDS = ("once", "decorated")
-REFUSED = {"TaskLockAcquireError", "TaskLockError", "Rejected"}
+REFUSED = {"TaskLockAcquireError", "TaskLockError", "RejectedHere"}
 
 
 def is_refused(answer):

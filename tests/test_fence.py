@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -54,8 +55,9 @@ def test_it_grows_over_releases(name: str, way: str) -> None:
     assert grows([next_fence(way, name) for _ in range(5)])
 
 
-def test_it_counts_one_by_one(server: RedisServer, name: str) -> None:
-    """No digit is lost on the way: Lua's numbers are doubles, and are written with 14 digits unless told otherwise."""
+def test_ahead_of_the_clock_it_counts_one_by_one(server: RedisServer, private: redis.Redis, name: str) -> None:
+    """The clock was set back. No digit is lost: Lua's numbers are doubles, written with 14 digits unless told."""
+    private.set("task_lock#fence", int(time.time() + 3600) * 10**6)
     first, *others = (next_fence("sync", name) for _ in range(200))
     assert others == [first + step for step in range(1, 200)]
 
@@ -99,12 +101,18 @@ def set_counter_back(name: str, store: redis.Redis, server: RedisServer) -> None
     store.delete(f"task_lock:{name}")
 
 
+def restore_a_snapshot(name: str, store: redis.Redis, server: RedisServer) -> None:
+    """The counter as it was a moment ago: behind what was handed out since, as after a failover to a late replica."""
+    store.set("task_lock#fence", int(store.get("task_lock#fence") or 0) - 100)
+    store.delete(f"task_lock:{name}")
+
+
 def crash(name: str, store: redis.Redis, server: RedisServer) -> None:
     server.kill()
     server.start()
 
 
-EVENTS = [lapse, force, delete, flush, evict_counter, set_counter_back, crash]
+EVENTS = [lapse, force, delete, flush, evict_counter, set_counter_back, restore_a_snapshot, crash]
 
 
 @TWINS
@@ -120,6 +128,19 @@ def test_it_grows_whatever_ends_the_lock(
         fences.append(lock.fence)
         event(name, private, server)
         assert not call(way, lock, "release")
+    assert grows(fences)
+
+
+@pytest.mark.parametrize("way", ["behind the clock", "ahead of the clock"])
+def test_that_of_permits_grows_too(server: RedisServer, private: redis.Redis, name: str, way: str) -> None:
+    """Whether the counter is one of an older snapshot, or the clock was set back."""
+    permits, fences = get_backend().permits, []
+    if way == "ahead of the clock":
+        private.set("task_lock#fence", int(time.time() + 3600) * 10**6)
+    for _ in range(3):
+        fences.append(granted(permits.acquire(an_ask(name)._replace(limit=5))).fence)
+        if way == "behind the clock":
+            private.decrby("task_lock#fence", 100)
     assert grows(fences)
 
 

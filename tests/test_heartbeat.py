@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +17,12 @@ from typing import Any
 import pytest
 import redis
 
-from django_tasklock import LockLost, TaskLock, force_release_task_lock, signals
+from django_tasklock import LockLost, TaskLock, TaskLockError, force_release_task_lock, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.heartbeat import GONE, heartbeat
+from django_tasklock.health.store import locks
+from django_tasklock.heartbeat import GONE, _tell, heartbeat
+from django_tasklock.limit_returns import returns
 from django_tasklock.types import Released, Renewal
 from tests.support.public import Received
 from tests.support.redis_server import RedisServer
@@ -276,11 +281,15 @@ def test_a_lock_dropped_without_a_release_ends_with_its_thread(store: Store, nam
 
 
 def test_a_lock_whose_object_is_dropped_is_still_its_threads(store: Store, name: str) -> None:
-    """The other way round: the thread lives, so it is renewed, and can be released by its name."""
+    """The other way round: the thread lives, so it is renewed. Another object of that name has not taken it."""
     assert TaskLock(name, lease=4).acquire()
     gc.collect()
     renewed(name)
-    assert TaskLock(name).release() is Released.RELEASED
+    with pytest.raises(TaskLockError, match="not held through this object"):
+        TaskLock(name).release()
+    with pytest.raises(TaskLockError, match="already held by this thread"):
+        TaskLock(name).acquire()
+    assert force_release_task_lock(name)
 
 
 # Lost
@@ -539,3 +548,107 @@ def test_a_child_does_not_keep_its_dead_parents_lock_alive(crew: Crew, store: St
         os.kill(child, 0)  # it lives
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+# Whatever happens to the thread
+
+
+class Raising(logging.Filter):
+    """Whoever says something to it is told off."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        raise ZeroDivisionError("from a filter, for this test")
+
+
+@contextmanager
+def no_log() -> Iterator[None]:
+    """Nothing can be logged."""
+    trouble, logger = Raising(), logging.getLogger("django_tasklock")
+    logger.addFilter(trouble)
+    try:
+        yield
+    finally:
+        logger.removeFilter(trouble)
+
+
+def renews_at_once(lock: TaskLock) -> None:
+    """It is due now, and is renewed."""
+    hold = lock._find()
+    assert hold is not None
+    before = hold.deadline
+    hold.due = 0.0
+    heartbeat.follow(hold)
+    eventually(lambda: hold.deadline > before)
+    assert heartbeat.alive
+
+
+@pytest.mark.parametrize("error", [BackendUnavailable("no answer"), SystemExit(), GeneratorExit()], ids=type)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_neither_logging_nor_any_exception_ends_the_renewals(name: str, error: BaseException) -> None:
+    failed = threading.Event()
+
+    def fails_once(renew: Renew, batch: list[Renewal]) -> list[bool]:
+        if failed.is_set():
+            return renew(batch)
+        failed.set()
+        raise error
+
+    with TaskLock(name, lease=60) as lock:
+        with no_log(), renewing(fails_once):
+            hold = lock._find()
+            assert hold is not None
+            hold.due = 0.0
+            heartbeat.follow(hold)
+            assert failed.wait(20)
+            renews_at_once(lock)
+        renews_at_once(lock)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_is_ended_from_outside_is_started_again(name: str) -> None:
+    """As some debuggers and watchdogs do."""
+    with TaskLock(name, lease=60) as lock:
+        thread = heartbeat._thread
+        assert thread is not None
+        raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
+        )
+        assert raised == 1
+        renews_at_once(lock)
+
+
+def test_one_that_is_dead_is_seen_and_started_again_and_that_is_said(
+    name: str, warnings_logged: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TaskLock(name, lease=60) as lock:
+        dead = threading.Thread(target=lambda: None)
+        dead.start()
+        dead.join()
+        monkeypatch.setattr(heartbeat, "_thread", dead)
+        assert not heartbeat.alive
+        facts = locks()
+        assert (facts["healthy"], facts["heartbeat"]["alive"]) == (False, False)
+        lock.ensure_held()
+        assert heartbeat.alive
+        assert "heartbeat: its thread had died, another one was started" in warnings_logged()
+        renews_at_once(lock)
+        assert locks()["heartbeat"]["alive"] is True
+
+
+def test_a_listener_that_ends_its_thread_does_not_keep_the_others_from_hearing() -> None:
+    heard: list[str] = []
+    _tell([sys.exit, lambda: heard.append("second")])
+    thread = threading.Thread(target=_tell, args=([sys.exit, lambda: heard.append("third")],))
+    with no_log():
+        thread.start()
+        thread.join()
+    assert heard == ["second", "third"]
+
+
+def test_a_place_at_a_rate_limit_that_cannot_be_given_back_does_not_keep_the_others() -> None:
+    given = threading.Event()
+    with no_log():
+        returns.give(sys.exit)
+        returns.give(given.set)
+        assert given.wait(20)
+        assert returns.wait()

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import redis
 
-from django_tasklock import TaskLock, acquire_task_lock, model_lock, release_task_lock
+from django_tasklock import LockLost, TaskLock, acquire_task_lock, model_lock, release_task_lock, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.heartbeat import heartbeat
 from django_tasklock.types import Grant, Released
 from tests.support.guards import GUARD
 from tests.support.proxy import Proxy
+from tests.support.public import Received
 from tests.support.stores import an_ask, eventually, granted, new_token
 from tests.support.twins import TWINS, call, token_in
 from tests.testapp.models import Video
@@ -54,17 +55,26 @@ def test_it_is_a_lock_like_any_other_once_the_store_is_back(
     assert not store.exists(f"task_lock:{name}")
 
 
-def test_who_has_it_by_then_keeps_it(
+def test_who_has_it_by_then_keeps_it_and_the_body_s_is_lost(
     down: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, warnings_logged: Any
 ) -> None:
-    lock = TaskLock(name, timeout=60)
+    reasons: list[str] = []
+    lock = TaskLock(name, timeout=60, on_lost=reasons.append)
     assert lock.acquire()
+    with pytest.raises(LockLost, match="is not held: the store could not be asked"):
+        lock.ensure_held()
+    assert not lock.lost
     token = new_token()
     granted(stranger.acquire(an_ask(name, token)))
-    down.heal()
-    eventually(lambda: any("a body runs without it" in line for line in warnings_logged()))
+    with Received(signals.lock_lost) as received:
+        down.heal()
+        eventually(lambda: reasons)
+    assert [said["reason"] for said in received] == reasons
+    assert any("a body runs without it" in line for line in warnings_logged())
     assert not heartbeat.errands.late
-    assert not lock.held
+    assert (lock.held, lock.lost) == (False, True)
+    with pytest.raises(LockLost, match="a body runs without it"):
+        lock.ensure_held()
     assert lock.release() is Released.GONE
     assert token_in(store, name) == token
 

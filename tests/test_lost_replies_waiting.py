@@ -8,7 +8,6 @@ import pytest
 import redis
 
 from django_tasklock import (
-    BackendUnavailable,
     TaskLock,
 )
 from django_tasklock.backends.redis import RedisBackend
@@ -26,13 +25,13 @@ Store = redis.Redis  # bytes in and out
 
 
 def enqueue(request: Request) -> bool:
-    """A waiter's acquire: it carries its place in the queue."""
-    return ACQUIRE(request) and len(request) == 3 + 7 + 5
+    """A waiter's acquire, once it listens: it carries its place in the queue, and says so."""
+    return ACQUIRE(request) and len(request) == 3 + 8 + 8 and request[-1] == b"1"
 
 
 def leave(request: Request) -> bool:
     """A waiter's good-bye: a release that also names its place."""
-    return RELEASE(request) and len(request) == 3 + 6 + 2
+    return RELEASE(request) and len(request) == 3 + 7 + 2
 
 
 def waiting(store: Store, name: str) -> int:
@@ -150,11 +149,13 @@ def test_a_place_that_could_not_be_given_up_holds_nobody_back(
 def test_a_waiter_that_fails_leaves_no_key(
     proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
 ) -> None:
-    """The holder lets go, the lock is the waiter's, and it never hears of that."""
+    """The holder lets go, the lock is the waiter's, and it does not hear of that: it asks again, and goes."""
     granted(stranger.acquire(an_ask(name, STRANGER)))
     proxy.lose_reply(enqueue)
     lost = proxy.lose_reply(enqueue, then=lambda: stranger.release(name, STRANGER))
-    with pytest.raises(BackendUnavailable):
-        call(way, TaskLock(name), "acquire", blocking_timeout=30)
+    lock = TaskLock(name)
+    assert call(way, lock, "acquire", blocking_timeout=30) is True
     assert lost.met
+    assert token_in(store, name) == lock.token
+    assert call(way, lock, "release") is Released.RELEASED
     eventually(lambda: not store.exists(f"task_lock:{name}"))

@@ -272,6 +272,59 @@ class TestEndings:
         assert not hasattr(caught.value, "__notes__")
         assert states(video) == ("processing", 0, 2)
 
+    @pytest.mark.parametrize("model", [Video, PlainVideo])
+    @pytest.mark.parametrize("error", [None, ValueError("codec"), SystemExit(1)], ids=str)
+    def test_a_body_may_delete_its_own_row(self, model, error, caplog):
+        """There is nothing to close, and nobody was overtaken: no error, no alert."""
+        caplog.set_level(logging.INFO, "django_tasklock")
+        row = model.objects.create()
+
+        @model_lock(model, "deleting:{pk}", guard=GUARD)
+        def work(pk):
+            model.objects.get(pk=pk).delete()
+            if error:
+                raise error
+            return "deleted"
+
+        with heard(claim_stale) as told:
+            if error:
+                with pytest.raises(type(error)) as caught:
+                    work(row.pk)
+                assert caught.value is error
+                assert not hasattr(error, "__notes__")
+            else:
+                assert work(row.pk) == "deleted"
+        assert told == []
+        assert not held(f"deleting:{row.pk}")
+        gone = [record for record in caplog.records if "is gone" in record.message]
+        assert [record.levelname for record in gone] == ["INFO"]
+        assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+    def test_what_it_writes_then_is_refused_without_an_alert(self, caplog):
+        video = Video.objects.create()
+
+        def body(claim):
+            Video.objects.all().delete()
+            claim.update(progress=99)
+
+        with heard(claim_stale) as told, pytest.raises(StaleClaim, match=f"testapp.Video {video.pk} is gone") as caught:
+            process(video.pk, body)
+        assert told == []
+        assert not hasattr(caught.value, "__notes__")
+        assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+    def test_a_row_that_was_made_anew_under_the_same_key_is_somebody_elses(self):
+        video = Video.objects.create()
+
+        def body(claim):
+            Video.objects.all().delete()
+            Video.objects.create(pk=video.pk)
+
+        with heard(claim_stale) as told, pytest.raises(StaleClaim, match="newer claim"):
+            process(video.pk, body)
+        assert len(told) == 1
+        assert states(video) == ("uploading", 0, 0)
+
     def test_overtaken_unawares_a_success_is_a_stale_claim(self):
         video = Video.objects.create()
         with heard(claim_stale) as told, pytest.raises(StaleClaim):

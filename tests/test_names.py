@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 
+from django_tasklock import task_lock
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import MAX_LENGTH, NameTemplate, clean, strip_prefix
+from tests.testapp.models import Video
 
 PREFIX = "task_lock:"
 
@@ -171,3 +175,55 @@ class TestNameFor:
 
     def test_a_callable_is_called_with_what_is_known(self):
         assert NameTemplate(lambda video_id: f"v{video_id}", process).name_for({"video_id": 42}) == "v42"
+
+
+class Plain:
+    """Has the text of every object: its type and its address."""
+
+
+class TestObjectsWithoutAName:
+    """Two of them never have one text, so such a lock would exclude nobody."""
+
+    @pytest.mark.parametrize(
+        "value",
+        [object(), Plain(), Plain, lambda: None, (n for n in ()), [Plain()], Plain().__init__, threading.Lock()],
+        ids=lambda value: type(value).__name__,
+    )
+    @pytest.mark.parametrize("template", ["a:{x}", "a:{x!r}", "a:{x}:{y}", "a:{y}:{x!s:>80}"])
+    def test_is_refused(self, template, value):
+        names = NameTemplate(template, lambda x, y=1: None)
+        if value is Plain:  # the same text everywhere
+            assert "Plain" in names.name((value,), {})
+            return
+        with pytest.raises(TaskLockError) as caught:
+            names.name((value,), {})
+        message = str(caught.value)
+        assert message.startswith(f"lock name {template!r}: {{x")
+        assert " at 0x" in message
+        assert "write e.g. {x.id}" in message
+
+    def test_so_is_an_unsaved_instance(self):
+        names = NameTemplate("video:{video}", lambda video: None)
+        with pytest.raises(TaskLockError, match=r"\{video\} is an unsaved Video.*save it first.*\{video.pk\}"):
+            names.name((Video(),), {})
+        assert names.name((Video(pk=7),), {}) == "video:Video object (7)"
+        with pytest.raises(TaskLockError, match="is an unsaved Video"):
+            names.name_for({"video": Video()})
+        deep = NameTemplate("video:{video.video}:{n}", lambda video, n=1: None)
+        with pytest.raises(TaskLockError, match="is an unsaved Video"):
+            deep.name((SimpleNamespace(video=Video()),), {})
+
+    def test_a_text_may_say_what_it_likes(self):
+        names = NameTemplate("a:{x}", lambda x: None)
+        assert names.name((repr("<object at 0x7f12>"),), {}) == "a:'<object at 0x7f12>'"
+        assert names.name((UUID(int=1),), {}) == "a:00000000-0000-0000-0000-000000000001"
+        assert NameTemplate("a:{x.id}", lambda x: None).name((SimpleNamespace(id=3),), {}) == "a:3"
+
+    def test_a_decorated_function_says_so_before_anything_is_taken(self):
+        @task_lock("a:{x}")
+        def work(x):
+            pytest.fail("the body ran")
+
+        for call in (lambda: work(object()), lambda: work(Video()), lambda: work.lock.name(x=object())):
+            with pytest.raises(TaskLockError, match=r"lock name 'a:\{x\}'"):
+                call()

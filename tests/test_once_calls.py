@@ -92,7 +92,7 @@ class TestOnce:
 
     @pytest.mark.parametrize(
         ("on_conflict", "state"),
-        [("skip", "SUCCESS"), ("raise", "FAILURE"), ("reject", "REJECTED"), ("wait", "FAILURE")],
+        [("skip", "SUCCESS"), ("raise", "FAILURE"), ("reject", "IGNORED"), ("wait", "FAILURE")],
     )
     def test_on_conflict(self, app, on_conflict, state):
         task = app.task(lambda: None, key="a", on_conflict="retry")
@@ -237,9 +237,14 @@ class TestKeywords:
         [
             ({}, {}),
             ({"celery_once_key": "a"}, {}),
-            ({"celery_once_key": None, "celery_once_timeout": None, "celery_once_blocking_timeout": None}, {}),
+            (
+                {"celery_once_key": None, "celery_once_timeout": None, "celery_once_blocking_timeout": None},
+                {"timeout": None},
+            ),
             ({"celery_once_timeout": 9}, {"timeout": 9}),
             ({"celery_once_sleep": 0.1}, {}),
+            ({"celery_once_sleep": 0}, {}),
+            ({"celery_once_key": ""}, {}),
             ({"celery_once_enable_wait": True}, {"on_conflict": "wait"}),
             ({"celery_once_enable_retry": True}, {"on_conflict": "wait"}),
             ({"celery_once_enable_wait": False}, {"on_conflict": "reject"}),
@@ -276,10 +281,9 @@ class TestKeywords:
         [
             ({"celery_once_tiemout": 3}, "unknown option celery_once_tiemout; known: celery_once_key, celery_once_"),
             ({"celery_once_key": 42}, "a lock name must be str, not int"),
-            ({"celery_once_key": ""}, "a lock name must not be empty"),
             ({"celery_once_timeout": 0}, "timeout must be a positive number"),
             ({"celery_once_timeout": "60"}, "timeout must be seconds"),
-            ({"celery_once_sleep": 0}, "celery_once_sleep must be a positive number"),
+            ({"celery_once_sleep": -1}, "celery_once_sleep must be a positive number"),
             ({"celery_once_sleep": "1"}, "celery_once_sleep must be seconds"),
             ({"celery_once_enable_wait": True, "celery_once_blocking_timeout": -1}, "blocking_timeout must be"),
         ],

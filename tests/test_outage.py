@@ -48,7 +48,7 @@ def test_what_is_left_meanwhile_does_not_disturb_what_is_being_given_back() -> N
 
     errands.give_back(Hold(Store(), "early", None, None), 1000)  # type: ignore[arg-type]
     for _ in range(3):
-        errands.run(lambda hold: None)
+        errands.run(lambda hold: None, lambda hold, reason: None)
     assert released.count("early") == 1
     assert "late" in released
 

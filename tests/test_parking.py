@@ -5,6 +5,7 @@ Most of it runs in this process, step by step, so that others come exactly in be
 
 from __future__ import annotations
 
+import ast
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 from django.db.models import F
 from kombu.exceptions import OperationalError
+from kombu.serialization import register, unregister
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.rows import key_of
@@ -117,14 +119,17 @@ class TestInBetween:
         assert rows() == []
 
     def test_a_release_after_the_row_is_written(self, celery_site, courier, holder, monkeypatch):
-        def release_first(*what: Any) -> bool:
+        settle = parking.settle
+
+        def then_released(*what: Any) -> bool:
+            settled = settle(*what)
             holder.release()
-            assert promote(NAME, celery_site.app)  # the releaser's own look
-            return promote(*what)  # the parker's look
+            assert promote(NAME, celery_site.app)  # the releaser's own look; the parker's comes after it
+            return settled
 
         result = celery_site.publish("queued_hold", "a")
         with monkeypatch.context() as patch:
-            patch.setattr(delivered, "promote", release_first)
+            patch.setattr(parking, "settle", then_released)
             courier.run()
         assert celery_site.waiting() == 1  # both saw it, one sent it
         courier.run()
@@ -198,7 +203,7 @@ class TestPromoterDies:
         [result] = parked(celery_site, courier)
         holder.release()
         with monkeypatch.context() as patch:
-            patch.setattr(promotion, "unseal", raising(Killed()))
+            patch.setattr(Signature, "apply_async", raising(Killed()))
             with pytest.raises(Killed):
                 promote(NAME, celery_site.app)
         assert rows("state", "sent") == [("promoted", 1)]
@@ -260,6 +265,10 @@ class TestPromoterDies:
         assert len(celery_site.events("start")) == len(locks)
 
 
+def literal(text: Any) -> Any:
+    return ast.literal_eval(text.decode() if isinstance(text, bytes) else text)
+
+
 def raising(error: BaseException) -> Any:
     def raise_it(*what: Any, **options: Any) -> None:
         raise error
@@ -302,6 +311,66 @@ class TestStoresFail:
         request.execute()
         assert result.get(timeout=5)["status"] == "success"
         assert celery_site.events("start")[0].task_id == result.id
+
+    def test_the_result_store_is_down_while_it_is_parked(self, celery_site, courier, holder, monkeypatch, caplog):
+        """F36: the state ``PARKED`` is for people. With it nothing was parked, and the message was lost."""
+        celery_site.publish("queued_hold", "a")
+        request = courier.take()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(request.task.backend), "store_result", raising(OSError("no result store")))
+            request.execute()
+        assert rows("state", "sent") == [("parked", 0)]
+        assert "no result store" in caplog.text
+        holder.release()
+        assert promote(NAME, celery_site.app)
+        courier.run()
+        assert [one.event for one in celery_site.events()] == ["start", "end"]
+
+    def test_killed_while_its_state_is_stored(self, celery_site, courier, holder, monkeypatch):
+        """F36: it is in the table before anybody is told so."""
+        result = celery_site.publish("queued_hold", "a")
+        request = courier.take()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(request.task.backend), "store_result", raising(Killed()))
+            with pytest.raises(Killed):
+                request.execute()
+        holder.release()
+        age(promotion.PATIENCE + 1)
+        assert promoter(celery_site).look() == 1
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
+
+    @pytest.mark.parametrize("mode", ["queued_hold", "coalescing_hold"])
+    def test_it_does_not_run_before_its_state_is_stored(self, celery_site, courier, holder, monkeypatch, mode):
+        """Or that would be written over the result, and whoever waits for it would wait for ever."""
+        result = celery_site.publish(mode, "a")
+        request = courier.take()
+        backend = type(request.task.backend)
+        store = backend.store_result
+
+        def meanwhile(*what: Any, **options: Any) -> Any:
+            holder.release()
+            assert not promote(NAME, celery_site.app)
+            return store(*what, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "store_result", meanwhile)
+            request.execute()
+        assert result.state == "PARKED"
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
+
+    @pytest.mark.parametrize("error", [BackendUnavailable("down"), ImproperlyConfigured("no table: migrate")])
+    def test_the_table_cannot_be_asked(self, celery_site, courier, holder, monkeypatch, error):
+        """F45: a project that has not migrated yet: the broker keeps the message."""
+        result = celery_site.publish("queued_hold", "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "run", raising(error))
+            courier.run()
+        assert result.state == "RETRY"
+        holder.release()
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
 
     @pytest.mark.parametrize("error", [BackendUnavailable("down"), ImproperlyConfigured("no DATABASES")])
     def test_no_database_for_a_message_that_comes_again_and_is_not_parked(
@@ -570,6 +639,34 @@ class TestWhatIsKept:
         kept = celery_site.events("request")[0].more["kwargs"]
         assert eval(kept) == {"number": value}
 
+    @pytest.mark.parametrize("kept", ["parked", "postponed"])
+    def test_what_only_its_own_serializer_can_carry(self, celery_site, courier, holder, monkeypatch, kept):
+        """F45: published in one that the task does not use by itself, it failed when its lock was busy."""
+        register("textual", repr, literal, content_type="application/x-textual")
+        celery_site.configure(accept_content=["json", "textual"])
+        result = celery_site.publish("counting_queue", "a", number={"a"}, options={"serializer": "textual"})
+        with monkeypatch.context() as patch:
+            if kept == "postponed":
+                patch.setattr(session, "run", raising(BackendUnavailable("down")))
+            courier.run()
+        assert result.state == ("PARKED" if kept == "parked" else "RETRY")
+        holder.release()
+        if kept == "parked":
+            assert promote(NAME, celery_site.app)
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
+        assert celery_site.events("request")[0].more["kwargs"] == "{'number': {'a'}}"
+        unregister("textual")
+
+    def test_it_is_not_parked_any_more_when_it_runs(self, celery_site, courier, holder, monkeypatch):
+        """F45: acknowledged early and killed, it would stay PARKED for ever."""
+        result, request = self.run_it(celery_site, courier, holder)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(request.task.backend), "mark_as_done", raising(Killed()))
+            with pytest.raises(Killed):
+                request.execute()
+        assert result.state == "STARTED"
+
     @pytest.mark.parametrize("task", ["queueing_hold", "queued_hold"])
     def test_decorated_or_not(self, celery_site, courier, holder, task):
         result, request = self.run_it(celery_site, courier, holder, task=task)
@@ -645,15 +742,15 @@ class TestTable:
         line = parking.line(key_of("n"))
         assert line.head is not None
         assert (line.head.task_id, line.others) == ("a", [])
-        assert parking.others("n", 2, "b") == (True, True)
-        assert parking.others("n", 1, "a") == (False, True)
-        assert parking.others("n", 3, "c") == (True, False)
+        assert (parking.waits("n", before=2), parking.waits("n", after=2)) == (True, True)
+        assert (parking.waits("n", before=1), parking.waits("n", after=1)) == (False, True)
+        assert (parking.waits("n", before=3), parking.waits("n", after=3)) == (True, False)
         assert parking.change(line.head, "promoted", sent=1)
         line = parking.line(key_of("n"))
         assert [one.task_id for one in line.others] == ["a"]
         assert line.head is not None
         assert line.head.task_id == "b"
-        assert parking.others("n", 2, "b") == (True, True)
+        assert (parking.waits("n", before=2), parking.waits("n", after=2)) == (True, True)
 
     def test_the_newest_is_the_head_of_coalesce(self):
         for task_id, ticket in (("b", 2), ("a", 1), ("c", 3)):
@@ -727,9 +824,10 @@ class TestTable:
             head = parking.line(key).head
             assert head is not None
             assert head.task_id == "1"
-            assert parking.others("n", 10_000, "10000") == (True, True)
-            assert parking.others("n", 1, "1") == (False, True)
-            assert parking.others("n", 20_000, "20000") == (True, False)
+            assert parking.waits("n", before=10_000)
+            assert parking.waits("n", after=10_000)
+            assert (parking.waits("n", before=1), parking.waits("n", after=1)) == (False, True)
+            assert (parking.waits("n", before=20_000), parking.waits("n", after=20_000)) == (True, False)
             assert {parking.next_key(""), parking.next_key(min(key, free))} == {key, free}
             assert parking.next_key(max(key, free)) is None
             assert parking.find("700") is not None

@@ -6,10 +6,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_tasklock.backends.database import permits as rows
-from django_tasklock.exceptions import TransactionOpen
+from django_tasklock.backends.database import permits as rows, purging
+from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
 from django_tasklock.models import LimiterRow, PermitRow
-from django_tasklock.types import Busy, Grant
+from django_tasklock.types import Busy, Grant, Released
 from tests.support.permits import a_request
 from tests.support.stores import granted, make
 
@@ -76,7 +76,7 @@ def test_inside_of_a_transaction_it_is_refused(permits):
         permits.acquire(a_request(NAME, 2))
 
 
-def test_what_lapsed_goes_with_the_next_grant_and_the_rest_after_a_day(permits):
+def test_what_lapsed_goes_with_the_next_grant_and_the_rest_after_an_hour(permits):
     granted(permits.acquire(a_request(NAME, 2)))
     PermitRow.objects.update(expires_at=1)
     granted(permits.acquire(a_request(NAME, 2)))
@@ -90,3 +90,26 @@ def test_what_lapsed_goes_with_the_next_grant_and_the_rest_after_a_day(permits):
     assert list(PermitRow.objects.values_list("token", flat=True)) == [live.token]
     assert isinstance(permits.acquire(a_request("other", 1)), Busy)  # counted without its limiter's row
     assert granted(permits.acquire(a_request("other", 2)))
+
+
+def test_old_rows_go_faster_than_new_ones_come(permits, monkeypatch):
+    """However many limiters there are, one for each customer, say."""
+    monkeypatch.setattr(purging, "EVERY", 8)
+    for number in range(40):
+        LimiterRow.objects.create(key=f"old:{number}", fence=number)
+    for number in range(40):
+        request = a_request(f"{NAME}:{number}", 2)
+        permits.acquire(request)
+        permits.release(request.name, request.token)
+    assert LimiterRow.objects.count() == 40
+
+
+def test_a_purge_that_fails_does_not_fail_the_release(permits, monkeypatch):
+    def fail(limit):
+        raise BackendUnavailable("planted")
+
+    request = a_request(NAME, 2)
+    permits.acquire(request)
+    monkeypatch.setattr(permits._purging, "_purge", fail)
+    permits._purging._added = purging.EVERY
+    assert permits.release(NAME, request.token) is Released.RELEASED

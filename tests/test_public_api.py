@@ -20,6 +20,7 @@ from celery import Celery
 import django_tasklock
 from django_tasklock import exceptions
 from django_tasklock.exceptions import (
+    AlreadyPublished,
     BackendUnavailable,
     CrashLoop,
     GuardRejected,
@@ -312,6 +313,7 @@ print([check.id for check in run_checks(tags=["tasklock"])])
 ERRORS = [
     TaskLockError("text", name="video:42"),
     TaskLockAcquireError("text", name="video:42", holder="web1:7", held_for=1.5, time_left=2.5),
+    AlreadyPublished("text", name="unique:video:42", holder="web1:7", held_for=1.5, time_left=2.5),
     LockLost("text", name="video:42"),
     ReleaseAsked("text", name="video:42"),
     GuardRejected("text", name="videos.Video:42", state="ready"),

@@ -39,7 +39,7 @@ def test_200_messages_of_one_key_over_two_workers(celery_site):
         assert celery_site.outcome(result)[0] == "SUCCESS"
     celery_site.wait_until(lambda: count_parked("hold:line") == MESSAGES - 1)
     assert [one.task_id for one in parked_messages("hold:line")] == [result.id for result in line[1:]]
-    assert {celery_site.result(result).state for result in line[1:]} == {"PARKED"}
+    celery_site.wait_until(lambda: {celery_site.result(result).state for result in line[1:]} == {"PARKED"})
     gate.open()
     for result in line:
         assert celery_site.outcome(result, 60)[0] == "SUCCESS"

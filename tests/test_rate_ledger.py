@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from django_tasklock.backends import ledger_verbs
-from django_tasklock.backends.base_rates import Booked, Refused
-from django_tasklock.backends.ledger import Ledger
+from django_tasklock.backends.base_rates import Booked, Refused, TermsDiffer
+from django_tasklock.backends.ledger import GRID, TICK, Ledger, base_of
 from django_tasklock.backends.ledger_state import State
 from django_tasklock.rates import Pushback, Rate, Terms, parse
 from tests.support.rate_plays import START, Play, most_in_a_window, plays, terms
@@ -25,7 +26,7 @@ def a_book(state: State, rate: str = "3/s", time: int = START, **more) -> Ledger
 
 class TestNeverMoreThanTheLimit:
     @many
-    @given(terms(), plays(without=("back",)))
+    @given(terms(), plays(without=("back", "change")))
     def test_at_the_callers(self, limiter, steps):
         """With refusals, cancels, unused grants, late wakers, stops and partial refunds. Gold standard 8.40."""
         play = Play(limiter)
@@ -35,6 +36,20 @@ class TestNeverMoreThanTheLimit:
         for rate in limiter.rates:
             used = [(place.used, place.cost) for place in play.used]
             assert most_in_a_window(used, rate.window) <= rate.limit
+
+    @many
+    @given(terms(), plays(without=("back", "change")), st.data())
+    def test_when_the_terms_change(self, limiter, steps, data):
+        """Never above the greater limit, whoever goes without asking again."""
+        play = Play(limiter)
+        for step in steps:
+            play.do(step)
+            if data.draw(st.integers(0, 9)) == 0:
+                play.do(("change", data.draw(st.integers(0, 3))))
+        play.end()
+        for number, rate in enumerate(limiter.rates):
+            used = [(place.used, place.cost) for place in play.used]
+            assert most_in_a_window(used, rate.window) <= max(terms.rates[number].limit for terms in play.limits)
 
     def test_one_that_is_always_late(self):
         """It is given more leeway each time, until that is enough; who is behind it waits as much longer."""
@@ -81,22 +96,21 @@ class TestNeverMoreThanTheLimit:
         play.time += HOUR
         answer = play.ask("reserve", 1, 0)
         assert isinstance(answer, Booked)
-        assert answer.wait <= 0
+        assert answer.wait < TICK
 
     @many
-    @given(terms(("paced",)), plays(without=("back", "settle")))
+    @given(terms(("paced",)), plays(without=("back", "settle", "change")))
     def test_paced(self, limiter, steps):
         play = Play(limiter)
         for step in steps:
             play.do(step)
         play.end()
         for rate in limiter.rates:
-            heavy = max((place.cost for place in play.used), default=1)
             used = [(place.used, place.cost) for place in play.used]
-            assert most_in_a_window(used, rate.window) <= rate.limit + heavy - 1
+            assert most_in_a_window(used, rate.window) <= rate.limit + play.heaviest - 1
 
     @many
-    @given(terms(("bucket",)), plays(without=("back", "settle")))
+    @given(terms(("bucket",)), plays(without=("back", "settle", "change")))
     def test_bucket(self, limiter, steps):
         """Burst and rate together, in any window."""
         play = Play(limiter)
@@ -109,7 +123,7 @@ class TestNeverMoreThanTheLimit:
             assert most_in_a_window(used, rate.window) <= rate.limit + limiter.burst_of(rate)
 
     @many
-    @given(terms(("counter",)), plays(without=("back", "settle")))
+    @given(terms(("counter",)), plays(without=("back", "settle", "change")))
     def test_counter(self, limiter, steps):
         """Twice the limit in the worst window, across the edge of two; never more."""
         play = Play(limiter)
@@ -121,7 +135,7 @@ class TestNeverMoreThanTheLimit:
             assert most_in_a_window(used, rate.window) <= 2 * rate.limit
 
     @many
-    @given(terms(("window",)), plays(without=("reset",)))
+    @given(terms(("window",)), plays(without=("reset", "change")))
     def test_a_clock_that_steps_back_stalls_at_the_most(self, limiter, steps):
         """By the limiter's own clock no window has more than the limit, unless it was set back by hours."""
         play = Play(limiter)
@@ -130,7 +144,7 @@ class TestNeverMoreThanTheLimit:
                 play.do(step)
         play.end()
         for rate in limiter.rates:
-            slots = [(place.slot, place.cost) for place in play.used]
+            slots = [(base_of(place.slot), place.cost) for place in play.used]
             assert most_in_a_window(slots, rate.window) <= rate.limit
 
 
@@ -152,7 +166,7 @@ class TestOrder:
         state = State()
         assert ledger_verbs.reserve(a_book(state), 2, HOUR).wait == 0
         assert ledger_verbs.reserve(a_book(state), 2, HOUR).wait == SECOND
-        assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND
+        assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND + GRID
 
     def test_nobody_slips_in_where_a_call_cost_less(self):
         """Who waits already would be overtaken by whoever comes later."""
@@ -160,7 +174,7 @@ class TestOrder:
         heavy = ledger_verbs.reserve(a_book(state), 3, HOUR)
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND
         assert ledger_verbs.settle(a_book(state), 3, heavy.slot, heavy.epoch, 0)
-        assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND
+        assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND + GRID
 
     def test_nobody_slips_in_when_the_limit_is_raised(self):
         """Nor after the last one has left the line: the one before it is the last then."""
@@ -168,7 +182,7 @@ class TestOrder:
         _, second, third = (ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(3))
         assert third.wait == 2 * SECOND
         assert ledger_verbs.cancel(a_book(state, "1/s"), 1, third.slot, third.epoch)
-        assert ledger_verbs.reserve(a_book(state, "9/s"), 1, HOUR).wait == second.wait == SECOND
+        assert ledger_verbs.reserve(a_book(state, "9/s"), 1, HOUR).wait == second.wait + GRID == SECOND + GRID
 
     def test_a_stop_keeps_the_order(self):
         state = State()
@@ -178,7 +192,25 @@ class TestOrder:
         waits = [ledger_verbs.resume(a_book(state, time=START + 2), 1, b.slot, b.epoch, HOUR).wait for b in first[3:]]
         assert waits == sorted(waits)
         assert waits[0] == 11 * SECOND - 2
-        assert later.wait == waits[-1]
+        assert later.wait == waits[-1] + GRID
+
+
+class TestTerms:
+    def test_what_a_process_has_said_holds_for_a_minute(self):
+        """The only process of a deploy takes the place of the only one before, whose backlog nobody waits for."""
+        state = State()
+        assert ledger_verbs.agree(a_book(state, "10/m"), "old") == a_book(state, "10/m").terms.rule()
+        for _ in range(300):
+            last = ledger_verbs.reserve(a_book(state, "10/m"), 1, HOUR)
+        assert last.wait == 29 * 60 * SECOND + 9 * GRID
+        soon, later = START + 59 * SECOND, START + 60 * SECOND
+        assert ledger_verbs.agree(a_book(state, "1000/m", soon), "new") == a_book(state, "10/m").terms.rule()
+        with pytest.raises(TermsDiffer):
+            ledger_verbs.reserve(a_book(state, "1000/m", soon), 1, HOUR)
+        assert ledger_verbs.agree(a_book(state, "1000/m", later), "new") == a_book(state, "1000/m").terms.rule()
+        assert ledger_verbs.reserve(a_book(state, "1000/m", later), 1, HOUR).wait < 3 * SECOND
+        again = ledger_verbs.resume(a_book(state, "1000/m", later), 1, last.slot, last.epoch, HOUR)
+        assert again.wait < 3 * SECOND
 
 
 class TestRefusing:
@@ -204,6 +236,82 @@ class TestRefusing:
         assert [rate.used for rate in used] == [0, 6]
 
 
+class TestTheLine:
+    """Whoever says that he asks before he goes claims the first place that is still good."""
+
+    LATE = 100_000
+
+    def a_line(self, number: int) -> tuple[State, Terms, list[Booked]]:
+        state, limiter = State(), Terms("x", (Rate(10, SECOND, 50_000),))
+        for _ in range(10):  # spread over the window, as calls are
+            ledger_verbs.reserve(Ledger(state, limiter, START + 105_000 * _), 1, 0)
+        now = START + SECOND
+        return state, limiter, [
+            ledger_verbs.reserve(Ledger(state, limiter, now), 1, HOUR, asks=True) for _ in range(number)
+        ]  # fmt: skip
+
+    def resume(self, state: State, limiter: Terms, time: int, one: Booked) -> Booked:
+        return ledger_verbs.resume(Ledger(state, limiter, time), 1, one.slot, one.epoch, HOUR)
+
+    def test_who_is_late_at_the_head_of_three_thousand_takes_the_next_place(self):
+        """And everybody behind him the next but one, as soon as he comes; the last a new one. None goes to the end."""
+        state, limiter, booked = self.a_line(3000)
+        standing = booked[10:]
+        assert all(one.asks for one in standing)
+        told = [one.time for one in standing]
+        late = self.resume(state, limiter, standing[0].time + self.LATE, standing[0])
+        assert late.time == told[1]
+        assert late.wait < 10_000
+        taken = [self.resume(state, limiter, max(one.time, late.time), one) for one in standing[1:]]
+        assert [one.time for one in taken[:-1]] == told[2:]
+        assert not any(one.asks for one in taken[:-1])
+        assert taken[-1].time - told[-1] <= 110_000
+        used = [(one.time, 1) for one in [*booked[:10], late, *taken]]
+        assert most_in_a_window(used, SECOND) <= 10
+
+    def test_who_is_in_time_goes_first_where_the_one_before_is_late(self):
+        """His place is there for the late one, and none is lost."""
+        state, limiter, booked = self.a_line(30)
+        first, second = booked[11:13]
+        early = self.resume(state, limiter, first.time + 20_000, second)
+        late = self.resume(state, limiter, first.time + 60_000, first)
+        assert (early.time, late.time) == (second.time, booked[13].time)
+
+    def test_a_place_of_the_line_is_given_back_by_who_has_not_claimed_it(self):
+        state, limiter, booked = self.a_line(30)
+        now = START + SECOND + 10
+        left = booked[20]
+        assert ledger_verbs.cancel(Ledger(state, limiter, now), 1, left.slot, left.epoch)
+        assert not ledger_verbs.cancel(Ledger(state, limiter, now), 1, left.slot, left.epoch)
+        assert ledger_verbs.reserve(Ledger(state, limiter, now), 1, HOUR).time == left.time
+        assert self.resume(state, limiter, left.time, left).time > left.time
+
+    def test_a_claimed_place_is_nobody_elses(self):
+        state, limiter, booked = self.a_line(30)
+        one = booked[20]
+        claimed = self.resume(state, limiter, one.time - 1000, one)
+        assert (claimed.time, claimed.asks) == (one.time, False)
+        assert not ledger_verbs.cancel(Ledger(state, limiter, one.time), 1, one.slot, one.epoch)
+        assert self.resume(state, limiter, one.time, one).time == booked[21].time
+        assert self.resume(state, limiter, one.time, claimed) == claimed._replace(wait=0)
+
+    def test_nobody_is_let_wait_for_longer_than_he_said(self):
+        """A place that is too far away stays in the line."""
+        state, limiter, booked = self.a_line(30)
+        one = booked[20]
+        late = ledger_verbs.resume(Ledger(state, limiter, one.time + 90_000), 1, one.slot, one.epoch, 10)
+        assert isinstance(late, Refused)
+        assert [booked[21].slot, 1] in state.line
+
+    def test_older_versions_know_nothing_of_the_line(self):
+        """They take such a place for one of before a reset, and book another: a process of the last deploy that has
+        the ticket of a message, say."""
+        state, limiter, booked = self.a_line(30)
+        assert booked[20].epoch == state.meta["epoch"] + 1
+        ledger_verbs.reset(Ledger(state, limiter, state.meta["epoch"] - 5))
+        assert state.meta["epoch"] > booked[20].epoch
+
+
 class TestGivingBack:
     def test_the_last_place_is_as_if_it_had_never_been_booked(self):
         state = State()
@@ -219,7 +327,7 @@ class TestGivingBack:
         booked = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(4)]
         ledger_verbs.cancel(a_book(state, "1/s"), 1, booked[1].slot, booked[1].epoch)
         assert ledger_verbs.use(a_book(state, "1/s")).free == 1
-        assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).slot == booked[1].slot
+        assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).time == booked[1].time
         assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).wait == 4 * SECOND
 
     def test_who_waits_longer_moves_up_on_waking(self):
@@ -227,8 +335,8 @@ class TestGivingBack:
         booked = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(4)]
         ledger_verbs.cancel(a_book(state, "1/s"), 1, booked[1].slot, booked[1].epoch)
         moved = ledger_verbs.resume(a_book(state, "1/s"), 1, booked[3].slot, booked[3].epoch, HOUR)
-        assert moved.slot == booked[1].slot
-        assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).slot == booked[3].slot
+        assert moved.time == booked[1].time
+        assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).time == booked[3].time
 
     def test_a_part_of_a_place_is_enough_for_a_lighter_call(self):
         state = State()
@@ -236,15 +344,15 @@ class TestGivingBack:
         three = ledger_verbs.reserve(a_book(state), 3, HOUR)
         ledger_verbs.reserve(a_book(state), 3, HOUR)
         ledger_verbs.cancel(a_book(state), 3, three.slot, three.epoch)
-        assert [ledger_verbs.reserve(a_book(state), 1, HOUR).slot for _ in range(3)] == [three.slot] * 3
+        assert [ledger_verbs.reserve(a_book(state), 1, HOUR).time for _ in range(3)] == [three.time] * 3
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == 3 * SECOND
 
     def test_a_missed_place_is_exchanged_and_not_counted(self):
         state, margin = State(), Terms("x", parse("2/s"))
         first, late = (ledger_verbs.reserve(Ledger(state, margin, START), 1, HOUR) for _ in range(2))
-        other = ledger_verbs.resume(Ledger(state, margin, START + 50_001), 1, late.slot, late.epoch, HOUR)
+        other = ledger_verbs.resume(Ledger(state, margin, START + GRID * 3200), 1, late.slot, late.epoch, HOUR)
         assert other.wait == 0
-        assert ledger_verbs.use(Ledger(state, margin, START + 50_002)).rates[0].used == 2
+        assert ledger_verbs.use(Ledger(state, margin, START + 60_000)).rates[0].used == 2
         assert (
             ledger_verbs.resume(Ledger(state, margin, START + 50_000), 1, first.slot, first.epoch, HOUR).slot == START
         )
@@ -268,7 +376,33 @@ class TestGivingBack:
         while play.waiting:
             play.do(("cancel", random.randrange(1000)))
         wait = play.ask("reserve", 1, HOUR).wait
-        assert wait <= limiter.longest + (limiter.longest if limiter.cold_wait else 0)
+        assert wait <= limiter.longest + GRID + (limiter.longest if limiter.cold_wait else 0)
+
+    def test_one_place_goes_back_once(self):
+        """However often that is said, and whoever has it by then: a cancel sent again, two threads, two deliveries."""
+        state, later = State(), START + 10
+        places = [ledger_verbs.reserve(a_book(state, "2/s"), 1, HOUR) for _ in range(6)]
+        lost = places[3]
+        assert ledger_verbs.cancel(a_book(state, "2/s", later), 1, lost.slot, lost.epoch)
+        assert not ledger_verbs.cancel(a_book(state, "2/s", later), 1, lost.slot, lost.epoch)
+        again = ledger_verbs.reserve(a_book(state, "2/s", later), 1, HOUR)
+        assert again.time == lost.time
+        assert not ledger_verbs.cancel(a_book(state, "2/s", later), 1, lost.slot, lost.epoch)
+        assert ledger_verbs.reserve(a_book(state, "2/s", later), 1, HOUR).wait > 2_900_000
+        assert ledger_verbs.cancel(a_book(state, "2/s", later), 1, again.slot, again.epoch)
+        assert not ledger_verbs.cancel(a_book(state, "2/s", later), 1, again.slot, again.epoch)
+        assert ledger_verbs.reserve(a_book(state, "2/s", later), 1, HOUR).time == lost.time
+
+    def test_a_place_that_is_taken_again_too_often_is_left(self):
+        """It has a number for sixteen."""
+        state = State()
+        places = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(3)]
+        one, taken = places[1], 0
+        while one.time == places[1].time:
+            assert ledger_verbs.cancel(a_book(state, "1/s"), 1, one.slot, one.epoch)
+            one, taken = ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR), taken + 1
+        assert taken == GRID
+        assert one.wait == 3 * SECOND
 
     def test_of_an_earlier_epoch_nothing(self):
         state = State()
@@ -283,9 +417,8 @@ class TestChangesUnderLoad:
         state = State()
         for _ in range(10):
             ledger_verbs.reserve(a_book(state, "10/s"), 1, 0)
-        assert ledger_verbs.reserve(a_book(state, "2/s"), 1, HOUR).wait == SECOND
-        assert ledger_verbs.reserve(a_book(state, "2/s"), 1, HOUR).wait == SECOND
-        assert ledger_verbs.reserve(a_book(state, "2/s"), 1, HOUR).wait == 2 * SECOND
+        waits = [ledger_verbs.reserve(a_book(state, "2/s"), 1, HOUR).wait // 1000 for _ in range(3)]
+        assert waits == [1000, 1000, 2000]
         assert ledger_verbs.reserve(a_book(state, "20/s", START + 10 * SECOND), 1, 0).wait == 0
 
     @many
@@ -313,6 +446,24 @@ class TestAClockSetBack:
         state = State()
         ledger_verbs.reserve(a_book(state, "1/s"), 1, 0)
         assert ledger_verbs.reserve(a_book(state, "1/s", START - 5 * SECOND), 1, HOUR).wait == 6 * SECOND
+
+    def test_is_not_what_leeway_looks_like(self):
+        """After seven misses in a row a place is booked for the end of ten seconds."""
+        state, limiter = State(), Terms("x", (Rate(1, SECOND, 50_000),), horizon=5 * SECOND)
+        for turn in range(5):
+            ledger_verbs.reserve(Ledger(state, limiter, START + turn), 1, HOUR)
+        late = ledger_verbs.reserve(Ledger(state, limiter, START + 5), 1, 5_250_000)
+        time = START + 5_400_000
+        for missed in range(1, 9):
+            leeway = min(10 * SECOND, 50_000 * (2**missed - 1))
+            late = ledger_verbs.resume(
+                Ledger(state, limiter, time), 1, late.slot, late.epoch, 5 * SECOND, leeway=leeway
+            )
+            assert not late.rebuilt
+            time += late.wait + 60_000 + leeway
+        following = ledger_verbs.reserve(Ledger(state, limiter, time - 10 * SECOND), 1, HOUR)
+        assert not following.rebuilt
+        assert following.epoch == START
 
     def test_by_more_than_the_horizon_begins_anew_after_a_window(self):
         """Or it would be wedged for as long as the clock was set back."""

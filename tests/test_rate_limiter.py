@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -97,6 +98,30 @@ class TestWaiting:
         assert abs((again.time - second.time).total_seconds()) < 0.01
         assert again.time < third.time
         assert first.wait == 0
+
+    def test_a_place_goes_back_once_however_often_that_is_said(self, way):
+        """Two deliveries of a message, two threads, a cancel that is sent again: six calls in a window of five."""
+        limiter = RateLimiter("api", "1/20s")
+        [_, lost, _] = (call(way, limiter, "reserve") for _ in range(3))
+        asked = (lost.limiter.terms, 1, lost._booked.slot, lost._booked.epoch)
+        said: list[bool] = []
+        for thread in at_once(lambda: said.append(limiter.store.cancel(*asked)), *[()] * 4):
+            thread.join(30)
+        assert sorted(said) == [False, False, False, True]
+        again = call(way, limiter, "reserve")
+        assert abs((again.time - lost.time).total_seconds()) < 0.01
+        assert not call(way, limiter.store, "cancel", *asked)
+        assert 58 < call(way, limiter, "reserve").wait < 60.2
+        ticket = again.move()
+        assert [limiter.give_back(ticket), limiter.give_back(ticket)] == [True, False]
+
+    def test_the_longest_wait_is_that_of_an_hourly_limit(self, way):
+        """The next place is an hour and a margin away."""
+        limiter = RateLimiter("api", "1/h")
+        call(way, limiter, "acquire")
+        assert 3600 < call(way, limiter, "reserve").wait < 3607.3
+        with pytest.raises(RateLimitExceeded):
+            call(way, limiter, "reserve")
 
     def test_a_call_that_was_not_made_counts_for_nothing(self, way):
         limiter = RateLimiter("api", "1/20s")
@@ -351,7 +376,7 @@ class TestCancelling:
         def interrupted(seconds: float) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("django_tasklock.reservations.time.sleep", interrupted)
+        monkeypatch.setattr("django_tasklock.blocks.time.sleep", interrupted)
         with pytest.raises(KeyboardInterrupt):
             limiter.acquire()
         assert limiter.usage().windows[0].ahead == 0
@@ -431,6 +456,20 @@ class TestDecorator:
         assert place.cost == 1
         place.cancel()
 
+    def test_the_limiter_is_made_once_and_follows_the_settings(self, settings):
+        @rate_limited("api")
+        def fetch() -> None: ...
+
+        def configure(rate: str) -> None:
+            settings.TASKLOCK = {**settings.TASKLOCK, "RATE_LIMITS": {"api": rate}}
+
+        configure("2/h")
+        fetch()
+        limiter = fetch.rate_limit.limiter()
+        assert fetch.rate_limit.limiter() is limiter
+        configure("3/h")
+        assert fetch.rate_limit.limiter().terms.rates[0].limit == 3
+
     def test_what_cannot_work_is_said_at_decoration(self):
         with pytest.raises(TaskLockError, match="no rate"):
             rate_limited("api", "often")
@@ -443,10 +482,17 @@ class TestDecorator:
 
 class TestListing:
     def test_limiters_by_their_last_use(self):
-        for name in ("one", "two", "one"):
-            RateLimiter(name, "5/s").try_acquire()
-            time.sleep(0.003)
-        assert get_backend().rates.names() == ["one", "two"]
+        """To the second: not each call is noted in the index."""
+        RateLimiter("one", "5/s").try_acquire()
+        time.sleep(0.003)
+        RateLimiter("two", "5/s").try_acquire()
+        assert get_backend().rates.names() == ["two", "one"]
+
+        def used_again() -> bool:
+            RateLimiter("one", "5/s").try_acquire()
+            return get_backend().rates.names() == ["one", "two"]
+
+        eventually(used_again)
 
 
 class TestSignals:
@@ -485,7 +531,7 @@ class TestSignals:
             nap(seconds + 0.05)
             limiter.reserve(), limiter.reserve()  # nobody finds a place that is free at once
 
-        monkeypatch.setattr("django_tasklock.reservations.time.sleep", oversleep)
+        monkeypatch.setattr("django_tasklock.blocks.time.sleep", oversleep)
         with Received(signals.rate_late) as late:
             place.use()
         assert len(late) >= 3
@@ -501,3 +547,17 @@ class TestSignals:
             place.use()
         assert late[0]["late"] >= 0.05
         assert limiter.usage().used == 1
+
+
+@TWINS
+def test_who_does_not_wait_is_no_line_in_the_log(way, caplog):
+    """``try_acquire`` in a loop would write one each time; who may wait, and cannot, is told as ever."""
+    limiter = RateLimiter("api", "1/h")
+    assert call(way, limiter, "try_acquire")
+    with caplog.at_level(logging.DEBUG, "django_tasklock"), Received(signals.rate_refused) as refused:
+        assert not call(way, limiter, "try_acquire")
+        with pytest.raises(RateLimitExceeded):
+            call(way, limiter, "acquire", 0.5)
+    assert len(refused) == 2
+    told = [record.levelname for record in caplog.records if record.getMessage().startswith("refused")]
+    assert told == ["DEBUG", "INFO"]

@@ -48,9 +48,21 @@ class Twins(Play):
         store, keys = self.rates.store, f"task_lock#rate:%s:{self.terms.name}"
         free = [(int(score), member.decode()) for member, score in store.zrange(keys % "free", 0, -1, withscores=True)]
         assert free == self.state.free
+        line = store.zrange(keys % "line", 0, -1, withscores=True)
+        assert [[int(slot), int(member.split(b":")[0])] for member, slot in line] == self.state.line
+        gone = {member.decode() for member in store.zrange(keys % "gone", 0, -1)}
+        assert {number for number, buried in self.state.gone.items() if buried} == {
+            one for one in gone if "+" not in one
+        }
+        assert set(self.state.gone) == {one.rstrip("+") for one in gone}
         stored = {key.decode(): value for key, value in store.hgetall(keys % "meta").items()}
+        for own in ("exp", "idx", "calm", "buried", "stood", "rough"):
+            stored.pop(own, None)
         if told := stored.pop("terms", b"").decode():
             assert Terms.read(self.terms.name, told).words() == self.terms.words()
+        assert stored.pop("rule", b"").decode() == self.state.rule
+        votes = store.zrange(keys % "votes", 0, -1, withscores=True)
+        assert {vote.decode(): int(at) for vote, at in votes} == self.state.votes
         meta = {key: int(value) for key, value in stored.items()}
         assert {key: self.state.meta.get(key, 0) for key in meta} == meta
         for rate in self.terms.rates:

@@ -11,7 +11,9 @@ import redis
 
 from django_tasklock import RateLimiter
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.base_rates import Booked
 from django_tasklock.backends.redis.rates import body_of
+from django_tasklock.limit_lines import Line, Place
 from django_tasklock.reservations import Reservation
 from tests.support.proxy import Proxy, anything
 from tests.support.rate_callers import at_once, callers, most_within, rank_correlation
@@ -38,14 +40,14 @@ def test_exactly_the_limit_in_each_window_and_one_question_each(crew, name, stor
             worker.start(f"wait({name!r}, ['70/0.1s'], 50, margin=0.3)")
         made = sorted(one for worker in workers for one in worker.done())
     again = [question for *_, questions in made for question in questions]
-    assert trips.number - len(again) == len(made) == 200
+    assert trips.number - len(again) - len(workers) == len(made) == 200  # each process says its terms
     assert all(late > 0.3 or asleep > 1 for late, asleep in again)  # a machine that is busy makes late
     assert most_within(sorted((called, 1) for _, _, called, _ in made), 0.1) <= 70
     turns = [turn for _, turn, _, _ in made]
     if not again:  # to the microsecond: at once, or a window and a margin after the one seventy places before
         expected = [0] * 70
-        for arrived, *_ in made:
-            expected.append(max(arrived, expected[-1], expected[-70] + 400_000))
+        for arrived, *_ in made:  # places are sixteen microseconds apart
+            expected.append(max(arrived - arrived % 16, expected[-1] + 16, expected[-70] + 400_000))
         assert turns == expected[70:]
     assert turns == sorted(turns)
 
@@ -103,6 +105,7 @@ def test_one_round_trip_for_each_verb(known, name):
         return len(sent)
 
     last = None
+    assert trips(limiter.try_acquire) == 2  # the first one of a process says its terms
     assert trips(limiter.try_acquire) == 1
     assert trips(lambda: limiter.acquire(cost=3)) == 1
     assert trips(lambda place=last: place.settle(2)) == 1
@@ -137,8 +140,44 @@ def test_threads_take_the_word_of_the_first_as_well(known, name, monkeypatch):
     assert 1 <= len(sent) <= 10
 
 
+def test_who_wakes_late_takes_the_place_of_the_next_of_its_process():
+    """And keeps its rank; who comes last of them has the one that was missed, and asks for another."""
+    line, now = Line(), 2.2
+    places = [Place(Booked(slot, 0, 1, 0, slot), 0.0, 0.0) for slot in (1, 2, 3, 4)]
+    for place in reversed(places):
+        line.put(place)
+
+    def take() -> int:
+        return line.take(lambda place: now - place.booked.slot, margin=0.5).booked.slot
+
+    assert [take(), take()] == [2, 1]
+    assert take() == 3  # to come: it sleeps until then
+    line.put(places[2])
+    now = 3.1
+    assert take() == 3
+    assert line.reclaim(places[2]) == places[3]  # its own is somebody else's
+    assert line.reclaim(places[2]) is None
+
+
+def test_a_place_that_was_missed_is_exchanged_and_its_caller_goes_with_the_next(name):
+    """One of three sleeps for too long; all go, in the order in which they came."""
+    limiter = RateLimiter(name, "1/0.2s", margin=0.1)
+    limiter.acquire()
+    places = [limiter.reserve() for _ in range(3)]
+    for place in places:
+        place._leave()
+    eventually(lambda: places[0].late > 0.15)
+    for place in places:
+        place._arrive()
+    for thread in at_once(Reservation.use, *((place,) for place in places)):
+        thread.join(60)
+    assert [place.state for place in places] == ["used"] * 3
+    assert limiter.usage().windows[0].ahead == 0
+
+
 def test_a_lost_reply_costs_a_place_and_never_gives_one_too_many(known, name):
     limiter = RateLimiter(name, "5/h")
+    assert limiter.reserve().cancel()  # it has said its terms
     known.lose_reply()
     assert limiter.try_acquire()
     assert limiter.usage().used == 2
@@ -153,8 +192,10 @@ def test_keys_expire(name, store):
     limiter = RateLimiter(name, "2/0.5s")
     for _ in range(5):
         limiter.reserve()
-    keys = list(store.scan_iter(f"*{name}*"))
-    assert len(keys) == 2
+    votes = f"task_lock#rate:votes:{name}"
+    assert 0 < store.pttl(votes) <= 120_000
+    keys = [key for key in store.scan_iter(f"*{name}*") if key.decode() != votes]
+    assert len(keys) == 3  # numbers, bookings, the line
     assert all(1000 < store.pttl(key) < 5000 for key in keys)
     RateLimiter(f"{name}:cold", "2/0.5s", cold_start="wait").reserve()
     assert store.pttl(f"task_lock#rate:meta:{name}:cold") > 86_400_000

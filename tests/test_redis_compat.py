@@ -180,7 +180,9 @@ def test_two_aliases_with_one_url_share_no_connection(
     configure(LOCATION="locks")
     caches["locks"].set("something", "else", 60)
     with TaskLock(name) as lock:
-        ours = get_backend().wire._idle[0][0]._sock.getsockname()
+        connection = get_backend().wire.take()
+        get_backend().wire.keep(connection)
+        ours = connection._sock.getsockname()
         caches["locks"].get("something")
         caches["locks"].close()
         assert "{}:{}".format(*ours) in {found["addr"] for found in database(0).client_list()}

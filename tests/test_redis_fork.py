@@ -28,7 +28,9 @@ name = sys.argv[1]
 def end():
     backend = get_backend()
     backend.get(name)
-    return backend.wire._idle[-1][0]._sock.getsockname()
+    connection = backend.wire.take()
+    backend.wire.keep(connection)
+    return connection._sock.getsockname()
 
 def busy(kind):
     "Verbs whose replies would be wrong if somebody else read them, or theirs were read here."

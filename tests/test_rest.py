@@ -19,7 +19,7 @@ from django_tasklock.rest import views
 from django_tasklock.types import Ask
 from tests.support.guards import GUARD, held, states
 from tests.support.proxy import scripts
-from tests.support.rest import PREFIX, SECRETS, problem, url
+from tests.support.rest import PREFIX, SECRETS, Api, problem, url
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
@@ -500,3 +500,51 @@ def get_lock(client, name):
     response = client.get(url(name))
     assert response.status_code == 200, response.content
     return response.json()
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+class TestBodiesThatCannotBe:
+    @pytest.mark.parametrize("kind", ["application/json", FORM])
+    @pytest.mark.parametrize("end", ["release-lock", "ask-release"])
+    def test_one_that_is_too_long(self, by_key, lock_up, settings, name, kind, end):
+        lock = lock_up(name)
+        settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
+        body = json.dumps({"reason": "x" * 900}) if kind != FORM else "reason=" + "x" * 900
+        assert "reason" not in problem(by_key.post(url(name, end), body + " " * 200, kind), 413, "too_large")
+        assert lock.owned()
+        settings.DATA_UPLOAD_MAX_MEMORY_SIZE = None
+        assert by_key.post(url(name, end), body, kind).status_code == 200
+
+    def test_one_that_is_too_long_for_the_check_of_a_session(self, rest, user, settings, lock_up, name):
+        lock_up(name)
+        settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
+        client = Api(enforce_csrf_checks=True)
+        client.force_login(user("view_lock", "release_lock"))
+        client.cookies["csrftoken"] = "a" * 32  # so that the form is read for the other half
+        problem(client.post(url(name, "release-lock"), "reason=" + "x" * 2000, FORM), 413, "too_large")
+
+    def test_one_with_too_many_fields(self, by_key, lock_up, settings, name):
+        lock = lock_up(name)
+        settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = 5
+        body = "&".join(f"reason={number}" for number in range(10))
+        problem(by_key.post(url(name, "release-lock"), body, FORM), 400, "parse_error")
+        assert lock.owned()
+
+    @pytest.mark.parametrize(
+        ("end", "field", "near"),
+        [
+            ("release-lock", "resaon", "'reason'"),
+            ("release-lock", "rowstate", "'row_state'"),
+            ("ask-release", "row_state", "reason"),
+            ("release-lock", "\x1b[2J", "reason, row_state"),
+        ],
+    )
+    def test_a_field_that_is_none(self, by_key, lock_up, name, end, field, near):
+        lock = lock_up(name)
+        told = problem(by_key.post(url(name, end), {field: "x", "reason": "y"}), 400, "unknown_field")
+        assert near in told
+        assert "\x1b" not in told
+        assert lock.owned()
+        problem(by_key.post(url(name, end), f"{field}=x", FORM), 400, "unknown_field")

@@ -34,7 +34,7 @@ from tests.support.rest import KEY, PREFIX
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
 pytestmark = pytest.mark.django_db
 
-LIMIT_ACT = {"200", "400", "401", "403", "404", "415", "429", "501", "503"}
+LIMIT_ACT = {"200", "400", "401", "403", "404", "413", "415", "429", "501", "503"}
 EXAMPLES = 40  # for each operation, way of breaking it, and caller
 CHECKS = [
     not_a_server_error,
@@ -86,9 +86,9 @@ class TestDocument:
             ("get", PREFIX + "locks"): {"200", "400", "401", "403", "429", "501", "503"},
             ("get", PREFIX + "{name}/lock"): {"200", "304", "400", "401", "403", "404", "429", "503"},
             ("post", PREFIX + "{name}/release-lock"):
-                {"200", "400", "401", "403", "404", "409", "412", "415", "429", "503"},
+                {"200", "400", "401", "403", "404", "409", "412", "413", "415", "429", "503"},
             ("post", PREFIX + "{name}/ask-release"):
-                {"200", "400", "401", "403", "404", "409", "412", "415", "429", "503"},
+                {"200", "400", "401", "403", "404", "409", "412", "413", "415", "429", "503"},
             ("get", PREFIX + "limits"): {"200", "400", "401", "403", "429", "501", "503"},
             ("get", PREFIX + "limits/{name}"): {"200", "400", "401", "403", "404", "429", "501", "503"},
             ("post", PREFIX + "limits/{name}/reset"): LIMIT_ACT,

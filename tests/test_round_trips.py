@@ -11,6 +11,8 @@ import redis
 from django_tasklock import TaskLock, acquire_task_lock, list_all_task_locks, release_task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.heartbeat import Heartbeat
+from django_tasklock.holds import Hold
 from django_tasklock.types import Released, Renewal
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
@@ -89,11 +91,11 @@ def test_renewing_a_hundred(known: Proxy, store: redis.Redis, name: str) -> None
 
 def test_renewing_more_leaves_room_for_others(known: Proxy, name: str) -> None:
     """In parts: Redis serves nobody else while a script runs."""
-    backend = get_backend()
-    batch = [Renewal(f"{name}:{index}", "0" * 32, 1000) for index in range(250)]
-    assert requests(known, lambda: backend.renew(batch)) == [b"EVALSHA"] * 3
-    assert not any(backend.renew(batch))
-    assert requests(known, lambda: backend.renew([])) == []
+    held = [Hold(get_backend(), f"{name}:{index}", 1000, None) for index in range(250)]
+    beat = Heartbeat()
+    assert requests(known, lambda: beat._renew(get_backend(), held)) == [b"EVALSHA"] * 3
+    assert beat._renew(get_backend(), held) == [(hold, hold.lost) for hold in held]
+    assert requests(known, lambda: beat._renew(get_backend(), [])) == []
 
 
 def test_as_the_server_counts(configure: Any, redis_server: RedisServer, name: str) -> None:

@@ -108,10 +108,9 @@ def test_of_two_tasks_the_one_that_the_dead_holder_ran_is_published(celery_site,
 
 def test_uniqueness_of_the_message_that_died_is_no_hindrance(celery_site, only) -> None:
     only("swept_once")
-    row = Video.objects.create()
+    row = Video.objects.create(status="processing", lock_token="t" * 32, lock_epoch=1)
     celery_site.publish("tests.support.celery_site.sweep_tasks.swept_once", video_id=row.pk)
     celery_site.app.control.purge()
-    Video.objects.filter(pk=row.pk).update(status="processing", lock_token="t" * 32, lock_epoch=1)
     report = swept(requeue=True)
     assert report.published == 1
     assert celery_site.waiting() == 1

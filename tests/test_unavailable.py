@@ -22,13 +22,12 @@ from django_tasklock import (
     list_all_task_locks,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.location import TIMEOUT
 from django_tasklock.heartbeat import heartbeat
 from django_tasklock.types import Released
 from tests.support.proxy import Proxy, scripts
 from tests.support.redis_server import RedisServer
-from tests.support.stores import an_ask, eventually, granted
+from tests.support.stores import an_ask, eventually
 from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
@@ -222,20 +221,3 @@ def test_a_server_that_was_away_for_one_request_is_not_noticed(proxy: Proxy, nam
     assert call(way, lock, "acquire") is True
     proxy.cut()
     assert call(way, lock, "release") is Released.RELEASED
-
-
-@TWINS
-def test_a_waiter_whose_store_goes_down_is_told_in_time(
-    proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, way: str
-) -> None:
-    """While it sleeps: it does not sleep on, and it does not ask a dead store twice over."""
-    granted(stranger.acquire(an_ask(name)))
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(call, way, TaskLock(name), "acquire", blocking_timeout=60)
-        eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)
-        started = time.monotonic()
-        proxy.hang()
-        with pytest.raises(BackendUnavailable):
-            taken.result(20)
-        assert time.monotonic() - started < 1.0 + PROMISE + SLACK  # it looks at least once a second
-    proxy.heal()

@@ -20,13 +20,13 @@ from celery.exceptions import Ignore, Reject
 from celery.signals import before_task_publish
 from django.db import transaction
 
-from django_tasklock import TaskLock, TaskLockAcquireError, get_lock_info, list_all_task_locks
+from django_tasklock import TaskLock, get_lock_info, list_all_task_locks
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import MemoryBackend, reset
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.promotion import promote
 from django_tasklock.celery.unique import PROVISIONAL
-from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockError
 from django_tasklock.heartbeat import heartbeat
 from tests.support.celery_site import journal
 from tests.support.celery_site.configuration import ENVIRONMENT
@@ -353,13 +353,13 @@ class TestRuns:
         assert app.run(retries=retries)[0] == ("FAILURE" if retries else "RETRY")
         assert (task.delay().id == first.id) is not bool(retries)
 
-    def test_an_error_before_the_body_is_not_retried(self, app):
-        """``autoretry_for`` is around the body, so this is the end."""
+    def test_an_error_before_the_body_is_retried_like_one_of_the_body(self, app):
         task = app.task(key="a", unique="until_finish", on_conflict="raise", autoretry_for=(Exception,), max_retries=3)
         task.delay()
         with TaskLock("a"):
-            state, error = elsewhere(app.run)
-        assert (state, type(error)) == ("FAILURE", TaskLockAcquireError)
+            assert elsewhere(app.run)[0] == "RETRY"
+        assert len(unique_locks()) == 1
+        assert app.run()[0] == "SUCCESS"
         assert unique_locks() == []
 
     def test_a_retry_of_one_sent_by_name_is_always_sent(self, app):
@@ -434,6 +434,84 @@ class TestRuns:
         assert task.delay().id != task.delay().id
         assert len(app.calls) == 2
         assert get_backend().records() == []
+
+
+class TestOnDuplicate:
+    def test_raise(self, app):
+        """F45: a publisher can be told; celery-once and celery-singleton do."""
+        task = app.task(key="a", unique="until_start", on_duplicate="raise")
+        first = task.delay()
+        with pytest.raises(AlreadyPublished, match="nothing is published") as told:
+            task.delay()
+        assert (told.value.task_id, told.value.name) == (first.id, f"unique:{task.name}:a")
+        assert task.once(on_duplicate="return").delay().id == first.id
+        assert len(app.all()) == 1
+
+    def test_of_one_call(self, app):
+        task = app.task(key="a", unique="until_start")
+        task.delay()
+        with pytest.raises(AlreadyPublished):
+            task.once(on_duplicate="raise").delay()
+
+    def test_another_word(self, app):
+        with pytest.raises(TaskLockError, match="on_duplicate must be 'return' or 'raise'"):
+            app.task(key="a", unique="until_start", on_duplicate="ignore")
+
+    @pytest.mark.parametrize("word", ["link", "link_error"])
+    def test_callbacks_that_are_not_called(self, app, caplog, word):
+        task = app.task(key="a", unique="until_start")
+        first = task.delay()
+        assert task.apply_async(**{word: task.s()}).id == first.id
+        [said] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert word in said
+        assert first.id in said
+
+
+class TestOtherKeys:
+    """F45: publisher and worker with different ``SECRET_KEY``s, while one is rotated or for good."""
+
+    @pytest.fixture(autouse=True)
+    def another(self, settings):
+        self.rotate = lambda: setattr(settings, "SECRET_KEY", "another" * 9)
+
+    @BOTH
+    def test_it_is_freed(self, app, until):
+        task = app.task(key="a", unique=until)
+        task.delay()
+        self.rotate()
+        assert app.run() == ("SUCCESS", "ran")
+        assert unique_locks() == []
+
+    def test_while_it_runs_it_is_renewed(self, app):
+        task = app.task(lambda: unique_locks()[0].ttl, key="a", unique="until_finish", lease=5)
+        task.delay()
+        self.rotate()
+        state, ttl = app.run()
+        assert (state, ttl <= 5) == ("SUCCESS", True)
+
+    def test_kept_for_a_retry(self, app):
+        def body(self):
+            if not self.request.retries:
+                raise self.retry(countdown=0)
+            return "done"
+
+        task = app.task(body, bind=True, key="a", unique="until_finish", retry_keeps_lock=True)
+        first = task.delay()
+        assert app.run()[0] == "RETRY"
+        assert task.delay().id == first.id
+        self.rotate()
+        assert app.run() == ("SUCCESS", "done")
+        assert get_backend().records() == []
+
+    def test_nobody_elses_is_touched(self, app):
+        task = app.task(key="a", unique="until_finish")
+        task.delay()
+        message = app.take()
+        app.run(message)
+        second = task.delay()
+        self.rotate()
+        app.run(message)
+        assert task.delay().id == second.id
 
 
 class TestCanvas:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +19,12 @@ import redis
 
 from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, task_lock
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.layout import CLAIM
 from django_tasklock.backends.redis.waiter import AsyncWaiter, RedisWaiter
-from django_tasklock.types import Released
-from tests.support.stores import an_ask, eventually
-from tests.support.twins import TWINS, call, token_in
+from django_tasklock.types import Busy, Released
+from tests.support.stores import an_ask, eventually, granted
+from tests.support.twins import TWINS, call, listening, token_in
 from tests.support.workers import Crew, Trips, Worker
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
@@ -64,9 +66,9 @@ def left(store: Store, name: str) -> float:
 
 def waits(worker: Worker, store: Store, name: str, way: str = "sync", options: str = "") -> Worker:
     """``worker`` is in the queue of the lock, behind whoever is there."""
-    before = queue(store, name)
+    before = listening(store, name)
     worker.start(WAIT[way].format(name=name, options=options))
-    eventually(lambda: queue(store, name) == before + 1)
+    eventually(lambda: listening(store, name) == before + 1)
     return worker
 
 
@@ -211,7 +213,7 @@ def test_who_gives_up_just_as_it_is_its_turn_passes_the_lock_on(
 def test_who_is_cancelled_leaves_the_queue(store: Store, name: str, held: TaskLock) -> None:
     async def cancelled() -> None:
         waiter = asyncio.create_task(TaskLock(name).aacquire(blocking=True))
-        await asyncio.to_thread(eventually, lambda: queue(store, name) == 1)
+        await asyncio.to_thread(eventually, lambda: listening(store, name) == 1)
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiter
@@ -230,7 +232,7 @@ def test_who_is_cancelled_with_the_lock_in_the_mail_passes_it_on(
 
     async def cancelled() -> None:
         waiter = asyncio.create_task(TaskLock(name).aacquire(blocking=True))
-        await asyncio.to_thread(eventually, lambda: queue(store, name) == 1)
+        await asyncio.to_thread(eventually, lambda: listening(store, name) == 1)
         waits(second, store, name)  # all this blocks the loop, on purpose
         held_elsewhere = token_in(store, name)
         get_backend().release(name, str(held_elsewhere))
@@ -264,7 +266,7 @@ def test_who_is_interrupted_leaves_the_queue(crew: Crew, store: Store, name: str
     """An exception out of a signal handler, as Celery's soft time limit is one."""
     worker = crew.hire()
     worker.start(INTERRUPTED.format(name=name))
-    eventually(lambda: queue(store, name) == 1)
+    eventually(lambda: listening(store, name) == 1)
     os.kill(worker.pid, signal.SIGUSR1)
     assert worker.done() is False
     assert queue(store, name) == 0
@@ -277,7 +279,7 @@ def test_who_is_interrupted_with_the_lock_in_the_mail_passes_it_on(
 ) -> None:
     first, second = crew.hire_many(2)
     first.start(INTERRUPTED.format(name=name))
-    eventually(lambda: queue(store, name) == 1)
+    eventually(lambda: listening(store, name) == 1)
     waits(second, store, name)
     first.stop()
     held.release()
@@ -317,7 +319,7 @@ def test_a_flush_while_waiting(crew: Crew, store: Store, name: str, held: TaskLo
     assert time.monotonic() < flushed + 1.0 + SOON
     winner.hears()
     [loser] = [worker for worker in workers if worker is not winner]
-    eventually(lambda: queue(store, name) == 1)  # it has looked, and waits again
+    eventually(lambda: listening(store, name) == 1)  # it has looked, and waits again
     assert loser.busy()
     finishes(winner)
     loser.hears()
@@ -413,7 +415,7 @@ def test_a_decorated_function_waits_where_it_is_told_to(crew: Crew, store: Store
     in_a_thread(impatient)
     with ThreadPoolExecutor(1) as pool:
         call_of_it = pool.submit(work)
-        eventually(lambda: queue(store, name) == 1)
+        eventually(lambda: listening(store, name) == 1)
         assert not call_of_it.done()
         held.release()
         assert call_of_it.result(10) == "done"
@@ -425,7 +427,7 @@ def test_a_stranger_without_expiry_is_waited_for(store: Store, name: str) -> Non
     lock = TaskLock(name)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lock.acquire, blocking_timeout=20)
-        eventually(lambda: queue(store, name) == 1)
+        eventually(lambda: listening(store, name) == 1)
         store.delete(f"task_lock:{name}")
         assert waiting.result(10) is True
     assert lock.release() is Released.RELEASED
@@ -455,6 +457,170 @@ def test_a_waiter_of_the_store_says_when_it_was_handed_a_short_claim(store: Stor
     assert (record.token, record.fence) == (mine.token, handed.fence)
     assert record.ttl is not None
     assert record.ttl <= CLAIM
+
+
+@pytest.mark.parametrize("kind", ["locks", "permits"])
+@pytest.mark.parametrize("how", ["a release", "a look"])
+def test_a_place_that_cannot_be_read_is_dropped(store: Store, name: str, kind: str, how: str) -> None:
+    """Put there by hand, or by a version to come: it holds up nobody, and a release is a release."""
+    backend = get_backend() if kind == "locks" else get_backend().permits
+    line = f"task_lock#{'queue' if kind == 'locks' else 'permits-queue'}:{name}"
+    holder, mine = an_ask(name), an_ask(name)
+    granted(backend.acquire(holder))
+    store.zadd(line, {"rubbish": 1, "a b c": 2, "": 3})
+    with backend.waiter(mine) as waiter:
+        assert isinstance(waiter.acquire(), Busy)
+        if how == "a release":
+            assert backend.release(name, holder.token) is Released.RELEASED
+            assert granted(waiter.wait(10)).ttl == CLAIM  # type: ignore[arg-type]
+        else:
+            store.delete(f"task_lock:{name}", f"task_lock#permits:{name}")
+            granted(waiter.acquire())
+    assert not store.exists(line)
+    assert backend.release(name, mine.token) is Released.RELEASED
+
+
+def line(store: Store, name: str) -> list[str]:
+    """The tokens of those who wait, the first first."""
+    return [entry.split()[0].decode() for entry in store.zrange(f"task_lock#queue:{name}", 0, -1)]
+
+
+@pytest.mark.parametrize("kind", ["locks", "permits"])
+def test_a_process_that_waits_for_the_first_time_has_its_place_before_it_listens(
+    store: Store, stranger: RedisBackend, another: Any, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forced: while it connects, somebody else comes to wait, and the lock is released."""
+    fresh: Any = another()
+    first, others = (fresh, stranger) if kind == "locks" else (fresh.permits, stranger.permits)
+    holder, mine, later = an_ask(name), an_ask(name), an_ask(name)
+    granted(others.acquire(holder))
+    with others.waiter(later) as behind, first.waiter(mine) as ahead:
+        listen = fresh.subscribers.new
+
+        def connect(channel: str = "") -> Any:
+            assert isinstance(behind.acquire(), Busy)
+            assert others.release(name, holder.token) is Released.RELEASED
+            return listen(channel)
+
+        monkeypatch.setattr(fresh.subscribers, "new", connect)
+        granted(ahead.acquire())
+        assert others.release(name, mine.token) is Released.RELEASED
+        granted(behind.wait(10))  # type: ignore[arg-type]
+
+
+def test_a_coroutine_has_its_place_before_it_listens(
+    store: Store, stranger: RedisBackend, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: Any = get_backend()
+    holder, mine, later = an_ask(name), an_ask(name), an_ask(name)
+    granted(stranger.acquire(holder))
+
+    async def wait() -> None:
+        listen = backend.aio.subscribe
+
+        async def connect(channel: str) -> Any:
+            assert isinstance(behind.acquire(), Busy)
+            assert stranger.release(name, holder.token) is Released.RELEASED
+            return await listen(channel)
+
+        monkeypatch.setattr(backend.aio, "subscribe", connect)
+        waiter = backend.waiter(mine)
+        granted(await waiter.aacquire())
+        await waiter.aleave()
+
+    with stranger.waiter(later) as behind:
+        asyncio.run(wait())
+        assert line(store, name) == [later.token]
+
+
+@pytest.mark.parametrize("how", ["its connection is gone", "it has not looked for long"])
+def test_a_waiter_that_was_thought_dead_keeps_its_place(
+    store: Store, stranger: RedisBackend, another: Any, name: str, how: str
+) -> None:
+    """It is passed over, and is the first again as soon as it looks."""
+    holder, first, second, third = (an_ask(name) for _ in range(4))
+    granted(stranger.acquire(holder))
+    mine = another()
+    with mine.waiter(first) as waiter, stranger.waiter(second) as next_one, stranger.waiter(third) as last:
+        for one in (waiter, next_one, last):
+            assert isinstance(one.acquire(), Busy)
+        if how == "its connection is gone":
+            waiter._subscriber.connection._sock.shutdown(socket.SHUT_RDWR)
+            eventually(lambda: not dict(store.pubsub_numsub(waiter._channel))[waiter._channel.encode()])
+        else:
+            late = int(store.hget(f"task_lock#seen:{name}", first.token) or 0) - CLAIM
+            store.hset(f"task_lock#seen:{name}", first.token, late)
+        assert stranger.release(name, holder.token) is Released.RELEASED
+        granted(next_one.wait(10))  # type: ignore[arg-type]
+        assert line(store, name) == [third.token]
+        assert waiter.wait(0.01) is None
+        assert isinstance(waiter.acquire(), Busy)
+        assert line(store, name) == [first.token, third.token]
+        assert stranger.release(name, second.token) is Released.RELEASED
+        assert token_in(store, name) == first.token
+
+
+def test_who_waits_for_permits_and_has_not_looked_for_long_is_passed_over(store: Store, name: str) -> None:
+    permits = get_backend().permits
+    holder, first, second = (an_ask(name) for _ in range(3))
+    granted(permits.acquire(holder))
+    with permits.waiter(first) as waiter, permits.waiter(second) as next_one:
+        assert isinstance(waiter.acquire(), Busy)
+        assert isinstance(next_one.acquire(), Busy)
+        seen = f"task_lock#permits-seen:{name}"
+        store.hset(seen, first.token, int(store.hget(seen, first.token) or 0) - CLAIM)
+        permits.release(name, holder.token)
+        granted(next_one.wait(10))  # type: ignore[arg-type]
+        assert isinstance(waiter.acquire(), Busy)
+        permits.release(name, second.token)
+        granted(waiter.wait(10))  # type: ignore[arg-type]
+    assert not store.exists(seen)
+
+
+@pytest.mark.slow
+def test_a_stopped_process_holds_the_others_back_for_a_claim_however_many_of_it_wait(
+    crew: Crew, store: Store, name: str, held: TaskLock
+) -> None:
+    """They are still connected. One of them is handed the lock; once that claim is over none is."""
+    stopped, other = crew.hire_many(2)
+    stopped.start(f"""
+        from concurrent.futures import ThreadPoolExecutor
+        def wait(number):
+            with TaskLock({name!r}, blocking=True):
+                return number
+        with ThreadPoolExecutor(8) as pool:
+            done = sorted(pool.map(wait, range(8)))
+        done
+    """)
+    eventually(lambda: listening(store, name) == 8)
+    waits(other, store, name)
+    stopped.stop()
+    released = time.monotonic()
+    held.release()
+    other.hears()
+    assert time.monotonic() < released + CLAIM / 1000 + SOON
+    stopped.go_on()
+    eventually(lambda: queue(store, name) == 8)  # none of them has lost its place for good
+    finishes(other)
+    assert stopped.done() == list(range(8))
+
+
+def test_who_is_cancelled_at_any_moment_is_cancelled(store: Store, name: str, held: TaskLock) -> None:
+    """Also as a request is being sent: redis-py swallows that on Python 3.11."""
+
+    async def cancel(steps: int) -> None:
+        waiter = asyncio.create_task(TaskLock(name).aacquire(blocking=True))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        waiter.cancel()
+        await asyncio.wait([waiter], timeout=10)
+        assert waiter.cancelled()
+
+    async def all_of_them() -> None:
+        for steps in range(40):
+            await cancel(steps)
+
+    asyncio.run(all_of_them())
 
 
 def in_a_thread(work: Any) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
@@ -20,19 +21,20 @@ from django_tasklock.operations.views import Result
 if TYPE_CHECKING:
     from django_tasklock.admin.locks import LockAdmin
 
+T = TypeVar("T")
+
 __all__ = ["ask", "release", "release_selected"]
 
 
 def release(admin: LockAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """GET confirms. POST releases the hold with the fingerprint that was confirmed, and no other."""
-    detail = find(name)
-    lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
+    form: ReleaseForm | None = None
     if request.method == "POST":
-        form = ReleaseForm(request.POST, detail=detail)
+        form = ReleaseForm(request.POST, row=_known(operations.find_row, name))
         if form.is_valid():
             try:
                 result = operations.release_lock(
-                    detail.name,
+                    name,
                     by=admin.actor(request),
                     reason=form.cleaned_data["reason"],
                     fingerprint=form.cleaned_data["fingerprint"],
@@ -42,10 +44,11 @@ def release(admin: LockAdmin, request: HttpRequest, name: str) -> HttpResponse:
                 raise
             except TaskLockError as error:  # the state that was chosen is no state of this row any more
                 messages.error(request, _not_done(error))
-                return HttpResponseRedirect(admin.address("change", detail.name))
+                return HttpResponseRedirect(admin.address("change", name))
             return _done(admin, request, result)
-    else:
-        form = ReleaseForm(detail=detail, initial={"fingerprint": lock.fingerprint if lock else ""})
+    detail = find(name)
+    lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
+    form = form or ReleaseForm(row=detail.row, initial={"fingerprint": lock.fingerprint if lock else ""})
     return admin.page(
         request,
         "release",
@@ -60,26 +63,27 @@ def release(admin: LockAdmin, request: HttpRequest, name: str) -> HttpResponse:
 
 def ask(admin: LockAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """GET confirms. POST notes on the lock that its holder should give it back."""
-    detail = find(name)
-    lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
+    form: AskForm | None = None
     if request.method == "POST":
         form = AskForm(request.POST)
+        _known(operations.find_lock, name)
         if form.is_valid():
             try:
                 result = operations.ask_to_release(
-                    detail.name,
+                    name,
                     by=admin.actor(request),
                     reason=form.cleaned_data["reason"],
                     fingerprint=form.cleaned_data["fingerprint"],
                 )
             except BackendUnavailable:
                 raise
-            except TaskLockError as error:  # a value that was put there by hand has no holder
+            except TaskLockError as error:  # put there by hand, or its process has ended: there is no holder
                 messages.error(request, _not_done(error))
-                return HttpResponseRedirect(admin.address("change", detail.name))
+                return HttpResponseRedirect(admin.address("change", name))
             return _done(admin, request, result)
-    else:
-        form = AskForm(initial={"fingerprint": lock.fingerprint if lock else ""})
+    detail = find(name)
+    lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
+    form = form or AskForm(initial={"fingerprint": lock.fingerprint if lock else ""})
     return admin.page(
         request,
         "ask",
@@ -120,6 +124,16 @@ def release_selected(admin: LockAdmin, request: HttpRequest) -> HttpResponse:
     )
 
 
+def _known(look: Callable[[str], T], name: str) -> T:
+    """What ``look`` finds; 404 for what cannot be a name."""
+    try:
+        return look(name)
+    except BackendUnavailable:
+        raise
+    except TaskLockError as error:
+        raise Http404(str(error)) from error
+
+
 def _done(admin: LockAdmin, request: HttpRequest, result: Result) -> HttpResponse:
     level, text = sentence(result)
     messages.add_message(request, level, text)
@@ -145,7 +159,7 @@ def _still(admin: LockAdmin, request: HttpRequest, picks: dict[str, str]) -> tup
     rows, changed = [], []
     for name, fingerprint in picks.items():
         try:
-            view = operations.get_lock(name).lock
+            view = operations.find_lock(name)
         except BackendUnavailable:
             raise
         except TaskLockError:

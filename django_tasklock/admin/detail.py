@@ -103,6 +103,9 @@ def _word(code: str) -> str:
         "running": _("running"),
         "superseded": _("superseded"),
         "ended": _("over"),
+        "dead": _("dead"),
+        "requeue": _("let a parked message wait again"),
+        "discard": _("discarded a parked message"),
     }
     return words.get(code, code)
 
@@ -139,7 +142,10 @@ def _pairs(detail: LockDetail) -> list[Pair]:
     if row is None or not row.exists:
         return []
     info = None if detail.lock is None else detail.lock.info
-    pairs = [Pair(_("State (%(field)s)") % {"field": row.field}, str(row.state), _("held") if info else _("free"))]
+    pairs = []
+    if row.field:  # else no guard is known here
+        label = _("State (%(field)s)") % {"field": row.field}
+        pairs.append(Pair(label, str(row.state), _("held") if info else _("free")))
     if row.fenced:
         lock_token = (info.fingerprint or _("not ours")) if info else _("free")
         pairs.append(Pair(_("Fingerprint of the token"), row.fingerprint or _("not claimed"), lock_token, code=True))

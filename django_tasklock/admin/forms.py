@@ -9,7 +9,7 @@ from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist
 from django.utils.translation import gettext, gettext_lazy as _
 
-from django_tasklock.operations.views import LockDetail, RowSide
+from django_tasklock.operations.views import RowSide
 
 __all__ = ["AskForm", "LimitReasonForm", "MemberForm", "ReleaseForm", "SelectedForm", "ShareForm"]
 
@@ -36,10 +36,9 @@ class ReleaseForm(AskForm):
 
     reason = _reason(required=True, help_text=_KEPT)
 
-    def __init__(self, *args: Any, detail: LockDetail, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, row: RowSide | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._states: dict[str, Any] = {}
-        row = detail.row
         if row is None or not row.exists or not row.states:
             return
         self._states = {str(state): state for state in row.states}

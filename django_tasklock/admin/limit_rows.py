@@ -46,7 +46,9 @@ class LimitRow:
     label: SafeString
     url: str
     state: LimitState
+    look: str
     symbol: str
+    word: str
     rates: str
     algorithm: str
     windows: tuple[Window, ...]
@@ -96,7 +98,9 @@ def limit_row(view: LimitView, address_of: Callable[[str], str]) -> LimitRow:
         label=soft(shown),
         url=address_of(view.name),
         state=view.state,
+        look=view.state.value,
         symbol=SYMBOLS[view.state],
+        word=str(view.state.label),
         rates=", ".join(view.rates) or NONE,
         algorithm=view.algorithm,
         windows=() if usage is None else tuple(map(_window, usage.windows)),
@@ -185,6 +189,12 @@ def _until(usage: RateUsage) -> str:
     return str(date_format(moment, MOMENT))
 
 
+def _member_left(info: LockInfo) -> str:
+    if info.without_timeout:
+        return _("until it is released")
+    return span(info.time_left) if info.time_left > 0 else _("past its timeout")
+
+
 def _member(info: LockInfo) -> Member:
     left, whole = int(info.time_left), int(info.held_for + info.time_left)
     return Member(
@@ -192,7 +202,7 @@ def _member(info: LockInfo) -> Member:
         where=where(info.holder, info.task, info.task_id),
         since=date_format(localtime(info.acquired_at), MOMENT),
         held_for=span(info.held_for),
-        left=span(info.time_left) if left > 0 else _("past its timeout"),
-        bar=Bar(str(left), str(whole), str(whole // 10)) if left > 0 else None,
+        left=_member_left(info),
+        bar=Bar(str(left), str(whole), str(whole // 10)) if left > 0 and not info.without_timeout else None,
         lease=_("lease: %(span)s") % {"span": span(info.ttl or 0)},
     )

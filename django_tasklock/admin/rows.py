@@ -23,6 +23,7 @@ SYMBOLS = {
     LockState.ORPHANED: "○",
 }
 """Beside the word, never in place of it."""
+DEAD = "✕"
 
 
 _JOINTS = re.compile(r"([._:/@-])(?=[^._:/@-])")
@@ -49,7 +50,11 @@ class Row:
 
     name: str
     state: LockState
+    look: str
+    """How the state is drawn: its word, or ``dead``."""
     symbol: str
+    word: str
+    dead: bool
     holder: str
     where: str
     """The holder without its task, for where that is said beside it."""
@@ -74,7 +79,10 @@ def lock_row(view: LockView, address_of: Callable[[RowRef], str]) -> Row:
     return Row(
         name=info.name,
         state=view.state,
-        symbol=SYMBOLS[view.state],
+        look="dead" if view.dead else view.state.value,
+        symbol=DEAD if view.dead else SYMBOLS[view.state],
+        word=_("holder has ended") if view.dead else str(view.state.label),
+        dead=view.dead,
         holder=info.holder,
         where=where(info.holder, info.task, info.task_id),
         task=info.task,
@@ -103,17 +111,21 @@ def where(holder: str, task: str, task_id: str) -> str:
 
 def _bar(view: LockView) -> Bar | None:
     left, whole = int(view.info.time_left), int(view.info.held_for + view.info.time_left)
-    if view.state is LockState.ORPHANED or left <= 0 or whole <= 0:
-        return None
+    if view.state in (LockState.ORPHANED, LockState.UNENDING) or view.dead or left <= 0 or view.info.without_timeout:
+        return None  # nothing runs down, or not that
     return Bar(str(left), str(whole), str(whole // 10))
 
 
 def _left(view: LockView) -> str:
     if view.state is LockState.ORPHANED:
         return _("ended %(span)s ago") % {"span": span(view.lapsed_for or 0)}
-    if view.info.time_left > 0:
-        return span(view.info.time_left)
-    return _("no limit") if view.info.ttl is None else _("past its timeout")
+    if view.info.ttl is None:
+        return _("no limit")
+    if view.dead:
+        return span(view.info.ttl)  # nobody renews it up to its timeout
+    if view.info.without_timeout:
+        return _("until it is released")
+    return span(view.info.time_left) if view.info.time_left > 0 else _("past its timeout")
 
 
 def _lease(view: LockView) -> str:
@@ -135,7 +147,7 @@ def _behind(waiting: int, parked: int) -> str:
 
 def _notes(view: LockView) -> list[Any]:
     notes = []
-    if view.alive is False and view.state is not LockState.ORPHANED:
+    if view.dead:
         notes.append(_("its process has ended"))
     if view.asked_for is not None:
         notes.append(_("asked to give it back %(span)s ago") % {"span": span(view.asked_for)})

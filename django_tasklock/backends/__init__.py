@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import threading
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -13,6 +13,7 @@ from django.utils.module_loading import import_string
 
 from django_tasklock.backends.base import Backend
 from django_tasklock.conf import Settings, get_settings
+from django_tasklock.texts import without_password
 
 __all__ = ["Backend", "get_backend", "reset", "resolve"]
 
@@ -21,22 +22,29 @@ DATABASE = "django_tasklock.backends.database.DatabaseBackend"
 URL_SCHEMES = ("redis://", "rediss://", "unix://")
 
 _backend: Backend | None = None
+_making = threading.RLock()  # re-entrant: a signal handler may take a lock, too
 
 
 def get_backend() -> Backend:
     """The process's backend, made on first use. ``ImproperlyConfigured`` says which setting is wrong."""
     global _backend
-    if _backend is None:
-        settings = get_settings()
-        path = resolve(settings)
-        try:
-            kind: Any = import_string(path)
-        except ImportError as error:
-            raise ImproperlyConfigured(f"TASKLOCK['BACKEND'] {path!r} cannot be imported: {error}") from error
-        if not (isinstance(kind, type) and issubclass(kind, Backend)):
-            raise ImproperlyConfigured(f"TASKLOCK['BACKEND'] {path!r} is not a Backend class")
-        _backend = kind(settings)  # type: ignore[call-arg]
-    return _backend
+    found = _backend
+    if found is None:
+        with _making:  # one, or the connections of the others would be nobody's
+            found = _backend = _backend or _make()
+    return found
+
+
+def _make() -> Backend:
+    settings = get_settings()
+    path = resolve(settings)
+    try:
+        kind: Any = import_string(path)
+    except ImportError as error:
+        raise ImproperlyConfigured(f"TASKLOCK['BACKEND'] {path!r} cannot be imported: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Backend)):
+        raise ImproperlyConfigured(f"TASKLOCK['BACKEND'] {path!r} is not a Backend class")
+    return kind(settings)  # type: ignore[call-arg]
 
 
 def resolve(settings: Settings) -> str:
@@ -48,7 +56,7 @@ def resolve(settings: Settings) -> str:
     caches = getattr(django_settings, "CACHES", {})
     if settings.LOCATION not in caches:
         known = ", ".join(sorted(map(repr, caches))) or "none"
-        shown = re.sub(r"//.*@", "//...@", settings.LOCATION)  # a URL with a slip in its scheme has a password
+        shown = without_password(settings.LOCATION)  # a URL with a slip in its scheme has one
         raise ImproperlyConfigured(
             f"TASKLOCK['LOCATION'] {shown!r} is neither a CACHES alias (known: {known}) nor a redis:// URL"
         )
@@ -70,7 +78,8 @@ def _forget(*, setting: str, **kwargs: object) -> None:
 
 
 def _after_fork() -> None:
-    global _backend
+    global _backend, _making
+    _making = threading.RLock()  # a thread that is not here may have it
     _backend = None  # not closed: the connections belong to the parent
 
 

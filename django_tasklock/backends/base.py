@@ -137,8 +137,12 @@ class Backend(Leases):
         """Whether no greater ticket has been shown for ``name``. True where that is not known."""
         return True
 
-    def flag(self, name: str) -> None:
-        """Note that something waits for ``name`` elsewhere: who releases it is to look there."""
+    def flag(self, name: str) -> bool:
+        """Note that something waits for ``name`` elsewhere: who releases it is to look there.
+
+        Whether it is certain that somebody holds it, and will see that.
+        """
+        return False
 
     def flagged(self, name: str) -> bool:
         """Whether there was such a note, which is gone then. True where none are kept: looking never harms."""

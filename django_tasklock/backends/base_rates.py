@@ -3,7 +3,8 @@
 A limiter has a clock of its own: the store's, less the time it was stopped by ``penalize``.
 Places (``slot``) are times on it. Every verb is one round trip where the store can do it in
 one, reads the store's clock and never the caller's, and raises ``BackendUnavailable`` when
-the store could not be asked, and nothing else. What gives a place back is never sent twice:
+the store could not be asked; what books raises ``TermsDiffer`` where the store has other
+terms in force; and nothing else. What gives a place back is never sent twice:
 it could hand out somebody else's place.
 """
 
@@ -17,7 +18,15 @@ from asgiref.sync import sync_to_async
 
 from django_tasklock.rates import Pushback, Terms
 
-__all__ = ["Booked", "Penalty", "RateStore", "Refused", "Use", "Used"]
+__all__ = ["Booked", "Penalty", "RateStore", "Refused", "TermsDiffer", "Use", "Used"]
+
+
+class TermsDiffer(Exception):
+    """Nothing was booked: other terms are in force. ``rule``: those, as ``Terms.rule()`` has them."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(rule)
+        self.rule = rule
 
 
 class Booked(NamedTuple):
@@ -34,6 +43,8 @@ class Booked(NamedTuple):
     """The store's clock had been set back by more than the horizon; all bookings were dropped."""
     leeway: int = 0
     """How much later than the margin allows it may be used: it was booked for its end."""
+    asks: bool = False
+    """It stands in line: whoever has it asks again before going, and may get the one before it or behind it."""
 
 
 class Refused(NamedTuple):
@@ -80,10 +91,13 @@ class RateStore(ABC):
     """Rate limits of one store."""
 
     @abstractmethod
-    def reserve(self, terms: Terms, cost: int, longest: int, spaced: bool = False) -> Booked | Refused:
+    def reserve(
+        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+    ) -> Booked | Refused:
         """Book the first place for ``cost`` units, at most ``longest`` from now. Never waits.
 
         ``spaced``: who has to wait is spread evenly over the window, in place of all at its beginning.
+        ``asks``: whoever has it will ask again before going, if that is later than in a second.
         """
 
     @abstractmethod
@@ -94,6 +108,12 @@ class RateStore(ABC):
 
         ``leeway``: that one may be used so much later, and those behind it wait as much longer.
         """
+
+    @abstractmethod
+    def exchange(
+        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+    ) -> list[Booked | Refused]:
+        """``resume`` of some places that were missed, at once. Fewer answers: the others are to be resumed."""
 
     @abstractmethod
     def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
@@ -127,22 +147,44 @@ class RateStore(ABC):
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         """The terms that whoever used these limiters last had; those of which nothing is stored are left out."""
 
+    @abstractmethod
+    def agree(self, terms: Terms, process: str) -> str:
+        """Say that this process has these terms; those in force, as ``Terms.rule()``.
+
+        In force stays what is, until more processes have said within the last minute that they have these terms than
+        have said so of those in force. Then what is booked for later than in a second is dropped, as by ``reset``.
+        """
+
+    def in_force(self, terms: Terms) -> Terms:
+        """The terms by which whoever has these is served."""
+        return terms
+
+    async def aagree(self, terms: Terms, process: str) -> str:
+        """``agree`` for coroutines."""
+        return await sync_to_async(self.agree)(terms, process)
+
     def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
         """``reserve`` so often, spaced, up to the first that is refused."""
         answers: list[Booked | Refused] = []
         while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
-            answers.append(self.reserve(terms, cost, longest, spaced=True))
+            answers.append(self.reserve(terms, cost, longest, spaced=True, asks=True))
         return answers
 
-    async def areserve(self, terms: Terms, cost: int, longest: int) -> Booked | Refused:
+    async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
         """``reserve`` for coroutines. A cancelled one gives back what it is granted."""
-        return await sync_to_async(self.reserve)(terms, cost, longest)
+        return await sync_to_async(self.reserve)(terms, cost, longest, asks=asks)
 
     async def aresume(
         self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
         """``resume`` for coroutines."""
         return await sync_to_async(self.resume)(terms, cost, slot, epoch, longest, leeway=leeway)
+
+    async def aexchange(
+        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+    ) -> list[Booked | Refused]:
+        """``exchange`` for coroutines."""
+        return await sync_to_async(self.exchange)(terms, cost, slots, epoch, longest, leeway)
 
     async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
         """``cancel`` for coroutines."""

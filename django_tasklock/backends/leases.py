@@ -44,7 +44,10 @@ class Leases(ABC):
 
     @abstractmethod
     def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
-        """Renew many leases at once, in the order given. Never re-creates a lock that is lost."""
+        """Renew some leases at once, a hundred at the most, in the order given. Never re-creates a lock that is lost.
+
+        A lock that is something else's now is lost, and costs the others nothing.
+        """
 
     @abstractmethod
     def mine(self, name: str, token: str) -> Record | None:

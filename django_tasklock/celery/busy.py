@@ -10,9 +10,12 @@ import random
 import time
 from typing import Any, NoReturn
 
-from celery.exceptions import Ignore, Reject, Retry
+from celery import states
+from celery.app.task import Task
+from celery.exceptions import Ignore, Retry
 
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.envelope import send
 from django_tasklock.celery.message import Message, visibility_timeout
 from django_tasklock.celery.tickets import forgo
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
@@ -22,7 +25,8 @@ __all__ = ["Aside", "Rejected", "draw", "leave_line", "pause", "postpone", "reje
 
 logger = logging.getLogger("django_tasklock")
 
-SHORTEST = 1.0  # seconds
+SHORTEST = 1.0  # seconds to the first try again
+LONGEST = 60.0  # the most: how long the lock is free before somebody looks, if only this message wants it
 UNSEEN = 5.0  # seconds to come back after, where the holder could not be read
 
 
@@ -30,13 +34,22 @@ class Aside(Ignore):
     """The message was parked: its state stays ``PARKED`` until it is promoted."""
 
 
-class Rejected(Reject, Ignore):
-    """A ``Reject`` that ``autoretry_for=(Exception,)`` does not take for a failure."""
+class Rejected(Ignore):
+    """The message is over, unrun; the broker is told that it was rejected (``request.Request``).
+
+    Not Celery's ``Reject``: that leaves its caller waiting for ever, or since Celery 5.7 is a failure with all that
+    belongs to one.
+    """
 
 
-def reject(error: TaskLockAcquireError) -> NoReturn:
-    """End the message without a result, without bringing it back."""
-    raise Rejected(str(error), requeue=False)
+def reject(error: TaskLockAcquireError, message: Message) -> NoReturn:
+    """End the message unrun: its state is ``REVOKED``, and ``get()`` raises ``error``."""
+    if message.wants_result:
+        try:
+            message.task.backend.store_result(message.id, error, states.REVOKED, request=message.request)
+        except Exception as trouble:  # who waits for the result is not told; the message is over all the same
+            logger.warning("%s[%s]: that it was rejected was not stored: %r", message.task.name, message.id, trouble)
+    raise Rejected(str(error))
 
 
 def postpone(message: Message, lock: Acquirable, seconds: float | None = None, **header: Any) -> NoReturn:
@@ -44,21 +57,25 @@ def postpone(message: Message, lock: Acquirable, seconds: float | None = None, *
     seconds = pause(message, lock) if seconds is None else min(seconds, visibility_timeout(message.task.app) / 2)
     forgo(message.task, message.request)
     header |= {"waits": message.header.get("waits", 0) + 1, "put_back": None}
-    message.again(countdown=seconds, **header).apply_async()
+    send(message.again(countdown=seconds, **header), message.task)
     raise Retry(f"{lock.noun} {lock.name!r} is busy, again in {seconds:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
 def pause(message: Message, lock: Acquirable) -> float:
-    """Seconds until another try: what is left of the holder's lease, doubled each time up to what is left of its
-    timeout; jittered, and below half the broker's visibility timeout, beyond which it would be delivered twice."""
-    met = lock.met
-    if met is None:
-        first = longest = UNSEEN
+    """Seconds until another try: soon, as bodies are usually short, and twice as long each time; or as long as the
+    task's own ``default_retry_delay``. Jittered, and at most half of the broker's visibility timeout, beyond which it
+    would be delivered twice.
+
+    What is left of the holder's lease says nothing: that is renewed while it runs, and gone when it ends.
+    """
+    delay = message.task.default_retry_delay
+    if delay and delay != Task.default_retry_delay:
+        seconds = float(delay)
+    elif lock.met is None:
+        seconds = UNSEEN
     else:
-        longest = max(SHORTEST, (met.until - met.now) / 1000)
-        first = min(longest, longest if met.ttl is None else max(SHORTEST, met.ttl / 1000))
-    seconds = min(first * 2.0 ** min(message.header.get("waits", 0), 16), longest) * random.uniform(1.0, 1.25)
-    return float(min(seconds, visibility_timeout(message.task.app) / 2))
+        seconds = min(SHORTEST * 2.0 ** min(message.header.get("waits", 0), 16), LONGEST)
+    return float(min(seconds * random.uniform(1.0, 1.25), visibility_timeout(message.task.app) / 2))
 
 
 def leave_line(name: str, task_id: str) -> bool:

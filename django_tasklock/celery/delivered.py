@@ -10,7 +10,7 @@ from django_tasklock.backends.database.rows import key_of
 from django_tasklock.backends.values import text_of
 from django_tasklock.celery import ended, parking
 from django_tasklock.celery.busy import Aside, leave_line, reject, ticket_of
-from django_tasklock.celery.myself import Duplicate
+from django_tasklock.celery.myself import Duplicate, freed
 from django_tasklock.celery.parked import DOWN
 from django_tasklock.celery.promotion import promote, supersede
 from django_tasklock.celery.redelivered import DeliveredInside, Redelivered
@@ -42,8 +42,7 @@ class Delivered(Redelivered):
     def _acquire(self) -> bool:
         if not (self.lines_up or self._known):
             return self._take() and self._go()
-        with parking.visit():  # the body may run for hours: it holds no connection that it does not use
-            return self._due() and self._take() and self._go()
+        return self._due() and self._take() and self._go()
 
     def _take(self) -> bool:
         try:
@@ -53,7 +52,8 @@ class Delivered(Redelivered):
                 self._vouch()
             raise
         if taken and self.message.late:
-            ended.look_after(self.message.request, sure=self.lines_up)
+            # That another delivery has kept a row for it, it would have noted.
+            ended.look_after(self.message.request, sure=bool(self.message.sent))
         return taken
 
     def _vouch(self) -> None:
@@ -72,10 +72,7 @@ class Delivered(Redelivered):
             logger.warning("%s[%s]: only its other delivery has it now: %s", self.task.name, self.message.id, error)
 
     def _go(self) -> bool:
-        if not self._known:
-            return True
-        with parking.visit():
-            return self._still() and self._count()
+        return not self._known or (self._still() and self._count())
 
     def _due(self) -> bool:
         """Whether it is this message's turn; may end it or put it aside. With the database down the lock decides."""
@@ -88,10 +85,13 @@ class Delivered(Redelivered):
     def _first_in_line(self) -> bool:
         if not self.lines_up:
             return True
-        if self.on_conflict == "queue" and get_backend().lines and not self.message.sent:
+        if self.on_conflict == "queue" and self.message.sent:
+            return True  # whoever put it back has looked; and may have stepped over one that no worker takes
+        if self.on_conflict == "queue" and get_backend().lines:
             before, after = self._expected(), False  # the line has the parked ones, too
         else:
-            before, after = parking.others(self.name, self.ticket, self.message.id)
+            before = parking.waits(self.name, before=self.ticket)
+            after = self.on_conflict == "coalesce" and parking.waits(self.name, after=self.ticket)
         if self.on_conflict == "coalesce":
             after = after or self._outdated()
             if after:
@@ -127,7 +127,18 @@ class Delivered(Redelivered):
             if row.state != parking.SUPERSEDED:
                 parking.change(row, parking.SUPERSEDED)
             ended.look_after(self.message.request, sure=True)
+        if self._known:
+            self._free_what_died()
         self.skipped = {"status": "skipped", "reason": "coalesced", "name": self.name}
+
+    def _free_what_died(self) -> None:
+        """An earlier delivery of it may have begun, and died: whoever took its place need not wait for that lease."""
+        try:
+            record = get_backend().get(self.name)
+            if record is not None and record.holder.task_id == self.message.id and freed(record, self.name):
+                promote(self.name, self.task.app)
+        except BackendUnavailable as error:
+            logger.warning("lock %r is left to its lease: %s", self.name, error)
 
     def _conflict(self) -> bool:
         error = self._met()
@@ -135,11 +146,13 @@ class Delivered(Redelivered):
         self._drop_if_done()
         if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
             return self._skip(error)  # that is what on_unavailable="skip" says
+        if word in ("skip", "reject") and self.message.retries:  # its work has begun
+            word = "retry"
         if word == "reject":
             if self.message.in_canvas:  # a member without a result would leave the others waiting
                 return self._skip(error)
             told_conflict(error, "reject")
-            reject(error)
+            reject(error, self.message)
         if word == "retry":
             told_conflict(error, "retry")
             self._put_off()
@@ -153,37 +166,63 @@ class Delivered(Redelivered):
         message = self.message
         forgo(self.task, message.request)
         try:
-            if message.wants_result:  # before it is parked: later it may have run already
-                self.task.backend.store_result(message.id, {"name": self.name}, "PARKED", request=message.request)
             if self._known and not self._looked:
                 self._look()
-            if not parking.park(*self._what, self._sealed(), limit=self.queue_limit, crashes=self._crashes):
+            shown = message.wants_result
+            kept = parking.park(
+                *self._what,
+                self._sealed(),
+                limit=self.queue_limit,
+                crashes=self._crashes,
+                moving=shown,
+                fresh=not self._known,
+            )
+            if not kept:
                 leave_line(self.name, message.id)
                 text = f"lock {self.name!r}: {self.queue_limit} messages are parked for it, its queue_limit"
                 raise TaskLockAcquireError(text, name=self.name)
-        except BackendUnavailable as error:
+            if shown:
+                self._show()
+                if not parking.settle(message.id, message.sent) and self._is_superseded():
+                    self._superseded()
+                    return False
+        except DOWN as error:
             logger.warning("lock %r: the message could not be parked, the broker keeps it: %s", self.name, error)
             leave_line(self.name, message.id)
             self._put_off()
         if self.on_conflict == "coalesce":
             # Looks after it was parked, so that of two that are parked at once the older one sees the newer.
-            if parking.others(self.name, self.ticket, message.id)[1]:
+            if parking.waits(self.name, after=self.ticket):
                 self._superseded()
                 return False
             self._supersede()
-        self._wave()
-        promote(self.name, self.task.app)
+        if not self._wave():
+            promote(self.name, self.task.app)
         raise Aside(f"parked behind lock {self.name!r}")
+
+    def _show(self) -> None:
+        """Store the state ``PARKED``, for people. It is parked by then, and its line waits a while for this: were it
+        promoted first, it might have run already, and its result be written over."""
+        message = self.message
+        try:
+            self.task.backend.store_result(message.id, {"name": self.name}, "PARKED", request=message.request)
+        except Exception as error:
+            logger.warning("%s[%s] is parked, which its state does not say: %s", self.task.name, message.id, error)
+
+    def _is_superseded(self) -> bool:
+        row = parking.find(self.message.id)
+        return row is not None and row.state == parking.SUPERSEDED
 
     def _supersede(self) -> None:
         supersede(key_of(self.name), self.ticket, self.message.id, self.task.app)
 
-    def _wave(self) -> None:
-        """Let the holder know, whose task may not look for parked messages of itself."""
+    def _wave(self) -> bool:
+        """Let the holder know, whose task may not look for parked messages of itself; whether there is one for sure."""
         try:
-            get_backend().flag(self.name)
+            return get_backend().flag(self.name)
         except BackendUnavailable as error:
             logger.warning("lock %r: its holder was not told of the parked message: %s", self.name, error)
+            return False
 
     def _exit(self, *how: Any) -> None:
         ours = self._ours

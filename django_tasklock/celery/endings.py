@@ -131,7 +131,7 @@ def _clear(task: Any, task_id: str, name: str, header: dict[str, Any]) -> None:
         if "ticket" in header:
             get_backend().arrived(name, task_id)
         parking.forget(task_id)
-        free(header)
+        free(header, task_id)
         promote(name, task.app)
     finally:
         parking.rest()

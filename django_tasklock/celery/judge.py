@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from celery._state import get_current_worker_task
@@ -22,11 +23,12 @@ class LockAttribute:
         if task is None:
             return self
         try:
-            return task.run.lock
+            lock = task.run.lock
         except AttributeError:
             raise AttributeError(
                 f"task {getattr(task, 'name', task)!r} has no lock: decorate its function with task_lock or model_lock"
             ) from None
+        return lock.of_bound() if inspect.ismethod(task.run) else lock
 
 
 def task_here() -> Task | None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+import math
+from collections.abc import Mapping
+from functools import cache, cached_property
 from typing import Any
 
 from celery.canvas import Signature
 from celery.exceptions import Reject
 from django.utils.crypto import salted_hmac
+from kombu import Connection
 
 from django_tasklock.types import monotonic
 
-__all__ = ["HEADER", "KEPT", "RECEIVED", "Message", "header_of", "token_of", "tries_of", "visibility_timeout"]
+__all__ = [
+    "HEADER", "KEPT", "RECEIVED", "Message", "header_of", "hide", "sealed_for", "token_of", "tries_of",
+    "visibility_timeout", "written_for",
+]  # fmt: skip
 
 HEADER = "tasklock"
 """The message header: a dict of plain values. ``key``: the lock's name, computed when it was published."""
@@ -99,7 +105,7 @@ class Message:
         """The same message once more, with the same id and number of retries: for after ``countdown`` seconds."""
         ours = {key: value for key, value in {**self.header, **header}.items() if value is not None}
         options = {} if countdown is None else {"countdown": countdown}
-        headers = {**(self.request.headers or {}), HEADER: ours}
+        headers = {**(self.request.headers or {}), HEADER: sealed_for(ours, self.task.name, self.id)}
         return self.task.signature_from_request(  # type: ignore[no-any-return]
             self.request, headers=headers, retries=self.retries, **options
         )
@@ -107,11 +113,21 @@ class Message:
 
 def visibility_timeout(app: Any) -> float:
     """Seconds after which the broker delivers again what is not acknowledged; infinite where it does not."""
-    transport = str(app.conf.broker_url or app.conf.broker_read_url or "").partition(":")[0]
-    options = app.conf.broker_transport_options or {}
-    if "visibility_timeout" in options:
-        return float(options["visibility_timeout"])
-    return 3600.0 if transport in ("redis", "rediss", "sentinel") else 1800.0 if transport == "sqs" else float("inf")
+    conf = app.conf
+    url = conf.broker_read_url
+    usual = _usual_visibility(url if isinstance(url, str) else tuple(url or ()), conf.broker_transport)
+    set_to = (conf.broker_transport_options or {}).get("visibility_timeout")
+    return usual if set_to is None or math.isinf(usual) else float(set_to)
+
+
+@cache
+def _usual_visibility(url: str | tuple[str, ...], transport: str | None) -> float:
+    """What kombu takes where nothing is set: who reads the address itself misses aliases, sockets and lists."""
+    address: Any = url or None
+    kind = Connection(address, transport=transport).get_transport_cls()
+    channel = getattr(kind, "Channel", None)
+    found = getattr(channel, "default_visibility_timeout", None) or getattr(channel, "visibility_timeout", None)
+    return float(found) if isinstance(found, int | float) else math.inf
 
 
 def token_of(handle: str) -> str:
@@ -125,6 +141,30 @@ def tries_of(request: Any) -> int:
 
 
 def header_of(request: Any) -> dict[str, Any]:
-    """Our header in a request, a worker's or an eager one; empty if there is none."""
+    """Our header in a request, a worker's or an eager one; empty if there is none, or if it is another message's."""
     found = getattr(request, HEADER, None) or (getattr(request, "headers", None) or {}).get(HEADER)
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    # What an earlier release has published does not say whose it is.
+    return found if "of" not in found or written_for(found, getattr(request, "task", None), request.id) else {}
+
+
+def sealed_for(header: Mapping[str, Any], task: Any, task_id: Any) -> dict[str, Any]:
+    """Our header as it travels with this message: who sends it on with another one sends nothing."""
+    return {**header, "of": [task, task_id]}
+
+
+def written_for(header: Any, task: object, task_id: object) -> bool:
+    """Whether our header says that it is of this message. ``task``: its name; no text: not known."""
+    if not isinstance(header, dict) or not isinstance(header.get("of"), list | tuple) or len(header["of"]) != 2:
+        return False
+    whose, of = header["of"]
+    return bool(of == task_id and (whose == task or not isinstance(task, str)))
+
+
+def hide(sender: Any = None, **details: Any) -> None:
+    """``task_prerun``: bodies send ``self.request.headers`` on, for tenants and trace ids; ours is not among them."""
+    request = sender.request
+    if HEADER in request.__dict__ or HEADER in (request.headers or {}):
+        request.__dict__[HEADER] = header_of(request)
+        request.headers = {key: value for key, value in (request.headers or {}).items() if key != HEADER}

@@ -15,12 +15,13 @@ from celery.exceptions import Ignore
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.message import Message
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.handover import follow
 from django_tasklock.holders import alive
 from django_tasklock.locks import TaskLock
 from django_tasklock.reports import told_conflict
 from django_tasklock.types import Record, monotonic
 
-__all__ = ["Duplicate", "Outcome", "ameet", "drop", "meet"]
+__all__ = ["Duplicate", "Outcome", "abandoned", "ameet", "drop", "freed", "meet"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -104,6 +105,8 @@ def _looks(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
             crashed |= took_away(lock.name, met.token) and not later
         elif not later and (living or (first is not None and renewed(first, met))):
             drop(lock.conflict, message, "another delivery of it runs")
+        elif later and met.holder.kept:
+            follow(lock, met.token)  # kept for this try, whose handle says nothing here: another SECRET_KEY
         if first is None or first.token != met.token:
             first = met
         now = monotonic()
@@ -114,6 +117,25 @@ def _looks(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
             given_back = living is None and not later and in_time
             return Outcome(taken=True, died=died, crashed=crashed, given_back=given_back)
     return Outcome(died=died, crashed=crashed)
+
+
+def abandoned(record: Record) -> bool:
+    """Whether the process of a lock's holder is known to be dead, and nobody else is to find the lock held.
+
+    Not one that is kept for a message on its way, and not one without a lease, as the plain functions take it: it may
+    be meant to outlive its process. One of another machine ends with its lease.
+    """
+    holder, ttl = record.holder, record.ttl
+    leased = ttl is not None and record.until - record.now > ttl + RENEWED
+    return leased and bool(record.token) and not holder.kept and alive(holder) is False
+
+
+def freed(record: Record | None, name: str) -> bool:
+    """Take the lock away from a holder that is ``abandoned``; whoever's it was."""
+    if record is None or not abandoned(record):
+        return False
+    logger.warning("lock %r: %s died, its lock is free", name, record.holder)
+    return took_away(name, record.token)
 
 
 def took_away(name: str, token: str) -> bool:

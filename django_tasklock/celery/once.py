@@ -17,10 +17,13 @@ from django_tasklock.celery import options
 from django_tasklock.celery.busy import draw, leave_line
 from django_tasklock.celery.calls import Once
 from django_tasklock.celery.keys import fingerprint_name
-from django_tasklock.celery.message import HEADER, KEPT, Message, header_of
+from django_tasklock.celery.message import HEADER, KEPT, Message, header_of, sealed_for, written_for
+from django_tasklock.celery.misplaced import refuse_sent, refuse_written
+from django_tasklock.celery.overridden import lock_in_run, locked
+from django_tasklock.celery.retrying import MOVED, autoretried, moved
 from django_tasklock.celery.tickets import begins
 from django_tasklock.celery.unique import Pending, publish
-from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, get_settings
+from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, Timeout, get_settings
 from django_tasklock.decoration import check_release
 from django_tasklock.decorators import Locked, leave_undecided
 from django_tasklock.exceptions import TaskLockError
@@ -29,6 +32,8 @@ from django_tasklock.names import NameTemplate, clean
 
 if TYPE_CHECKING:
     from django.db.models import Model
+
+    from django_tasklock.celery.runs import Way
 
     _DjangoTask = DjangoTask[Any, Any]
 else:
@@ -51,9 +56,10 @@ class OnceTask(_DjangoTask):
 
     key: ClassVar[str | Callable[..., str] | None] = None
     """A template over the arguments, ``"video:{video_id}"``, or a callable that takes them (without ``self``).
+    What a template makes of them is hashed if no lock could have that name: too long, or a line break in it.
     ``None``: the task's name and a fingerprint of the arguments."""
-    timeout: ClassVar[Duration | None] = None
-    """The most one run may hold the lock; ``TASKLOCK["TIMEOUT"]``."""
+    timeout: ClassVar[Timeout] = DEFAULT
+    """The most one run may hold the lock; ``TASKLOCK["TIMEOUT"]``. ``None``: until it has ended."""
     lease: ClassVar[Lease] = DEFAULT
     """How long the lock outlives a worker that died; ``TASKLOCK["LEASE"]``."""
     on_conflict: ClassVar[OnConflict] = "reject"
@@ -66,6 +72,8 @@ class OnceTask(_DjangoTask):
     """For ``queue``: the most messages that are parked for one key; one more fails."""
     unique: ClassVar[str | None] = None
     """``"until_start"`` or ``"until_finish"``: a second ``delay()`` meanwhile gives the result of the first."""
+    on_duplicate: ClassVar[str] = "return"
+    """What ``delay()`` does then: ``"return"`` that result, or ``"raise"`` ``AlreadyPublished``."""
     unique_for: ClassVar[Duration | None] = None
     """The longest a message may wait in the broker before another one may be published; by default the timeout."""
     guard: ClassVar[StateGuard | None] = None
@@ -84,6 +92,7 @@ class OnceTask(_DjangoTask):
     def on_bound(cls, app: Any) -> None:
         """Check the options, when Celery binds the task to its app."""
         super().on_bound(app)
+        refuse_written(cls, OnceTask)
         if cls.run is DjangoTask.run or options.celerys_own(cls):
             return
         where = f"task {cls.name}"
@@ -103,12 +112,14 @@ class OnceTask(_DjangoTask):
             cls.guard.register(cls.model, cls, cls.pk)
         elif cls.on_unavailable is None:
             leave_undecided(cls)
+        lock_in_run(cls, OnceTask.__call__)
 
     def once(self, **asked: Any) -> Once:
         """The task with options for one call: ``task.once(key="video:42", on_conflict="wait").delay(...)``.
 
         ``key`` (literally), ``timeout``, ``lease``, ``on_conflict``, ``blocking_timeout``, ``on_unavailable``,
-        ``queue_limit``, ``unique``, ``unique_for``, ``retry_keeps_lock``. Raises ``TaskLockError`` at once.
+        ``queue_limit``, ``unique``, ``unique_for``, ``on_duplicate``, ``retry_keeps_lock``. Raises ``TaskLockError`` at
+        once.
         """
         options.terms(self, asked)
         return Once(self, asked)
@@ -118,7 +129,7 @@ class OnceTask(_DjangoTask):
         """``task.lock.is_locked(video_id=42)`` and ``.info(...)``: ask before publishing."""
         key = options.written(type(self), "key")
         template = key if isinstance(key, str) else self.lock_name
-        return Locked(NameTemplate(template, self.run, prefix=get_settings().KEY_PREFIX), self.on_conflict)
+        return Locked(NameTemplate(template, self.run, prefix=get_settings().KEY_PREFIX, hashed=True), self.on_conflict)
 
     def lock_name(self, *args: Any, **kwargs: Any) -> str:
         """The lock's name for these arguments."""
@@ -128,7 +139,7 @@ class OnceTask(_DjangoTask):
             return clean(fingerprint_name(self.name, self.run, args, kwargs), prefix)
         made = self.__dict__.get("_made")
         if made is None or made.template is not key:  # to read a template takes longer than to fill it
-            made = self.__dict__["_made"] = NameTemplate(key, self.run, prefix=prefix)
+            made = self.__dict__["_made"] = NameTemplate(key, self.run, prefix=prefix, hashed=True)
         return clean(made.name(args, kwargs), prefix)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
@@ -141,21 +152,24 @@ class OnceTask(_DjangoTask):
         base: Any = super()
         if options.celerys_own(type(self)):
             return base.apply_async(args, kwargs, *more, **sending)
+        refuse_sent(self.name, sending, "apply_async(...)")
         kwargs = dict(kwargs or {})
         asked = self._asked(kwargs, sending.pop("once", None))
         headers = dict(sending.pop("headers", None) or {})
-        if ours := headers.get(HEADER):  # on its way again: a retry, or out of the line
+        task_id = (more[0] if more else sending.pop("task_id", None)) or uuid()
+        more = more[1:]
+        ours = headers.pop(HEADER, None)
+        if written_for(ours, self.name, task_id):  # on its way again: a retry, or out of the line
             asked.pop("key", None)
             headers[HEADER] = {**ours, "once": {**(ours.get("once") or {}), **options.plain(asked)}}
-            return base.apply_async(args, kwargs, *more, headers=headers, **sending)
+            return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
         terms = options.terms(self, asked)
         name = asked.pop("key", None)
         name = self.lock_name(*(args or ()), **kwargs) if name is None else clean(name, get_settings().KEY_PREFIX)
-        header: dict[str, Any] = {"once": options.plain(asked), "key": name}
-        if self.app.conf.task_always_eager:
-            return base.apply_async(args, kwargs, *more, headers={**headers, HEADER: header}, **sending)
+        header = sealed_for({"once": options.plain(asked), "key": name}, self.name, task_id)
         headers[HEADER] = header
-        task_id = (more[0] if more else sending.pop("task_id", None)) or uuid()
+        if self.app.conf.task_always_eager:
+            return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
         lines_up = terms["on_conflict"] in ("queue", "coalesce")
         # What is not due yet does not keep the others waiting.
         stands = terms["on_conflict"] == "queue" and not (sending.get("countdown") or sending.get("eta"))
@@ -164,7 +178,7 @@ class OnceTask(_DjangoTask):
             if lines_up:
                 header["ticket"] = draw(name, task_id if stands else "")
             try:
-                return base.apply_async(args, kwargs, task_id, *more[1:], headers=headers, **sending)
+                return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
             except BaseException:
                 if lines_up:
                     leave_line(name, task_id)
@@ -176,22 +190,31 @@ class OnceTask(_DjangoTask):
 
     def apply(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Run here and now, with the same options as ``apply_async``."""
+        refuse_sent(self.name, sending, "apply(...)")
         asked = sending.pop("once", None)
         if asked:
             options.terms(self, asked)
-            sending["headers"] = {**(sending.get("headers") or {}), HEADER: {"once": options.plain(asked)}}
+            sending["task_id"] = sending.get("task_id") or uuid()
+            header = sealed_for({"once": options.plain(asked)}, self.name, sending["task_id"])
+            sending["headers"] = {**(sending.get("headers") or {}), HEADER: header}
         return super().apply(args, kwargs, *more, **sending)
 
     def signature_from_request(
         self, request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **extra: Any
     ) -> Signature[Any]:
         """What ``retry()`` publishes: with the header of this message, and the token of a lock that is kept."""
+        refuse_sent(self.name, extra, "retry(...)")
         request = self.request if request is None else request
-        ours = (extra.get("headers") or {}).get(HEADER) or header_of(request)
+        ours: Any = (extra.get("headers") or {}).get(HEADER)
+        ours = ours if written_for(ours, self.name, request.id) else header_of(request)
+        ours = moved(self, request, ours, args, kwargs)
+        if MOVED in request.__dict__:
+            request.__dict__.pop(KEPT, None)  # what is kept is the lock of the arguments before
         kept, handle = request.__dict__.get(KEPT) or (None, "")
         if kept is not None and kept.held:
             ours = {**ours, "kept": handle}
         if ours:
+            ours = sealed_for(ours, self.name, request.id)
             extra["headers"] = {**(extra.get("headers") or request.headers or {}), HEADER: ours}
         return super().signature_from_request(request, args, kwargs, queue, **extra)
 
@@ -201,13 +224,21 @@ class OnceTask(_DjangoTask):
         request = self.request
         sent = bool(request.id) and not request.called_directly and not request.__dict__.get("tasklock_begun")
         if not sent:
-            return self._locked(args, kwargs, super().__call__, {}, None)
+            return self._locked(args, kwargs, super().__call__, {}, None, "call")
         request.__dict__["tasklock_begun"] = True
         with Pending(None if request.is_eager else Message(self)) as pending:
-            return self._locked(args, kwargs, self.run, header_of(request), None if request.is_eager else pending)
+            if request.is_eager:
+                return self._locked(args, kwargs, self.run, header_of(request), None, "eager")
+            return self._locked(args, kwargs, self.run, header_of(request), pending, "message")
 
     def _locked(
-        self, args: Any, kwargs: dict[str, Any], body: Callable[..., Any], header: Any, pending: Pending | None
+        self,
+        args: Any,
+        kwargs: dict[str, Any],
+        body: Callable[..., Any],
+        header: Any,
+        pending: Pending | None,
+        way: Way,
     ) -> Any:
         """Run ``body``, or what there is to do instead. ``pending``: for what a worker was sent."""
         from django_tasklock.celery.runs import made  # it touches models, which early imports must not
@@ -218,12 +249,23 @@ class OnceTask(_DjangoTask):
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
         if pending is not None and "key" not in header:  # it was sent by its name; what is sent again of it has all
             header = self._named(header, name, asked, terms)
-        run = made(self, name, terms, args, kwargs, header, pending is not None)
-        with ExitStack() as stack:
-            if run.enter(stack):
-                if pending is not None:
-                    begins(self, partial(pending.started, terms))
-                return body(*args, **kwargs)
+        run = made(self, name, terms, args, kwargs, header, way)
+        try:
+            with ExitStack() as stack:
+                try:
+                    entered = run.enter(stack)
+                except Exception as error:
+                    if way == "call":
+                        raise
+                    autoretried(self, error)
+                if entered:
+                    if pending is not None:
+                        begins(self, partial(pending.started, terms))
+                    with locked(type(self)):
+                        return body(*args, **kwargs)
+        except BaseException:
+            run.struck()
+            raise
         return run.skipped
 
     def _named(

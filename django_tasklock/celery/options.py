@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
+from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any
 
 from django_tasklock.conf import DEFAULT, get_settings, milliseconds, spans
@@ -12,16 +14,30 @@ from django_tasklock.decoration import check_conflict
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 
-__all__ = ["OF_CALL", "UNIQUE", "asked_by_keywords", "celerys_own", "check", "known", "plain", "terms", "written"]
+__all__ = [
+    "OF_CALL",
+    "OF_TASK",
+    "UNIQUE",
+    "asked_by_keywords",
+    "celerys_own",
+    "check",
+    "known",
+    "nearest",
+    "plain",
+    "terms",
+    "written",
+]
 
 UNIQUE = (None, "until_start", "until_finish")
 """What ``unique`` may be."""
 
 OF_CALL = (
     "key", "timeout", "lease", "blocking_timeout", "on_conflict", "on_unavailable", "unique", "unique_for",
-    "queue_limit", "retry_keeps_lock",
+    "on_duplicate", "queue_limit", "retry_keeps_lock",
 )  # fmt: skip
 """What a caller can say for one call, and a task for all of them."""
+OF_TASK = (*OF_CALL, "guard", "model", "pk", "release_connections", "takeovers")
+"""What a task can say."""
 _MARK = "celery_once_"
 _KEYWORDS = ("key", "timeout", "blocking_timeout", "sleep", "enable_wait", "enable_retry")
 _DURATIONS = ("timeout", "lease", "blocking_timeout", "unique_for")
@@ -40,9 +56,13 @@ def asked_by_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = 
     if unknown := sorted(set(found) - set(_KEYWORDS)):
         known = ", ".join(_MARK + word for word in _KEYWORDS)
         raise TaskLockError(f"unknown option {', '.join(_MARK + word for word in unknown)}; known: {known}")
-    if "sleep" in found:
+    if found.get("sleep"):  # 0 is as good as any
         milliseconds(found["sleep"], "celery_once_sleep")
-    asked = {word: found[word] for word in ("key", "timeout", "blocking_timeout") if found.get(word) is not None}
+    if not found.get("key"):  # as in the source: an empty one is none
+        found.pop("key", None)
+    asked = {word: found[word] for word in ("key", "blocking_timeout") if found.get(word) is not None}
+    if "timeout" in found:
+        asked["timeout"] = found["timeout"]  # None: until it is released, as in the source
     waits = [bool(found[word]) for word in ("enable_wait", "enable_retry") if word in found]
     if waits:
         asked["on_conflict"] = "wait" if any(waits) else "reject"
@@ -55,14 +75,15 @@ def known(asked: Mapping[str, Any], where: str) -> None:
     """Raise ``TaskLockError`` for an option that there is not."""
     unknown = sorted(set(asked) - set(OF_CALL))
     if unknown:
-        raise TaskLockError(f"{where}: unknown option {', '.join(unknown)}; known: {', '.join(OF_CALL)}")
+        hint = "".join(f" (did you mean {meant!r}?)" for word in unknown if (meant := nearest(word, OF_CALL)))
+        raise TaskLockError(f"{where}: unknown option {', '.join(unknown)}{hint}; known: {', '.join(OF_CALL)}")
 
 
 def check(options: Mapping[str, Any], where: str) -> None:
     """Raise ``TaskLockError`` for options that cannot work. ``where``: whose they are, for people."""
     if options.get("key") is not None and not callable(options["key"]):
         clean(options["key"])
-    spans(options.get("timeout"), options.get("lease", DEFAULT), where)
+    spans(options.get("timeout", DEFAULT), options.get("lease", DEFAULT), where)
     check_conflict(options.get("on_conflict"), options.get("blocking_timeout"), options.get("queue_limit"))
     if options.get("on_unavailable") not in (None, "run", "raise", "skip"):
         raise TaskLockError(
@@ -70,6 +91,8 @@ def check(options: Mapping[str, Any], where: str) -> None:
         )
     if options.get("unique") not in UNIQUE:
         raise TaskLockError(f"{where}: unique must be None, 'until_start' or 'until_finish', not {options['unique']!r}")
+    if options.get("on_duplicate", "return") not in ("return", "raise"):
+        raise TaskLockError(f"{where}: on_duplicate must be 'return' or 'raise', not {options['on_duplicate']!r}")
     if options.get("unique_for") is not None:
         milliseconds(options["unique_for"], "unique_for", name=where)
         if options.get("unique") is None:
@@ -90,6 +113,18 @@ def terms(task: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
     found["on_conflict"] = found["on_conflict"] or get_settings().ON_CONFLICT
     check({**found, "key": asked.get("key")}, f"task {task.name}")
     return found
+
+
+@lru_cache(maxsize=256)
+def nearest(word: str, known: tuple[str, ...]) -> str | None:
+    """The name that was meant by ``word``, if it is a misspelling of one: rather none than a wrong one."""
+    alike = {name: SequenceMatcher(None, word.lower(), name).ratio() for name in known}
+    best = max(known, key=alike.__getitem__)
+    if len(best) < 4:  # a swapped letter in ``key`` is half of it
+        return best if sorted(best) == sorted(word.lower()) else None
+    if len(best) < 8:
+        return best if alike[best] >= 0.85 and word[:1].lower() == best[0] else None
+    return best if alike[best] > 0.8 else None
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:

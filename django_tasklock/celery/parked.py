@@ -17,8 +17,8 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage
 
 __all__ = [
-    "DOWN", "ENDED", "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "read", "rest", "rows_of",
-    "session", "visit",
+    "DEAD", "DOWN", "ENDED", "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "read", "rest",
+    "rows_of", "session", "visit",
 ]  # fmt: skip
 
 PARKED = "parked"
@@ -31,6 +31,8 @@ ENDED = "ended"
 """Its run is over, and its result is being stored."""
 SUPERSEDED = "superseded"
 """A newer one took its place (``coalesce``); it was put back to say so."""
+DEAD = "dead"
+"""No worker takes it, or nobody knows who wrote it: the line goes on without it, and an operator decides."""
 
 _FIELDS = (
     "id",
@@ -43,6 +45,7 @@ _FIELDS = (
     "holder",
     "sent",
     "crashes",
+    "attempts",
     "parked_at",
     "changed_at",
 )
@@ -62,6 +65,7 @@ class Parked:
     holder: str
     sent: int
     crashes: int
+    attempts: int
     parked_at: int
     changed_at: int
     now: int

@@ -7,7 +7,7 @@ processes that want to put a message back into the broker one does.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -16,6 +16,7 @@ from django.db.models import Count, F, Q, QuerySet
 from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.rows import key_of
 from django_tasklock.celery.parked import (
+    DEAD,
     ENDED,
     PARKED,
     PROMOTED,
@@ -32,11 +33,14 @@ from django_tasklock.celery.parked import (
 from django_tasklock.models import ParkedMessage
 
 __all__ = [
-    "ENDED", "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "change", "ending", "find", "forget",
-    "forward", "line", "next_key", "others", "park", "rest", "started", "visit", "vouch",
+    "DEAD", "ENDED", "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "change", "ending",
+    "find", "forget", "forward", "like", "line", "next_key", "park", "remove", "rest", "settle",
+    "started", "visit", "vouch",
 ]  # fmt: skip
 
 CHUNK = 500  # locks asked about by one query: SQLite knows few parameters
+
+_TAKEN = {"attempts": 0, "problem": ""}  # of what a worker has taken
 
 
 def find(task_id: str) -> Parked | None:
@@ -45,51 +49,79 @@ def find(task_id: str) -> Parked | None:
     return found[0] if found else None
 
 
-def line(key: str) -> Line:
-    """Who waits for the lock with this key, in order of publication; of ``coalesce`` the newest is the head."""
+def line(key: str, without: Collection[int] = (), tasks: Collection[str] = (), *, superseded: bool = True) -> Line:
+    """Who waits for the lock with this key, in order of publication; of ``coalesce`` the newest is the head.
+
+    ``without``: rows that are passed over; ``tasks``: tasks all of whose messages are. ``superseded``: also who is.
+    """
 
     def verb(alias: str, again: bool) -> Line:
         rows = rows_of(alias).filter(key=key)
+        if without:
+            rows = rows.exclude(id__in=without)
+        if tasks:
+            rows = rows.exclude(task__in=tasks)
         parked = rows.filter(state=PARKED)
         # The head first: one that is promoted between the two queries is found twice, and not the next one after it.
         first = read(parked.order_by("ticket", "id")[:1])
         if first and first[0].mode == "coalesce":
             first = read(parked.filter(mode="coalesce").order_by("-ticket", "-id")[:1])
         moving = read(rows.filter(state__in=(PROMOTED, RUNNING, ENDED)).order_by("ticket", "id")[:50])
-        moving += read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
+        if superseded:
+            moving += read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
         return Line(first[0] if first else None, moving)
 
     return session.run(verb, write=False)
 
 
-def others(name: str, ticket: int, task_id: str) -> tuple[bool, bool]:
-    """Whether other messages wait for ``name`` that were published before, and after, that ``ticket``."""
+def waits(name: str, *, before: int | None = None, after: int | None = None) -> bool:
+    """Whether a message waits for ``name`` that was published before, or after, that ticket."""
 
-    def verb(alias: str, again: bool) -> tuple[bool, bool]:
-        before = after = False
+    def verb(alias: str, again: bool) -> bool:
         for state in (PARKED, PROMOTED):  # one at a time, and the next one only: then the index has the answer
-            rows = rows_of(alias).filter(key=key_of(name), state=state).exclude(task_id=task_id).values_list("ticket")
-            before = before or rows.filter(ticket__lt=ticket).order_by("-ticket").first() is not None
-            after = after or rows.filter(ticket__gt=ticket).order_by("ticket").first() is not None
-        return before, after
+            rows = rows_of(alias).filter(key=key_of(name), state=state).values_list("ticket")
+            if before is not None:
+                rows = rows.filter(ticket__lt=before).order_by("-ticket")
+            else:
+                rows = rows.filter(ticket__gt=after).order_by("ticket")
+            if rows.first() is not None:
+                return True
+        return False
 
     return session.run(verb, name=name, write=False)
 
 
 def park(
-    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None, crashes: int = 0
-) -> bool:
-    """Keep a message; False if ``limit`` others wait for ``name`` already. Who waited before keeps its place."""
-    new = {"state": PARKED, "crashes": crashes} if crashes else {"state": PARKED}
-    return _put(name, ticket, mode, task, task_id, message, limit, **new)
+    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None,
+    crashes: int = 0, moving: bool = False, fresh: bool = False,
+) -> bool:  # fmt: skip
+    """Keep a message; False if ``limit`` others wait for ``name`` already. Who waited before keeps its place.
+
+    ``fresh``: it has hardly a row yet. ``moving``: nobody promotes it before ``settle``, or until it is overdue like
+    one that was put back.
+    """
+    new: dict[str, Any] = {"state": PROMOTED if moving else PARKED, **_TAKEN}
+    if crashes:
+        new["crashes"] = crashes
+    return _put(name, ticket, mode, task, task_id, message, limit, fresh, **new)
+
+
+def settle(task_id: str, sent: int) -> bool:
+    """What was parked ``moving`` waits for its turn from now on; False if somebody has moved it meanwhile."""
+
+    def verb(alias: str, again: bool) -> bool:
+        mine = rows_of(alias).filter(task_id=task_id, state=PROMOTED, sent=sent)
+        return mine.update(state=PARKED, changed_at=Now()) > 0
+
+    return session.run(verb)
 
 
 def started(
     name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str, crashes: int
 ) -> None:
     """Keep a message that runs from now on, so that it is found if this worker dies too."""
-    new = {"state": RUNNING, "holder": holder, "crashes": crashes, "place": None}
-    _put(name, ticket, mode, task, task_id, message, None, **new)
+    new = {"state": RUNNING, "holder": holder, "crashes": crashes, "place": None, **_TAKEN}
+    _put(name, ticket, mode, task, task_id, message, None, False, **new)
 
 
 def vouch(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str) -> bool:
@@ -102,12 +134,15 @@ def vouch(name: str, ticket: int, mode: str, task: str, task_id: str, message: s
 
 
 def _put(
-    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None, **rest: Any
-) -> bool:
+    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None, fresh: bool,
+    **rest: Any,
+) -> bool:  # fmt: skip
     def verb(alias: str, again: bool) -> bool:
         mine = rows_of(alias).filter(task_id=task_id)
         new = {"message": message, "changed_at": Now(), **rest}
-        while not mine.update(**new):
+        first = fresh
+        while first or not mine.update(**new):
+            first = False
             row = _row(name, ticket, mode, task, task_id, message, **rest)
             if limit is not None:
                 row.place = _free_place(alias, row.key, limit)
@@ -149,11 +184,11 @@ def _same(alias: str, row: Parked) -> QuerySet[ParkedMessage]:
     return rows_of(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
 
 
-def change(row: Parked, state: str, *, sent: int = 0, crashes: int = 0) -> bool:
-    """Move a message on, if nobody has moved it since it was read."""
+def change(row: Parked, state: str, *, sent: int = 0, crashes: int = 0, **more: Any) -> bool:
+    """Move a message on, if nobody has moved it since it was read. ``more``: what else is written."""
 
     def verb(alias: str, again: bool) -> bool:
-        new = {"sent": F("sent") + sent, "crashes": F("crashes") + crashes, "changed_at": Now()}
+        new = {"sent": F("sent") + sent, "crashes": F("crashes") + crashes, "changed_at": Now(), **more}
         return _same(alias, row).update(state=state, **new) > 0
 
     return session.run(verb)
@@ -185,6 +220,11 @@ def ending(task_id: str) -> None:
     session.run(verb)
 
 
+def remove(row: Parked) -> bool:
+    """Remove a row, if nobody has moved it since it was read."""
+    return session.run(lambda alias, again: _same(alias, row).delete()[0] > 0)
+
+
 def forget(task_id: str, *, of: str | None = None) -> bool:
     """Remove a message's row; True if it had one.
 
@@ -209,11 +249,23 @@ def next_key(after: str) -> str | None:
     )
 
 
-def page(name: str | None, limit: int, offset: int) -> list[ParkedMessage]:
+def like(row: Parked, limit: int) -> list[Parked]:
+    """The first rows that wait for the same lock with a message of the same task, that one among them."""
+
+    def verb(alias: str, again: bool) -> list[Parked]:
+        rows = rows_of(alias).filter(key=row.key, task=row.task).exclude(state=DEAD)
+        return read(rows.order_by("ticket", "id")[:limit])
+
+    return session.run(verb, write=False)
+
+
+def page(name: str | None, limit: int, offset: int, state: str | None = None) -> list[ParkedMessage]:
     """Rows in order of publication."""
 
     def verb(alias: str, again: bool) -> list[ParkedMessage]:
         rows = rows_of(alias) if name is None else rows_of(alias).filter(key=key_of(name))
+        if state is not None:
+            rows = rows.filter(state=state)
         return list(rows.annotate(now=Now()).order_by("ticket", "id")[offset : offset + limit])
 
     return session.run(verb, name=name, write=False)

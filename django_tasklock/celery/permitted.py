@@ -84,8 +84,8 @@ class LimitedTask(LimitedRun):
         word = self.on_conflict
         if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
             return self._skip(error)  # that is what on_unavailable="skip" says
-        if word in ("retry", "skip", "reject") and self._met_myself():
-            word = "retry"  # what comes back is never left undone because of what it left behind
+        if word in ("retry", "skip", "reject") and (self._met_myself() or self.message.retries):
+            word = "retry"  # what comes back is never left undone: its work has begun, and it may have left a permit
         if word == "retry":
             told_conflict(error, "retry")
             self._put_off()
@@ -93,7 +93,7 @@ class LimitedTask(LimitedRun):
             if self.message.in_canvas:  # a member without a result would leave the others waiting
                 return self._skip(error)
             told_conflict(error, "reject")
-            reject(error)
+            reject(error, self.message)
         return super()._conflict()
 
     def _met_myself(self) -> bool:

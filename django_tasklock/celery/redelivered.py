@@ -7,6 +7,7 @@ deliveries at once the other may have run in between.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
@@ -19,7 +20,7 @@ from django_tasklock.celery.busy import postpone
 from django_tasklock.celery.envelope import seal
 from django_tasklock.celery.evidence import succeeded
 from django_tasklock.celery.message import Message, visibility_timeout
-from django_tasklock.celery.myself import Outcome, ameet, drop, meet
+from django_tasklock.celery.myself import Outcome, ameet, drop, freed, meet
 from django_tasklock.celery.parked import DOWN
 from django_tasklock.celery.promotion import ran_here, runs
 from django_tasklock.exceptions import CrashLoop
@@ -57,13 +58,20 @@ class DeliveredInside(Running):
             return True
         if self._met_myself(meet(self.lock, self.message)):
             return True
+        if freed(self.lock.met, self.lock.name) and self.lock.acquire(blocking=False):
+            return True
         self.waited = True
-        return self.on_conflict == "wait" and self.lock.acquire()
+        return self.on_conflict == "wait" and self._wait()
+
+    def _wait(self) -> bool:
+        return self.lock.acquire()
 
     async def _aacquire(self) -> bool:
         if await self.lock.aacquire(blocking=False):
             return True
         if self._met_myself(await ameet(self.lock, self.message)):
+            return True
+        if freed(self.lock.met, self.lock.name) and await self.lock.aacquire(blocking=False):
             return True
         return self.on_conflict == "wait" and await self.lock.aacquire()
 
@@ -113,7 +121,9 @@ class Redelivered(DeliveredInside, ABC):
         if row is None:
             if message.sent:
                 self._drop("its run has ended")
-        elif row.state == parking.PARKED or (row.state == parking.PROMOTED and message.sent != row.sent):
+        elif row.state == parking.PARKED or (
+            row.state in (parking.PROMOTED, parking.DEAD) and message.sent != row.sent
+        ):
             self._drop("it is parked")
         elif row.state in (parking.RUNNING, parking.ENDED) and runs(row):
             if before is None and self._ours and row.state == parking.RUNNING and ran_here(row):
@@ -162,9 +172,21 @@ class Redelivered(DeliveredInside, ABC):
                 return False
             if self._row is not None or self.message.redelivered or self._crashes:
                 self._keep()
+            self._tell()
         except DOWN as error:
             logger.warning("%s[%s]: its start was not counted: %s", self.task.name, self.message.id, error)
         return True
+
+    def _tell(self) -> None:
+        """Take back the state ``PARKED``: acknowledged early and killed, it would say so for ever."""
+        message = self.message
+        if not (message.sent and message.wants_result):
+            return
+        now = {"pid": os.getpid(), "hostname": message.request.hostname}
+        try:
+            self.task.backend.store_result(message.id, now, "STARTED", request=message.request)
+        except Exception as error:
+            logger.warning("%s[%s]: its state does not say that it runs: %s", self.task.name, message.id, error)
 
     @property
     def _crashes(self) -> int:

@@ -7,20 +7,13 @@ import time
 from typing import Any
 
 from celery import current_app
-from celery.loaders.app import AppLoader
 
 from django_tasklock.celery.once import OnceTask
 
-__all__ = ["SETTLING", "Publisher", "know_tasks"]
+__all__ = ["SETTLING", "Publisher"]
 
 SETTLING = 5.0
 """Seconds after which a message that was published inside a transaction is run: by then that is committed."""
-
-
-def know_tasks() -> None:
-    """Import the project's task modules, as a worker does: what is decorated in them is not known before."""
-    if isinstance(current_app.loader, AppLoader):
-        current_app.loader.import_default_modules()
 
 
 class Publisher:

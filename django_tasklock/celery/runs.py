@@ -6,14 +6,15 @@ import inspect
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from celery.exceptions import Retry
+from celery._state import get_current_task
+from celery.exceptions import Ignore, Reject, Retry
 from django.apps import apps
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.busy import reject
 from django_tasklock.celery.delivered import Delivered
+from django_tasklock.celery.elements import KEPT_IN_MAP, maps
 from django_tasklock.celery.message import KEPT, token_of
 from django_tasklock.celery.promotion import promote
 from django_tasklock.celery.unique import seconds_until
@@ -24,11 +25,16 @@ from django_tasklock.holds import holds_here
 from django_tasklock.locks import TaskLock
 from django_tasklock.reports import told_conflict
 from django_tasklock.running import Running
+from django_tasklock.types import monotonic
 
-__all__ = ["Direct", "OnceRun", "made"]
+__all__ = ["Direct", "Eager", "Element", "OnceRun", "Way", "made"]
 
 logger = logging.getLogger("django_tasklock")
 
+Way = Literal["message", "eager", "call"]
+"""How a task was called: sent to a worker, ``apply()``, or like a function."""
+
+LOOK = 5.0  # seconds between two looks of who waits for a lock that may be kept while it waits
 MARGIN = 60.0  # seconds that a kept lock outlives the countdown: the message may wait in its queue
 
 
@@ -37,8 +43,25 @@ class OnceRun(Delivered):
 
     keeps = False
     """Whether ``retry()`` keeps the lock."""
+    patience = 0.0
+    """Seconds for which ``wait`` waits."""
     _handle = ""
     """Of what it is kept under: the next try brings it, and may come before this one has left."""
+
+    def _wait(self) -> bool:
+        """Not for a lock that ``retry()`` keeps: the message that it is kept for needs a slot, this one perhaps."""
+        if not self.keeps:
+            return self.lock.acquire()
+        ends = monotonic() + self.patience
+        while True:
+            met = self.lock.met
+            if met is not None and met.holder.kept:
+                self._put_off()
+            left = ends - monotonic()
+            if left <= 0:
+                return False
+            if self.lock.acquire(blocking_timeout=min(left, LOOK)):
+                return True
 
     def _acquire(self) -> bool:
         taken = super()._acquire()
@@ -68,7 +91,7 @@ class OnceRun(Delivered):
 
 
 class Direct(Running):
-    """A direct or eager call: there is no message to put aside, and nobody else may be waited for by oneself."""
+    """A direct call: there is no message to put aside, and nobody else may be waited for by oneself."""
 
     def _acquire(self) -> bool:
         hold = holds_here().get(self.lock.name)
@@ -79,11 +102,26 @@ class Direct(Running):
             return False
         return super()._acquire()
 
+
+class Element(Direct):
+    """One call of ``task.map()``, ``starmap()`` or ``chunks()``: the others have a right to run."""
+
+    def _conflict(self) -> bool:
+        return super()._conflict() if self.on_conflict in KEPT_IN_MAP else self._skip(self._met())
+
+
+class RejectedHere(Reject, Ignore):
+    """The ``Reject`` of ``apply()``, whose state is ``REJECTED``; no failure for ``autoretry_for=(Exception,)``."""
+
+
+class Eager(Direct):
+    """``apply()``, or ``delay()`` where tasks are always eager."""
+
     def _conflict(self) -> bool:
         if self.on_conflict == "reject":
             error = self._met()
             told_conflict(error, "reject")
-            reject(error)
+            raise RejectedHere(str(error), requeue=False)
         return super()._conflict()
 
 
@@ -94,9 +132,9 @@ def made(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     header: Mapping[str, Any],
-    delivered: bool,
+    way: Way,
 ) -> Running:
-    """The run of one call on these terms. ``delivered``: a worker was sent it, with this header."""
+    """The run of one call on these terms. ``header``: that of the message, if a worker was sent one."""
     conflict = terms["on_conflict"]
     patience = {"blocking_timeout": terms["blocking_timeout"]} if conflict == "wait" else {}
     lock = TaskLock(
@@ -105,10 +143,12 @@ def made(
     if conflict == "wait" and not terms["blocking_timeout"]:
         lock._patience = lock._hold_ms / 1000
     row = row_of(task, args, kwargs)
-    if not delivered:
-        return Direct(lock, conflict, *row, None, task.release_connections)
+    if way != "message":
+        kind = Eager if way == "eager" else Element if maps(get_current_task()) else Direct
+        return kind(lock, conflict, *row, None, task.release_connections)
     run = OnceRun(lock, conflict, *row, terms["queue_limit"], task.release_connections)
     run.keeps = terms["retry_keeps_lock"]
+    run.patience = lock._patience
     if header.get("kept"):
         follow(lock, token_of(header["kept"]))
     return run

@@ -37,10 +37,10 @@ def look() -> Iterator[Stranded | None]:
 
 def at(key: str) -> Stranded | None:
     """What is stranded behind the lock with this key; ``None``: nothing, or it is on its way."""
-    found = promotion.next_in_line(*parking.line(key))
-    if found is None:
+    due = promotion.next_in_line(key, current_app).due
+    if due is None:
         return None
-    name, row = found
+    name, row = due.name, due.row
     early = row.now - row.parked_at <= promotion.MISSING * 1000
     if row.mode == "queue" and early and get_backend().expects(name, row.ticket):
         return None  # it waits for one that was published before

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from celery.exceptions import Reject, Retry
@@ -24,8 +25,9 @@ from django_tasklock.celery.busy import Aside
 from django_tasklock.celery.keys import shortened
 from django_tasklock.celery.message import Message, token_of
 from django_tasklock.celery.myself import Duplicate
-from django_tasklock.conf import get_settings, milliseconds
-from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.celery.retrying import MOVED
+from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
+from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockAcquireError
 from django_tasklock.handover import keep, resume
 from django_tasklock.heartbeat import heartbeat
 from django_tasklock.holders import Task, me
@@ -41,6 +43,8 @@ __all__ = ["Pending", "free", "publish", "seconds_until"]
 logger = logging.getLogger("django_tasklock")
 
 PREFIX = "unique:"
+UNHEARD = 3_600_000
+"""Milliseconds until a message is given up that has neither a ``unique_for`` nor a timeout: it may be lost."""
 PROVISIONAL = 10_000  # milliseconds for publishing: what a publisher that dies then leaves behind
 
 
@@ -55,7 +59,8 @@ def publish(
 ) -> Any:
     """``send()`` unless such a message is under way; the ``AsyncResult`` of the one that is, either way.
 
-    Raises ``BackendUnavailable`` with the store down, unless the policy is ``"run"``: then it is sent.
+    Raises ``BackendUnavailable`` with the store down, unless the policy is ``"run"``: then it is sent;
+    ``AlreadyPublished`` if it is to be raised.
     """
     backend = get_backend()
     own = _name(task.name, name)
@@ -65,7 +70,8 @@ def publish(
     try:
         answer = backend.acquire(ask)
     except BackendUnavailable as error:
-        action = "run" if (terms["on_unavailable"] or get_settings().ON_UNAVAILABLE) == "run" else "raise"
+        policy = terms["on_unavailable"] or get_settings().ON_UNAVAILABLE
+        action = "run" if policy == "run" and error.down else "raise"
         told_unavailable(own, error, action)
         if error.doubt:  # it may be locked, for a message that nobody sends or that does not know of it
             _abandon(backend, ask)
@@ -77,7 +83,16 @@ def publish(
         # A member of a chain, a group or a chord is sent all the same: the others wait for the id it was given.
         if not first or "reply_to" in options:
             return send()
-        told_conflict(busy_error(own, answer), "unique")
+        busy = busy_error(own, answer)
+        told_conflict(busy, "unique")
+        if terms["on_duplicate"] == "raise":
+            raise _already(busy, first)
+        if dropped := [word for word in ("link", "link_error") if options.get(word)]:
+            logger.warning(
+                "%s: nothing is published, %s is under way: what was given as %s is not called. Give it to the first"
+                " one, or publish with on_duplicate='raise' and decide",
+                task.name, first, " and ".join(dropped),
+            )  # fmt: skip
         return task.AsyncResult(first)
     header["unique"] = {"name": own, "handle": handle, "until": terms["unique"], "span": span}
     try:
@@ -90,6 +105,13 @@ def publish(
         raise
     _tell(own, lambda: backend.extend(own, ask.token, span, span))
     return result
+
+
+def _already(error: TaskLockAcquireError, first: str) -> AlreadyPublished:
+    known = {"holder": error.holder, "held_for": error.held_for, "time_left": error.time_left}
+    raised = AlreadyPublished(f"{error}: nothing is published", name=error.name, **known)  # type: ignore[arg-type]
+    raised.task_id = first
+    return raised
 
 
 def _name(task: str, key: str) -> str:
@@ -107,13 +129,18 @@ def _abandon(backend: Backend, ask: Ask) -> None:
 
 def _span(task: Any, terms: Mapping[str, Any], options: Mapping[str, Any]) -> int:
     """Milliseconds the lock lives in the queue: ``unique_for`` after the message is due, or until it expires."""
-    patience = milliseconds(terms["unique_for"] or terms["timeout"] or get_settings().TIMEOUT, "unique_for")
+    patience = milliseconds(terms["unique_for"], "unique_for") if terms["unique_for"] else _patience(task, terms)
     due = options.get("countdown") or seconds_until(options.get("eta")) or 0
     span = patience + max(0, round(1000 * due))
     expires = options.get("expires", task.expires)
     if expires is not None:
         span = min(span, PROVISIONAL + max(0, round(1000 * (seconds_until(expires) or 0))))
     return span
+
+
+def _patience(task: Any, terms: Mapping[str, Any]) -> int:
+    hold, _ = spans(terms["timeout"], terms["lease"], task.name)
+    return UNHEARD if hold == UNTIL_RELEASED else hold
 
 
 def seconds_until(when: Any) -> float | None:
@@ -132,10 +159,19 @@ def _tell(name: str, verb: Callable[[], object]) -> None:
         told_unavailable(name, error, "leave it to expire")
 
 
-def free(header: Mapping[str, Any]) -> None:
-    """Let another one be published: the message with this header is over. Only its own token frees it."""
+def free(header: Mapping[str, Any], task_id: str) -> None:
+    """Let another one be published: the message with this header and id is over. Nobody else's lock is freed."""
     if ours := header.get("unique"):
-        _tell(ours["name"], lambda: get_backend().release(ours["name"], token_of(ours["handle"])))
+        _tell(ours["name"], lambda: _by_token(ours, task_id, partial(get_backend().release, ours["name"])))
+
+
+def _by_token(ours: Mapping[str, Any], task_id: str, verb: Callable[[str], object]) -> None:
+    """``verb(token)``. Where the publisher has made that of another ``SECRET_KEY``, the store knows it."""
+    if verb(token_of(ours["handle"])):
+        return
+    record = get_backend().get(ours["name"])
+    if record is not None and record.token and record.holder.task_id == task_id:
+        verb(record.token)
 
 
 class Pending:
@@ -151,12 +187,16 @@ class Pending:
         if not self.ours or self.message is None:
             return
         if self.ours["until"] == "until_start":
-            free(self.message.header)
+            free(self.message.header, self.message.id)
             self.ours = {}
             return
         lock = TaskLock(self.ours["name"], timeout=terms["timeout"], lease=terms["lease"], on_unavailable="run")
         resume(lock, token_of(self.ours["handle"]))
-        if lock.acquire(blocking=False):  # renewed from here on, so that a worker that dies does not block for long
+        taken = lock.acquire(blocking=False)  # renewed from here on: a worker that dies does not block for long
+        if not taken and lock.met is not None and lock.met.holder.task_id == self.message.id:
+            resume(lock, lock.met.token)  # its publisher has another SECRET_KEY
+            taken = lock.acquire(blocking=False)
+        if taken:
             self._lock = lock
 
     def __enter__(self) -> Pending:
@@ -171,12 +211,15 @@ class Pending:
         elif self._lock is not None:
             self._lock.release()
         else:
-            free({"unique": self.ours})
+            assert self.message is not None
+            free({"unique": self.ours}, self.message.id)
 
     def _comes_back(self, error: BaseException | None) -> bool:
+        assert self.message is not None
+        if isinstance(error, Retry) and MOVED in self.message.request.__dict__:
+            return False  # with other arguments it is another one
         if isinstance(error, Retry | Aside):
             return True
-        assert self.message is not None
         if isinstance(error, Reject):
             return bool(getattr(error, "requeue", False)) and self.message.late  # else it was acknowledged: it is gone
         # ``autoretry_for`` has made a ``Retry`` of what it is for.
@@ -186,5 +229,7 @@ class Pending:
         if self._lock is not None:
             keep(self._lock, seconds)
         else:
-            name, token, span = self.ours["name"], token_of(self.ours["handle"]), round(seconds * 1000)
-            _tell(name, lambda: get_backend().extend(name, token, span, span))
+            assert self.message is not None
+            name, task_id, span = self.ours["name"], self.message.id, round(seconds * 1000)
+            verb = get_backend().extend
+            _tell(name, lambda: _by_token(self.ours, task_id, lambda token: verb(name, token, span, span)))

@@ -9,6 +9,7 @@ from django_tasklock.checks.guards import check_guards
 from django_tasklock.checks.limits import check_limits, check_limits_kept
 from django_tasklock.checks.settings import check_api_keys, check_settings
 from django_tasklock.checks.store import check_backend, check_shared
+from django_tasklock.checks.tasks import check_visibility
 
 __all__ = [
     "check_api_keys",
@@ -21,6 +22,7 @@ __all__ = [
     "check_store",
     "check_tables",
     "check_unguarded",
+    "check_visibility",
     "register",
 ]
 
@@ -39,5 +41,5 @@ def register() -> None:
         check_guards,
     ):
         checks.register(check, TAG)
-    for check in (check_store, check_tables, check_unguarded):
+    for check in (check_store, check_tables, check_unguarded, check_visibility):
         checks.register(check, TAG, deploy=True)

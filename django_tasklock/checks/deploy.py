@@ -142,8 +142,10 @@ def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.Check
     settings = sound_settings()
     if settings is None or settings.ON_UNAVAILABLE != "run":
         return []
+    from django_tasklock.celery.task_modules import import_task_modules
     from django_tasklock.decorators import undecided
 
+    import_task_modules()  # W017 tells what it could not
     names = undecided()
     if not names:
         return []

@@ -35,7 +35,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
     settings = sound_settings()
     if settings is None:
         return found
-    hold, lease = milliseconds(settings.TIMEOUT, "TIMEOUT"), milliseconds(settings.LEASE, "LEASE")
+    hold, lease = settings.default_spans[0], milliseconds(settings.LEASE, "LEASE")
     if lease < min(SHORTEST_LEASE, hold):
         found.append(
             checks.Warning(

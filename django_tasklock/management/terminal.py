@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, OutputWrapper
 from django.db import Error
 from django.utils import translation
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.views import Actor
+from django_tasklock.operations.views import Act, Actor
+from django_tasklock.texts import shown
 
-__all__ = ["DOWN", "Bar", "actor", "speaking"]
+__all__ = ["DOWN", "Bar", "actor", "in_line", "speaking", "while_read"]
 
 DOWN = 2
 """Exit code when a store does not answer. 1: nothing was done, or an argument cannot be meant."""
+CLOSED = 128 + 13  # SIGPIPE
 WIDTH = 30  # characters
 
 
@@ -58,6 +62,23 @@ def actor(command: str) -> Actor:
     except (OSError, KeyError):  # a container's user need not have a name
         user = "unknown"
     return Actor(f"{command}, {user}@{socket.gethostname()}")
+
+
+def in_line(act: Act) -> str:
+    """One act of the audit trail on one line."""
+    why = f" ({shown(act.reason, 1000)})" if act.reason else ""
+    return f"{act.at:%Y-%m-%d %H:%M:%S} {shown(act.actor)}: {shown(act.action)}: {shown(act.outcome)}{why}"
+
+
+@contextmanager
+def while_read(stream: OutputWrapper) -> Iterator[None]:
+    """End quietly, with the status of one that SIGPIPE ended, when nobody reads any more: ``locks | head``."""
+    try:
+        yield
+        stream.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes there
+        raise SystemExit(CLOSED) from None
 
 
 @contextmanager

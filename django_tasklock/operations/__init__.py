@@ -5,7 +5,7 @@ that cannot be, or a store that cannot list. Importing it touches no model.
 """
 
 from django_tasklock.operations.audit import acts
-from django_tasklock.operations.detail import get_lock
+from django_tasklock.operations.detail import find_lock, find_row, get_lock
 from django_tasklock.operations.limit_views import (
     LimitDetail,
     LimitOutcome,
@@ -23,6 +23,7 @@ from django_tasklock.operations.limits import (
     reset_limit,
 )
 from django_tasklock.operations.listing import count_locks, list_locks
+from django_tasklock.operations.parked import discard_parked, requeue_parked
 from django_tasklock.operations.permits import get_permits, list_permits, release_permit
 from django_tasklock.operations.release import ask_to_release, release_lock
 from django_tasklock.operations.sweep import Finding, SweepReport, sweep
@@ -66,6 +67,9 @@ __all__ = [
     "ask_to_release",
     "change_limit",
     "count_locks",
+    "discard_parked",
+    "find_lock",
+    "find_row",
     "get_limit",
     "get_lock",
     "get_permits",
@@ -74,6 +78,7 @@ __all__ = [
     "list_permits",
     "release_lock",
     "release_permit",
+    "requeue_parked",
     "reset_limit",
     "sweep",
 ]

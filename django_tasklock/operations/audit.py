@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Literal, NamedTuple
 
 from django.apps import apps
@@ -11,11 +13,14 @@ from django.db import Error, router
 from django.utils import timezone
 
 from django_tasklock.operations.views import Act, Actor
+from django_tasklock.texts import shown
 
-__all__ = ["LIMIT_ACTIONS", "Deed", "acts", "record_acts"]
+__all__ = ["LIMIT_ACTIONS", "Deed", "acts", "forget_old_acts", "record_acts"]
 
 logger = logging.getLogger("django_tasklock")
 
+AT_ONCE, STEPS = 500, 20  # entries that one statement removes, and statements of one sweep
+REASON = 1000
 USER_ID = 64  # characters kept of a user's primary key
 LIMIT_ACTIONS = ("reset_limit", "change_limit", "release_permit")
 """What is done to limiters: a lock may have the same name as one."""
@@ -33,7 +38,11 @@ class Deed(NamedTuple):
 
 def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
     """Write what ``by`` did. What was done stays done: if it cannot be written, that is logged, with the deed."""
-    deeds = list(deeds)
+    by = replace(by, name=shown(by.name))
+    deeds = [
+        deed._replace(reason=shown(" ".join(deed.reason.split()), REASON), outcome=shown(deed.outcome))
+        for deed in deeds
+    ]
     for deed in deeds:
         _say(logging.INFO, by, deed)
     try:
@@ -64,6 +73,21 @@ def acts(name: str | None = None, limit: int = 50, of: Literal["lock", "limit", 
     ]
 
 
+def forget_old_acts(days: int) -> int:
+    """Remove what is older than so many ``days``, a bounded number at a time; how many. Raises database errors."""
+    from django_tasklock.models import AuditEntry
+
+    entries = AuditEntry._base_manager.using(router.db_for_write(AuditEntry))
+    old = entries.filter(at__lt=timezone.now() - timedelta(days=days)).order_by("at")
+    removed = 0
+    for _ in range(STEPS):
+        keys = list(old.values_list("pk", flat=True)[:AT_ONCE])
+        removed += entries.filter(pk__in=keys).delete()[0] if keys else 0
+        if len(keys) < AT_ONCE:
+            break
+    return removed
+
+
 def _say(level: int, by: Actor, deed: Deed) -> None:
     logger.log(level, "%s: %s %r: %s; reason: %r", by.name, deed.action, deed.name, deed.outcome, deed.reason)
 
@@ -77,13 +101,13 @@ def _keep(by: Actor, deeds: list[Deed]) -> None:
     AuditEntry._base_manager.using(router.db_for_write(AuditEntry)).bulk_create(
         AuditEntry(
             at=now,
-            actor=by.name[:255],
+            actor=by.name,
             user_id=user,
             action=deed.action,
             key=key_of(deed.name),
             name=deed.name.encode("ascii", "backslashreplace").decode()[:255],  # as in the lock table
             reason=deed.reason,
-            outcome=deed.outcome[:255],
+            outcome=deed.outcome,
         )
         for deed in deeds
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
@@ -11,6 +10,7 @@ from django.db import Error
 from django_tasklock.backends import get_backend
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.info import moment
 from django_tasklock.names import clean
 from django_tasklock.operations.audit import acts
 from django_tasklock.operations.explanation import explain
@@ -18,9 +18,10 @@ from django_tasklock.operations.listing import view
 from django_tasklock.operations.rows import row_ref, row_side
 from django_tasklock.operations.views import Act, LockDetail, LockView, Refused, RowRef, RowSide
 from django_tasklock.queries import Query
+from django_tasklock.texts import shown
 from django_tasklock.types import Record, Refusal
 
-__all__ = ["get_lock"]
+__all__ = ["find_lock", "find_row", "get_lock"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -49,6 +50,19 @@ def get_lock(name: str) -> LockDetail:
     return LockDetail(bare, lock, explain(known, lock, row, parked, refused), row, parked, refused, _history(bare))
 
 
+def find_lock(name: str) -> LockView | None:
+    """Who has ``name``, in one trip; ``None``: nobody. Raises as ``get_lock`` does. What is parked is not counted."""
+    record = get_backend().get(clean(name, get_settings().KEY_PREFIX))
+    return None if record is None else view(record, 0)
+
+
+def find_row(name: str) -> RowSide | None:
+    """The guarded row of the lock ``name``, without all the rest of ``get_lock``, which raises the same."""
+    bare = clean(name, get_settings().KEY_PREFIX)
+    record = get_backend().get(bare)
+    return None if record is None else _row(bare, view(record, 0), record)
+
+
 def _lapsed(name: str) -> Record | None:
     """What its last holder left behind, looked for among the first that lapsed."""
     try:
@@ -73,7 +87,7 @@ def _row(name: str, lock: LockView | None, record: Record | None) -> RowSide | N
 
 def _refused(refusal: Refusal) -> Refused:
     holder = refusal.holder
-    return Refused(str(holder), holder.task, holder.task_id, datetime.fromtimestamp(refusal.at / 1000, UTC))
+    return Refused(str(holder), shown(holder.task), shown(holder.task_id), moment(refusal.at))
 
 
 def _history(name: str) -> list[Act]:

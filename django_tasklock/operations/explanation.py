@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock.operations.spans import span
 from django_tasklock.operations.views import LockState, LockView, Refused, RowSide
+from django_tasklock.texts import shown
 from django_tasklock.types import Record
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _held(record: Record, lock: LockView) -> list[str]:
     info = lock.info
     values = {
         "holder": info.holder,
-        "host": record.holder.host,
+        "host": shown(record.holder.host),
         "pid": record.holder.pid,
         "held": _span(info.held_for),
         "ttl": _span(info.ttl),
@@ -58,6 +59,8 @@ def _held(record: Record, lock: LockView) -> list[str]:
     }
     if not record.token:
         first = _("Its value was put there by other means than this library, so who has it is not known.")
+    elif record.holder.unreadable:
+        first = _("Its value in the store cannot be read, so who has it is not known.")
     elif record.holder.kept:
         first = _("It is kept for a message of its task that is on its way, since %(held)s; no process holds it now.")
     elif lock.alive is False:
@@ -73,6 +76,8 @@ def _held(record: Record, lock: LockView) -> list[str]:
         found.append(_("It is free in %(ttl)s by itself, and earlier if it is swept or released.") % values)
     elif info.time_left <= 0 and record.token:
         found.append(_("It is held beyond its timeout, which nothing renews: the sweep releases it."))
+    elif info.without_timeout and record.token:
+        found.append(_("If its holder dies it is free within %(ttl)s; it has no timeout.") % values)
     elif record.token:
         found.append(
             _("If its holder dies it is free within %(ttl)s; its timeout ends it in %(left)s at most.") % values
@@ -86,10 +91,10 @@ def _row(lock: LockView, row: RowSide | None) -> list[str]:
     if lock.row is None:
         return []
     values = {"row": str(lock.row), "state": "" if row is None else str(row.state)}
-    if row is None:
-        return [_("Its holder works on %(row)s, of which no guard is known here.") % values]
-    if not row.exists:
+    if row is not None and not row.exists:
         return [_("Its holder works on %(row)s, which does not exist any more.") % values]
+    if row is None or not row.field:
+        return [_("Its holder works on %(row)s, of which no guard is known here.") % values]
     if row.agrees:
         return [_("%(row)s is %(state)s, claimed by this holder: nobody else's writes are accepted.") % values]
     if row.fingerprint:

@@ -43,7 +43,9 @@ WHOLE = 1_000_000
 
 
 def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, limit: int = 50) -> LimitPage:
-    """Rate limits, those of the settings first, then as they were used. ``text``: in their names; ``name``: that one.
+    """Rate limits: those that are paused, full, open, idle; of these the settings' first, then as they were used.
+
+    ``text``: in their names; ``name``: that one.
 
     Tenants are counted, not listed. Raises ``TaskLockError`` where the store keeps no rate limits, or for a
     page that cannot be, ``BackendUnavailable``.
@@ -58,9 +60,15 @@ def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, lim
     if name is not None:
         names = [name] if name in names or name in indexed else []
     found = [known for known in names if text.lower() in known.lower()]
-    views = _views(store, found[offset : offset + limit], tenants)
+    if len(found) <= MOST:  # what needs somebody comes first; of more than these nobody is asked all
+        views = sorted(_views(store, found, tenants), key=lambda view: _RANK[view.state])[offset : offset + limit]
+    else:
+        views = _views(store, found[offset : offset + limit], tenants)
     following = offset + limit
     return LimitPage(views, len(found), following if following < len(found) else None)
+
+
+_RANK = {LimitState.PAUSED: 0, LimitState.FULL: 1, LimitState.OPEN: 2, LimitState.IDLE: 3}
 
 
 def get_limit(name: str) -> LimitDetail:

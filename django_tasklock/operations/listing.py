@@ -8,19 +8,21 @@ from collections.abc import Mapping, Sequence
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends import get_backend
+from django_tasklock.conf import expiring
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.holders import alive
 from django_tasklock.info import lock_info
 from django_tasklock.operations.rows import row_ref
 from django_tasklock.operations.views import LockPage, LockState, LockView
-from django_tasklock.queries import EXPIRING, Counts, Page, Query
-from django_tasklock.types import Record
+from django_tasklock.queries import Counts, Page, Query
+from django_tasklock.types import Record, monotonic
 
 __all__ = ["count_locks", "list_locks", "state_of", "view"]
 
 logger = logging.getLogger("django_tasklock")
 
 MOST = 1000  # locks of one page
+PATIENCE = 1.0  # seconds of looking: each step looks through thousands, and lets others be served between
 
 
 def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
@@ -31,10 +33,23 @@ def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
     """
     if not 0 <= query.limit <= MOST or query.offset < 0:
         raise TaskLockError(f"limit must be 0 to {MOST} and offset 0 or more, not {query.limit} and {query.offset}")
-    page: Page = get_backend().page(query)
+    page = _found(query)
     parked = parked_behind([record.name for record in page.records])
     views = [view(record, parked.get(record.name, 0), query.which == "lapsed") for record in page.records]
     return LockPage(views, page.total, page.next)
+
+
+def _found(query: Query) -> Page:
+    """A page; where something is looked for, through as many locks as that takes, for a second or so."""
+    page: Page = get_backend().page(query)
+    if not (query.text or query.task or query.row or query.waiting):
+        return page
+    ends, at = monotonic() + PATIENCE, query.offset
+    while page.next is not None and page.next > at and len(page.records) < query.limit and monotonic() < ends:
+        at = page.next
+        more = get_backend().page(query._replace(offset=at, limit=query.limit - len(page.records)))
+        page = Page([*page.records, *more.records], more.total, more.next)
+    return page
 
 
 def count_locks() -> Counts:
@@ -61,7 +76,7 @@ def state_of(record: Record, lapsed: bool = False) -> LockState:
         return LockState.ORPHANED
     if record.ttl is None:
         return LockState.UNENDING
-    return LockState.EXPIRING if record.ttl <= EXPIRING else LockState.LIVE
+    return LockState.EXPIRING if record.ttl <= expiring() else LockState.LIVE
 
 
 def parked_behind(names: Sequence[str]) -> Mapping[str, int]:

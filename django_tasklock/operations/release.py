@@ -13,12 +13,14 @@ from django_tasklock.backends import get_backend
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards import fence
+from django_tasklock.holders import alive
 from django_tasklock.info import lock_info
 from django_tasklock.names import clean
 from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.operations.rows import GuardedRow, row_of, row_ref, states_after
 from django_tasklock.operations.views import Actor, Outcome, Result
 from django_tasklock.reports import told_forced
+from django_tasklock.texts import shown
 from django_tasklock.transactions import durable
 from django_tasklock.types import Record, fingerprint as fingerprint_of
 
@@ -45,8 +47,8 @@ def release_lock(
     state = _chosen(row, row_state, bare)
     fenced = row is not None and _fence(row, record, state)
     result = take_away(record, fenced)
-    done = str(result.outcome) + (f", {row.model._meta.label} {row.pk} left {state!r}" if row and fenced else "")
-    record_acts(by, [Deed(bare, "release", reason, f"{done}; held by {record.holder}")])
+    done = f"{result.outcome}{_said(row, fenced, state, record)}; held by {record.holder}"
+    record_acts(by, [Deed(bare, "release", reason, done)])
     return result
 
 
@@ -62,6 +64,9 @@ def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str |
         return Result(bare, Outcome.NOT_HELD)
     if not record.token:
         raise TaskLockError(f"lock {bare!r} was put there by other means: there is nobody to ask", name=bare)
+    if not record.holder.kept and alive(record.holder) is False:
+        text = f"the process that holds lock {bare!r} has ended: there is nobody to ask; release it, or sweep"
+        raise TaskLockError(text, name=bare)
     before = lock_info(record)
     asked = get_backend().ask_release(bare, record.token)
     result = Result(bare, Outcome.ASKED, before) if asked else _gone(bare, record, fenced=False)
@@ -100,12 +105,28 @@ def _chosen(row: GuardedRow | None, state: Any, name: str) -> Any:
             raise TaskLockError(f"lock {name!r} guards no row, so none can be left {state!r}", name=name)
         return None
     states = states_after(row.guard)
+    if row.guard is None:
+        if state is not None:
+            text = f"no guard of the row of lock {name!r} is known here, so it cannot be left {state!r}, only as it is"
+            raise TaskLockError(text, name=name)
+        return None
     if state is None:
         return states[0]
     for known in states:  # a form sends text
         if state in (known, str(known)):
             return known
     raise TaskLockError(f"row_state must be one of {', '.join(map(repr, states))}, not {state!r}", name=name)
+
+
+def _said(row: GuardedRow | None, fenced: bool, state: Any, record: Record) -> str:
+    """What was done to the row, for the audit trail."""
+    if row is None:
+        what = shown(record.holder.row)
+        return f", {what} not fenced: no guard of it is known here" if what else ""
+    if not fenced:
+        return ""
+    left = f"left {state!r}" if row.guard else "fenced, left in the state it had: no guard of it is known here"
+    return f", {row.model._meta.label} {row.pk} {left}"
 
 
 def _fence(row: GuardedRow, record: Record, state: Any) -> bool:

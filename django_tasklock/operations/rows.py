@@ -8,6 +8,7 @@ from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.db.models import Model
 
+from django_tasklock.columns import TOKEN
 from django_tasklock.conf import get_settings
 from django_tasklock.guarded_rows import epoch_of, read
 from django_tasklock.guards import Guarded, StateGuard, fenced, registered
@@ -15,15 +16,15 @@ from django_tasklock.names import clean
 from django_tasklock.operations.views import RowRef, RowSide
 from django_tasklock.types import Record, fingerprint
 
-__all__ = ["GuardedRow", "guards_of", "lock_name", "model_of", "row_of", "row_ref", "row_side"]
+__all__ = ["GuardedRow", "guards_of", "lock_name", "model_of", "row_key", "row_of", "row_ref", "row_side"]
 
 
 class GuardedRow(NamedTuple):
-    """A row, and the guard that judges it."""
+    """A row, and the guard that judges it. ``None``: no guard is known here, only the columns of ``GuardedModel``."""
 
     model: type[Model]
     pk: Any
-    guard: StateGuard
+    guard: StateGuard | None
 
 
 def row_ref(record: Record) -> RowRef | None:
@@ -41,7 +42,10 @@ def model_of(guarded: Guarded) -> type[Model] | None:
 
 
 def guards_of(label: str) -> list[Guarded]:
-    """The guards in use on the model with this label, ``videos.video``."""
+    """The guards in use on the model with this label, ``videos.video``: those in task modules too."""
+    from django_tasklock.celery.task_modules import import_task_modules
+
+    import_task_modules()
     found = []
     for guarded in registered():
         model = model_of(guarded)
@@ -50,23 +54,35 @@ def guards_of(label: str) -> list[Guarded]:
     return found
 
 
+def row_key(model: type[Model], text: str) -> Any:
+    """A primary key from its text. Raises ``ValidationError``, ``ValueError`` or ``TypeError`` if there can be none."""
+    field: Any = model._meta.pk
+    while field.remote_field:  # a parent's
+        field = field.target_field
+    key = field.to_python(text)
+    field.run_validators(key)  # a number may be more than its column can have
+    return key
+
+
 def row_of(name: str, ref: RowRef | None) -> GuardedRow | None:
-    """The row of a lock, with the guard whose lock has that name, if there are several on its model."""
+    """The row of a lock, with the guard whose lock has that name, if there are several on its model.
+
+    ``None`` where neither a guard nor columns of its model could judge it.
+    """
     if ref is None:
         return None
-    found: GuardedRow | None = None
-    for guarded in guards_of(ref.model):
-        model = model_of(guarded)
-        assert model is not None
-        try:
-            pk = model._meta.pk.to_python(ref.pk)
-        except ValidationError:
-            return None
-        row = GuardedRow(model, pk, guarded.guard)
+    guards = guards_of(ref.model)
+    try:
+        model = apps.get_model(ref.model)
+        pk = row_key(model, ref.pk)
+    except (LookupError, ValueError, TypeError, ValidationError):
+        return None
+    for guarded in guards:
         if lock_name(guarded, pk) == name:
-            return row
-        found = found or row
-    return found
+            return GuardedRow(model, pk, guarded.guard)
+    if guards:
+        return GuardedRow(model, pk, guards[0].guard)
+    return GuardedRow(model, pk, None) if fenced(model) else None
 
 
 def lock_name(guarded: Guarded, pk: Any) -> str | None:
@@ -86,28 +102,31 @@ def lock_name(guarded: Guarded, pk: Any) -> str | None:
 
 
 def row_side(name: str, ref: RowRef | None, token: str) -> RowSide | None:
-    """What the row says, beside the lock with ``token``; ``None`` where no guard knows it. Raises database errors."""
+    """What the row says, beside the lock with ``token``; ``None``: nothing could judge it. Raises database errors."""
     row = row_of(name, ref)
     if row is None or ref is None:
         return None
-    has_token = fenced(row.model)
-    seen = next(iter(read(row.model, row.guard.field, [row.pk])), None)
-    state, row_token = (None, None) if seen is None else (seen.state, seen.token)
+    has_token, field = fenced(row.model), "" if row.guard is None else row.guard.field
+    seen = next(iter(read(row.model, field or TOKEN, [row.pk])), None)
+    row_token = None if seen is None else seen.token
+    state = seen.state if seen is not None and field else None
     return RowSide(
         ref=ref,
         exists=seen is not None,
-        field=row.guard.field,
+        field=field,
         state=state,
         fingerprint=fingerprint(row_token or ""),
         epoch=epoch_of(row.model, row.pk),
         fenced=has_token,
-        agrees=row_token == token if has_token and token else state == row.guard.claim_as,
+        agrees=row_token == token if has_token and token else row.guard is not None and state == row.guard.claim_as,
         states=states_after(row.guard),
     )
 
 
-def states_after(guard: StateGuard) -> list[Any]:
-    """What a row may be left in when its lock is taken away: the guard's own choice first."""
+def states_after(guard: StateGuard | None) -> list[Any]:
+    """What a row may be left in when its lock is taken away: the guard's own choice first. None without a guard."""
+    if guard is None:
+        return []
     found = [guard.retry]
     for state in (*guard.claim_from, guard.failed):
         if state is not None and state not in found:

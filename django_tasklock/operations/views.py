@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils.translation import gettext_lazy as _
 
+from django_tasklock.texts import shown
 from django_tasklock.types import LockInfo
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class LockState(enum.StrEnum):
 
     LIVE = "live"
     EXPIRING = "expiring"
-    """Live, and over within ten seconds unless it is renewed."""
+    """Live, and over within ten seconds unless it is renewed; within a sixth of ``LEASE``, where that is less."""
     UNENDING = "no_expiry"
     """Without expiry: nothing but a release ends it."""
     ORPHANED = "orphaned"
@@ -51,7 +52,7 @@ class RowRef(NamedTuple):
     pk: str
 
     def __str__(self) -> str:
-        return f"{self.model}:{self.pk}"
+        return shown(f"{self.model}:{self.pk}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ class LockView:
     alive: bool | None
     """Whether the holder's process runs; ``None``: it cannot be known from here."""
 
+    @property
+    def dead(self) -> bool:
+        """Whether it is held by a process that has ended: nobody renews it, and nobody can be asked."""
+        return self.alive is False and self.state is not LockState.ORPHANED
+
 
 @dataclass(frozen=True, slots=True)
 class LockPage:
@@ -89,7 +95,7 @@ class RowSide:
     ref: RowRef
     exists: bool
     field: str
-    """The name of its state column."""
+    """The name of its state column; empty where no guard of it is known here."""
     state: Any
     fingerprint: str
     """Of the token in the row; empty where nobody has claimed it, or its model has no token."""

@@ -27,7 +27,7 @@ class LimitDoor(Door):
     """What those of limiters have in common."""
 
     tag = "limits"
-    permission = permissions.VIEW_LIMITS
+    permission: tuple[str, ...] = permissions.VIEW_LIMITS
     throttle_scope = "tasklock_view"
 
     def named(self, name: str) -> str:

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
 from django.utils.translation import gettext_lazy as _
 from rest_framework import status
-from rest_framework.exceptions import APIException, ErrorDetail, NotAuthenticated
+from rest_framework.exceptions import APIException, ErrorDetail, NotAuthenticated, ParseError
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
@@ -18,7 +19,8 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.rest.authentication import IN_QUERY
 
 __all__ = ["CannotList", "ChangedHands", "DatabaseUnavailable", "Interrupted", "InvalidName", "InvalidState",
-           "NoPermit", "NobodyToAsk", "NotLocked", "StoreUnavailable", "UnknownLimiter", "answer"]  # fmt: skip
+           "NoPermit", "NobodyToAsk", "NotLocked", "StoreUnavailable", "TooLarge", "UnknownField", "UnknownLimiter",
+           "answer"]  # fmt: skip
 
 logger = logging.getLogger("django_tasklock")
 
@@ -30,6 +32,21 @@ class InvalidName(APIException):
 
     status_code = status.HTTP_400_BAD_REQUEST
     default_code = "invalid_name"
+
+
+class UnknownField(APIException):
+    """The body has a field that is none."""
+
+    status_code = status.HTTP_400_BAD_REQUEST
+    default_code = "unknown_field"
+
+
+class TooLarge(APIException):
+    """The body is longer than ``DATA_UPLOAD_MAX_MEMORY_SIZE``."""
+
+    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+    default_code = "too_large"
+    default_detail = _("The body is longer than this server takes.")
 
 
 class InvalidState(APIException):
@@ -113,6 +130,10 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
     elif isinstance(error, OperationalError | InterfaceError):
         logger.warning("REST: the database does not answer", exc_info=error)
         error = DatabaseUnavailable()
+    elif isinstance(error, RequestDataTooBig):
+        error = TooLarge()
+    elif isinstance(error, SuspiciousOperation):  # too many fields; else Django would answer, in HTML
+        error = ParseError(_("What was sent cannot be taken: it has too many fields, or is malformed."))
     elif isinstance(error, NotAuthenticated) and _key_in_query(context["request"]):
         error.detail = ErrorDetail(
             _("A key in the query string is not taken here: send 'Authorization: Api-Key <key>'."), error.detail.code

@@ -98,7 +98,8 @@ _RETRY_AFTER = OpenApiParameter(
     "Retry-After", OpenApiTypes.INT, OpenApiParameter.HEADER, response=[429, 503], description="Seconds."
 )
 _SENTENCES = {
-    400: "What was sent cannot be understood; or no lock can have this name (`invalid_name`), no row this state"
+    400: "What was sent cannot be understood, or has a field that is none (`unknown_field`); or no lock can have"
+    " this name (`invalid_name`), no row this state"
     " (`invalid_row_state`).",
     401: "Nobody known: send a key or log in.",
     403: "Not permitted; or, of a session, the CSRF token is missing.",
@@ -106,6 +107,7 @@ _SENTENCES = {
     " (`no_permit`).",
     409: "Another one took it while it was looked at: nothing was done (`changed_hands`).",
     412: "Somebody else has it than If-Match names: nothing was done (`changed_hands`).",
+    413: "The body is longer than `DATA_UPLOAD_MAX_MEMORY_SIZE` (`too_large`).",
     415: "Neither JSON nor a form.",
     429: "Too often.",
     501: "The backend is a plain cache, which cannot list its keys and keeps no limits (`cannot_list`).",
@@ -115,7 +117,7 @@ _SENTENCES = {
 
 def answers(good: Any, *codes: int, **more: Any) -> dict[str, Any]:
     """What to tell of an end point: its answers, ``good`` and those of every one, and ``parameters``."""
-    codes = (400, 401, 403, 429, 503, *codes)
+    codes = (400, 401, 403, 429, 503, *codes, *([413] if 415 in codes else []))
     problems = {code: OpenApiResponse(ProblemSerializer, _SENTENCES[code]) for code in codes}
     if ETAG in more["parameters"]:
         problems[304] = OpenApiResponse(description="The holder that If-None-Match names still has it.")

@@ -28,7 +28,9 @@ class InfoSerializer(Shape):
     ttl = serializers.FloatField(
         allow_null=True, help_text="Seconds until the key expires unless renewed. Null: never. Negative: expired."
     )
-    time_left = serializers.FloatField(help_text="Seconds until the holder has had it for its whole timeout.")
+    time_left = serializers.FloatField(
+        help_text="Seconds until the holder has had it for its whole timeout; years where it has none."
+    )
     fence = serializers.IntegerField()
     waiting = serializers.IntegerField(help_text="Callers that wait in their processes.")
 

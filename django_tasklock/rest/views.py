@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import connections, transaction
 from django.utils.translation import gettext as _
@@ -27,6 +30,7 @@ from django_tasklock.operations import Actor, LockState, Outcome, Result
 from django_tasklock.rest import parameters, permissions, preconditions, problems, schema, serializers
 from django_tasklock.rest.authentication import ApiKeyAuthentication
 from django_tasklock.rest.throttling import LockThrottle
+from django_tasklock.texts import shown
 
 __all__ = ["AskReleaseView", "Door", "LockView", "LocksView", "ReleaseLockView"]
 
@@ -43,7 +47,7 @@ class Door(APIView):
     """What all of them have in common: closed unless ``permission`` is there, one shape of problems, no caching."""
 
     schema = schema.DoorSchema()
-    permission: str
+    permission: tuple[str, ...]
     throttle_scope: str
     operation_id: str
     tag = "locks"
@@ -91,11 +95,18 @@ class Door(APIView):
             raise problems.InvalidName(str(error)) from error
 
     def given(self, kind: type[Serializer]) -> dict[str, Any]:
-        """The body, checked."""
+        """The body, checked: one that is too long is not read."""
+        length: str = self.request.META.get("CONTENT_LENGTH") or "0"
+        most: Any = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        if most is not None and length.isdecimal() and int(length) > most:
+            raise problems.TooLarge
         try:
-            taken = kind(data=self.request.data)
+            data = self.request.data
+            taken = kind(data=data)
         except RecursionError as error:
             raise ParseError(_("The JSON is nested too deeply.")) from error
+        if isinstance(data, Mapping):
+            _no_others(data, taken.fields)
         taken.is_valid(raise_exception=True)
         return dict(taken.validated_data)
 
@@ -229,6 +240,18 @@ class AskReleaseView(Door):
         except TaskLockError as error:
             raise problems.NobodyToAsk(str(error)) from error
         return self.done(result, expected)
+
+
+def _no_others(given: Mapping[str, Any], fields: Iterable[str]) -> None:
+    """Raise for a field that is none: a ``row_state`` that is misspelt is no release that leaves it open."""
+    known = list(fields)
+    for name in given:
+        if name not in known:
+            near = get_close_matches(str(name), known, n=1)
+            hint = _("did you mean %(near)r?") if near else _("known are %(known)s.")
+            values = {"near": near[0] if near else "", "known": ", ".join(known)}
+            text = _("There is no field %(name)s:") % {"name": repr(shown(name, 60))}
+            raise problems.UnknownField(f"{text} {hint % values}")
 
 
 def _not_locked(name: str, explanation: Any = ()) -> problems.NotLocked:

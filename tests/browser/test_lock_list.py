@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
 from tests.browser.pages import LIST, detail, lies, names, refreshed, row
+from tests.support.sweeping import dead_holder
 
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
@@ -235,3 +237,47 @@ def test_markup_is_text(visit: Visits, site: Example) -> None:
     expect(page.locator("#recent-actions-module")).to_contain_text("<img src=x")
     assert page.locator("#content img").count() == 0
     assert dialogs == []
+
+
+def test_one_box_ticks_all_others_of_the_page(visit: Visits, site: Example) -> None:
+    for number in range(3):
+        site.lock(f"report:{number}", seconds=3600, lease=60)
+    page = visit("operator")
+    page.goto(LIST)
+    everything = page.get_by_label("Select all on this page")
+    boxes = page.locator("input[name=lock]")
+    everything.check()
+    for number in range(3):
+        expect(boxes.nth(number)).to_be_checked()
+    visit.picture(page, "list-all-ticked")
+    boxes.nth(1).uncheck()
+    expect(everything).not_to_be_checked()
+    boxes.nth(1).check()
+    expect(everything).to_be_checked()
+    everything.uncheck()
+    expect(page.locator("input[name=lock]:checked")).to_have_count(0)
+    page.locator("#tasklock-refresh").click()  # the part that is shown anew has it, too
+    everything.check()
+    page.get_by_role("button", name="Release the selected locks").click()
+    expect(page.locator("#tasklock-chosen tbody tr")).to_have_count(3)
+    assert lies(page) == []
+
+
+def test_a_dead_holder_looks_dead(visit: Visits, site: Example) -> None:
+    site.lock("report:dead", seconds=3600, lease=60, **json.loads(dead_holder()))
+    site.lock("report:live", seconds=3600, lease=60)
+    site.lock("report:for ever", seconds=3600)
+    site.client.persist(site.key("report:for ever"))
+    page = visit("operator")
+    page.goto(LIST)
+    expect(row(page, "report:dead")).to_contain_text("holder has ended")
+    expect(row(page, "report:dead").locator("meter")).to_have_count(0)
+    expect(row(page, "report:for ever").locator("meter")).to_have_count(0)
+    expect(row(page, "report:for ever")).to_contain_text("no limit")
+    assert lies(page) == []
+    visit.picture(page, "list-dead")
+    page.goto(detail("report:dead"))
+    expect(page.locator("#tasklock-release")).to_be_visible()
+    expect(page.locator("#tasklock-ask")).to_have_count(0)
+    assert lies(page) == []
+    visit.picture(page, "lock-dead")

@@ -33,8 +33,8 @@ class Message(NamedTuple):
 
     @property
     def ours(self) -> dict[str, Any]:
-        """The header of this package, but for the time at which it was sent."""
-        return {word: value for word, value in self.headers["tasklock"].items() if word != "at"}
+        """The header of this package, but for when and as what it was sent."""
+        return {word: value for word, value in self.headers["tasklock"].items() if word not in ("at", "of")}
 
     @property
     def key(self) -> str:

@@ -61,6 +61,8 @@ class Fault:
     """Let the server execute it, then say nothing."""
     delay: float = 0.0
     """Seconds by which the reply comes late."""
+    first: Callable[[], object] | None = None
+    """Called before anything else happens; the request waits for its end."""
     then: Callable[[], object] | None = None
     """Called between the server's execution and the fate of its reply."""
     met: list[Request] = field(default_factory=list)
@@ -190,6 +192,12 @@ class Proxy:
             fault.times -= 1
             fault.met.append(request)
 
+    @property
+    def open(self) -> int:
+        """How many connections there are to it now."""
+        with self._lock:
+            return len(self._pairs)
+
     def forget(self, pair: _Pair) -> None:
         """A connection ended."""
         with self._lock:
@@ -219,6 +227,8 @@ class _Pair:
             for request, raw in _requests(self.client):
                 self.proxy._flowing.wait()
                 fault = self.proxy.claim(request)
+                if fault is not None and fault.first is not None:
+                    fault.first()
                 if fault is not None and (fault.answer or fault.unsent):
                     self.proxy.use_up(fault, request)
                     if fault.unsent:

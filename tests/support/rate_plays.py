@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from django_tasklock.backends import ledger_verbs
 from django_tasklock.backends.base_rates import Booked
-from django_tasklock.backends.ledger import Ledger
+from django_tasklock.backends.ledger import GRID, TICK, Ledger
 from django_tasklock.backends.ledger_state import State
 from django_tasklock.rates import Pushback, Rate, Terms
 
@@ -22,7 +22,7 @@ _rates = st.builds(
     Rate,
     limit=st.sampled_from([1, 2, 3, 5, 10]),
     window=st.sampled_from([1_000_000, 1_000_003, 7_000_000]),
-    margin=st.sampled_from([0, 1000, 50_000, 300_000]),
+    margin=st.sampled_from([GRID, 1000, 50_000, 300_000]),  # a call goes within that of its place
 )
 _great = st.builds(Rate, limit=st.sampled_from([1001, 5000]), window=st.just(60_000_000), margin=st.just(50_000))
 _sets = st.one_of(
@@ -53,6 +53,8 @@ _steps = {
         st.tuples(st.just("reserve"), _costs, st.sampled_from([0, 0, 500_000, 3_000_000, HOUR])),
         st.tuples(st.just("reserve"), _costs, st.just(HOUR)),
         st.tuples(st.just("reserve"), st.just(1), st.just(HOUR)),
+        st.tuples(st.just("reserve"), _costs, st.just(HOUR), st.booleans(), st.just(True)),
+        st.tuples(st.just("reserve"), st.just(1), st.just(HOUR), st.just(False), st.just(True)),
     ],
     "spaced": [st.tuples(st.just("spaced"), _costs)],
     "pass": [
@@ -62,11 +64,14 @@ _steps = {
         st.tuples(st.just("turn"), st.sampled_from([0, 0, 0, 500, 40_000, 400_000])),
         st.tuples(st.just("turn"), st.sampled_from([0, 900, 45_000, 250_000])),
     ],
+    "missed": [st.tuples(st.just("missed"), st.sampled_from([40_000, 400_000]))],
     "cancel": [st.tuples(st.just("cancel"), st.integers(0, 30))],
+    "again": [st.tuples(st.just("again"), st.integers(0, 9))],
     "unused": [st.tuples(st.just("unused"), st.integers(0, 5))],
     "wake": [st.tuples(st.just("wake"), st.integers(0, 30))],
     "penalize": [st.tuples(st.just("penalize"), st.sampled_from([100_000, 2_000_000, 90_000_000]))],
     "settle": [st.tuples(st.just("settle"), st.integers(0, 5), st.integers(0, 4))],
+    "change": [st.tuples(st.just("change"), st.integers(0, 3))],
     "reset": [st.tuples(st.just("reset"))],
     "use": [st.tuples(st.just("use"))],
     "back": [st.tuples(st.just("back"), st.sampled_from([1000, 5_000_000, 100 * HOUR]))],
@@ -92,6 +97,8 @@ class Place:
     """As long as this the caller goes without asking."""
     heard: int = 0
     """How often the limiter had been changed when the caller last heard of it."""
+    asks: bool = False
+    """It asks before it goes, whatever it was told."""
     missed: int = 0
     used: int = 0
     """When it was used; 0: not yet."""
@@ -106,8 +113,18 @@ class Play:
     state: State = field(default_factory=State)
     waiting: list[Place] = field(default_factory=list)
     used: list[Place] = field(default_factory=list)
+    given: list[Place] = field(default_factory=list)
+    """Those that were given back."""
+    heaviest: int = 1
+    """The greatest cost that was booked."""
+    limits: list[Terms] = field(default_factory=list)
+    """The terms that were in force."""
+    processes: int = 0
     changes: int = 0
     """Stops, resets and clocks set back so far: after one of them callers ask."""
+
+    def __post_init__(self) -> None:
+        self.limits.append(self.terms)
 
     def ask(self, verb: str, *arguments: object) -> object:
         """The answer of the book."""
@@ -137,7 +154,8 @@ class Play:
         cost = min([cost, *(rate.limit for rate in self.terms.rates)])  # more is refused before any store is asked
         answer = self.ask("reserve", cost, longest, *spaced)
         if isinstance(answer, Booked):
-            assert answer.wait <= longest
+            self.heaviest = max(self.heaviest, cost)
+            assert answer.wait <= longest or answer.wait < TICK
             place = Place(cost, answer.slot, answer.epoch, 0)
             self._told(place, answer)
             self.waiting.append(place)
@@ -146,13 +164,14 @@ class Play:
     def _told(self, place: Place, answer: Booked) -> None:
         place.slot, place.epoch, place.due = answer.slot, answer.epoch, self.time + max(0, answer.wait)
         place.until = self.time + answer.wait + self.terms.margin + answer.leeway
-        place.heard = self.changes
+        place.heard, place.asks = self.changes, answer.asks
 
     def _pass(self, microseconds: int) -> None:
         self.time += microseconds
 
     def _back(self, microseconds: int) -> None:
         self.changes += 1
+        self.given.clear()  # what had passed is to come again
         self.time -= microseconds
 
     def _turn(self, late: int) -> None:
@@ -171,8 +190,8 @@ class Play:
             self._resume(self.waiting[number % len(self.waiting)])
 
     def _resume(self, place: Place) -> None:
-        if place.heard != self.changes or not place.due <= self.time <= place.until:
-            leeway = place.missed * 70_000
+        if place.asks or place.heard != self.changes or not place.due <= self.time <= place.until:
+            leeway = max(0, place.missed - 1) * 70_000
             answer = self.ask("resume", place.cost, place.slot, place.epoch, HOUR, False, leeway)
             if not isinstance(answer, Booked):
                 self.waiting.remove(place)
@@ -185,16 +204,41 @@ class Play:
         place.used = self.time
         self.used.append(place)
 
+    def _missed(self, late: int) -> None:
+        """A process that comes too late for its places, and exchanges them at once."""
+        if not self.waiting:
+            return
+        self.time = max(self.time, min(place.due for place in self.waiting) + late)
+        missed = [place for place in self.waiting if place.until < self.time and not place.asks]
+        missed = [place for place in missed if (place.cost, place.epoch) == (missed[0].cost, missed[0].epoch)]
+        if missed:
+            slots = [place.slot for place in missed]
+            answers = self.ask("exchange", missed[0].cost, slots, missed[0].epoch, HOUR)
+            for place, answer in zip(missed, answers, strict=True):
+                if isinstance(answer, Booked):
+                    self._told(place, answer)
+                else:
+                    self.waiting.remove(place)
+        self._go(0)
+
     def _cancel(self, number: int) -> None:
         if self.waiting:
             place = self.waiting.pop(number % len(self.waiting))
-            self.ask("cancel", place.cost, place.slot, place.epoch)
+            if self.ask("cancel", place.cost, place.slot, place.epoch):
+                self.given.append(place)
+
+    def _again(self, number: int) -> None:
+        """Somebody says once more that he has given it back."""
+        if self.given:
+            place = self.given[-1 - number % len(self.given)]
+            assert not self.ask("cancel", place.cost, place.slot, place.epoch)
 
     def _unused(self, number: int) -> None:
         """Granted, and then the call was not made."""
         if self.used:
             place = self.used.pop(-1 - number % len(self.used))
-            self.ask("cancel", place.cost, place.slot, place.epoch)
+            if self.ask("cancel", place.cost, place.slot, place.epoch):
+                self.given.append(place)
 
     def _settle(self, number: int, less: int) -> None:
         if self.used:
@@ -206,6 +250,25 @@ class Play:
     def _penalize(self, microseconds: int) -> None:
         self.changes += 1
         self.ask("penalize", Pushback(microseconds), HOUR)
+
+    def _change(self, number: int) -> None:
+        """Other terms come into force. Whoever has his turn within a second does not ask."""
+        first = self.limits[0]
+        rates = [[rate, rate._replace(limit=rate.limit + 4), rate._replace(limit=1), rate] for rate in first.rates]
+        chosen = tuple(some[(number + at) % 4] for at, some in enumerate(rates))
+        self.terms = first._replace(rates=chosen)
+        self.limits.append(self.terms)
+        for _ in range(100):
+            self.processes += 1
+            if self.ask("agree", f"process{self.processes}") == self.terms.rule():
+                break
+        else:
+            raise AssertionError("outvoted for ever")
+        for place in self.waiting:
+            place.cost = min([place.cost, *(rate.limit for rate in chosen)])
+            if place.heard == self.changes and not place.asks and place.due <= self.time + 1_000_000:
+                place.heard += 1
+        self.changes += 1
 
     def _reset(self) -> None:
         self.changes += 1

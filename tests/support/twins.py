@@ -12,7 +12,7 @@ from asgiref.sync import async_to_sync
 from django_tasklock import TaskLock
 from django_tasklock.backends.base import Backend
 
-__all__ = ["TWINS", "call", "token_in"]
+__all__ = ["TWINS", "call", "listening", "token_in"]
 
 TWINS = pytest.mark.parametrize("way", ["sync", "async"])
 
@@ -28,3 +28,8 @@ def token_in(store: redis.Redis, name: str) -> str | None:
     """The token in the lock's key, as the store has it."""
     value = store.get(f"task_lock:{name}")
     return None if value is None else str(json.loads(value)["token"])
+
+
+def listening(store: redis.Redis, name: str) -> int:
+    """How many wait for the lock, in the queue, and are told when it is their turn."""
+    return sum(int(seen) > 0 for seen in store.hvals(f"task_lock#seen:{name}"))

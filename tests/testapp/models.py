@@ -6,7 +6,7 @@ from django.db import models
 
 from django_tasklock.models import GuardedModel
 
-__all__ = ["Note", "PlainVideo", "Ticket", "Video"]
+__all__ = ["Channel", "Clip", "Feature", "Note", "PlainFeature", "PlainVideo", "Sequel", "Ticket", "Video", "Work"]
 
 
 class Video(GuardedModel):
@@ -36,3 +36,45 @@ class Ticket(models.Model):
     """Its state is nothing that JSON knows, and may be missing."""
 
     day = models.DateField(null=True)
+
+
+class Channel(models.Model):
+    """What a clip is in: reached from its row by a join."""
+
+    blocked = models.BooleanField(default=False)
+
+
+class Clip(GuardedModel):
+    """Its guard may want to ask its channel."""
+
+    channel = models.ForeignKey(Channel, on_delete=models.CASCADE)
+    status = models.CharField(max_length=20, default="uploading")
+
+
+class Work(models.Model):
+    """The parent's table of a feature."""
+
+    title = models.CharField(max_length=20, default="untitled")
+    views = models.IntegerField(default=0)
+
+
+class Feature(GuardedModel, Work):
+    """Multi-table inheritance: state and token in its own table, its title in another."""
+
+    status = models.CharField(max_length=20, default="uploading")
+    progress = models.IntegerField(default=0)
+    hls_file = models.CharField(max_length=200, null=True)
+
+
+class PlainFeature(Work):
+    """The same, guarded by its state alone."""
+
+    status = models.CharField(max_length=20, default="uploading", db_index=True)
+    progress = models.IntegerField(default=0)
+    hls_file = models.CharField(max_length=200, null=True)
+
+
+class Sequel(Feature):
+    """State and token are columns of its parent: no single UPDATE can judge it."""
+
+    number = models.IntegerField(default=2)

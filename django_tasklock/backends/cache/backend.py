@@ -257,7 +257,7 @@ def _record(name: str, value: dict[str, Any]) -> Record:
     now = time.time_ns() // 1_000_000
     try:
         at, until, ends, ttl, fence = (int(value[key]) for key in ("at", "until", "ends", "ttl", "fence"))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return Record(name, "", Holder(), at=now, until=now, now=now, fence=0, ttl=None)
     left = ends - now if ends > now else ttl  # past: renewed, which is not written down; a lease at the most
     return Record(name, str(value.get("token", "")), holder_of(value.get("holder")), at, until, now, fence, left)

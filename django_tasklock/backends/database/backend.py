@@ -6,12 +6,9 @@ so of any number of processes that saw a lock free one gets it, at every isolati
 
 from __future__ import annotations
 
-import logging
-import random
 from collections.abc import Sequence
 from itertools import groupby
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db.models import Q
 
 from django_tasklock.backends.base import Backend
@@ -20,24 +17,21 @@ from django_tasklock.backends.base_rates import RateStore
 from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.listing import counts_of, page_of, pruned, records_of
 from django_tasklock.backends.database.permits import DatabasePermits
+from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rates import DatabaseRates
 from django_tasklock.backends.database.rows import RELEASED, insert, key_of, look, rows_of, terms, unchanged
 from django_tasklock.backends.database.session import Session
 from django_tasklock.conf import Settings
-from django_tasklock.exceptions import TaskLockError
 from django_tasklock.queries import Counts, Page, Pruned, Query
-from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal, monotonic
+from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
 
 __all__ = ["DatabaseBackend"]
 
-logger = logging.getLogger("django_tasklock")
-
 RACES = 10  # lost in a row by one acquire: the lock is in others' hands
 CHUNK = 200  # locks renewed by one statement
-PURGE_EVERY = 600.0  # seconds between two purges by one process
-PURGE_AT_MOST = 200  # rows
-RELEASED_FOR = 86_400_000  # milliseconds a released row is kept
-LAPSED_FOR = 30 * 86_400_000  # milliseconds a row is kept whose holder died and nobody swept
+RELEASED_FOR = 3_600_000  # milliseconds a released row is kept: by so much the clock may be set back
+LAPSED_FOR = 86_400_000  # milliseconds a row is kept whose holder died and nobody swept
+UNRELEASED = 4  # times as many rows as usual that are added before a process purges that does not release
 
 
 class DatabaseBackend(Backend):
@@ -52,7 +46,7 @@ class DatabaseBackend(Backend):
         self._session = Session()
         self._permits = DatabasePermits()
         self._rates = DatabaseRates()
-        self._next_purge = monotonic() + PURGE_EVERY * random.random()
+        self._purging = Purging(self._session, self.purge)
 
     @property
     def permits(self) -> Permits:
@@ -70,6 +64,7 @@ class DatabaseBackend(Backend):
                 if row is None:
                     fence = now * 1000
                     taken: int = insert(alias, key, ask, fence)
+                    self._purging.added()
                 elif not row.live or (ask.instead and row.token == ask.instead):
                     fence = max(row.fence + 1, now * 1000)
                     taken = unchanged(alias, key, row).update(fence=fence, acquired_at=Now(), **terms(ask))
@@ -82,6 +77,7 @@ class DatabaseBackend(Backend):
                     return Grant(fence, ask.ttl)
             return Busy(None, 0)
 
+        self._purging.purge_if_due(UNRELEASED)
         return self._session.run(verb, name=ask.name)
 
     def release(self, name: str, token: str) -> Released:
@@ -96,7 +92,7 @@ class DatabaseBackend(Backend):
             return Released.RELEASED if again and ours else Released.GONE
 
         outcome = self._session.run(verb, name=name)
-        self._purge_sometimes()
+        self._purging.purge_if_due()
         return outcome
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
@@ -182,17 +178,8 @@ class DatabaseBackend(Backend):
     def close(self) -> None:
         self._session.rest()
 
-    def _purge_sometimes(self) -> None:
-        if monotonic() < self._next_purge:
-            return
-        self._next_purge = monotonic() + PURGE_EVERY * random.uniform(0.5, 1.5)
-        try:
-            self.purge()
-        except (TaskLockError, ImproperlyConfigured):  # the release has succeeded; another time will do
-            logger.debug("old rows of the lock table were not purged", exc_info=True)
-
-    def purge(self) -> int:
-        """Delete a few rows nobody needs any more, found by the index; how many. Runs now and then by itself."""
+    def purge(self, limit: int = 200) -> int:
+        """Delete up to ``limit`` released rows, and as many that lapsed, that nobody needs any more; how many."""
 
         def verb(alias: str, again: bool) -> int:
             released = Q(expires_at__lte=0, expires_at__gt=Now() * -1 + RELEASED_FOR)
@@ -200,7 +187,7 @@ class DatabaseBackend(Backend):
             deleted = 0
             for old in (released, lapsed):
                 rows = rows_of(alias).filter(old)
-                keys = list(rows.order_by("expires_at").values_list("key", flat=True)[:PURGE_AT_MOST])
+                keys = list(rows.order_by("expires_at").values_list("key", flat=True)[:limit])
                 if keys:
                     deleted += rows.filter(key__in=keys).delete()[0]
             return deleted

@@ -6,27 +6,29 @@ from django.db.models import Count, Q, QuerySet
 
 from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.rows import FIELDS, RELEASED, Row
+from django_tasklock.conf import expiring
 from django_tasklock.models import LockRow
-from django_tasklock.queries import EXPIRING, Counts, Page, Pruned, Query
+from django_tasklock.queries import Counts, Page, Pruned, Query
 from django_tasklock.types import Record
 
 __all__ = ["counts_of", "page_of", "pruned", "records_of"]
 
 LIVE = Q(expires_at__gt=Now())
-KINDS = {
-    "live": LIVE,
-    "expiring": LIVE & Q(expires_at__lte=Now() + EXPIRING),
-    "unending": Q(pk__in=()),
-    "lapsed": Q(expires_at__gt=0, expires_at__lte=Now()),
-}
+LAPSED = Q(expires_at__gt=0, expires_at__lte=Now())
 ORDERS = {"expiry": "expires_at", "age": "acquired_at", "left": "hold_until"}
 CHUNK = 200  # rows changed by one statement
 MOST = 5000  # rows looked at for what no index knows
 
 
+def kinds() -> dict[str, Q]:
+    """What tells the rows of each kind."""
+    soon = LIVE & Q(expires_at__lte=Now() + expiring())
+    return {"live": LIVE, "expiring": soon, "unending": Q(pk__in=()), "lapsed": LAPSED}
+
+
 def page_of(rows: QuerySet[LockRow], query: Query) -> Page:
     """Some locks, and where to go on."""
-    total = rows.filter(KINDS[query.which]).count()
+    total = rows.filter(kinds()[query.which]).count()
     if not (query.text or query.task or query.row or query.waiting):
         found = records_of(rows, query)
         ends = query.offset + len(found)
@@ -45,7 +47,7 @@ def page_of(rows: QuerySet[LockRow], query: Query) -> Page:
 def records_of(rows: QuerySet[LockRow], query: Query) -> list[Record]:
     """Locks of the kind that is asked for, in the order asked for, whatever else is looked for."""
     order = ORDERS[query.order if query.which == "live" else "expiry"]
-    when = KINDS[query.which]
+    when = kinds()[query.which]
     if order != "expires_at":
         when &= Q(**{f"{order}__gt": 0})  # so that its index leaves out what was released
     down = "-" if query.descending is not (query.order == "age" and order == "acquired_at") else ""
@@ -66,13 +68,13 @@ def answers(record: Record, query: Query) -> bool:
 
 def counts_of(rows: QuerySet[LockRow]) -> Counts:
     """How many locks there are of each kind."""
-    numbers = {which: Count("pk", filter=when) for which, when in KINDS.items() if which != "unending"}
+    numbers = {which: Count("pk", filter=when) for which, when in kinds().items() if which != "unending"}
     return Counts(unending=0, **rows.filter(expires_at__gt=0).aggregate(**numbers))
 
 
 def pruned(rows: QuerySet[LockRow], limit: int, before: int | None, prefix: str, offset: int) -> Pruned:
-    """Let rows that lapsed count as released: the purge removes them in a day, and their fences go on until then."""
-    lapsed = rows.filter(KINDS["lapsed"])
+    """Let rows that lapsed count as released: the purge removes them in an hour, and their fences go on until then."""
+    lapsed = rows.filter(LAPSED)
     if before is not None:
         lapsed = lapsed.filter(expires_at__lte=before)
     page = lapsed.order_by("expires_at", "key")[offset : offset + limit].annotate(now=Now())

@@ -8,7 +8,6 @@ isolation level. Releases and renewals touch only the permit's own row.
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -18,19 +17,19 @@ from django.db.models import Max, QuerySet, Value
 
 from django_tasklock.backends.base_permits import Permits
 from django_tasklock.backends.database.clock import AggregateNow, Now
+from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import FIELDS, Row, key_of
 from django_tasklock.backends.database.session import Session
 from django_tasklock.backends.values import json_object
 from django_tasklock.models import LimiterRow, PermitRow
-from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal, monotonic
+from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
 
 __all__ = ["DatabasePermits"]
 
 RACES = 10  # lost in a row by one acquire: it may as well wait
 CHUNK = 200  # permits renewed by one statement
-PURGE_EVERY = 600.0  # seconds between two purges by one process
-PURGE_AT_MOST = 200  # rows
-KEPT_FOR = 86_400_000  # milliseconds what nobody needs is kept
+KEPT_FOR = 3_600_000  # milliseconds what nobody needs is kept: by so much the clock may be set back
+UNRELEASED = 4  # times as many rows as usual that are added before a process purges that does not release
 
 
 class DatabasePermits(Permits):
@@ -41,7 +40,7 @@ class DatabasePermits(Permits):
 
     def __init__(self) -> None:
         self._session = Session(PermitRow, "permit")
-        self._next_purge = monotonic() + PURGE_EVERY * random.random()
+        self._purging = Purging(self._session, self.purge)
 
     def acquire(self, ask: Ask) -> Grant | Busy:
         def verb(alias: str, again: bool) -> Grant | Busy:
@@ -60,11 +59,14 @@ class DatabasePermits(Permits):
                 elif len(live) >= ask.limit:
                     return busy(live)
                 else:
+                    if last is None:
+                        self._purging.added()
                     fence = max((last or 0) + 1, now * 1000)
                     if admit(alias, key, ask, last, fence, [row.token for row in rows if not row.live]):
                         return Grant(fence, ask.ttl)
             return busy(live)
 
+        self._purging.purge_if_due(UNRELEASED)
         return self._session.run(verb, name=ask.name)
 
     def release(self, name: str, token: str) -> Released:
@@ -75,9 +77,7 @@ class DatabasePermits(Permits):
             return Released.GONE if mine.delete()[0] or not again else Released.RELEASED
 
         outcome = self._session.run(verb, name=name)
-        if monotonic() >= self._next_purge:
-            self._next_purge = monotonic() + PURGE_EVERY * random.uniform(0.5, 1.5)
-            self.purge()
+        self._purging.purge_if_due()
         return outcome
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
@@ -131,14 +131,14 @@ class DatabasePermits(Permits):
         """Close this thread's connection to the permits' database, unless a transaction is open on it."""
         self._session.rest()
 
-    def purge(self) -> int:
-        """Delete a few rows that nobody has needed for a day; how many. Runs now and then by itself."""
+    def purge(self, limit: int = 200) -> int:
+        """Delete up to ``limit`` permits, and as many limiters, that nobody needs any more; how many."""
 
         def verb(alias: str, again: bool) -> int:
             lapsed = permits(alias).filter(expires_at__lt=Now() - KEPT_FOR).order_by("expires_at")
-            tokens = list(lapsed.values_list("token", flat=True)[:PURGE_AT_MOST])
+            tokens = list(lapsed.values_list("token", flat=True)[:limit])
             idle = limiters(alias).filter(fence__lt=(Now() - KEPT_FOR) * 1000).order_by("fence")
-            keys = list(idle.values_list("key", flat=True)[:PURGE_AT_MOST])
+            keys = list(idle.values_list("key", flat=True)[:limit])
             deleted = 0
             if tokens:
                 deleted += permits(alias).filter(token__in=tokens, expires_at__lt=Now() - KEPT_FOR).delete()[0]

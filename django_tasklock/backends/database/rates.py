@@ -20,6 +20,7 @@ from django.db.models import Max, QuerySet
 from django_tasklock.backends import ledger_verbs
 from django_tasklock.backends.base_rates import Booked, Penalty, RateStore, Refused, Use
 from django_tasklock.backends.database.clock import AggregateNow, Now
+from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import key_of
 from django_tasklock.backends.database.session import Session
 from django_tasklock.backends.ledger import Ledger
@@ -27,14 +28,11 @@ from django_tasklock.backends.ledger_state import State
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import RateRow
 from django_tasklock.rates import Pushback, Terms
-from django_tasklock.types import monotonic
 
 __all__ = ["DatabaseRates"]
 
 T = TypeVar("T")
 PATIENCE = 10.0  # seconds of losing the race for a row
-PURGE_EVERY = 600.0  # seconds between two purges by one process
-PURGE_AT_MOST = 200  # rows
 _ESCAPED = re.compile(r"\\[xuU]((?<=x)[0-9a-f]{2}|(?<=u)[0-9a-f]{4}|(?<=U)000[0-9a-f]{5}|(?<=U)0010[0-9a-f]{4})")
 
 
@@ -43,7 +41,7 @@ class DatabaseRates(RateStore):
 
     def __init__(self) -> None:
         self._session = Session(RateRow, "rate limit")
-        self._next_purge = monotonic() + PURGE_EVERY * random.random()
+        self._purging = Purging(self._session, self.purge)
 
     def run(self, terms: Terms, verb: Callable[[Ledger, bool], T], write: bool = True) -> T:
         """``verb(book, again)`` over the limiter's book, written back; ``again``: it may have been done before."""
@@ -59,9 +57,10 @@ class DatabaseRates(RateStore):
                 answer = verb(book, again)
                 if not write:
                     return answer
-                book.state.terms = terms.text()
+                book.state.terms = book.state.under(terms)
                 written = {"state": book.state.text(), "expires_at": book.expires // 1000, "used_at": now}
                 if not version:
+                    self._purging.added()
                     if insert(alias, RateRow(key=key, name=shown(terms.name), version=1, **written)):
                         return answer
                 elif rows_of(alias).filter(key=key, version=version).update(version=version + 1, **written):
@@ -73,19 +72,31 @@ class DatabaseRates(RateStore):
 
         answer = self._session.run(attempt, name=terms.name, write=write)
         if write:
-            self._purge_sometimes()
+            self._purging.purge_if_due()
         return answer
 
-    def reserve(self, terms: Terms, cost: int, longest: int, spaced: bool = False) -> Booked | Refused:
-        return self.run(terms, lambda book, again: ledger_verbs.reserve(book, cost, longest, spaced))
+    def reserve(
+        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+    ) -> Booked | Refused:
+        return self.run(terms, lambda book, again: ledger_verbs.reserve(book, cost, longest, spaced, asks))
 
     def resume(
         self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
         def verb(book: Ledger, again: bool) -> Booked | Refused:
             if again:  # the old place may be somebody else's now
-                return ledger_verbs.reserve(book, cost, longest, spaced, leeway)
+                return ledger_verbs.reserve(book, cost, longest, spaced, leeway=leeway)
             return ledger_verbs.resume(book, cost, slot, epoch, longest, spaced, leeway)
+
+        return self.run(terms, verb)
+
+    def exchange(
+        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+    ) -> list[Booked | Refused]:
+        def verb(book: Ledger, again: bool) -> list[Booked | Refused]:
+            if again:
+                return [ledger_verbs.reserve(book, cost, longest)]
+            return ledger_verbs.exchange(book, cost, slots, epoch, longest, leeway)
 
         return self.run(terms, verb)
 
@@ -103,6 +114,9 @@ class DatabaseRates(RateStore):
 
     def use(self, terms: Terms) -> Use:
         return self.run(terms, lambda book, again: ledger_verbs.use(book), write=False)
+
+    def agree(self, terms: Terms, process: str) -> str:
+        return self.run(terms, lambda book, again: ledger_verbs.agree(book, process))
 
     def reset(self, terms: Terms) -> None:
         self.run(terms, lambda book, again: ledger_verbs.reset(book))
@@ -126,20 +140,15 @@ class DatabaseRates(RateStore):
         """Close this thread's connection, unless a transaction is open on it."""
         self._session.rest()
 
-    def purge(self) -> int:
-        """Delete a few rows that nobody needs any more; how many. Runs now and then by itself."""
+    def purge(self, limit: int = 200) -> int:
+        """Delete up to ``limit`` rows that nobody needs any more; how many."""
 
         def verb(alias: str, again: bool) -> int:
             old = rows_of(alias).filter(expires_at__lt=Now() - 86_400_000)
-            keys = list(old.order_by("expires_at").values_list("key", flat=True)[:PURGE_AT_MOST])
+            keys = list(old.order_by("expires_at").values_list("key", flat=True)[:limit])
             return old.filter(key__in=keys).delete()[0] if keys else 0
 
         return self._session.run(verb)
-
-    def _purge_sometimes(self) -> None:
-        if monotonic() >= self._next_purge:
-            self._next_purge = monotonic() + PURGE_EVERY * random.uniform(0.5, 1.5)
-            self.purge()
 
 
 def rows_of(alias: str) -> QuerySet[RateRow]:

@@ -2,8 +2,8 @@
 
 ``expires_at`` is positive while somebody has the lock, or let it lapse; a released row has
 the time of the release there, negative, so that one index serves listing and purging, and
-zero for its other times, so that it is in nobody's way there. It stays for a day, so that
-the fence goes on from it.
+zero for its other times, so that it is in nobody's way there. It stays for an hour, so
+that the fence goes on from it even if the clock is set back; after that the clock is ahead of it.
 
 ``holder`` is JSON in ASCII and has the name in it, too: the column ``name`` may have a
 character set that cannot hold it, and is for people.

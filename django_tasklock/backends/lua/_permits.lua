@@ -4,7 +4,7 @@
 -- of a lock, with "fence" as the order of the grants. Nothing expires by itself while somebody may have a permit:
 -- what lapsed is dropped by whoever comes next.
 -- Entry of a queue: "<token> <channel> <claim ms> <hold ms> <holder json> <limit>", scored by arrival.
--- KEYS of every script that grants: 1 members, 2 values, 3 fence counter, 4 queue, 5 limiters by their end
+-- KEYS of every script that grants: 1 members, 2 values, 3 fence counter, 4 queue, 5 limiters by their end, 6 seen
 -- The limiter's name is what its first key has after the last "#permits:", as the clients make it.
 
 local SPARE = 60000 -- ms that the keys outlive the last timeout
@@ -51,25 +51,27 @@ end
 -- it is dead, which is asked for a caller with a limit of `wanted`.
 -- Reply: the token of the caller if it is `self` and its turn, or nil.
 local function serve(self, wanted)
+  local now, t = clock()
   while true do
     local head = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
     if not head[1] then return nil end
     local token, channel, claim, hold, holder, limit = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*) (%d+)$')
     local taken = redis.call('ZCARD', KEYS[1])
-    if taken >= tonumber(limit) then
+    if not token then
+      redis.call('ZREM', KEYS[4], head[1]) -- what cannot be read is nobody's place
+    elseif taken >= tonumber(limit) then
       if token == self or taken >= (wanted or 0) then return nil end
-      if redis.pcall('PUBLISH', channel, '- 0') ~= 0 then return nil end
-      redis.call('ZREM', KEYS[4], head[1])
+      if tell(token, channel, '- 0', now) ~= false then return nil end
+      quit(token, head[1])
     elseif token == self then
-      redis.call('ZREM', KEYS[4], head[1])
+      quit(token, head[1])
       return token
     else
-      local now, t = clock()
       local fence = tick(t)
-      local heard = redis.pcall('PUBLISH', channel, string.format('%s %.0f', token, fence))
-      if type(heard) ~= 'number' then return nil end -- may not publish: the waiters look by themselves
-      redis.call('ZREM', KEYS[4], head[1])
-      if heard > 0 then admit(fence, now, token, claim, hold, holder) end
+      local there = tell(token, channel, string.format('%s %.0f', token, fence), now)
+      if there == nil then return nil end -- the waiters look by themselves
+      quit(token, head[1])
+      if there then admit(fence, now, token, claim, hold, holder) end
     end
   end
 end

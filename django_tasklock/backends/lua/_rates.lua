@@ -2,41 +2,99 @@
 -- The same in plain Python, which a property test holds beside it: ledger.py.
 --
 -- A limiter's clock is the server's, less the time it was stopped; places ("slots") are times on it. Microseconds.
--- KEYS: 1 meta, 2 places given back, 3 index of limiters, 4... one ring per rate
+-- KEYS: 1 meta, 2 places given back, 3 index of limiters, 4 numbers, 5 the line, 6... one ring per rate
 -- ARGV: 1 cost, 2 slot, 3 epoch, 4 amount, 5 mode, 6 name, 7 algorithm, 8 'wait' after a cold start, 9 floor of the
---       share, 10 horizon, 11 the longest window with its margin, 12 how often the limit may be adapted;
---       then for each rate: limit, window, margin, cell, burst
+--       share, 10 horizon, 11 the longest window with its margin, 12 how often the limit may be adapted, 13 all of
+--       them as text, 14 what of that all callers must have in common; then for each rate: limit, window, margin, cell,
+--       burst
 --
 -- meta (hash): epoch, off (how long the clock was stopped), until (it stands still until then), last (the last place
 --   booked), from (none before), share (of the limit, in millionths), changed, spent (units since), hz (the greatest
 --   horizon), refused, seq; and by window: n:<w> units in the ring that count, x:<w> bookings at its end
 --   that do not, because limit units came later, and stand aside, z:<w> the newest of those that were dropped,
 --   b:<w> the last place that was booked before the ring began;
---   terms (those of the last call, as Terms.text() has them, for those who look at it);
+--   terms (those of the last call, as Terms.text() has them, for those who look at it); rule (what of them is in
+--   force for all, as Terms.rule() has it; until somebody has said it, none is); lee (the last place with leeway);
+--   rough (the newest in the rings when they came into force, which may be the end of a cell);
+--   exp (until when, in milliseconds, everything lives), idx (when the index was told), calm (until then there is
+--   nothing to look at but whether there is room), buried (the last of the numbers), stood (whether there is a line);
 --   tat:<w> (paced, bucket), k:<w> c:<w> p:<w> (counter: number of the window, units in it, in the one before).
 -- ring (list): time, units, time, units, ..., the newest first.
 -- places given back (sorted set): "units:serial", scored by slot.
-
-local WHOLE, LOOKED_AT, SWEPT, ASIDE = 1000000, 16, 64, 10000
-local cost, slot, epoch, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local spaced, leeway = string.find(ARGV[5], '^spaced') ~= nil, tonumber(string.match(ARGV[5], '%d+$')) or 0
-local algorithm, cold, floor = ARGV[7], ARGV[8] == 'wait', tonumber(ARGV[9])
-local horizon, longest, pace = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
-local rates = {}
-for i = 13, #ARGV, 5 do
-  rates[#rates + 1] = {limit = tonumber(ARGV[i]), window = tonumber(ARGV[i + 1]), margin = tonumber(ARGV[i + 2]),
-    cell = tonumber(ARGV[i + 3]), burst = tonumber(ARGV[i + 4]), key = ARGV[i + 1], ring = KEYS[4 + #rates]}
-end
-
-local function text(number) return string.format('%.0f', number) end -- tostring() has 14 digits
+-- the line (sorted set): "units:slot" of a place that nobody has claimed yet, scored by slot.
+-- numbers (sorted set), scored by themselves: "number" of a place that was given back under it, "number+" of one that
+--   was taken again under it. Places are on a grid, and their first number is their time.
 
 local clock = redis.call('TIME')
 local time = clock[1] * 1000000 + clock[2]
+local FIRST, GRID = 15, 16 -- the first rate in ARGV; microseconds between two places
 
-local meta, dirty, rebuilt, told = {}, {}, 0, nil
+-- A server whose memory is full refuses a script its first write, unless that is one that needs no memory, as this one,
+-- which does nothing. A limit holds no more than what it lets through, and all of it ends by itself.
+local function even_if_full() redis.pcall('ZREM', KEYS[3], '') end
+
+-- The usual case at once, without what is needed for the others: while it is calm, one rate of single bookings has room.
+if string.sub(ARGV[5], 1, 4) == 'soon' then
+  local key = ARGV[FIRST + 1]
+  local got = redis.call('HMGET', KEYS[1], 'calm', 'terms', 'epoch', 'last', 'off', 'n:' .. key, 'x:' .. key, 'rule')
+  if got[1] and time < tonumber(got[1]) and got[2] == ARGV[13] and got[6] and got[7] == '0'
+    and (not got[8] or got[8] == ARGV[14]) then
+    local off, last, used, limit = tonumber(got[5] or 0), tonumber(got[4]), tonumber(got[6]), tonumber(ARGV[FIRST])
+    local units, at, old = tonumber(ARGV[1]), math.max(time - off, last + 1), nil
+    at = at - at % GRID
+    if at <= last then at = at + GRID end
+    if used == limit and units == 1 then -- one goes for which one comes
+      old = redis.call('LRANGE', KEYS[6], -2, -1)
+      if old[2] == '1' and old[1] + ARGV[FIRST + 1] + ARGV[FIRST + 2] <= at then used = used - 1 end
+    end
+    if used + units <= limit and at + off - time < 1000 then
+      local stamp = string.format('%.0f', at)
+      local length = redis.pcall('LPUSH', KEYS[6], ARGV[1], stamp)
+      if type(length) == 'table' then
+        even_if_full()
+        length = redis.call('LPUSH', KEYS[6], ARGV[1], stamp)
+      end
+      if length > 2 then
+        if old then
+          redis.call('LTRIM', KEYS[6], 0, -3)
+          redis.call('HSET', KEYS[1], 'last', stamp, 'z:' .. key, old[1])
+        else
+          redis.call('HSET', KEYS[1], 'last', stamp, 'n:' .. key, used + units)
+        end
+        local due = at + off
+        return string.format('1 %s %.0f %s %.0f %.0f 0 0 0', stamp, due - time, got[3], off, due)
+      end
+      redis.call('DEL', KEYS[6]) -- it had been deleted by hand: count anew
+    end
+  end
+end
+
+even_if_full()
+
+local WHOLE, LOOKED_AT, SWEPT, ASIDE = 1000000, 16, 64, 10000
+local TICK, LEEWAY, ASKED = 1000, 10000000, 1000000
+local cost, slot, epoch, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local spaced, leeway = string.find(ARGV[5], '^spaced') ~= nil, tonumber(string.match(ARGV[5], '%d+$')) or 0
+local asks = string.find(ARGV[5], 'asks') ~= nil
+local algorithm, cold, floor = ARGV[7], ARGV[8] == 'wait', tonumber(ARGV[9])
+local horizon, longest, pace = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local function text(number) return string.format('%.0f', number) end -- tostring() has 14 digits
+
+local rates = {}
+for i = FIRST, #ARGV, 5 do
+  rates[#rates + 1] = {limit = tonumber(ARGV[i]), window = tonumber(ARGV[i + 1]), margin = tonumber(ARGV[i + 2]),
+    cell = tonumber(ARGV[i + 3]), burst = tonumber(ARGV[i + 4]), key = ARGV[i + 1], ring = KEYS[6 + #rates]}
+end
+
+local margin = rates[1].margin
+for _, rate in ipairs(rates) do margin = math.min(margin, rate.margin) end
+
+local meta, dirty, rebuilt, told, renew = {}, {}, 0, nil, false -- renew: a key was made that has no end yet
+local rule, lost = nil, false -- lost: the rule has to be written again
 local stored = redis.call('HGETALL', KEYS[1])
 for i = 1, #stored, 2 do
-  if stored[i] == 'terms' then told = stored[i + 1] else meta[stored[i]] = tonumber(stored[i + 1]) end
+  local key, value = stored[i], stored[i + 1]
+  if key == 'terms' then told = value elseif key == 'rule' then rule = value else meta[key] = tonumber(value) end
 end
 local function get(key) return meta[key] or 0 end
 local function set(key, value)
@@ -45,11 +103,11 @@ end
 
 local function begin(first, wait)
   if next(meta) then
-    redis.call('DEL', KEYS[1], KEYS[2])
+    redis.call('DEL', KEYS[1], KEYS[2], KEYS[4], KEYS[5])
     for _, rate in ipairs(rates) do redis.call('DEL', rate.ring) end
-    told = nil
+    told, lost = nil, true
   end
-  meta, dirty = {}, {}
+  meta, dirty, renew = {}, {}, true
   set('epoch', first)
   set('share', WHOLE)
   set('hz', horizon)
@@ -66,38 +124,53 @@ local function wait_for(at)
   return at + get('off') - time
 end
 
--- Write what changed, and let everything live as long as it matters.
+-- Write what changed, and let everything live as long as it matters, and somewhat longer: not each call need say so.
 local function finish()
-  local ends = math.max(get('last'), get('from'), now()) + get('off') + longest
+  local left = math.ceil((math.max(get('last'), get('from'), now()) + get('off') + longest - time) / 1000) + 1000
+  local moment = math.floor(time / 1000)
+  if renew or dirty.share or moment + left > get('exp') then
+    left = left + math.max(1000, math.floor(left / 4))
+    set('exp', moment + left)
+    redis.call('PEXPIRE', KEYS[2], left)
+    redis.call('PEXPIRE', KEYS[4], left)
+    redis.call('PEXPIRE', KEYS[5], left)
+    if algorithm == 'window' then
+      for _, rate in ipairs(rates) do redis.call('PEXPIRE', rate.ring, left) end
+    end
+    if cold then left = math.max(left, 2592000000) elseif get('share') ~= WHOLE then left = math.max(left, 86400000) end
+    renew = left
+  end
+  if math.abs(time - get('idx')) >= 1000000 then
+    set('idx', time)
+    redis.call('ZADD', KEYS[3], text(time), ARGV[6])
+    if time % 64 == 0 then redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', text(time - 2592000000000)) end
+  end
+  local calm = 0
+  if algorithm == 'window' and #rates == 1 and rates[1].cell == 1 and get('share') == WHOLE and get('seq') == 0
+    and get('last') > 0 and get('until') <= time and get('from') <= now() and get('buried') <= get('last')
+    and get('rough') <= get('last') then
+    calm = math.min(get('idx') + 1000000, get('exp') * 1000 - longest - 1002000)
+  end
+  set('calm', calm)
   local fields = {}
   for key in pairs(dirty) do
     fields[#fields + 1] = key
     fields[#fields + 1] = text(meta[key])
   end
-  local terms = {algorithm, ARGV[8], ARGV[9], ARGV[10]} -- short: above 64 characters Redis stores the hash less densely
-  for i = 13, #ARGV, 5 do
-    for j = i, i + 2 do terms[#terms + 1] = ARGV[j] end
-    if algorithm == 'tat' then terms[#terms + 1] = ARGV[i + 4] end
+  if lost and rule then
+    fields[#fields + 1] = 'rule'
+    fields[#fields + 1] = rule
   end
-  terms = table.concat(terms, ' ')
-  if terms ~= told then
+  if ARGV[13] ~= told and (not rule or rule == ARGV[14]) then
     fields[#fields + 1] = 'terms'
-    fields[#fields + 1] = terms
+    fields[#fields + 1] = ARGV[13]
   end
   if fields[1] then redis.call('HSET', KEYS[1], unpack(fields)) end
-  local left = math.ceil((ends - time) / 1000) + 1000
-  redis.call('PEXPIRE', KEYS[2], left)
-  if algorithm == 'window' then
-    for _, rate in ipairs(rates) do redis.call('PEXPIRE', rate.ring, left) end
-  end
-  if cold then left = math.max(left, 2592000000) elseif get('share') ~= WHOLE then left = math.max(left, 86400000) end
-  redis.call('PEXPIRE', KEYS[1], left)
-  redis.call('ZADD', KEYS[3], text(time), ARGV[6])
-  if time % 64 == 0 then redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', text(time - 2592000000000)) end
+  if renew then redis.call('PEXPIRE', KEYS[1], renew) end
 end
 
-if get('last') - now() > get('hz') + longest or get('until') - time > get('hz') + longest then
-  begin(math.max(get('epoch') + 1, time), true) -- the server's clock was set back
+if get('last') - now() > get('hz') + longest + LEEWAY or get('until') - time > get('hz') + longest then
+  begin(math.max(get('epoch') + 2, time), true) -- the server's clock was set back
   rebuilt = 1
   finish()
 end
@@ -105,6 +178,10 @@ end
 -- One rate
 
 local function limit_of(rate) return math.max(1, math.floor(rate.limit * get('share') / WHOLE)) end
+
+local function base_of(at) return at - at % GRID end
+
+local function up(at) return at + -at % GRID end
 
 local function interval(rate) return math.ceil((rate.window + rate.margin) / limit_of(rate)) end
 
@@ -157,6 +234,7 @@ local function first(rate, units)
     return get('tat:' .. rate.key) - (burst - units) * interval(rate)
   end
   recount(rate)
+  rate.oldest = nil
   local at, total, limit, read = get('z:' .. rate.key), get('n:' .. rate.key), limit_of(rate), get('x:' .. rate.key)
   while total + units > limit and total > 0 do
     local number = math.min(64, math.max(1, total + units - limit))
@@ -166,6 +244,7 @@ local function first(rate, units)
     for i = #pairs_ - 1, 1, -2 do
       if total + units <= limit or total <= 0 then break end
       at, total = math.max(at, tonumber(pairs_[i])), total - tonumber(pairs_[i + 1])
+      if not rate.oldest then rate.oldest = {pairs_[i], pairs_[i + 1]} end
     end
     if #pairs_ < 2 * number then break end
   end
@@ -173,44 +252,48 @@ local function first(rate, units)
 end
 
 local function enter(rate, at, units)
+  at = base_of(at)
   if algorithm == 'counter' then
     turn(rate)
     set('c:' .. rate.key, get('c:' .. rate.key) + units)
   elseif algorithm ~= 'window' then
     set('tat:' .. rate.key, math.max(get('tat:' .. rate.key), at) + units * interval(rate))
   else
-    local head = redis.call('LRANGE', rate.ring, 0, 1)
-    local total, aside, length = units, 0, 1
     if not meta['n:' .. rate.key] and get('last') > 0 then set('b:' .. rate.key, get('last')) end
-    if head[1] then
-      total, aside = get('n:' .. rate.key) + units, get('x:' .. rate.key)
-      length = redis.call('LLEN', rate.ring) / 2 + 1
-    end
+    local total, aside, length = get('n:' .. rate.key) + units, get('x:' .. rate.key)
     local stamp = end_of(rate, at)
+    local head = rate.cell > 1 and redis.call('LRANGE', rate.ring, 0, 1) or {}
     if head[1] and tonumber(head[1]) >= stamp then
       redis.call('LSET', rate.ring, 1, text(tonumber(head[2]) + units))
-      length = length - 1
+      length = redis.call('LLEN', rate.ring) / 2
     else
-      redis.call('LPUSH', rate.ring, text(units), text(stamp))
+      length = redis.call('LPUSH', rate.ring, text(units), text(stamp)) / 2
+      if length == 1 then total, aside, rate.oldest, renew = units, 0, nil, true end
     end
+    local old = rate.oldest -- who asked for the first place has read it
+    local since
     while total > rate.limit and length - aside > 1 do -- whoever comes next need not look at the oldest
-      local old = redis.call('LRANGE', rate.ring, -2 * aside - 2, -2 * aside - 1)
+      old = old or redis.call('LRANGE', rate.ring, -2 * aside - 2, -2 * aside - 1)
       if total - tonumber(old[2]) < rate.limit then break end
       total, aside = total - tonumber(old[2]), aside + 1
+      if aside == 1 then since = tonumber(old[1]) end
+      old = nil
     end
     while aside > 0 do -- until their windows are over
-      local old = tonumber(redis.call('LINDEX', rate.ring, -2))
-      if aside <= ASIDE and old > now() - rate.window then break end
+      since = since or tonumber(redis.call('LINDEX', rate.ring, -2))
+      if aside <= ASIDE and since > now() - rate.window then break end
       redis.call('LTRIM', rate.ring, 0, -3)
-      set('z:' .. rate.key, old)
-      aside = aside - 1
+      set('z:' .. rate.key, since)
+      aside, since = aside - 1, nil
     end
+    rate.oldest = nil
     set('n:' .. rate.key, total)
     set('x:' .. rate.key, aside)
   end
 end
 
 local function strike(rate, at, units)
+  at, rate.oldest = base_of(at), nil
   if algorithm == 'counter' then
     turn(rate)
     if (at - math.fmod(at, rate.window)) / rate.window == get('k:' .. rate.key) then
@@ -247,40 +330,75 @@ local function undo(at, units)
 end
 
 local function place(units)
-  local at = math.max(now(), get('from'))
-  if algorithm ~= 'counter' then at = math.max(at, get('last')) end
   local bound, strictest = -math.huge, rates[1]
   for _, rate in ipairs(rates) do
     local one = first(rate, units)
     if one > bound then bound, strictest = one, rate end
   end
-  at = math.max(at, bound)
-  if spaced and at > now() and algorithm == 'window' then
-    at = math.max(at, get('last') + units * interval(strictest))
+  if algorithm == 'counter' then return math.max(now(), get('from'), bound) end
+  local at = math.max(base_of(now()), up(math.max(bound, get('from'), get('last') + 1)))
+  if spaced and at > now() + 2 * TICK and algorithm == 'window' then
+    at = math.max(at, up(get('last') + units * interval(strictest)))
   end
   return at
+end
+
+-- The next number of a place that nobody has had.
+local function number_of(base)
+  local known = redis.call('ZREVRANGEBYSCORE', KEYS[4], text(base + GRID - 1), text(base), 'LIMIT', 0, 1)
+  return known[1] and tonumber(string.match(known[1], '^%d+')) + 1 or base
+end
+
+-- Whether somebody may hold it still.
+local function known(at) return not redis.call('ZSCORE', KEYS[4], text(at)) end
+
+local function bury(at)
+  redis.call('ZADD', KEYS[4], text(at), text(at))
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', '(' .. text(now() - longest))
+  set('buried', math.max(get('buried'), at))
+  renew = true
 end
 
 local function units_of(member) return tonumber(string.match(member, '^%d+')) end
 
 -- The first place given back that is big enough: its member and slot, or nil.
 local function found(units)
+  if get('seq') == 0 then return end
   local some = redis.call('ZRANGEBYSCORE', KEYS[2], text(now()), '+inf', 'WITHSCORES', 'LIMIT', 0, LOOKED_AT)
   for i = 1, #some, 2 do
-    if units_of(some[i]) >= units then return some[i], tonumber(some[i + 1]) end
+    local base = base_of(tonumber(some[i + 1]))
+    if units_of(some[i]) >= units and number_of(base) < base + GRID then return some[i], tonumber(some[i + 1]) end
   end
 end
 
+-- Its number from now on.
 local function take(member, at, units)
   redis.call('ZREM', KEYS[2], member)
   local number = units_of(member)
   if number > units then
     redis.call('ZADD', KEYS[2], text(at), text(number - units) .. string.match(member, ':.*$'))
   end
+  local taken = number_of(base_of(at))
+  redis.call('ZADD', KEYS[4], text(taken), text(taken) .. '+')
+  set('buried', math.max(get('buried'), taken))
+  renew = true
+  return taken
 end
 
 local function sweep()
-  if redis.call('EXISTS', KEYS[2]) == 0 then return end
+  if get('stood') > 0 then
+    if redis.call('EXISTS', KEYS[5]) == 0 then
+      set('stood', 0)
+    else
+      local gone = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', '(' .. text(now() - margin), 'WITHSCORES', 'LIMIT', 0, SWEPT)
+      for i = 1, #gone, 2 do
+        redis.call('ZREM', KEYS[5], gone[i])
+        undo(tonumber(gone[i + 1]), units_of(gone[i]))
+      end
+    end
+  end
+  if get('seq') == 0 then return end
+  if redis.call('EXISTS', KEYS[2]) == 0 then return set('seq', 0) end
   local old = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. text(now()), 'WITHSCORES', 'LIMIT', 0, SWEPT)
   for i = 1, #old, 2 do
     redis.call('ZREM', KEYS[2], old[i])
@@ -296,25 +414,53 @@ local function latest()
 end
 
 local function give(at, units)
-  if algorithm ~= 'window' or at ~= get('last') then
+  if algorithm ~= 'window' or base_of(at) ~= get('last') then
     set('seq', get('seq') + 1)
     redis.call('ZADD', KEYS[2], text(at), text(units) .. ':' .. text(get('seq')))
+    renew = true
     return
   end
   undo(at, units)
-  set('last', math.min(at, latest()))
-  while true do
+  set('last', math.min(base_of(at), latest()))
+  while get('seq') > 0 do
     local top = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-    if not top[1] or tonumber(top[2]) ~= get('last') then return end
+    if not top[1] or base_of(tonumber(top[2])) ~= get('last') then return end
     redis.call('ZREM', KEYS[2], top[1])
     undo(get('last'), units_of(top[1]))
     set('last', math.min(get('last'), latest()))
   end
 end
 
-local function booked(at)
-  local wait = wait_for(at)
-  return {1, at, wait, get('epoch'), get('off'), time + wait, rebuilt, 0}
+-- In the line
+
+local function stand(at, units)
+  redis.call('ZADD', KEYS[5], text(at), text(units) .. ':' .. text(at))
+  set('stood', 1)
+  renew = true
+end
+
+local function leave(at, units) return redis.call('ZREM', KEYS[5], text(units) .. ':' .. text(at)) == 1 end
+
+local function claim(since, latest, units)
+  if get('stood') == 0 then return end
+  local some = redis.call('ZRANGEBYSCORE', KEYS[5], text(since), text(latest), 'WITHSCORES', 'LIMIT', 0, LOOKED_AT)
+  for i = 1, #some, 2 do
+    if units_of(some[i]) == units then
+      redis.call('ZREM', KEYS[5], some[i])
+      return tonumber(some[i + 1])
+    end
+  end
+end
+
+-- asks: 1 for a place in the line, by whose epoch it is known
+local function answer(at, wait, more, asks)
+  return string.format('1 %.0f %.0f %.0f %.0f %.0f %.0f %.0f %d', at, wait, get('epoch') + asks, get('off'), time + wait,
+    rebuilt, more, asks)
+end
+
+local function booked(at, asks)
+  local wait = wait_for(base_of(at))
+  return answer(at, wait, 0, asks or 0)
 end
 
 local function grow()
@@ -331,27 +477,90 @@ local function grow()
 end
 
 -- Book the first place. One with leeway is booked for the latest time at which it may be used.
--- Reply: {1, slot, wait, epoch, off, time, rebuilt, leeway} or {0, wait, epoch, off}
+-- Reply, in words: 1, slot, wait, epoch, off, time, rebuilt, leeway, asks; or 0, wait, epoch, off
 local function reserve()
+  if rule and rule ~= ARGV[14] then return '2 ' .. rule end
   grow()
   sweep()
   local member, at
   if leeway == 0 then member, at = found(cost) end
   if not member then at = place(cost) end
-  local wait = wait_for(at)
-  if wait > amount or (algorithm == 'counter' and wait > 0) then
+  local wait = wait_for(member and base_of(at) or at)
+  if (wait > amount and wait >= TICK) or (algorithm == 'counter' and wait > 0) then
     set('refused', get('refused') + 1)
     finish()
-    return {0, wait, get('epoch'), get('off')}
+    return string.format('0 %.0f %.0f %.0f', wait, get('epoch'), get('off'))
   end
-  at = at + leeway
+  local number
   if member then
-    take(member, at, cost)
+    number = take(member, at, cost)
   else
+    if algorithm == 'counter' then at = math.max(base_of(at), up(get('last') + 1)) end -- the place is but a number
+    leeway = math.min(leeway, LEEWAY)
+    at = up(at + leeway)
+    number = at
+    while at <= get('buried') do
+      number = number_of(at)
+      if number < at + GRID then break end
+      at = at + GRID
+      number = at
+    end
+    if leeway > 0 then set('lee', at) end
     for _, rate in ipairs(rates) do enter(rate, at, cost) end
     set('last', at)
   end
   if get('share') < WHOLE then set('spent', get('spent') + cost) end
+  local standing = asks and wait > ASKED and leeway == 0 and algorithm ~= 'counter'
+  if standing then stand(number, cost) end
   finish()
-  return {1, at, wait, get('epoch'), get('off'), time + wait, rebuilt, leeway}
+  return answer(number, wait, leeway, standing and 1 or 0)
+end
+
+-- What of a place: see rate_resume.lua.
+local function following()
+  local since = slot > now() and slot or up(now() - math.floor(margin / 2)) -- what has less left is missed on the way
+  local at = leeway == 0 and claim(since, math.max(slot, now() + amount), cost)
+  if not at then return reserve() end
+  finish()
+  return booked(at)
+end
+
+local function resume()
+  if rule and rule ~= ARGV[14] then return '2 ' .. rule end
+  if epoch == get('epoch') + 1 then -- it stands in line: the first place there that is still good
+    sweep()
+    if slot > now() + ASKED then
+      local member, better = found(cost)
+      if member and better < slot and leave(slot, cost) then
+        better = take(member, better, cost)
+        bury(slot)
+        give(slot, cost)
+        slot = better
+        stand(slot, cost)
+      end
+      finish()
+      return booked(slot, 1)
+    end
+    asks = true
+    return following()
+  end
+  asks = false
+  if epoch ~= get('epoch') or not known(slot) then return reserve() end
+  if algorithm == 'counter' then return booked(slot) end
+  if slot > now() then
+    sweep()
+    local member, better = found(cost)
+    if member and better < slot then
+      better = take(member, better, cost)
+      bury(slot)
+      give(slot, cost)
+      slot = better
+    end
+    finish()
+    return booked(slot)
+  end
+  if now() - base_of(slot) <= margin then return booked(slot) end
+  bury(slot)
+  undo(slot, cost)
+  return following()
 end

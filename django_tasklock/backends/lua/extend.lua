@@ -6,6 +6,7 @@ local value = redis.call('GET', KEYS[1])
 if not value or not owned(value, ARGV[1]) then return 0 end
 local now = clock()
 value = string.gsub(value, '"until":%d+}$', string.format('"until":%.0f}', now + tonumber(ARGV[3])))
+even_if_full(KEYS[2])
 redis.call('SET', KEYS[1], value, 'PX', ARGV[2])
 redis.call('ZADD', KEYS[2], now + tonumber(ARGV[2]), KEYS[1])
 redis.call('ZADD', KEYS[3], now + tonumber(ARGV[3]), KEYS[1])

@@ -1,7 +1,10 @@
 -- Who holds the lock.
 -- KEYS: 1 lock, 2 queue
 -- Reply: nil when nobody does, else {ms left (-1: no expiry), value, now ms, waiting}
-local value = redis.call('GET', KEYS[1])
+local value = redis.pcall('GET', KEYS[1])
 if not value then return false end
+if type(value) == 'table' then value = '' end -- not a text: not our value
 local now = clock()
-return {redis.call('PTTL', KEYS[1]), value, now, redis.call('ZCARD', KEYS[2])}
+local waiting = redis.pcall('ZCARD', KEYS[2])
+if type(waiting) == 'table' then waiting = 0 end
+return {redis.call('PTTL', KEYS[1]), clipped(value), now, waiting}

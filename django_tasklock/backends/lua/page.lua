@@ -4,7 +4,7 @@
 --       6 key prefix, 7 queue prefix, 8 ms left below which a lock is expiring, 9 locks to look at, at most,
 --       10 text in the name, 11 'waiting' or '', 12... texts in the value
 -- Reply: {now ms, how many there are of that kind, offset to go on at (-1: no more),
---         key, ms left (-1: no expiry), value or nil, waiting, key, ...}
+--         key, ms left (-1: no expiry), value or nil, waiting, score in the index, key, ...}
 local now = clock()
 local which, index, down = ARGV[1], KEYS[tonumber(ARGV[2])], ARGV[3] ~= ''
 local offset, limit, most = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9])
@@ -76,11 +76,13 @@ while true do
     local left, belongs = judge(key, tonumber(page[i + 1]), value)
     if belongs then
       offset, looked = offset + 1, looked + 1
-      local waiting = redis.call('ZCARD', ARGV[7] .. string.sub(key, #ARGV[6] + 1))
+      local waiting = redis.pcall('ZCARD', ARGV[7] .. string.sub(key, #ARGV[6] + 1))
+      if type(waiting) == 'table' then waiting = 0 end
       if wanted(key, value, waiting) then
         found = found + 1
         local at = #reply
-        reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = key, left, value, waiting
+        reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = key, left, clipped(value), waiting
+        reply[at + 5] = math.max(0, math.min(tonumber(page[i + 1]), 253370764800000))
       end
     else
       healed = healed + 1

@@ -6,7 +6,11 @@ local now = clock()
 local live = '(' .. string.format('%.0f', now)
 local found = {}
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], live, '+inf', 'LIMIT', 0, ARGV[2])) do
-  if redis.call('ZCOUNT', ARGV[1] .. name, live, '+inf') > 0 then
+  local members = redis.pcall('ZCOUNT', ARGV[1] .. name, live, '+inf')
+  if type(members) == 'table' then -- of another type: nobody of ours is in it
+    members = 0
+  end
+  if members > 0 then
     found[#found + 1] = name
   else
     redis.call('ZREM', KEYS[1], name)

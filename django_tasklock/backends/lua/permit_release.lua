@@ -1,8 +1,8 @@
 -- Give a permit back, and what is free to the longest waiters. Also how a waiter leaves the queue.
--- KEYS: 1 to 5 as in every script that grants
+-- KEYS: as in every script that grants
 -- ARGV: 1 token, 2 queue entry to remove ('' or absent: none)
 -- Reply: 1 released, 0 gone
-if (ARGV[2] or '') ~= '' then redis.call('ZREM', KEYS[4], ARGV[2]) end
+if (ARGV[2] or '') ~= '' then quit(ARGV[1], ARGV[2]) end
 lapse((clock()))
 local had = redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('HDEL', KEYS[2], ARGV[1])

@@ -1,5 +1,5 @@
 -- Take a permit away from its member; the longest waiter gets it.
--- KEYS: 1 to 5 as in every script that grants
+-- KEYS: as in every script that grants
 -- ARGV: 1 token
 -- Reply: nil when that token has none, else {ms left, value, now ms, waiting}
 local now = clock()

@@ -1,4 +1,4 @@
--- Renew many leases, of any limiters; never brings a permit back that is gone.
+-- Renew some leases, of any limiters; never brings a permit back that is gone. A key that is something else's has none.
 -- KEYS: the members of each permit's limiter
 -- ARGV: token and ttl ms of each permit in turn
 -- Reply: for each permit 1 renewed, 0 lost
@@ -6,8 +6,9 @@ local now = clock()
 local reply = {}
 for i = 1, #KEYS do
   local token, ttl = ARGV[2 * i - 1], ARGV[2 * i]
-  local expiry = redis.call('ZSCORE', KEYS[i], token)
+  local expiry = unless_other('ZSCORE', KEYS[i], token)
   if expiry and tonumber(expiry) > now then
+    even_if_full(KEYS[i])
     redis.call('ZADD', KEYS[i], now + tonumber(ttl), token)
     reply[i] = 1
   else

@@ -1,7 +1,12 @@
--- Give back a place that was not used.
+-- Give back a place that was not used; once, however often it is said.
 -- KEYS, ARGV: see _rates.lua; 1 cost, 2 slot, 3 epoch
--- Reply: 1, or 0: of another epoch, there is nothing to give back
-if epoch ~= get('epoch') then return 0 end
+-- Reply: 1, or 0: of another epoch, given back before, or of no window any more: there is nothing to give back
+if epoch == get('epoch') + 1 then
+  if not leave(slot, cost) then return 0 end
+elseif epoch ~= get('epoch') or not known(slot) or slot < now() - longest then
+  return 0
+end
+bury(slot)
 if slot > now() and algorithm ~= 'counter' then give(slot, cost) else undo(slot, cost) end
 finish()
 return 1

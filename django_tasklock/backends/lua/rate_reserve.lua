@@ -1,4 +1,4 @@
 -- Book the first place for some units.
--- KEYS, ARGV: see _rates.lua; 1 cost, 4 how long it may take
--- Reply: {1, slot, wait, epoch, off, time, rebuilt, leeway}, or refused: {0, wait, epoch, off}
+-- KEYS, ARGV: see _rates.lua; 1 cost, 4 how long it may take, 5 'soon' or 'spaced', and 'asks'
+-- Reply, in words: 1, slot, wait, epoch, off, time, rebuilt, leeway, asks; or refused: 0, wait, epoch, off
 return reserve()

@@ -1,6 +1,6 @@
 -- Forget what was used and booked, a stop and the share too; who sleeps books again, by the new epoch.
 -- KEYS, ARGV: see _rates.lua
 -- Reply: the epoch
-begin(math.max(get('epoch') + 1, time), false)
+begin(math.max(get('epoch') + 2, time), false)
 finish()
 return get('epoch')

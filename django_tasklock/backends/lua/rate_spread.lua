@@ -4,6 +4,6 @@
 local replies = {}
 for number = 1, slot do
   replies[number] = reserve()
-  if replies[number][1] == 0 then break end
+  if string.byte(replies[number]) ~= 49 then break end
 end
 return replies

@@ -1,8 +1,9 @@
 -- Take the lock away from its holder; the longest waiter gets it.
--- KEYS: 1 to 6 as in every script that grants
+-- KEYS: as in every script that grants
 -- ARGV: 1 the token it must have ('': a value that is not ours), 2 'any' token ('': only that one)
 -- Reply: nil when nothing was removed, else {ms left (-1: no expiry), value, now ms, waiting}
-local value = redis.call('GET', KEYS[1])
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' then value = '' end -- not a text: not our value
 if not value then
   forget(KEYS[1])
   return false
@@ -12,7 +13,7 @@ if ARGV[2] == '' then
   if ARGV[1] ~= '' and not owned(value, ARGV[1]) then return false end
 end
 local now = clock()
-local reply = {redis.call('PTTL', KEYS[1]), value, now, redis.call('ZCARD', KEYS[4])}
+local reply = {redis.call('PTTL', KEYS[1]), clipped(value), now, redis.call('ZCARD', KEYS[4])}
 redis.call('DEL', KEYS[1])
 if not pass_on() then forget(KEYS[1]) end
 return reply

@@ -1,4 +1,4 @@
--- Renew many leases; never brings a lock back that is gone.
+-- Renew some leases; never brings a lock back that is gone. A key, or an index, that is something else's is not theirs.
 -- KEYS: 1 index by expiry, 2... locks
 -- ARGV: token and ttl ms of each lock in turn
 -- Reply: for each lock 2 renewed and its holder is asked to give it back, 1 renewed, 0 lost
@@ -6,10 +6,10 @@ local now = clock()
 local reply = {}
 for i = 2, #KEYS do
   local token, ttl = ARGV[2 * i - 3], ARGV[2 * i - 2]
-  local value = redis.call('GET', KEYS[i])
+  local value = unless_other('GET', KEYS[i])
   if value and owned(value, token) then
     redis.call('PEXPIRE', KEYS[i], ttl)
-    redis.call('ZADD', KEYS[1], now + tonumber(ttl), KEYS[i])
+    redis.pcall('ZADD', KEYS[1], now + tonumber(ttl), KEYS[i])
     reply[i - 1] = string.find(value, '"asked":%d+,"fence":%d+,"until":%d+}$') and 2 or 1
   else
     reply[i - 1] = 0

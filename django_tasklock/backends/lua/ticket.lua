@@ -7,6 +7,7 @@ local n = t[1] * 1e6 + t[2]
 local last = tonumber(redis.call('GET', KEYS[1]) or 0)
 if n <= last then n = last + 1 end
 local text = string.format('%.0f', n)
+even_if_full(KEYS[2])
 redis.call('SET', KEYS[1], text)
 if ARGV[1] ~= '' then
   redis.call('ZADD', KEYS[2], text, ARGV[1])

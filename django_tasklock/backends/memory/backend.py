@@ -12,8 +12,8 @@ from django_tasklock.backends.memory.permits import MemoryPermits
 from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.backends.memory.store import store
 from django_tasklock.backends.memory.waiter import MemoryWaiter
-from django_tasklock.conf import Settings
-from django_tasklock.queries import EXPIRING, Counts, Page, Pruned, Query, Which
+from django_tasklock.conf import Settings, expiring
+from django_tasklock.queries import Counts, Page, Pruned, Query, Which
 from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Refusal, Released, Renewal
 
 __all__ = ["MemoryBackend"]
@@ -150,7 +150,7 @@ class MemoryBackend(Backend):
 def is_of(record: Record, query: Query) -> bool:
     """Whether it is of the kind that is asked for."""
     left = 0 if record.ttl is None else record.ttl
-    return {"live": left > 0, "expiring": 0 < left <= EXPIRING, "unending": False, "lapsed": left <= 0}[query.which]
+    return {"live": left > 0, "expiring": 0 < left <= expiring(), "unending": False, "lapsed": left <= 0}[query.which]
 
 
 def place_of(record: Record, query: Query) -> int:

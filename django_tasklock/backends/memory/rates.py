@@ -44,16 +44,23 @@ class MemoryRates(RateStore):
             books[terms.name] = state
             book = Ledger(state, terms, time)
             answer = verb(book)
-            state.expires, state.terms = book.expires, terms.text()
+            state.expires, state.terms = book.expires, state.under(terms)
             return answer
 
-    def reserve(self, terms: Terms, cost: int, longest: int, spaced: bool = False) -> Booked | Refused:
-        return self.run(terms, lambda book: ledger_verbs.reserve(book, cost, longest, spaced))
+    def reserve(
+        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+    ) -> Booked | Refused:
+        return self.run(terms, lambda book: ledger_verbs.reserve(book, cost, longest, spaced, asks))
 
     def resume(
         self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
         return self.run(terms, lambda book: ledger_verbs.resume(book, cost, slot, epoch, longest, spaced, leeway))
+
+    def exchange(
+        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+    ) -> list[Booked | Refused]:
+        return self.run(terms, lambda book: ledger_verbs.exchange(book, cost, slots, epoch, longest, leeway))
 
     def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
         return self.run(terms, lambda book: ledger_verbs.cancel(book, cost, slot, epoch))
@@ -73,6 +80,9 @@ class MemoryRates(RateStore):
             copy = State() if known is None else State(known.text())  # looking changes nothing
             return ledger_verbs.use(Ledger(copy, terms, store.now_in_microseconds()))
 
+    def agree(self, terms: Terms, process: str) -> str:
+        return self.run(terms, lambda book: ledger_verbs.agree(book, process))
+
     def reset(self, terms: Terms) -> None:
         self.run(terms, ledger_verbs.reset)
 
@@ -85,13 +95,18 @@ class MemoryRates(RateStore):
             found = {name: Terms.read(name, self.books[name].terms) for name in names if name in self.books}
             return {name: terms for name, terms in found.items() if terms is not None}
 
-    async def areserve(self, terms: Terms, cost: int, longest: int) -> Booked | Refused:
-        return self.reserve(terms, cost, longest)
+    async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
+        return self.reserve(terms, cost, longest, asks=asks)
 
     async def aresume(
         self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
         return self.resume(terms, cost, slot, epoch, longest, leeway=leeway)
+
+    async def aexchange(
+        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+    ) -> list[Booked | Refused]:
+        return self.exchange(terms, cost, slots, epoch, longest, leeway)
 
     async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
         return self.cancel(terms, cost, slot, epoch)
@@ -104,6 +119,9 @@ class MemoryRates(RateStore):
 
     async def ause(self, terms: Terms) -> Use:
         return self.use(terms)
+
+    async def aagree(self, terms: Terms, process: str) -> str:
+        return self.agree(terms, process)
 
     async def areset(self, terms: Terms) -> None:
         self.reset(terms)

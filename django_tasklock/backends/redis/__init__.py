@@ -11,7 +11,7 @@ from django_tasklock.backends.base import Backend
 from django_tasklock.backends.base_permits import Permits
 from django_tasklock.backends.base_rates import RateStore
 from django_tasklock.backends.redis.aio import AsyncWires
-from django_tasklock.backends.redis.layout import KEPT, Layout
+from django_tasklock.backends.redis.layout import KEPT, SHOWN, Layout
 from django_tasklock.backends.redis.listing import page_in, page_of, refusal
 from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.permits import RedisPermits
@@ -19,8 +19,8 @@ from django_tasklock.backends.redis.rates import RedisRates
 from django_tasklock.backends.redis.subscribers import Subscribers
 from django_tasklock.backends.redis.waiter import RedisWaiter
 from django_tasklock.backends.redis.wire import Wire, bulk, load
-from django_tasklock.conf import Settings
-from django_tasklock.queries import EXPIRING, Counts, Page, Pruned, Query
+from django_tasklock.conf import Settings, expiring
+from django_tasklock.queries import Counts, Page, Pruned, Query
 from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Refusal, Released, Renewal
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisBackend"]
 
-ACQUIRE = load("acquire", 7, 4)
-FOLLOW = load("acquire", 7, 6)
-RELEASE = load("release", 6, 1)
+ACQUIRE = load("acquire", 8, 4)
+FOLLOW = load("acquire", 8, 6)
+RELEASE = load("release", 7, 1)
 EXTEND = load("extend", 3, 3)
 RENEW = load("renew", 1, 0)
 GET = load("get", 2, 0)
-REMOVE = load("remove", 6, 2)
+REMOVE = load("remove", 7, 2)
 COUNTS = load("counts", 1, 1)
 CONDITION = load("condition", 0, 0)
 ASK_RELEASE = load("ask_release", 1, 1)
@@ -43,13 +43,12 @@ PRUNE = load("prune", 3, 4)
 REFUSED = load("refused", 1, 0)
 TICKET = load("ticket", 2, 2)
 LINE = load("line", 1, 3)
-FLAG = load("flag", 1, 1)
+FLAG = load("flag", 2, 1)
 NEWEST = load("newest", 1, 2)
 
 KEPT_BY = (Kept.LOST, Kept.RENEWED, Kept.ASKED)  # by what the script says
 
 HEALINGS = 50  # times a page is asked for before it is empty: each time an index forgets 5000 locks that lapsed
-CHUNK = 100  # locks a renewing script handles at once: Redis serves nobody else meanwhile
 
 
 class RedisBackend(Backend):
@@ -65,8 +64,8 @@ class RedisBackend(Backend):
 
     lines = True
     wakes = True
-    JOIN = load("acquire", 7, 5)
-    LEAVE = load("release", 6, 2)
+    JOIN = load("acquire", 8, 8)
+    LEAVE = load("release", 7, 2)
 
     def __init__(self, settings: Settings) -> None:
         self.location = settings.LOCATION
@@ -123,15 +122,11 @@ class RedisBackend(Backend):
         return self.layout.lock(name) + self.layout.index + self.layout.until + bulk(token) + bulk(ttl) + bulk(hold)
 
     def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
-        renewed: list[Kept] = []
-        for start in range(0, len(batch), CHUNK):
-            part = batch[start : start + CHUNK]
-            keys = (self.layout.lock(item.name) for item in part)
-            arguments = chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in part)
-            tail = self.layout.index + b"".join(keys) + b"".join(arguments)
-            script = RENEW.sized(1 + 3 * len(part), 1 + len(part))
-            renewed += [KEPT_BY[code] for code in self.wire.call(script, tail)[0]]
-        return renewed
+        keys = (self.layout.lock(item.name) for item in batch)
+        arguments = chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in batch)
+        tail = self.layout.index + b"".join(keys) + b"".join(arguments)
+        script = RENEW.sized(1 + 3 * len(batch), 1 + len(batch))
+        return [KEPT_BY[code] for code in self.wire.call(script, tail)[0]]
 
     def get(self, name: str) -> Record | None:
         return self.found(name, self.wire.call(GET, self._get(name))[0])
@@ -156,7 +151,7 @@ class RedisBackend(Backend):
         return found
 
     def counts(self) -> Counts:
-        return Counts(*self.wire.call(COUNTS, self.layout.index + bulk(EXPIRING))[0])
+        return Counts(*self.wire.call(COUNTS, self.layout.index + bulk(expiring()))[0])
 
     def _condition(self) -> tuple[int | None, str | None]:
         clock, policy = self.wire.call(CONDITION, b"")[0]
@@ -193,13 +188,13 @@ class RedisBackend(Backend):
         return bool(self.wire.call(LINE, self.layout.line(name) + bulk(member) + bulk("+inf") + bulk(""))[0])
 
     def newest(self, name: str, ticket: int) -> bool:
-        return bool(self.wire.call(NEWEST, self.layout.newest(name) + bulk(ticket) + bulk(KEPT))[0])
+        return bool(self.wire.call(NEWEST, self.layout.newest(name) + bulk(ticket) + bulk(SHOWN))[0])
 
-    def flag(self, name: str) -> None:
-        self.wire.call(FLAG, self.layout.flag(name) + bulk(KEPT))
+    def flag(self, name: str) -> bool:
+        return bool(self.wire.call(FLAG, self.layout.flag(name) + self.layout.lock(name) + bulk(KEPT))[0])
 
     def flagged(self, name: str) -> bool:
-        return bool(self.wire.call(FLAG, self.layout.flag(name) + bulk(0))[0])
+        return bool(self.wire.call(FLAG, self.layout.flag(name) + self.layout.lock(name) + bulk(0))[0])
 
     def waiter(self, ask: Ask) -> Waiter:
         return RedisWaiter(self, ask)

@@ -9,8 +9,9 @@ from typing import Any
 from django_tasklock.backends.redis.layout import Layout, record
 from django_tasklock.backends.redis.wire import Script, bulk, load
 from django_tasklock.backends.values import holder_of, json_object
-from django_tasklock.queries import EXPIRING, Page, Query
-from django_tasklock.types import Refusal
+from django_tasklock.conf import expiring
+from django_tasklock.queries import Page, Query
+from django_tasklock.types import LATEST, Refusal
 
 __all__ = ["page_in", "page_of", "refusal"]
 
@@ -37,7 +38,7 @@ def page_of(layout: Layout, query: Query) -> tuple[Script, bytes]:
         query.limit,
         layout.prefix,
         layout.queue,
-        EXPIRING,
+        expiring(),
         MOST if looks else query.limit,
         lower(query.text),
         "waiting" if query.waiting else "",
@@ -51,9 +52,11 @@ def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
     """What the script answered."""
     now, total, further, *rows = reply
     found = []
-    for key, left, value, waiting in zip(*[iter(rows)] * 4, strict=True):
-        name = key.decode().removeprefix(layout.prefix)
+    for key, left, value, waiting, score in zip(*[iter(rows)] * 5, strict=True):
+        name = key.decode(errors="backslashreplace").removeprefix(layout.prefix)
         shown = record(name, value or b"", now, left, waiting)
+        if query.which == "live" and query.order == "age":
+            shown = replace(shown, at=score)  # as the list is ordered, whatever the value says
         if query.which == "lapsed":
             shown = replace(shown, ttl=left)  # -1 is "lapsed 1 ms ago" here, not "no expiry"
         found.append(shown)
@@ -62,8 +65,8 @@ def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
 
 def refusal(entry: bytes) -> Refusal:
     """One of those that found a lock busy."""
-    at, _, holder = entry.decode().partition(" ")
-    return Refusal(holder_of(json_object(holder)), int(at))
+    at, _, holder = entry.decode(errors="replace").partition(" ")
+    return Refusal(holder_of(json_object(holder)), int(at) if at.isdecimal() and len(at) < len(str(LATEST)) else 0)
 
 
 def lower(text: str) -> str:

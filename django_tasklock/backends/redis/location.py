@@ -1,4 +1,4 @@
-"""From ``LOCATION`` to redis-py connection pools of our own.
+"""From ``LOCATION`` to redis-py connection pools, of which we take how to make a connection, not what they keep.
 
 Address, database, credentials, TLS and Sentinel are taken from the cache alias or the
 URL. Ours are the rest: short timeouts and no retries (every verb here is safe to
@@ -23,7 +23,9 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-__all__ = ["TIMEOUT", "async_pool", "connect", "pools", "sync_pool"]
+from django_tasklock.texts import without_password
+
+__all__ = ["TIMEOUT", "async_pool", "pools", "sync_pool"]
 
 TIMEOUT = 0.9
 """Seconds one attempt may take, to connect or to answer; a verb makes two at the most."""
@@ -37,14 +39,6 @@ _NOT_OURS = (
 )  # fmt: skip
 _NOT_OURS_EITHER = ("maint", "orig_", "oss_")  # redis-py's notes about maintenance, where protocol 3 was asked for
 _Kwargs = dict[str, Any]
-_signature = inspect.signature(redis.ConnectionPool.get_connection)
-# Before redis-py 5.3 it had to be told what for, since then it warns of being told.
-_FOR = ("_",) if _signature.parameters["command_name"].default is inspect.Parameter.empty else ()
-
-
-def connect(pool: Any) -> Any:
-    """A connected connection of ``pool``; to be awaited if that is a pool for coroutines."""
-    return pool.get_connection(*_FOR)
 
 
 def pools(pool: Any) -> list[Any]:
@@ -86,7 +80,9 @@ def _source(location: str) -> redis.ConnectionPool:
     if location.startswith(URL_SCHEMES):
         return redis.ConnectionPool.from_url(location)
     if location not in getattr(django_settings, "CACHES", {}):
-        raise ImproperlyConfigured(f"TASKLOCK['LOCATION'] {location!r} is neither a CACHES alias nor a redis:// URL")
+        raise ImproperlyConfigured(
+            f"TASKLOCK['LOCATION'] {without_password(location)!r} is neither a CACHES alias nor a redis:// URL"
+        )
     cache: Any = caches[location]
     try:
         if hasattr(cache, "client"):  # django-redis
@@ -108,7 +104,6 @@ def _source(location: str) -> redis.ConnectionPool:
 
 def _kwargs(source: redis.ConnectionPool, retry: object) -> _Kwargs:
     kwargs = _common(source.connection_kwargs, retry, TIMEOUT)
-    kwargs["max_connections"] = 10_000  # as many as run at once; kept idle: as many as ever ran at once
     if issubclass(source.connection_class, redis.UnixDomainSocketConnection):
         del kwargs["socket_keepalive"]
     return kwargs
@@ -137,10 +132,11 @@ def _sentinel(manager: redis.sentinel.Sentinel, retry: object) -> _Kwargs:
 
 def _known(kwargs: _Kwargs, kind: type[redis.asyncio.Connection], location: str) -> _Kwargs:
     """``kwargs`` without what the asyncio client has no option for; TLS that it cannot check is an error."""
-    known = {"max_connections"}.union(*(inspect.signature(base).parameters for base in kind.__mro__[:-1]))
+    known: set[str] = set().union(*(inspect.signature(base).parameters for base in kind.__mro__[:-1]))
     for key in kwargs:
         if key.startswith("ssl_") and kwargs[key] and key not in known:
+            shown = without_password(location)
             raise ImproperlyConfigured(
-                f"TASKLOCK['LOCATION'] {location!r} has {key}, which the asyncio client of this redis-py does not know"
+                f"TASKLOCK['LOCATION'] {shown!r} has {key}, which the asyncio client of this redis-py does not know"
             )
     return {key: value for key, value in kwargs.items() if key in known}

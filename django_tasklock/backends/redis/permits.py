@@ -2,7 +2,8 @@
 
 With the prefix ``task_lock:`` the members of ``transcode`` are the sorted set ``task_lock#permits:transcode``,
 tokens scored by the expiry of their leases; ``task_lock#permits-by:transcode`` is a hash of who they are,
-``task_lock#permits-queue:transcode`` who waits, and ``task_lock#permits`` the names of the limiters.
+``task_lock#permits-queue:transcode`` who waits, ``task_lock#permits-seen:transcode`` when they last looked, and
+``task_lock#permits`` the names of the limiters.
 
 Not one lock for each of N places: whoever looks for a free one would ask for up to N, nobody could wait
 for *any* of them in order, and another N would leave the upper ones in nobody's count.
@@ -15,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.base_permits import Permits
-from django_tasklock.backends.redis.layout import CLAIM, record
+from django_tasklock.backends.redis.layout import CLAIM, place, record
 from django_tasklock.backends.redis.waiter import RedisWaiter
 from django_tasklock.backends.redis.wire import bulk, load
 from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
@@ -31,15 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["PermitLayout", "RedisPermits"]
 
 SHARED = "_permits"
-ACQUIRE = load("permit_acquire", 5, 5, SHARED)
-RELEASE = load("permit_release", 5, 1, SHARED)
-EXTEND = load("permit_extend", 5, 3, SHARED)
-REMOVE = load("permit_remove", 5, 1, SHARED)
+ACQUIRE = load("permit_acquire", 6, 5, SHARED)
+RELEASE = load("permit_release", 6, 1, SHARED)
+EXTEND = load("permit_extend", 6, 3, SHARED)
+REMOVE = load("permit_remove", 6, 1, SHARED)
 RENEW = load("permit_renew", 0, 0)
 MEMBERS = load("permit_members", 3, 0)
 NAMES = load("permit_names", 1, 2)
-
-CHUNK = 100  # permits a renewing script handles at once: Redis serves nobody else meanwhile
 
 
 class PermitLayout:
@@ -47,7 +46,7 @@ class PermitLayout:
 
     def __init__(self, layout: Layout) -> None:
         root = layout.prefix.removesuffix(":") + "#permits"
-        self.members, self.holders, self.queue = f"{root}:", f"{root}-by:", f"{root}-queue:"
+        self.members, self.holders, self.queue, self.seen = f"{root}:", f"{root}-by:", f"{root}-queue:", f"{root}-seen:"
         self.index = bulk(root)
         self._fence = layout.fence
         self.new_channel = layout.new_channel
@@ -58,12 +57,17 @@ class PermitLayout:
 
     def keys(self, name: str) -> bytes:
         """Those of every script that grants."""
-        return self.set(name) + bulk(self.holders + name) + self._fence + bulk(self.queue + name) + self.index
+        keys = self.set(name) + bulk(self.holders + name) + self._fence + bulk(self.queue + name)
+        return keys + self.index + bulk(self.seen + name)
 
     def ask(self, ask: Ask) -> bytes:
         """Keys and arguments of ``permit_acquire.lua`` for somebody who does not wait."""
         terms = bulk(ask.token) + bulk(ask.ttl) + bulk(ask.hold) + bulk(ask.holder) + bulk(ask.limit)
         return self.keys(ask.name) + terms
+
+    def joining(self, ask: Ask, channel: str, rank: int | None, listens: bool) -> bytes:
+        """The same for somebody who waits, or looks from its place in the queue."""
+        return self.ask(ask) + self.entry(ask, channel) + place(rank, listens)
 
     def entry(self, ask: Ask, channel: str) -> bytes:
         """What ``serve`` must know of a waiter."""
@@ -74,8 +78,8 @@ class RedisPermits(Permits):
     """The permits of a ``RedisBackend``, on its connections."""
 
     wakes = True
-    JOIN = load("permit_acquire", 5, 6, SHARED)
-    LEAVE = load("permit_release", 5, 2, SHARED)
+    JOIN = load("permit_acquire", 6, 8, SHARED)
+    LEAVE = load("permit_release", 6, 2, SHARED)
 
     def __init__(self, backend: RedisBackend) -> None:
         self._backend = backend
@@ -103,7 +107,7 @@ class RedisPermits(Permits):
         """What ``permit_acquire.lua`` said."""
         if isinstance(reply, int):
             return Grant(reply, ask.ttl)
-        left, value, now = reply
+        left, value, now = reply[:3]
         return Busy(None if value is None else record(ask.name, value, now, left, 0), left)
 
     def release(self, name: str, token: str) -> Released:
@@ -116,14 +120,10 @@ class RedisPermits(Permits):
         return self.layout.keys(name) + bulk(token) + bulk(ttl) + bulk(hold)
 
     def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
-        kept: list[Kept] = []
-        for start in range(0, len(batch), CHUNK):
-            part = batch[start : start + CHUNK]
-            keys = b"".join(self.layout.set(item.name) for item in part)
-            arguments = b"".join(chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in part))
-            script = RENEW.sized(3 * len(part), len(part))
-            kept += [Kept.RENEWED if done else Kept.LOST for done in self.wire.call(script, keys + arguments)[0]]
-        return kept
+        keys = b"".join(self.layout.set(item.name) for item in batch)
+        arguments = b"".join(chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in batch))
+        script = RENEW.sized(3 * len(batch), len(batch))
+        return [Kept.RENEWED if done else Kept.LOST for done in self.wire.call(script, keys + arguments)[0]]
 
     def members(self, name: str) -> list[Record]:
         return self._found(name, self.wire.call(MEMBERS, self._members(name))[0])

@@ -1,9 +1,10 @@
 """Rate limits in Redis or Valkey: one script per verb, one round trip.
 
-With the prefix ``task_lock:`` the limiter ``tavily`` is ``task_lock#rate:meta:tavily`` (a hash),
-``task_lock#rate:free:tavily`` (a sorted set: places given back), and for each rate
-``task_lock#rate:60000000:tavily`` (a list: times and units, the newest first).
-``task_lock#rates`` is a sorted set of limiters by their last use.
+With the prefix ``task_lock:`` the limiter ``tavily`` is ``task_lock#rate:meta:tavily`` (a hash), and for each rate
+``task_lock#rate:60000000:tavily`` (a list: times and units, the newest first). Sorted sets are
+``task_lock#rate:line:tavily`` (places that stand in line), ``task_lock#rate:free:tavily`` (places given back) and
+``task_lock#rate:gone:tavily`` (under which numbers); and
+``task_lock#rate:votes:tavily`` (who has said which). ``task_lock#rates`` is one of limiters by their last use.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django_tasklock.backends.base_rates import Booked, Penalty, RateStore, Refused, Use, Used
+from django_tasklock.backends.base_rates import Booked, Penalty, RateStore, Refused, TermsDiffer, Use, Used
 from django_tasklock.backends.redis.wire import Script, bulk
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.rates import Pushback, Terms
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["RedisRates", "body_of"]
 
 LUA = resources.files("django_tasklock.backends") / "lua"
-VERBS = ("reserve", "resume", "cancel", "settle", "penalize", "adjust", "use", "reset", "spread")
+VERBS = ("reserve", "resume", "cancel", "settle", "penalize", "adjust", "use", "reset", "spread", "exchange", "agree")
 
-SPACED = "spaced"
+SPACED, SOON, ASKS = "spaced", "soon", "asks"
 AT_ONCE = 100  # places that one script books
 
 
@@ -56,38 +57,58 @@ class RedisRates(RateStore):
         self.bodies = {verb: body_of(verb) for verb in VERBS}
         self._scripts: dict[tuple[str, int], Script] = {}
         self.pack = lru_cache(maxsize=256)(self._pack)
+        self.booking = lru_cache(maxsize=1024)(self._booking)
 
     def _pack(self, terms: Terms) -> Packed:
         root = self.backend.layout.prefix.removesuffix(":") + "#rate"
         rings = [str(rate.window) for rate in terms.rates]
-        keys = [f"{root}:meta:{terms.name}", f"{root}:free:{terms.name}", f"{root}s"]
+        keys = [f"{root}:meta:{terms.name}", f"{root}:free:{terms.name}", f"{root}s", f"{root}:gone:{terms.name}"]
+        keys.append(f"{root}:line:{terms.name}")
         keys += [f"{root}:{ring}:{terms.name}" for ring in rings]
-        arguments = [terms.name, *terms.words()]
+        name, words = terms.name, terms.words()
+        arguments = [name, *words[:6], terms.text(), terms.rule(), *words[6:]]
         return Packed(
             b"".join(map(bulk, keys)), b"".join(map(bulk, arguments)), len(keys) + 5 + len(arguments), len(rings)
         )
 
     def ask(
-        self, verb: str, terms: Terms, cost: int = 0, slot: int = 0, epoch: int = 0, amount: int = 0, mode: str = ""
+        self, verb: str, terms: Terms, cost: int = 0, slot: object = 0, epoch: int = 0, amount: int = 0, mode: str = ""
     ) -> tuple[Script, bytes]:
         """The script, its keys and its arguments."""
         packed = self.pack(terms)
+        words: tuple[str | int, ...] = cost, str(slot), epoch, amount, mode
+        return self._script(verb, packed), b"%b%b%b" % (packed.keys, b"".join(map(bulk, words)), packed.terms)
+
+    def _script(self, verb: str, packed: Packed) -> Script:
         script = self._scripts.get((verb, packed.rates))
         if script is None:
-            script = self._scripts[verb, packed.rates] = Script(self.bodies[verb], packed.words, 3 + packed.rates)
-        given = bulk(cost) + bulk(slot) + bulk(epoch) + bulk(amount) + bulk(mode)
-        return script, packed.keys + given + packed.terms
+            script = self._scripts[verb, packed.rates] = Script(self.bodies[verb], packed.words, 5 + packed.rates)
+        return script
 
-    def reserve(self, terms: Terms, cost: int, longest: int, spaced: bool = False) -> Booked | Refused:
+    def _booking(self, terms: Terms, cost: int, mode: str) -> tuple[Script, bytes, bytes]:
+        packed = self.pack(terms)
+        head = packed.keys + bulk(cost) + bulk(0) + bulk(0)
+        return self._script("reserve", packed), head, bulk(mode) + packed.terms
+
+    def ask_place(self, terms: Terms, cost: int, longest: int, mode: str) -> tuple[Script, bytes]:
+        """``ask`` for the verb of every call: all but ``longest`` is packed once."""
+        script, head, end = self.booking(terms, cost, mode)
+        amount = b"%d" % longest
+        return script, b"%b$%d\r\n%b\r\n%b" % (head, len(amount), amount, end)
+
+    def reserve(
+        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+    ) -> Booked | Refused:
         # Sent again after a lost reply it may book twice: a place is lost then, never one too many given.
-        mode = SPACED if spaced else ""
-        return answer(self.backend.wire.call(*self.ask("reserve", terms, cost, amount=longest, mode=mode))[0])
+        mode = (SPACED if spaced else SOON) + (ASKS if asks else "")
+        script, tail = self.ask_place(terms, cost, longest, mode)
+        return answer(self.backend.wire.call(script, tail)[0])
 
     def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
         answers: list[Booked | Refused] = []
         while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
             some = min(AT_ONCE, number - len(answers))
-            asked = self.ask("spread", terms, cost, slot=some, amount=longest, mode=SPACED)
+            asked = self.ask("spread", terms, cost, slot=some, amount=longest, mode=SPACED + ASKS)
             answers += map(answer, self.backend.wire.call(*asked)[0])
         return answers
 
@@ -102,6 +123,36 @@ class RedisRates(RateStore):
             if not error.doubt:
                 raise
             return self.reserve(terms, cost, longest, spaced)  # the old place may be somebody else's now
+
+    def _exchange(
+        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int
+    ) -> tuple[Script, bytes]:
+        return self.ask("exchange", terms, cost, " ".join(map(str, slots)), epoch, longest, str(leeway or ""))
+
+    def exchange(
+        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+    ) -> list[Booked | Refused]:
+        asked = self._exchange(terms, cost, slots, epoch, longest, leeway)
+        try:
+            return list(map(answer, self.backend.wire.call(*asked, again=False)[0]))
+        except BackendUnavailable as error:
+            if not error.doubt:
+                raise
+            return [self.reserve(terms, cost, longest)]
+
+    def _agree(self, terms: Terms, process: str) -> tuple[Script, bytes]:
+        packed, number = self.pack(terms), len(terms.rates)
+        script = self._scripts.get(("agree", number))
+        if script is None:
+            script = self._scripts["agree", number] = Script(self.bodies["agree"], packed.words + 1, 6 + number)
+        votes = bulk(f"{self.backend.layout.prefix.removesuffix(':')}#rate:votes:{terms.name}")
+        return script, packed.keys + votes + b"".join(map(bulk, ("0", process, "0", "0", ""))) + packed.terms
+
+    def agree(self, terms: Terms, process: str) -> str:
+        return str(self.backend.wire.call(*self._agree(terms, process))[0].decode())
+
+    async def aagree(self, terms: Terms, process: str) -> str:
+        return str((await self.backend.aio.call(*self._agree(terms, process)))[0].decode())
 
     def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
         return bool(self.backend.wire.call(*self.ask("cancel", terms, cost, slot, epoch), again=False)[0])
@@ -138,8 +189,9 @@ class RedisRates(RateStore):
         found = {name: Terms.read(name, text.decode()) for name, text in zip(names, texts, strict=True) if text}
         return {name: terms for name, terms in found.items() if terms is not None}
 
-    async def areserve(self, terms: Terms, cost: int, longest: int) -> Booked | Refused:
-        return answer((await self.backend.aio.call(*self.ask("reserve", terms, cost, amount=longest)))[0])
+    async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
+        script, tail = self.ask_place(terms, cost, longest, SOON + (ASKS if asks else ""))
+        return answer((await self.backend.aio.call(script, tail))[0])
 
     async def aresume(
         self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
@@ -151,6 +203,17 @@ class RedisRates(RateStore):
             if not error.doubt:
                 raise
             return await self.areserve(terms, cost, longest)
+
+    async def aexchange(
+        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+    ) -> list[Booked | Refused]:
+        asked = self._exchange(terms, cost, slots, epoch, longest, leeway)
+        try:
+            return list(map(answer, (await self.backend.aio.call(*asked, again=False))[0]))
+        except BackendUnavailable as error:
+            if not error.doubt:
+                raise
+            return [await self.areserve(terms, cost, longest)]
 
     async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
         return bool((await self.backend.aio.call(*self.ask("cancel", terms, cost, slot, epoch), again=False))[0])
@@ -169,12 +232,15 @@ class RedisRates(RateStore):
         await self.backend.aio.call(*self.ask("reset", terms))
 
 
-def answer(reply: Any) -> Booked | Refused:
+def answer(reply: bytes) -> Booked | Refused:
     """What a booking script said."""
-    if reply[0]:
-        slot, wait, epoch, pause, time, rebuilt, leeway = reply[1:]
-        return Booked(slot, wait, epoch, pause, time, bool(rebuilt), leeway)
-    return Refused(*reply[1:])
+    if reply[:1] == b"2":
+        raise TermsDiffer(reply[2:].decode())
+    numbers = [*map(int, reply.split())]
+    if not numbers[0]:
+        return Refused(*numbers[1:])
+    _, slot, wait, epoch, pause, time, rebuilt, leeway, asks = numbers
+    return Booked(slot, wait, epoch, pause, time, rebuilt == 1, leeway, asks == 1)
 
 
 def use_of(reply: Any) -> Use:

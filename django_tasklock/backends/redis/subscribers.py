@@ -1,9 +1,8 @@
-"""Connections that listen, each on a channel of its own, kept for the next who waits."""
+"""Connections that listen, each on a channel of its own, kept for the next who waits: a few of them, for a while."""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from functools import cache
 from typing import Any
 
@@ -11,7 +10,7 @@ import redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from django_tasklock.backends.redis.layout import Layout
-from django_tasklock.backends.redis.location import connect
+from django_tasklock.backends.redis.pool import Idle, make, throw_away
 from django_tasklock.backends.redis.wire import bulk, unavailable
 
 __all__ = ["Subscriber", "Subscribers", "tell_deaf"]
@@ -28,22 +27,26 @@ class Subscriber:
 
 
 class Subscribers:
-    """Idle subscribers: as many as ever waited at once in this process."""
+    """The subscribers of this process's threads."""
 
     def __init__(self, pool: redis.ConnectionPool, layout: Layout) -> None:
         self._pool = pool
         self._layout = layout
-        self._idle: deque[Subscriber] = deque()
+        self._idle: Idle[Subscriber] = Idle(self.discard)
 
     def idle(self) -> Subscriber | None:
         """One that is at hand and still connected."""
-        while (subscriber := self._pop()) is not None:
+        while (found := self._idle.take()) is not None:
+            subscriber = found[0]
             try:
                 while subscriber.connection.can_read(0):
                     subscriber.connection.read_response()  # a push that its waiter no longer waited for
                 return subscriber
             except (RedisError, OSError):
                 self.discard(subscriber)
+            except BaseException:
+                self.discard(subscriber)
+                raise
         return None
 
     def new(self, channel: str = "") -> Subscriber:
@@ -53,14 +56,13 @@ class Subscribers:
         """
         connection = None
         try:
-            connection = connect(self._pool)
+            connection = make(self._pool)
             subscriber = Subscriber(connection, channel or self._layout.new_channel())
             connection.send_packed_command((b"*2\r\n$9\r\nSUBSCRIBE\r\n" + bulk(subscriber.channel),))
             connection.read_response()
         except BaseException as error:
             if connection is not None:
-                connection.disconnect()
-                self._pool.release(connection)
+                throw_away(connection)
             if isinstance(error, RedisError | OSError) and not isinstance(error, NoPermissionError):
                 raise unavailable(error) from error
             raise
@@ -68,23 +70,15 @@ class Subscribers:
 
     def keep(self, subscriber: Subscriber) -> None:
         """Put one back for the next who waits."""
-        self._idle.append(subscriber)
+        self._idle.keep(subscriber)
 
     def discard(self, subscriber: Subscriber) -> None:
         """Close one."""
-        subscriber.connection.disconnect()
-        self._pool.release(subscriber.connection)
+        throw_away(subscriber.connection)
 
     def close(self) -> None:
         """Close those that are idle."""
-        while (subscriber := self._pop()) is not None:
-            self.discard(subscriber)
-
-    def _pop(self) -> Subscriber | None:
-        try:
-            return self._idle.pop()
-        except IndexError:  # also when another thread was faster
-            return None
+        self._idle.clear()
 
 
 @cache  # once per process is enough

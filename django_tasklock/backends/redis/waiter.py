@@ -6,7 +6,10 @@ same script: two requests and one push per contended acquisition. The number of
 listeners that a publish reaches tells a dead waiter from a live one.
 
 A push can be lost with its connection, so a waiter also asks again now and then: its
-token is its place, and a lock it was given meanwhile is its own.
+token is its place, and a lock it was given meanwhile is its own. It joins before it
+listens, and says so: until it does the lock is handed to it unheard. Whoever has not
+asked for the length of a claim is passed over, as are all that a stopped process has,
+and takes its old rank again when it asks.
 
 A user who may not subscribe waits by asking a few times a second, in no order.
 """
@@ -31,6 +34,7 @@ from django_tasklock.types import Ask, Busy, Grant
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend
     from django_tasklock.backends.redis.permits import PermitLayout, RedisPermits
+    from django_tasklock.backends.redis.shared import Ear
 
 __all__ = ["RedisWaiter"]
 
@@ -48,36 +52,57 @@ class RedisWaiter(Waiter):
         super().__init__(backend, ask)
         self._subscriber: Subscriber | None = None
         self._channel = ""  # of the entry in the queue, also when the connection is gone
+        self._rank: int | None = None  # there, to be taken up again by who was thought dead
         self._queued = False
         self._deaf = False
+        self._silent = False  # there was no answer to the last question
+        self._busy: Busy | None = None  # what its first half was answered
 
     def acquire(self) -> Grant | Busy:
-        if self._subscriber is None:
-            self._subscriber = self.backend.subscribers.idle()
-            if self._subscriber is None:
-                reply = self.backend.acquire(self.ask)  # most locks are free: do not connect twice for those
-                if isinstance(reply, Grant) or self._deaf:
-                    return reply
-                try:
-                    self._subscriber = self.backend.subscribers.new()
-                except NoPermissionError as error:
-                    self._deaf = True
-                    tell_deaf(str(error))
-                    return reply
-        self._channel = self._subscriber.channel
-        self._queued = True
+        self._silent, self._busy = False, None
         try:
-            reply = self.backend.wire.call(self.backend.JOIN, self._tail(self._channel))[0]
-        except BackendUnavailable:  # the place goes with its channel, the token is the caller's to give up
-            self._close()
+            return self._acquire()
+        except BackendUnavailable as error:
+            self._silent, error.busy = True, self._busy
             raise
+
+    def _acquire(self) -> Grant | Busy:
+        if self._deaf:
+            return self.backend.acquire(self.ask)
+        if not self._channel:
+            self._subscriber = self.backend.subscribers.idle()
+            self._channel = self._subscriber.channel if self._subscriber else self.backend.layout.new_channel()
+        if self._subscriber is None:
+            # One trip for the lock, or the place: connecting takes several, and who comes meanwhile comes after us.
+            answer = self._join(listens=False)
+            if isinstance(answer, Grant):
+                return answer
+            try:
+                self._subscriber = self.backend.subscribers.new(self._channel)
+            except NoPermissionError as error:
+                self._deaf = True
+                self._give_up()
+                tell_deaf(str(error))
+                return answer
+            except BackendUnavailable as error:
+                tell_unheard(self.backend.noun, self.ask.name, error)
+                return answer
+        return self._join(listens=True)
+
+    def _join(self, listens: bool) -> Grant | Busy:
+        self._queued = True
+        tail = self.backend.layout.joining(self.ask, self._channel, self._rank, listens)
+        reply = self.backend.wire.call(self.backend.JOIN, tail)[0]
         answer = self.backend.answer(self.ask, reply)
         if isinstance(answer, Grant):
             self._queued = False
+        else:
+            self._busy, self._rank = answer, reply[3]
         return answer
 
-    def _tail(self, channel: str) -> bytes:
-        return self.backend.layout.ask(self.ask) + self.backend.layout.entry(self.ask, channel)
+    def _give_up(self) -> None:
+        self.backend.wire.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self._channel))
+        self._queued = False
 
     def wait(self, seconds: float) -> Grant | None:
         if self._subscriber is None:
@@ -114,9 +139,9 @@ class RedisWaiter(Waiter):
 
     def leave(self) -> None:
         try:
-            if self._queued:
-                self.backend.wire.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self._channel))
-                self._queued = False
+            # After a silence the place goes with its channel: the token is the caller's to give up, not to wait for.
+            if self._queued and not self._silent:
+                self._give_up()
         except BackendUnavailable as error:
             tell_left(self.backend.noun, self.ask.name, error)
         finally:
@@ -154,50 +179,69 @@ class AsyncWaiter:
         self.backend = backend
         self.ask = ask
         self._channel = ""
-        self._connection: Any = None
+        self._rank: int | None = None
+        self._ear: Ear | None = None
         self._queued = False
         self._deaf = False
+        self._silent = False
+        self._busy: Busy | None = None
 
     async def acquire(self) -> Grant | Busy:
         """Try; join the queue if the lock is busy."""
-        wires, layout = self.backend.aio, self.backend.layout
-        if self._connection is None:
-            reply = await self.backend.aacquire(self.ask)
-            if isinstance(reply, Grant) or self._deaf:
-                return reply
-            self._channel = layout.new_channel()
+        self._silent, self._busy = False, None
+        try:
+            return await self._acquire()
+        except BackendUnavailable as error:
+            self._silent, error.busy = True, self._busy
+            raise
+
+    async def _acquire(self) -> Grant | Busy:
+        if self._deaf:
+            return await self.backend.aacquire(self.ask)
+        if not self._channel:
+            self._channel = self.backend.layout.new_channel()
+        if self._ear is None:
+            answer = await self._join(listens=False)
+            if isinstance(answer, Grant):
+                return answer
             try:
-                self._connection = await wires.subscribe(self._channel)
+                self._ear = await self.backend.aio.subscribe(self._channel)
             except NoPermissionError as error:
                 self._deaf = True
+                await self._give_up()
                 tell_deaf(str(error))
-                return reply
+                return answer
+            except BackendUnavailable as error:
+                tell_unheard(self.backend.noun, self.ask.name, error)
+                return answer
+        return await self._join(listens=True)
+
+    async def _join(self, listens: bool) -> Grant | Busy:
         self._queued = True
-        tail = layout.ask(self.ask) + layout.entry(self.ask, self._channel)
-        try:
-            reply = (await wires.call(self.backend.JOIN, tail))[0]
-        except BackendUnavailable:
-            self._queued = False
-            raise
+        tail = self.backend.layout.joining(self.ask, self._channel, self._rank, listens)
+        reply = (await self.backend.aio.call(self.backend.JOIN, tail))[0]
         answer = self.backend.answer(self.ask, reply)
         if isinstance(answer, Grant):
             self._queued = False
+        else:
+            self._busy, self._rank = answer, reply[3]
         return answer
+
+    async def _give_up(self) -> None:
+        self._queued = False
+        await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self._channel))
 
     async def wait(self, seconds: float) -> Grant | None:
         """Sleep until the lock is handed over, ``seconds`` at the most."""
-        if self._connection is None:
+        if self._ear is None:
             await asyncio.sleep(Waiter.pause(seconds))
             return None
         try:
-            message = await self.backend.aio.listen(self._connection, seconds)
-        except BaseException as error:
-            connection, self._connection = self._connection, None
-            await self.backend.aio.discard(connection)
-            if isinstance(error, RedisError | OSError):
-                await self._mend(seconds)
-                return None
-            raise
+            message = await self._ear.listen(seconds)
+        except RedisError:
+            self._ear = None
+            await self._mend(seconds)
+            return None
         fence = handed_over(message, self.ask.token)
         if fence is None:
             return None
@@ -208,7 +252,7 @@ class AsyncWaiter:
         ends = time.monotonic() + seconds
         while True:
             try:
-                self._connection = await self.backend.aio.subscribe(self._channel)
+                self._ear = await self.backend.aio.subscribe(self._channel)
                 return
             except (BackendUnavailable, NoPermissionError):
                 if time.monotonic() >= ends:
@@ -216,22 +260,26 @@ class AsyncWaiter:
             await asyncio.sleep(Waiter.pause(AGAIN))
 
     async def leave(self) -> None:
-        """Give up the place and close the connection."""
-        connection, self._connection = self._connection, None
+        """Give up the place, and listen no more."""
+        ear, self._ear = self._ear, None
         try:
-            if self._queued:
-                self._queued = False
-                await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self._channel))
+            if self._queued and not self._silent:
+                await self._give_up()
         except BackendUnavailable as error:
             tell_left(self.backend.noun, self.ask.name, error)
         finally:
-            if connection is not None:
-                await self.backend.aio.close(connection)
+            if ear is not None:
+                await ear.connection.unsubscribe(ear)
 
 
 def tell_left(noun: str, name: str, error: BackendUnavailable) -> None:
     """Say that a place was given up without the store's knowing."""
     logger.warning("%s %r: a waiter left the queue and could not say so: %s", noun, name, error)
+
+
+def tell_unheard(noun: str, name: str, error: BackendUnavailable) -> None:
+    """Say that somebody who waits has no connection to listen on: busy is busy, so it looks until it has one."""
+    logger.warning("%s %r: a waiter looks a few times a second, it cannot listen: %s", noun, name, error)
 
 
 def handed_over(message: Any, token: str) -> int | None:

@@ -1,6 +1,6 @@
 """Scripts on the wire: packed ahead, sent on a connection that is kept at hand.
 
-redis-py makes, authenticates and mends the connections; what is skipped is the work it
+redis-py makes and authenticates the connections; what is skipped is the work it
 does per command. A connection is taken from the stack for one exchange and put back
 only if the exchange was whole, so an exception in the middle (a soft time limit, say)
 never leaves somebody else's reply behind.
@@ -8,20 +8,26 @@ never leaves somebody else's reply behind.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import socket
-import struct
 import time
-from collections import deque
 from functools import cached_property
 from importlib import resources
 from typing import Any
 
 import redis
-from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
-from django_tasklock.backends.redis.location import connect, pools
+from django_tasklock.backends.redis.location import pools
+from django_tasklock.backends.redis.pool import FULL, NO_ROOM, Idle, make, throw_away
 from django_tasklock.exceptions import BackendUnavailable
 
 __all__ = ["RESTED", "Script", "Wire", "answered", "bulk", "final", "load", "unavailable"]
@@ -29,6 +35,9 @@ __all__ = ["RESTED", "Script", "Wire", "answered", "bulk", "final", "load", "una
 RESTED = 0.005
 """Seconds idle after which a connection is looked at before it is used: a server that was
 restarted has closed it, and what is not sent into the void need not be sent twice."""
+
+# What a server says that answers nobody; for some of it redis-py, or an older one, has no error of its own.
+NOBODY = ("BUSY ", "MASTERDOWN ", "CLUSTERDOWN ")
 
 
 def bulk(value: str | bytes | int) -> bytes:
@@ -73,12 +82,33 @@ def load(verb: str, keys: int, arguments: int, *shared: str) -> Script:
 
 def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable:
     """What a caller is told: the store, and what is known of why. ``doubt``: it may have been executed."""
+    down = serves_nobody(error)
     if "WRONGTYPE" in str(error):
         hint = "a key of this lock is something else's: delete it, or choose another TASKLOCK['KEY_PREFIX']"
+    elif here(error):
+        hint = "this process or machine has no room for another connection; Redis itself may well be up"
     else:
         hint = "see TASKLOCK['LOCATION']"
-    what = "Redis refused" if isinstance(error, ResponseError) else "Redis could not be asked"
-    return BackendUnavailable(f"{what} ({type(error).__name__}: {error}); {hint}", doubt=doubt)
+    what = "Redis could not be asked" if down or here(error) else "Redis refused"
+    return BackendUnavailable(f"{what} ({type(error).__name__}: {error}); {hint}", doubt=doubt, down=down)
+
+
+def serves_nobody(error: BaseException) -> bool:
+    """Whether the store answers nobody, as far as is known. False: it refused this request, or this client."""
+    if isinstance(error, BusyLoadingError | ClusterDownError) or str(error).startswith(NOBODY):
+        return True  # MASTERDOWN is one of the second kind
+    if isinstance(error, ResponseError | AuthenticationError | AuthorizationError) or FULL in str(error):
+        return False
+    return not here(error)
+
+
+def here(error: BaseException | None) -> bool:
+    """Whether a connection was not made because of this process or machine: too many open files, no port left."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def final(error: Exception) -> bool:
@@ -98,7 +128,7 @@ class Wire:
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
-        self._idle: deque[tuple[Any, float]] = deque()
+        self._idle: Idle[Any] = Idle(throw_away)
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
         """Run ``script``. The reply, and whether an earlier sending of it may have been executed.
@@ -116,7 +146,7 @@ class Wire:
             doubt = doubt and not answered(error)
             if final(error) or (doubt and not again):
                 raise unavailable(error, doubt) from error
-        self.drop()  # what is idle is as old as the one that failed
+        self._idle.clear()  # what is idle is as old as the one that failed
         sent = False
         try:
             connection = self.take()
@@ -138,71 +168,34 @@ class Wire:
             if isinstance(error, Exception) and final(error):
                 self.keep(connection)
             else:
-                self.discard(connection)
+                throw_away(connection)
             raise
         self.keep(connection)
         return reply
 
     def take(self) -> Any:
         """A connected connection that nobody else uses."""
-        try:
-            while True:
-                connection, since = self._idle.pop()
-                if time.monotonic() - since < RESTED or quiet(connection):
-                    return connection
-                self.discard(connection)
-        except IndexError:
-            return kernel_timed(connect(self._pool))
+        while (found := self._idle.take()) is not None:
+            connection, since = found
+            if time.monotonic() - since < RESTED or quiet(connection):
+                return connection
+            throw_away(connection)
+        return make(self._pool)
 
     def keep(self, connection: Any) -> None:
         """Put a connection back that has no reply on its way."""
-        self._idle.append((connection, time.monotonic()))
-
-    def discard(self, connection: Any) -> None:
-        """Close a connection that may have a reply on its way."""
-        connection.disconnect()
-        self._pool.release(connection)
-
-    def drop(self) -> None:
-        """Close what is idle."""
-        with contextlib.suppress(IndexError):
-            while True:
-                self.discard(self._idle.pop()[0])
+        self._idle.keep(connection)
 
     def close(self) -> None:
-        """Close every connection."""
-        self.drop()
+        """Close every connection that nobody uses."""
+        self._idle.clear()
         for pool in pools(self._pool):
             pool.disconnect()
 
 
 def quiet(connection: Any) -> bool:
     """Whether an idle connection is open, with nothing to read: neither a stray reply nor the end."""
-    sock = getattr(connection, "_sock", None)
     try:
-        if sock is None or sock.gettimeout() is not None:
-            return not connection.can_read(0)
-        sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # can_read() would give the time back to Python
-    except BlockingIOError:
-        return True
+        return not connection.can_read(0)
     except (RedisError, OSError):
         return False
-    return False
-
-
-def kernel_timed(connection: Any) -> Any:
-    """Let the kernel keep the time: Python's own time-outs cost a ``poll`` before every send and receive.
-
-    Only for sockets as Python makes them: not TLS, not the ones that gevent puts in their place.
-    """
-    sock = getattr(connection, "_sock", None)
-    if sock is None or type(sock).__module__ != "socket" or not (seconds := sock.gettimeout()):
-        return connection
-    value = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
-    except (AttributeError, OSError):
-        return connection  # no such options here, or of another shape
-    sock.settimeout(None)
-    return connection

@@ -11,9 +11,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 
 from django_tasklock import operations
-from django_tasklock.management.terminal import actor, speaking
+from django_tasklock.management.terminal import actor, in_line as act_in_line, speaking, while_read
 from django_tasklock.operations.limit_views import LimitOutcome, LimitResult, LimitView, PermitsView
 from django_tasklock.operations.spans import span
+from django_tasklock.texts import shown
 
 __all__ = ["Command"]
 
@@ -46,7 +47,7 @@ class Command(BaseCommand):
             work = self._act
         elif options["name"]:
             work = self._explain
-        with speaking():
+        with speaking(), while_read(self.stdout):
             work(options)
 
     def _list(self, options: dict[str, Any]) -> None:
@@ -76,11 +77,10 @@ class Command(BaseCommand):
         if detail.permits is not None:
             self.stdout.write(permits_in_line(detail.permits))
             for member in detail.permits.members:
-                held, left = span(member.held_for), span(member.time_left)
-                self.stdout.write(f"  {member.fingerprint} {member.holder}, for {held}, {left} left")
+                left = "until it is released" if member.without_timeout else f"{span(member.time_left)} left"
+                self.stdout.write(f"  {member.fingerprint} {member.holder}, for {span(member.held_for)}, {left}")
         for act in detail.history:
-            why = f" ({act.reason})" if act.reason else ""
-            self.stdout.write(f"{act.at:%Y-%m-%d %H:%M:%S} {act.actor}: {act.action}: {act.outcome}{why}")
+            self.stdout.write(act_in_line(act))
 
     def _act(self, options: dict[str, Any]) -> None:
         name, shown = options["name"], {"by": actor("limits"), "reason": options["reason"]}
@@ -104,17 +104,17 @@ class Command(BaseCommand):
 def in_line(view: LimitView) -> str:
     """One rate limit on one line."""
     if view.usage is None:
-        return f"{view.name}  {view.state}"
+        return f"{shown(view.name)}  {view.state}"
     windows = ", ".join(f"{one.rate}: {one.used} of {one.limit}, {one.ahead} ahead" for one in view.usage.windows)
     more = f"  paused for {span(view.usage.paused)}" if view.usage.paused else ""
     more += f"  {view.usage.share:.0%} in force" if view.usage.share < 1 else ""
     more += f"  {view.tenants} tenants" if view.tenants else ""
-    return f"{view.name}  {view.state}  {windows}  {view.usage.refused} refused{more}"
+    return f"{shown(view.name)}  {view.state}  {windows}  {view.usage.refused} refused{more}"
 
 
 def permits_in_line(view: PermitsView) -> str:
     """One concurrency limiter on one line."""
-    return f"{view.name}  {view.used} of {view.limit or '?'} permits taken, {view.waiting} waiting"
+    return f"{shown(view.name)}  {view.used} of {view.limit or '?'} permits taken, {view.waiting} waiting"
 
 
 def in_words(result: LimitResult) -> str:

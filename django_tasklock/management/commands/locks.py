@@ -9,9 +9,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_tasklock import operations
-from django_tasklock.management.terminal import actor, speaking
+from django_tasklock.info import left
+from django_tasklock.management.terminal import actor, in_line, speaking, while_read
 from django_tasklock.operations.views import LockDetail, LockView, Outcome, Result
 from django_tasklock.queries import Query
+from django_tasklock.texts import shown
 
 __all__ = ["Command"]
 
@@ -52,7 +54,7 @@ class Command(BaseCommand):
             work = self._act
         elif options["name"]:
             work = self._explain
-        with speaking():
+        with speaking(), while_read(self.stdout):
             work(options)
 
     def _list(self, options: dict[str, Any]) -> None:
@@ -90,12 +92,13 @@ class Command(BaseCommand):
         for sentence in detail.explanation:
             self.stdout.write(str(sentence))
         for message in detail.parked:
-            self.stdout.write(f"parked: {message.task}[{message.task_id}] {message.state}, {message.waited:.0f} s")
+            self.stdout.write(
+                f"parked: {shown(message.task)}[{shown(message.task_id)}] {message.state}, {message.waited:.0f} s"
+            )
         for refused in detail.refused:
             self.stdout.write(f"found it busy: {refused.holder} at {refused.at:%Y-%m-%d %H:%M:%S} UTC")
         for act in detail.history:
-            why = f" ({act.reason})" if act.reason else ""
-            self.stdout.write(f"{act.at:%Y-%m-%d %H:%M:%S} {act.actor}: {act.action}: {act.outcome}{why}")
+            self.stdout.write(in_line(act))
 
     def _act(self, options: dict[str, Any]) -> None:
         shown = {"by": actor("locks"), "reason": options["reason"], "fingerprint": options["fingerprint"]}
@@ -113,11 +116,11 @@ class Command(BaseCommand):
     def _line(self, lock: LockView) -> str:
         info = lock.info
         parts = [
-            str(lock.state.replace("_", " ")),
+            self.style.ERROR("dead") if lock.dead else str(lock.state.replace("_", " ")),
             info.holder,
             f"held for {info.held_for:.0f} s",
             "no expiry" if info.ttl is None else f"lease ends in {info.ttl:.0f} s",
-            f"{info.time_left:.0f} s of its timeout left",
+            "" if info.ttl is None or lock.dead else left(info),
         ]
         if lock.lapsed_for is not None:
             parts = ["orphaned", info.holder, f"lapsed {lock.lapsed_for:.0f} s ago"]
@@ -125,12 +128,12 @@ class Command(BaseCommand):
             parts.append(f"row {lock.row}")
         if info.waiting or lock.parked:
             parts.append(f"{info.waiting} waiting, {lock.parked} parked")
-        if lock.alive is False:
+        if lock.dead:
             parts.append(self.style.ERROR("its process is dead"))
         if lock.asked_for is not None:
             parts.append("asked to give it back")
-        shown = f" [{info.fingerprint}]" if info.fingerprint else ""
-        return f"{info.name}: {', '.join(parts)}{shown}"
+        mark = f" [{info.fingerprint}]" if info.fingerprint else ""
+        return f"{info.name}: {', '.join(filter(None, parts))}{mark}"
 
     def _json(self, document: object) -> None:
         self.stdout.write(json.dumps(document, indent=2, default=str))

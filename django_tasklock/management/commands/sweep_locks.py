@@ -15,8 +15,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, close_old_connections
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.management.terminal import DOWN, Bar, actor
+from django_tasklock.management.terminal import DOWN, Bar, actor, while_read
 from django_tasklock.operations.sweep import CLASSES, PAUSE, Came, Kind, SweepReport, sweep
+from django_tasklock.texts import shown
 
 __all__ = ["Command"]
 
@@ -78,6 +79,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["check"] and options["watch"]:
             raise CommandError("--check tells once, --watch goes on: use one of them.")
+        with while_read(self.stdout):
+            self._handle(options)
+
+    def _handle(self, options: dict[str, Any]) -> None:
         if options["watch"]:
             self._watch(options)
             return
@@ -160,11 +165,11 @@ class Command(BaseCommand):
         )
 
     def _tell_findings(self, report: SweepReport, verbosity: int) -> None:
-        shown = report.findings if verbosity > 1 else report.findings[:LINES]
-        for finding in shown:
+        listed = report.findings if verbosity > 1 else report.findings[:LINES]
+        for finding in listed:
             if finding.came is Came.CHANGED and verbosity < 3:
                 continue
-            where = " ".join(filter(None, [finding.name, finding.row and f"({finding.row})"]))
+            where = shown(" ".join(filter(None, [finding.name, finding.row and f"({finding.row})"])), 600)
             style = self.style.WARNING if finding.came is Came.KEPT else str
             holder = f" [{finding.holder}]" if verbosity > 1 and finding.holder else ""
             back = "would be put back" if report.dry_run else "put back"
@@ -172,7 +177,7 @@ class Command(BaseCommand):
             more += f"; published again as {finding.published}" if finding.published else ""
             more += f"; not published: {finding.unpublished}" if finding.unpublished else ""
             self.stdout.write(style(f"{finding.came.replace('_', ' ')}: {where}{holder}: {finding.why}{more}"))
-        hidden = len(report.findings) - len(shown) + report.unlisted
+        hidden = len(report.findings) - len(listed) + report.unlisted
         if hidden:
             self.stdout.write(f"... and {hidden} more")
 

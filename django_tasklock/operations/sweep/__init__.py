@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from django.db import InterfaceError, OperationalError, router
+from django.db import Error, InterfaceError, OperationalError, router
 from django.db.models import Model
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.base import Backend
-from django_tasklock.conf import Duration
+from django_tasklock.conf import Duration, get_settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.operations.audit import forget_old_acts
 from django_tasklock.operations.sweep.entries import sweep_entries
 from django_tasklock.operations.sweep.guarded import Guards
 from django_tasklock.operations.sweep.locks import sweep_locks
@@ -60,10 +61,12 @@ def sweep(
     cannot be meant, ``TransactionOpen`` inside ``atomic()``. What was swept before that is swept.
     """
     asked = terms(dry_run, older_than, prefix, models, requeue, by, progress, pause)
-    from django_tasklock.celery.requeue import know_tasks
+    from django_tasklock.celery.task_modules import import_task_modules
 
-    know_tasks()
+    unknown = import_task_modules()
     notes = Notebook(dry_run)
+    for problem in unknown:
+        notes.leave_out(f"rows of guards that are not known here: {problem}")
     try:
         _sweep(get_backend(), asked, notes)
     except (OperationalError, InterfaceError) as error:
@@ -95,12 +98,25 @@ def _sweep(backend: Backend, asked: Terms, notes: Notebook) -> None:
         notes.leave_out(f"claimed rows without a lock: {BLIND}")
     else:
         sweep_rows(Locks(backend, not unlisted), guards, back, asked, notes)
+    if not (asked.dry_run or asked.models or asked.prefix or asked.age):
+        _forget_old_acts()
     if asked.models:
         notes.leave_out("expired entries and parked messages: they do not tell their model")
     else:
         from django_tasklock.operations.sweep.parked import sweep_parked
 
         sweep_parked(asked, notes)
+
+
+def _forget_old_acts() -> None:
+    days = get_settings().AUDIT_DAYS
+    try:
+        removed = 0 if days is None else forget_old_acts(days)
+    except Error as error:  # the sweep does without a trail, as all acts do
+        logger.warning("sweep: old entries of the audit trail could not be removed: %s", error)
+        return
+    if removed:
+        logger.info("sweep: %d entries of the audit trail were older than %s days", removed, days)
 
 
 def _cannot_list(backend: Backend) -> str:

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q
 
+from django_tasklock.columns import TOKEN
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guarded_rows import Row, read
-from django_tasklock.guards import TOKEN, Guarded, StateGuard, fenced, registered
-from django_tasklock.operations.rows import lock_name, model_of
+from django_tasklock.guards import Guarded, StateGuard, fenced, registered
+from django_tasklock.operations.rows import lock_name, model_of, row_key
 from django_tasklock.operations.sweep.terms import Terms
 from django_tasklock.types import Record
 
@@ -84,7 +85,7 @@ class Guards:
             if model is None:
                 continue
             try:
-                wanted.setdefault(model, {})[_key(model, text)] = record.holder.row
+                wanted.setdefault(model, {})[row_key(model, text)] = record.holder.row
             except (ValidationError, ValueError, TypeError):
                 continue  # of another model that had this label
         found: dict[str, Side] = {}
@@ -133,11 +134,6 @@ def alike(entries: list[Guarded]) -> bool:
 
 def _task_name(task: Any) -> str:
     return str(getattr(task, "name", ""))
-
-
-def _key(model: type[Model], text: str) -> Any:
-    field: Any = model._meta.pk
-    return field.to_python(text)
 
 
 def put_back_to(guard: StateGuard, is_fenced: bool, *, published: bool) -> Any:

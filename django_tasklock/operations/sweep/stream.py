@@ -36,12 +36,11 @@ def live_locks(backend: Backend) -> Iterator[list[Record]]:
             continue
         fresh = []
         for record in page.records:
-            if record.token and (record.at < newest or (record.at == newest and record.name in met)):
+            if record.at < newest or (record.at == newest and record.name in met):
                 continue
-            if record.token:  # a value that is not ours has no time of its own
-                if record.at > newest:
-                    newest, met = record.at, set()
-                met.add(record.name)
+            if record.at > newest:
+                newest, met = record.at, set()
+            met.add(record.name)
             fresh.append(record)
         yield fresh
         if page.next is None:
@@ -51,7 +50,7 @@ def live_locks(backend: Backend) -> Iterator[list[Record]]:
 
 def _joins(records: list[Record], newest: int, met: set[str]) -> bool:
     """Whether nothing can have been missed between what was read before and these."""
-    if not records or not records[0].token:
+    if not records:
         return False
     first = records[0]
     return first.at < newest or (first.at == newest and first.name in met)

@@ -2,7 +2,26 @@
 "use strict";
 (() => {
     const root = document.querySelector("[data-tasklock-refresh]");
-    const seconds = root ? Number(root.dataset.tasklockRefresh) : 0;
+    if (!root) return;
+
+    // One box ticks all others of the page. It is there only where this runs.
+    const picks = () => [...root.querySelectorAll("input[name=lock]:enabled")];
+    const showAll = () => {
+        const all = document.getElementById("tasklock-all");
+        if (!all) return;
+        const boxes = picks();
+        const number = boxes.filter((box) => box.checked).length;
+        all.hidden = boxes.length === 0;
+        all.checked = number > 0 && number === boxes.length;
+        all.indeterminate = number > 0 && number < boxes.length;
+    };
+    root.addEventListener("change", (event) => {
+        if (event.target.id === "tasklock-all") for (const box of picks()) box.checked = event.target.checked;
+        showAll();
+    });
+    showAll();
+
+    const seconds = Number(root.dataset.tasklockRefresh);
     if (!(seconds > 0)) return;
 
     const stale = document.getElementById("tasklock-stale");
@@ -39,6 +58,7 @@
         const restore = focused();
         for (const [part, by] of pairs) part.replaceWith(document.adoptNode(by));
         restore();
+        showAll();
         const say = parts().map((part) => part.dataset.tasklockSay).join(" ");
         if (say !== said) announcer.textContent = said = say;
         return true;

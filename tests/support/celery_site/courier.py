@@ -103,6 +103,7 @@ def _promote_all(names: Sequence[str]) -> list[bool]:
     from django_tasklock.celery.promotion import promote
 
     app = Configuration.here().make_app()
+    app.loader.import_default_modules()  # as a worker does: only what it knows is promoted
     promoted = []
     for name in names:
         _together.wait()

@@ -12,7 +12,6 @@ from django.conf import settings
 from django.db import connection, connections
 
 from django_tasklock import StateGuard, current_claim, model_lock, release_connections, task_lock
-from django_tasklock.pools import figures
 from tests.support.celery_site.journal import journaled, note
 from tests.testapp.models import Video
 
@@ -61,6 +60,8 @@ async def _ask(number: int) -> int:
 @shared_task
 def coroutine(number: int) -> int:
     """A loop of its own: its queries run in a thread whose connections Celery does not close."""
+    from django_tasklock.pools import figures  # not before the fork: a worker that is not asked imports it nowhere
+
     asyncio.run(_ask(number))
     connection.close()
     ends = time.monotonic() + 5  # a pool counts what it is still making

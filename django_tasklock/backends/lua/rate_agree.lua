@@ -1,0 +1,52 @@
+-- Say the terms of a process. They come into force as soon as more processes have said so than of those in force; then
+-- what is booked for later than in a moment is dropped, and who sleeps books again.
+-- KEYS, ARGV: see _rates.lua; 2 the process; the last key: what processes have said
+-- Reply: the terms in force
+local KEPT, VOTE = 2100000, 60000000
+local votes, own = KEYS[#KEYS], ARGV[14]
+redis.call('ZADD', votes, text(time), ARGV[2] .. ' ' .. own)
+redis.call('ZREMRANGEBYSCORE', votes, '-inf', text(time - VOTE))
+redis.call('ZREMRANGEBYSCORE', votes, text(time + VOTE), '+inf')
+redis.call('PEXPIRE', votes, 2 * VOTE / 1000)
+if rule and rule ~= own then
+  local ours, theirs = 0, 0
+  for _, vote in ipairs(redis.call('ZRANGE', votes, 0, -1)) do
+    local said = string.match(vote, ' (.*)$')
+    if said == own then ours = ours + 1 elseif said == rule then theirs = theirs + 1 end
+  end
+  if ours <= theirs then return rule end
+  local cut = base_of(now() + KEPT)
+  cut = math.max(cut, math.min(get('lee'), cut + LEEWAY))
+  local last = math.min(get('last'), cut)
+  set('epoch', math.max(get('epoch') + 2, time))
+  set('last', last)
+  set('seq', 0)
+  set('stood', 0)
+  set('buried', 0)
+  redis.call('DEL', KEYS[2], KEYS[4], KEYS[5])
+  for _, rate in ipairs(rates) do
+    local cell = math.ceil(rate.window / 100)
+    if algorithm == 'window' then
+      while true do
+        local head = tonumber(redis.call('LINDEX', rate.ring, 0) or 0)
+        if head <= cut or (head % cell == 0 and head - cell < cut) then break end
+        redis.call('LTRIM', rate.ring, 2, -1)
+      end
+      set('rough', math.max(get('rough'), tonumber(redis.call('LINDEX', rate.ring, 0) or 0)))
+      set('n:' .. rate.key, 0)
+      set('x:' .. rate.key, redis.call('LLEN', rate.ring) / 2)
+      set('b:' .. rate.key, last)
+      set('z:' .. rate.key, math.min(get('z:' .. rate.key), cut))
+      recount(rate)
+    elseif algorithm ~= 'counter' then
+      set('tat:' .. rate.key, last + rate.burst * interval(rate))
+    end
+  end
+end
+if rule ~= own then
+  rule = own
+  redis.call('HSET', KEYS[1], 'rule', own)
+  renew = true
+end
+finish()
+return rule

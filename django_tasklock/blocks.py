@@ -1,0 +1,116 @@
+"""Which locks and permits the code that runs here is inside of, and whether they still stand.
+
+Whoever waits inside of one, for another lock, a permit or a rate, must not begin a body afterwards whose lock is known
+to be lost, or asked for: so it looks again right before the body, and its sleep ends when something is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django_tasklock.exceptions import LockLost, ReleaseAsked
+from django_tasklock.holds import Hold
+from django_tasklock.types import monotonic
+
+if TYPE_CHECKING:
+    from django_tasklock.lock_base import LockBase
+
+__all__ = ["Block", "asleep", "ensure_standing", "judge", "limiter_block", "lock_block", "sleep"]
+
+
+class Block(NamedTuple):
+    """A block that runs here, and the one around it of the same kind."""
+
+    lock: weakref.ref[Any]
+    hold: Hold
+    around: Block | None
+
+
+lock_block: ContextVar[Block | None] = ContextVar("tasklock_current", default=None)
+"""The innermost of a lock."""
+limiter_block: ContextVar[Block | None] = ContextVar("tasklock_limiter", default=None)
+"""The innermost of a concurrency limiter."""
+
+
+def judge(lock: LockBase, hold: Hold) -> None:
+    """Raise ``LockLost`` or ``ReleaseAsked`` if that is known of ``hold``, which was taken through ``lock``."""
+    if reason := hold.lost:
+        raise LockLost(f"{lock.noun} {lock.name!r} is lost: {reason}", name=lock.name)
+    if hold.asked:
+        raise ReleaseAsked(f"{lock.noun} {lock.name!r}: its holder is asked to give it back", name=lock.name)
+
+
+def ensure_standing() -> None:
+    """Raise what is known of the locks and permits around, the innermost first. Asks nobody."""
+    for block in _around():
+        lock = block.lock()
+        if lock is not None:
+            judge(lock, block.hold)
+
+
+def sleep(seconds: float) -> None:
+    """``time.sleep`` that ends, with ``LockLost`` or ``ReleaseAsked``, when that is known of a lock around."""
+    ends = monotonic() + seconds
+    bell = threading.Event()
+    with _told(bell.set) as holds:
+        if not holds:
+            time.sleep(seconds)
+            return
+        while (left := ends - monotonic()) > 0:
+            ensure_standing()
+            bell.wait(min(left, _certain(holds)))
+
+
+async def asleep(seconds: float) -> None:
+    """``sleep`` for coroutines."""
+    ends = monotonic() + seconds
+    bell, loop = asyncio.Event(), asyncio.get_running_loop()
+    with _told(lambda: _ring(loop, bell)) as holds:
+        if not holds:
+            await asyncio.sleep(seconds)
+            return
+        while (left := ends - monotonic()) > 0:
+            ensure_standing()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(bell.wait(), min(left, _certain(holds)))
+
+
+def _ring(loop: asyncio.AbstractEventLoop, bell: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody sleeps there any more
+        loop.call_soon_threadsafe(bell.set)
+
+
+def _around() -> Iterator[Block]:
+    for variable in (limiter_block, lock_block):
+        block = variable.get()
+        while block is not None:
+            if not (block.hold.released or block.hold.foreign):
+                yield block
+            block = block.around
+
+
+@contextmanager
+def _told(ring: Callable[[], None]) -> Iterator[list[Hold]]:
+    """The holds around; ``ring`` is called when one of them is lost or asked for."""
+    holds = [block.hold for block in _around()]
+    try:
+        for hold in holds:
+            hold.bells.append(ring)
+        yield holds
+    finally:
+        for hold in holds:
+            with contextlib.suppress(ValueError):
+                hold.bells.remove(ring)
+
+
+def _certain(holds: list[Hold]) -> float:
+    """Seconds until the first of them is over unless it is renewed. What nobody renews rings no bell."""
+    return max(0.001, min((hold.deadline for hold in holds if not hold.unlocked), default=1e9) - monotonic())

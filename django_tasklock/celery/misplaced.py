@@ -1,0 +1,74 @@
+"""Options that are misspelt, another package's, or where nobody looks for them: refused, with what to write.
+
+Celery keeps every option that it does not know, silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django_tasklock.celery.options import OF_CALL, OF_TASK, nearest
+from django_tasklock.exceptions import TaskLockError
+
+__all__ = ["refuse_of_another", "refuse_sent", "refuse_written"]
+
+_OF_OTHERS = {
+    "once": "it is celery-once's, and would replace OnceTask.once(); write key='report:{day}' for its keys, timeout=..."
+    " for its timeout, on_conflict='skip' for graceful, unique='until_start' for unlock_before_run",
+    "unique_on": "it is celery-singleton's; write unique='until_finish', and key='report:{day}' with the arguments"
+    " that count",
+    "raise_on_duplicate": "it is celery-singleton's; write on_conflict='raise'",
+    "lock_expiry": "it is celery-singleton's; write timeout=..., or unique_for=... for the time in the queue",
+    "reentrant": "it is task_lock's; a OnceTask never takes its own lock twice",
+}
+MISSED = tuple(name for name in OF_TASK if name not in ("guard", "model"))
+"""Of those two each misses the other one, and ``mode`` is a name that projects have."""
+_ONLY_OURS = ("on_conflict", "on_unavailable", "retry_keeps_lock")
+"""Attributes of a task that mean nothing to anybody else."""
+_PUBLISHERS = ("timeout",)
+"""Names of ours that are an option of publishing, too: kombu's own ``timeout``."""
+
+
+def refuse_written(kind: type[Any], own: type[Any]) -> None:
+    """Raise ``TaskLockError`` for an attribute of a task class that was meant for ``own``, its base, and is none of it.
+
+    What is called like no option is the project's own.
+    """
+    ours, who = set(own.__mro__), kind.name or kind.__qualname__
+    for name in {name for base in kind.__mro__ if base not in ours for name in vars(base)}:
+        value = getattr(kind, name, None)
+        if name.startswith("_") or callable(value):
+            continue
+        if name in _OF_OTHERS:
+            raise TaskLockError(f"task {who}: {name}= is no option of OnceTask: {_OF_OTHERS[name]}")
+        if hasattr(own, name) or (name.endswith("s") and name[:-1] in OF_TASK):  # a list of something
+            continue
+        if meant := nearest(name, MISSED):
+            raise TaskLockError(f"task {who}: OnceTask has no option {name!r}; did you mean {meant!r}?")
+
+
+def refuse_sent(task: str, sending: Mapping[str, Any], where: str) -> None:
+    """Raise ``TaskLockError`` for an option of one call among those of publishing, where Celery swallows it."""
+    stamps = sending.get("stamped_headers") or ()
+    for word in sending:
+        if word in stamps or word in _PUBLISHERS:
+            continue
+        meant = word if word in OF_CALL else nearest(word, OF_CALL)
+        if meant and meant not in _PUBLISHERS:
+            raise TaskLockError(
+                f"task {task}: {word}= is no option of {where}: write task.once({meant}=...).{where}, or"
+                f" once={{{meant!r}: ...}} among its options"
+            )
+
+
+def refuse_of_another(kind: type[Any], app: Any = None) -> None:
+    """Raise ``TaskLockError`` for our options on a task whose class knows nothing of them."""
+    if kind.name is None:  # a base, ours among them
+        return
+    for name in _ONLY_OURS:
+        if name in vars(kind) and not any(hasattr(base, name) for base in kind.__bases__):
+            raise TaskLockError(
+                f"task {kind.name}: {name}= means nothing to Celery's own tasks: add base=OnceTask (from"
+                f" django_tasklock.celery), or give it to the lock decorator, @task_lock(..., {name}=...)"
+            )

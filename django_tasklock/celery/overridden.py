@@ -1,0 +1,51 @@
+"""A ``__call__`` in front of that of ``OnceTask``, as Celery's documentation writes one: it calls ``run`` and knows of
+no lock. So ``run`` takes it there, if nobody has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
+__all__ = ["lock_in_run", "locked"]
+
+_MARK = "tasklock_in_run"
+_ahead: ContextVar[list[type[Any]]] = ContextVar("tasklock_ahead")
+"""The class of the task, filled in where the lock was taken and ``run`` comes next; emptied by that."""
+
+
+@contextmanager
+def locked(kind: type[Any]) -> Iterator[None]:
+    """The lock is taken: the next ``run`` of this class is the body."""
+    before = _ahead.set([kind])
+    try:
+        yield
+    finally:
+        _ahead.reset(before)
+
+
+def lock_in_run(kind: type[Any], call: Callable[..., Any]) -> None:
+    """Let the ``run`` of a task class whose ``__call__`` is not ``call`` go through that, where it was gone around."""
+    own = inspect.getattr_static(kind, "run")
+    static = isinstance(own, staticmethod)
+    function = own.__func__ if static else own
+    if kind.__call__ is call or vars(function).get(_MARK) is kind:
+        return
+    if _MARK in vars(function):  # of a class that this one is derived from
+        function = function.__wrapped__
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        ahead = _ahead.get([])
+        if ahead and ahead[0] is kind:
+            ahead.clear()
+            return function(*args, **kwargs)
+        if static:
+            return call(kind._get_app().tasks[kind.name], *args, **kwargs)
+        return call(*args, **kwargs)
+
+    vars(run)[_MARK] = kind
+    kind.run = staticmethod(run) if static else run

@@ -1,0 +1,25 @@
+"""What a worker's main process makes of a message whose lock was busy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.worker import request
+
+from django_tasklock.celery.busy import Rejected
+
+__all__ = ["Request"]
+
+
+class Request(request.Request):
+    """Rejects in the broker what a task has rejected, for its dead-letter exchange. A subclass of a task's own needs
+    this one as its base."""
+
+    def on_failure(self, exc_info: Any, *how: Any, **more: Any) -> Any:
+        """Called when a task has not ended well."""
+        error = exc_info.exception
+        if isinstance(getattr(error, "exc", error), Rejected):
+            if self.acknowledged:  # before it ran: only who watches the events is to be told
+                self.send_event("task-rejected", requeue=False)
+            self.reject(requeue=False)
+        return super().on_failure(exc_info, *how, **more)

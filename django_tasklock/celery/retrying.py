@@ -1,0 +1,64 @@
+"""What ``retry()`` sends, under the lock of its own arguments; ``autoretry_for`` for what is raised before the body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from celery.app.autoretry import add_autoretry_behaviour
+
+from django_tasklock.celery import options
+from django_tasklock.exceptions import TaskLockError
+
+__all__ = ["MOVED", "autoretried", "moved"]
+
+MOVED = "tasklock_moved"
+"""In the request: the next try was sent with other arguments, and has another lock."""
+_TERMS = (
+    "autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_backoff", "retry_backoff_max", "retry_jitter",
+    "max_retries", "override_max_retries",
+)  # fmt: skip
+
+
+def moved(task: Any, request: Any, header: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
+    """The header of a next try with these arguments; ``None``: those of this one.
+
+    With another lock it has nothing of what this try has: no place in its line, nothing that is kept for it. A key that
+    its caller has chosen stays.
+    """
+    if args is None and kwargs is None:
+        return dict(header)
+    before = request.args or (), request.kwargs or {}
+    after = before[0] if args is None else args, before[1] if kwargs is None else kwargs
+    if "key" not in header or _name(task, *before) != header["key"]:
+        return dict(header)
+    name = _name(task, *after)
+    if name is None or name == header["key"]:
+        return dict(header)
+    request.__dict__[MOVED] = True
+    return {"key": name, "once": header.get("once") or {}}
+
+
+def _name(task: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:
+    """The lock of a call with these arguments; ``None``: none can be named, or the caller has."""
+    rest = dict(kwargs)
+    if "key" in options.asked_by_keywords(rest):
+        return None
+    try:
+        return str(task.lock_name(*args, **rest))
+    except (TypeError, TaskLockError):  # arguments that do not fit are Celery's to refuse
+        return None
+
+
+def autoretried(task: Any, error: Exception) -> NoReturn:
+    """Raise ``error``, or what the task's ``autoretry_for`` makes of it: as if the task's body had raised it."""
+
+    def run() -> NoReturn:
+        raise error
+
+    terms = {word: getattr(task, word) for word in _TERMS if hasattr(task, word)}
+    stands_in = SimpleNamespace(run=run, request=task.request, retry=task.retry, **terms)
+    add_autoretry_behaviour(stands_in)
+    stands_in.run()
+    raise error

@@ -1,0 +1,34 @@
+"""Which tasks may be delivered a second time while they run: for a system check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.app import app_or_default
+
+from django_tasklock.celery.message import visibility_timeout
+from django_tasklock.celery.once import OnceTask
+from django_tasklock.celery.task_modules import import_task_modules
+from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, spans
+from django_tasklock.decorators import Locked
+
+__all__ = ["reaching_visibility_timeout"]
+
+
+def reaching_visibility_timeout() -> tuple[list[str], float]:
+    """The late-acknowledged tasks with a lock whose timeout reaches the broker's visibility timeout, and that, in
+    seconds. One without a timeout is none: its lock is there for as long as it runs, and whoever comes meets it."""
+    import_task_modules()
+    app = app_or_default()
+    seconds = visibility_timeout(app)
+    found = [task.name for task in app.tasks.values() if task.acks_late and seconds <= _longest(task)]
+    return sorted(found), seconds
+
+
+def _longest(task: Any) -> float:
+    """Seconds for which it may have its lock; 0: it has none, or no timeout."""
+    locked = task if isinstance(task, OnceTask) else getattr(task.run, "lock", None)
+    if not isinstance(locked, OnceTask | Locked):
+        return 0
+    hold, _ = spans(locked.timeout, getattr(locked, "lease", DEFAULT), task.name)
+    return 0 if hold == UNTIL_RELEASED else hold / 1000

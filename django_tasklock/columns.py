@@ -1,0 +1,151 @@
+"""The two columns that make a row its own fencing authority, and how they are kept from whatever else writes rows.
+
+They belong to the claim. An instance may have been read long ago, so ``save()``, a fixture, ``bulk_update()`` and an
+upsert, which write columns as they were read, must not set them back: a claim that was overtaken would fit again.
+That goes by their names, in every model that has both: also in the historical models of data migrations, whose fields
+are made from migration files and know nothing of us.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import django
+from django.db import models
+from django.db.models import F, Value
+from django.db.models.constants import OnConflict
+from django.db.models.expressions import Col, CombinedExpression
+from django.db.models.signals import class_prepared, post_save, pre_save
+from django.db.models.sql import InsertQuery, UpdateQuery
+
+from django_tasklock.exceptions import TaskLockError
+
+__all__ = ["EPOCH", "TOKEN", "protect"]
+
+TOKEN = "lock_token"  # noqa: S105  # the name of one
+"""The column with the token of the claim, empty when nobody has claimed the row."""
+EPOCH = "lock_epoch"
+"""The column with how often the row was claimed."""
+
+if TYPE_CHECKING:
+    _Field = models.Field[Any, Any]
+else:
+    _Field = object
+
+
+class _Claimed(_Field):
+    """A column that only a claim writes: kept in a row that exists, and not carried into a copy of it."""
+
+    plain: str
+    """What it is to a migration: a column like any other."""
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        if not add:
+            return F(self.attname)
+        if model_instance._state.db is not None:  # read from a row, which this one is a copy of
+            setattr(model_instance, self.attname, self.get_default())
+        return super().pre_save(model_instance, add)
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, self.plain, args, kwargs
+
+    if django.VERSION >= (6, 1):
+
+        def get_placeholder_sql(self, value: Any, compiler: Any, connection: Any) -> tuple[str, Any]:
+            self._judge(value, compiler.query)
+            compiled: tuple[str, Any] = compiler.compile(value) if hasattr(value, "as_sql") else ("%s", [value])
+            return compiled
+
+    else:
+
+        def get_placeholder(self, value: Any, compiler: Any, connection: Any) -> str:
+            self._judge(value, compiler.query)
+            return "%s"
+
+    def _judge(self, value: Any, query: Any) -> None:
+        """Refuse what would write it over; here, where Django makes the SQL, because every queryset comes by."""
+        if isinstance(query, InsertQuery):
+            upsert: Any = query
+            if upsert.on_conflict is OnConflict.UPDATE and self in upsert.update_fields:
+                raise TaskLockError(f"{self} belongs to the claim: leave it out of bulk_create(update_fields=...)")
+        elif isinstance(query, UpdateQuery) and not self._may_become(value):
+            raise TaskLockError(
+                f"{self} belongs to the claim, and set back it would let stale writes in: leave it out of update() and"
+                f" bulk_update(); to take a row from whoever has it write {EPOCH}=F({EPOCH!r}) + 1"
+            )
+
+    def _may_become(self, value: Any) -> bool:
+        """Any text that is the same for all rows, or what it is."""
+        return not hasattr(value, "as_sql") or (isinstance(value, Col) and value.target == self)
+
+
+class _Epoch(_Claimed):
+    def _may_become(self, value: Any) -> bool:
+        """What it is, or more."""
+        if isinstance(value, CombinedExpression) and value.connector == CombinedExpression.ADD:
+            more = getattr(value.rhs, "value", None)
+            return isinstance(more, int) and more >= 0 and self._may_become(value.lhs)
+        return isinstance(value, Col) and value.target == self
+
+
+class _Token(_Claimed):
+    def before_save(self, instance: models.Model, raw: bool, **details: Any) -> None:
+        """Of a fixture: Django takes its values as they are."""
+        if not raw:
+            return
+        token, epoch = getattr(instance, TOKEN), getattr(instance, EPOCH)
+        setattr(instance, TOKEN, _Kept(TOKEN, token, ""))
+        setattr(instance, EPOCH, _Kept(EPOCH, epoch, epoch + 1 if token else epoch))
+
+    def after_save(self, instance: models.Model, raw: bool, **details: Any) -> None:
+        """What was read from the fixture is what the instance says."""
+        for name in (TOKEN, EPOCH):
+            if isinstance(kept := getattr(instance, name), _Kept):
+                setattr(instance, name, kept.read)
+
+
+class _Kept:
+    """Leaves a column of a row that exists as it is; of one that does not, ``made``: restored, it is nobody's."""
+
+    def __init__(self, column: str, read: Any, made: Any) -> None:
+        self.column = column
+        self.read = read
+        self.made = made
+
+    def resolve_expression(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        """For ``UPDATE`` and ``INSERT``, of which Django tries the one and then the other."""
+        value = F(self.column) if isinstance(query, UpdateQuery) else Value(self.made)
+        return value.resolve_expression(query, *args, **kwargs)
+
+
+_KINDS = {TOKEN: _Token, EPOCH: _Epoch}
+
+
+@cache
+def _kept_kind(kind: type[_Claimed], field: type[Any], plain: str) -> type[Any]:
+    return type(f"{kind.__name__}{field.__name__}", (kind, field), {"plain": plain, "__module__": __name__})
+
+
+def protect(model: type[models.Model]) -> None:
+    """Keep the columns of ``model``, if it has both, from whatever else writes its rows."""
+    table = (model._meta.concrete_model or model)._meta
+    fields = {field.name: field for field in table.local_concrete_fields if field.name in _KINDS}
+    if len(fields) < len(_KINDS):
+        return
+    for name, kind in _KINDS.items():
+        field = fields[name]
+        if not isinstance(field, kind):
+            plain: Any = type(field)
+            field.__class__ = _kept_kind(kind, plain, field.deconstruct()[1])
+    token: Any = fields[TOKEN]
+    pre_save.connect(token.before_save, sender=model)  # weakly: historical models come and go
+    post_save.connect(token.after_save, sender=model)
+
+
+def _prepared(sender: type[models.Model], **details: Any) -> None:
+    protect(sender)
+
+
+class_prepared.connect(_prepared, dispatch_uid="tasklock.columns")

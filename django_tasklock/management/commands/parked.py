@@ -1,0 +1,72 @@
+"""``manage.py parked``: messages that are kept in the database; requeueing and discarding them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_tasklock import operations
+from django_tasklock.management.terminal import actor, speaking
+
+__all__ = ["Command"]
+
+STATES = ("parked", "promoted", "running", "ended", "superseded", "dead")
+
+
+class Command(BaseCommand):
+    """List, requeue, discard."""
+
+    help = "List the messages that are kept in the database, let a dead one wait again, or discard one."
+    requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", nargs="?", metavar="NAME", help="Only those for this lock.")
+        parser.add_argument("--state", choices=STATES, help="Only those in this state.")
+        act = parser.add_mutually_exclusive_group()
+        act.add_argument("--requeue", nargs="+", metavar="ID", help="Let these dead messages wait again.")
+        act.add_argument("--discard", nargs="+", metavar="ID", help="End these messages without running them.")
+        parser.add_argument(
+            "--sign", action="store_true",
+            help="With --requeue: also one that has no signature. A worker of an older version has parked it, or"
+            " somebody who can write to your database: look at what it does first.",
+        )  # fmt: skip
+        parser.add_argument("--reason", default="", help="Why; for the audit trail.")
+        parser.add_argument("--limit", type=int, default=100, help="At most so many (default: %(default)s).")
+        parser.add_argument("--json", action="store_true", help="One JSON document on stdout.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        with speaking():
+            if options["requeue"] or options["discard"]:
+                self._act(options)
+            else:
+                self._list(options)
+
+    def _list(self, options: dict[str, Any]) -> None:
+        from django_tasklock.celery import parked_messages
+
+        if options["limit"] < 1:
+            raise CommandError("--limit must be 1 or more.")
+        found = parked_messages(options["name"], state=options["state"], limit=options["limit"])
+        if options["json"]:
+            shown = [{word: getattr(one, word) for word in one.__dataclass_fields__} for one in found]
+            self.stdout.write(json.dumps({"messages": shown}, indent=2, default=str))
+            return
+        for one in found:
+            why = f": {one.problem}" if one.problem else ""
+            self.stdout.write(f"{one.name}: {one.task}[{one.task_id}] {one.state}, {one.waited:.0f} s{why}")
+
+    def _act(self, options: dict[str, Any]) -> None:
+        failed = 0
+        shown = {"by": actor("parked"), "reason": options["reason"]}
+        for task_id in options["requeue"] or options["discard"]:
+            if options["requeue"]:
+                obstacle = operations.requeue_parked(task_id, sign=options["sign"], **shown)
+            else:
+                obstacle = operations.discard_parked(task_id, **shown)
+            failed += bool(obstacle)
+            if options["verbosity"] > 0 or obstacle:
+                self.stdout.write(f"{task_id}: {obstacle or 'done'}")
+        if failed:
+            raise CommandError(f"Not done: {failed}.")

@@ -1,0 +1,35 @@
+"""Parked messages that operators act on: a dead one waits again, or is discarded."""
+
+from __future__ import annotations
+
+from django_tasklock.operations.audit import Deed, record_acts
+from django_tasklock.operations.views import Actor
+
+__all__ = ["discard_parked", "requeue_parked"]
+
+
+def requeue_parked(task_id: str, *, by: Actor, reason: str = "", sign: bool = False) -> str:
+    """Let a dead message wait for its lock again; empty if it does, otherwise why not.
+
+    ``sign``: you know that a worker of an older version has parked it, which did not sign. Raises
+    ``BackendUnavailable``.
+    """
+    from django_tasklock.celery.dead import requeue
+
+    name, obstacle = requeue(task_id, sign_it=sign)
+    if not obstacle:
+        record_acts(by, [Deed(name, "requeue", reason, f"{task_id} waits for its lock again")])
+    return obstacle
+
+
+def discard_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
+    """End a message that is parked or dead without having run, as ``REVOKED``; empty if it is gone, otherwise why not.
+
+    Raises ``BackendUnavailable``.
+    """
+    from django_tasklock.celery.dead import discard
+
+    name, obstacle = discard(task_id, f"{by.name}: {reason}" if reason else by.name)
+    if not obstacle:
+        record_acts(by, [Deed(name, "discard", reason, f"{task_id} is discarded")])
+    return obstacle

@@ -1,0 +1,236 @@
+"""A body does not begin whose lock is known to be lost, or asked for, however long it has waited inside."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from django_tasklock import (
+    ConcurrencyLimiter,
+    LockLost,
+    RateLimiter,
+    ReleaseAsked,
+    TaskLock,
+    acquire_task_lock,
+    concurrency_limited,
+    model_lock,
+    rate_limited,
+    release_task_lock,
+    signals,
+    task_lock,
+    transactions,
+)
+from django_tasklock.claims import Claim
+from django_tasklock.heartbeat import heartbeat
+from django_tasklock.holds import Hold
+from tests.support.guards import GUARD
+from tests.support.public import in_store
+from tests.support.stores import eventually, stores
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+
+
+@pytest.fixture(params=stores("memory", "redis"))
+def store(request: Any, settings: Any) -> Iterator[str]:
+    """The name of the store in force, empty."""
+    yield from in_store(request.param, settings)
+
+
+def known(name: str) -> Hold:
+    """What this process has of a lock."""
+    [hold] = [hold for hold in heartbeat._holds() if hold.name == name]
+    return hold
+
+
+def loses(name: str) -> None:
+    """As the heartbeat says that it is lost."""
+    heartbeat._announce([(known(name), "for this test")])
+
+
+def asks(name: str) -> None:
+    """As a renewal says that somebody asks for it."""
+    assert known(name).ask()
+
+
+HAPPENS = pytest.mark.parametrize(("happens", "error"), [(loses, LockLost), (asks, ReleaseAsked)])
+
+
+class Running:
+    """A call in a thread, or in an event loop there."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.error: BaseException | None = None
+        self.work = work
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:
+            self.error = error
+        finally:
+            connections.close_all()
+
+    def ends_with(self, error: type[BaseException]) -> None:
+        """And nothing that it waits for has come."""
+        self.thread.join(30)
+        assert isinstance(self.error, error), self.error
+
+
+begun: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_begun() -> Iterator[None]:
+    begun.clear()
+    yield
+    assert not begun
+
+
+@HAPPENS
+def test_while_it_waits_for_a_permit(store: str, happens: Any, error: type[BaseException]) -> None:
+    @task_lock("report")
+    @concurrency_limited("transcode", 1, on_conflict="wait")
+    def work() -> None:
+        begun.append("sync")
+
+    other = ConcurrencyLimiter("transcode", 1)
+    assert other.acquire()
+    call = Running(work)
+    eventually(lambda: other.info().waiting == 1)
+    happens("report")
+    call.ends_with(error)
+    assert other.release()
+    assert not TaskLock("report").locked()
+
+
+@HAPPENS
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_while_it_waits_for_a_rate(store: str, way: str, happens: Any, error: type[BaseException]) -> None:
+    limiter = RateLimiter("mail", "1/m")
+    limiter.acquire()
+
+    @task_lock("report")
+    @rate_limited("mail", "1/m")
+    def work() -> None:
+        begun.append("sync")
+
+    @task_lock("report")
+    @rate_limited("mail", "1/m")
+    async def awork() -> None:
+        begun.append("async")
+
+    call = Running(work if way == "sync" else lambda: asyncio.run(awork()))
+    eventually(lambda: heartbeat._held and known("report").bells)
+    happens("report")
+    call.ends_with(error)
+    assert not TaskLock("report").locked()
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_right_before_it_begins(store: str, way: str) -> None:
+    @task_lock("report")
+    def work() -> None:
+        begun.append("sync")
+
+    @task_lock("report")
+    async def awork() -> None:
+        begun.append("async")
+
+    def lost_at_once(sender: str, **details: Any) -> None:
+        loses(sender)
+
+    signals.lock_acquired.connect(lost_at_once)
+    try:
+        with pytest.raises(LockLost, match="for this test"):
+            work() if way == "sync" else asyncio.run(awork())
+    finally:
+        signals.lock_acquired.disconnect(lost_at_once)
+    assert not TaskLock("report").locked()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_its_row_stays_claimable(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not worked on."""
+
+    @model_lock(Video, "video:{pk}", pk="pk", guard=GUARD)
+    def work(pk: int) -> None:
+        begun.append("guarded")
+
+    video = Video.objects.create()
+    claim = Claim.claim
+
+    def then_lose(self: Claim) -> None:
+        claim(self)
+        loses(f"video:{video.pk}")
+
+    monkeypatch.setattr(Claim, "claim", then_lose)
+    with pytest.raises(LockLost):
+        work(video.pk)
+    video.refresh_from_db()
+    assert (video.status, video.lock_token) == (GUARD.retry, "")
+
+
+# In a transaction that is not over
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, warnings_logged: Callable[[], list[str]]) -> Callable[[], list[str]]:
+    """What was said of locks that are released before their work is committed."""
+    monkeypatch.setattr(transactions, "_mentioned", False)
+    return lambda: [line for line in warnings_logged() if "inside of atomic()" in line]
+
+
+def a_block(name: str) -> None:
+    with TaskLock(name):
+        pass
+
+
+def a_function(name: str) -> None:
+    assert acquire_task_lock(name)
+    assert release_task_lock(name)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "take", [a_block, a_function, lambda name: task_lock(name)(lambda: None)()], ids=["with", "function", "decorator"]
+)
+def test_a_lock_that_is_free_before_the_commit_is_mentioned_once(store: str, said: Any, take: Any) -> None:
+    """Who takes it next reads what was there before, and overwrites what is written here."""
+    video = Video.objects.create()
+    with transaction.atomic():
+        with TaskLock("outer"):
+            pass
+        take("video:1")
+        Video.objects.filter(pk=video.pk).update(progress=1)
+    assert len(said()) == 1
+    assert "'outer'" in said()[0]
+    assert "on_commit(lock.release)" in said()[0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_that_is_released_after_it_is_not(store: str, said: Any) -> None:
+    lock = TaskLock("video:1")
+    with transaction.atomic():
+        assert lock.acquire()
+        transaction.on_commit(lock.release)
+    with TaskLock("video:1"), transaction.atomic():
+        pass
+    assert not said()
+
+
+@pytest.mark.django_db
+def test_nor_is_one_in_the_transaction_of_a_test(settings: Any, said: Any) -> None:
+    for _ in in_store("memory", settings):
+        a_block("video:1")
+        assert not said()
+        with transaction.atomic():
+            a_block("video:1")
+        assert len(said()) == 1

@@ -1,0 +1,176 @@
+"""Rows that are spread over several tables, and guards that ask other tables: one UPDATE has to judge."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import connection, transaction
+from django.db.models import Exists, F, OuterRef, Q
+
+from django_tasklock import Claim, StaleClaim, StateGuard, TaskLockError, current_claim, model_lock
+from django_tasklock.guards import fence
+from django_tasklock.signals import claim_stale
+from tests.support.dropping import answer_lost
+from tests.support.guards import GUARD, MEMORY, elsewhere, heard, new_token
+from tests.testapp.models import Channel, Clip, Feature, PlainFeature, Sequel, Work
+
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
+
+both = pytest.mark.parametrize("model", [Feature, PlainFeature])
+
+
+@pytest.fixture(autouse=True)
+def _locks_in_memory(settings):
+    settings.TASKLOCK = MEMORY
+
+
+def take(row, guard=GUARD):
+    return Claim.take(type(row), row.pk, guard, new_token())
+
+
+def says(row):
+    return type(row).objects.values_list("status", "progress", "title").get(pk=row.pk)
+
+
+class TestParents:
+    """Multi-table inheritance: Django writes a parent's column in a second statement, by the key alone."""
+
+    @both
+    def test_columns_of_both_tables_are_written(self, model):
+        row, other = model.objects.create(), model.objects.create()
+        claim = take(row)
+        claim.update(title="Alien", progress=40)
+        claim.update(title="Aliens")
+        claim.update(views=F("views") + 1)
+        claim.finish()
+        assert says(row) == ("ready", 40, "Aliens")
+        assert says(other) == ("uploading", 0, "untitled")
+        assert list(Work.objects.order_by("pk").values_list("views", flat=True)) == [1, 0]
+
+    @pytest.mark.parametrize("values", [{"title": "stale"}, {"title": "stale", "progress": 99}])
+    def test_a_stale_one_writes_neither(self, values):
+        row = Feature.objects.create()
+        stale, fresh = take(row), take(row)
+        with heard(claim_stale) as told, pytest.raises(StaleClaim):
+            stale.update(**values)
+        assert [one["attempted"] for one in told] == [tuple(values)]
+        assert says(row) == ("processing", 0, "untitled")
+        fresh.update(title="fresh")
+
+    @both
+    def test_one_that_is_overtaken_between_its_look_and_its_write(self, model):
+        """Whoever takes the row over waits until both are written, or comes first and nothing is."""
+        row = model.objects.create()
+        claim = take(row)
+        seen, others = [], []
+
+        def take_over():
+            take(row).update(progress=50)
+            seen.append(says(row)[2])
+
+        def between(execute, sql, params, many, context):
+            result = execute(sql, params, many, context)
+            if not others and sql.startswith(("SELECT", "UPDATE")):
+                others.append(threading.Thread(target=lambda: elsewhere(take_over)))
+                others[0].start()
+                others[0].join(0.3)  # a take-over that does not wait is done by now
+            return result
+
+        with connection.execute_wrapper(between):
+            claim.update(title="first")
+        others[0].join(60)
+        assert seen == ["first"], "it waited"
+        assert says(row) == ("processing", 50, "first")
+
+    def test_in_a_transaction_of_the_bodys(self):
+        row = Feature.objects.create()
+        claim = take(row)
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            claim.update(title="never", progress=1)
+            raise ZeroDivisionError
+        assert says(row) == ("processing", 0, "untitled")
+        with claim.transaction():
+            claim.update(title="kept")
+        assert says(row) == ("processing", 0, "kept")
+
+    def test_sent_again_after_a_lost_answer(self):
+        row = Feature.objects.create()
+        claim = take(row)
+        with answer_lost("UPDATE") as lost:
+            claim.update(title="once", progress=3)
+        assert lost
+        assert says(row) == ("processing", 3, "once")
+
+    def test_a_body(self):
+        row = Feature.objects.create()
+
+        @model_lock(Feature, "feature:{pk}", guard=GUARD)
+        def work(pk):
+            current_claim().update(title="Alien")
+
+        work(row.pk)
+        assert says(row) == ("ready", 0, "Alien")
+
+
+class TestRefusedAtFirstUse:
+    """What the checks say too, but a worker runs no checks."""
+
+    def test_state_and_token_in_the_parents_table(self):
+        row = Sequel.objects.create()
+        with pytest.raises(TaskLockError, match="testapp.Sequel.status is no column of its own table"):
+            take(row)
+        with pytest.raises(TaskLockError, match=r"testapp\.Sequel\.status"):
+            fence(Sequel, row.pk, GUARD, "x", "failed")
+        take(Feature.objects.get(pk=row.pk)).finish()
+
+    @pytest.mark.parametrize("exclude", [Q(channel__blocked=True), {"channel__blocked": True}], ids=["Q", "dict"])
+    def test_an_exclusion_over_a_join(self, exclude):
+        """On PostgreSQL two such claims both succeed: the subquery is not evaluated again for who waited."""
+        clip = Clip.objects.create(channel=Channel.objects.create())
+        guard = StateGuard(claim_from=["uploading"], claim_as="processing", exclude=exclude)
+        for _ in range(2):
+            with pytest.raises(TaskLockError, match=r"testapp.Clip excludes by a joined table.*Exists"):
+                take(clip, guard)
+        clip.refresh_from_db()
+        assert (clip.status, clip.lock_epoch) == ("uploading", 0)
+
+    def test_written_as_exists_it_is_claimed_once(self):
+        """Two that came at once: the second waits for the first, and is judged by what that left."""
+        clip = Clip.objects.create(channel=Channel.objects.create())
+        blocked = Exists(Channel.objects.filter(pk=OuterRef("channel_id"), blocked=True))
+        guard = StateGuard(claim_from=["uploading"], claim_as="processing", exclude=blocked)
+        together = threading.Barrier(4, timeout=30)
+        won = []
+
+        def claims():
+            together.wait()
+            try:
+                take(clip, guard)
+            except TaskLockError:
+                return
+            won.append(1)
+
+        threads = [threading.Thread(target=lambda: elsewhere(claims)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(won) == 1
+
+    def test_a_state_that_there_is_not(self):
+        clip = Clip.objects.create(channel=Channel.objects.create())
+        with pytest.raises(TaskLockError, match="names 'stage', which is no field of it"):
+            take(clip, StateGuard(field="stage", claim_from=["a"], claim_as="b"))
+
+    def test_it_is_looked_at_once(self, monkeypatch):
+        from django_tasklock import guards
+
+        looked = []
+        plain = guards.unfit
+        monkeypatch.setattr(guards, "unfit", lambda *what: looked.append(what) or plain(*what))
+        guard = StateGuard(claim_from=["uploading", "processing"], claim_as="processing")
+        clip = Clip.objects.create(channel=Channel.objects.create())
+        for _ in range(3):
+            take(clip, guard)
+        assert len(looked) == 1

@@ -1,0 +1,257 @@
+"""The token and the epoch in a row: what Django itself writes beside the claim does not set them back."""
+
+from __future__ import annotations
+
+import pytest
+from django.core import serializers
+from django.core.management import call_command
+from django.db import connection, models
+from django.db.migrations.autodetector import MigrationAutodetector
+from django.db.migrations.state import ModelState, ProjectState
+from django.db.models import F
+from django.db.transaction import atomic
+from django.test.utils import isolate_apps
+from django.utils.module_loading import import_string
+
+from django_tasklock import Claim, StaleClaim, TaskLockError
+from tests.support.guards import AGAIN, new_token
+from tests.testapp.models import Video
+
+pytestmark = [pytest.mark.database, pytest.mark.django_db]
+
+
+def take(video):
+    return Claim.take(Video, video.pk, AGAIN, new_token())
+
+
+def columns(video):
+    """What the database says."""
+    return Video.objects.values_list("lock_token", "lock_epoch", "progress").get(pk=video.pk)
+
+
+def as_in_a_migration(field):
+    """The field as a migration file has it."""
+    _, path, args, kwargs = field.deconstruct()
+    return import_string(path)(*args, **kwargs)
+
+
+def historical(name="Video"):
+    """The model as a data migration gets it: of the state that migration files describe."""
+    fields = [(field.name, as_in_a_migration(field)) for field in Video._meta.local_fields]
+    state = ProjectState()
+    state.add_model(ModelState("testapp", name, fields, {"db_table": Video._meta.db_table}))
+    return state.apps.get_model("testapp", name)
+
+
+class TestHistoricalModels:
+    def test_save_in_a_data_migration_leaves_them(self):
+        video = Video.objects.create()
+        stale = take(video)
+        old = historical().objects.get(pk=video.pk)
+        fresh = take(video)
+        old.progress = 7
+        old.save()
+        assert columns(video) == (fresh.token, 2, 7)
+        with pytest.raises(StaleClaim):
+            stale.update(progress=1)
+        fresh.update(progress=8)
+
+    def test_a_row_that_it_makes_is_unclaimed_and_a_migration_sees_no_difference(self):
+        model = historical()
+        made = model.objects.create()
+        assert columns(made) == ("", 0, 0)
+        for name in ("lock_token", "lock_epoch"):
+            ours, theirs = model._meta.get_field(name), as_in_a_migration(Video._meta.get_field(name))
+            assert ours.deconstruct() == (name, *theirs.deconstruct()[1:])
+
+    def test_no_new_migration_is_wanted(self):
+        fields = [(field.name, as_in_a_migration(field)) for field in Video._meta.local_fields]
+        before, after = ProjectState(), ProjectState()
+        before.add_model(ModelState("testapp", "Video", fields))
+        after.add_model(ModelState("testapp", "Video", [(f.name, f.clone()) for f in Video._meta.local_fields]))
+        for state in (before, after):
+            assert state.apps
+        assert MigrationAutodetector(before, after)._detect_changes() == {}
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_table_is_altered_with_them(self):
+        """SQLite makes the table anew for that, from fields that it clones."""
+        model = historical()
+        video = Video.objects.create(lock_token="x", lock_epoch=3)
+        old = model._meta.get_field("lock_epoch")
+        new = as_in_a_migration(old)
+        new.default = 1
+        new.set_attributes_from_name("lock_epoch")
+        extra = models.IntegerField(default=5)
+        extra.set_attributes_from_name("extra")
+        new.model = extra.model = model
+        with connection.schema_editor() as editor:
+            editor.add_field(model, extra)
+            editor.remove_field(model, extra)
+            editor.alter_field(model, old, new)
+        assert columns(video) == ("x", 3, 0)
+
+    @isolate_apps("tests.testapp")
+    def test_columns_without_the_mixin_are_kept_too(self):
+        class Handmade(models.Model):
+            status = models.CharField(max_length=20, default="uploading")
+            progress = models.IntegerField(default=0)
+            lock_token = models.CharField(max_length=64, default="")
+            lock_epoch = models.BigIntegerField(default=0)
+
+            class Meta:
+                app_label = "testapp"
+                db_table = Video._meta.db_table
+
+        video = Video.objects.create()
+        take(video)
+        old = Handmade.objects.get(pk=video.pk)
+        fresh = take(video)
+        old.save()
+        assert columns(video)[:2] == (fresh.token, 2)
+        assert Handmade._meta.get_field("lock_token").deconstruct()[1] == "django.db.models.CharField"
+
+
+class TestFixtures:
+    def dumped(self, video):
+        video.refresh_from_db()
+        return serializers.serialize("json", [video])
+
+    @pytest.mark.parametrize("closed", [False, True])
+    def test_of_a_row_that_exists_writes_all_but_them(self, closed):
+        video = Video.objects.create(progress=3)
+        stale = take(video)
+        if closed:
+            stale.finish()
+        dumped = self.dumped(video)
+        fresh = take(video)
+        fresh.update(progress=4)
+        [loaded] = serializers.deserialize("json", dumped)
+        loaded.save()
+        assert columns(video) == (fresh.token, 2, 3)
+        assert (loaded.object.lock_token, loaded.object.lock_epoch) in [
+            ("" if closed else stale.token, 1),
+            columns(video)[:2],
+        ]
+        with pytest.raises(StaleClaim):
+            stale.update(progress=1)
+        fresh.finish()
+
+    def test_loaddata(self, tmp_path):
+        video = Video.objects.create()
+        stale = take(video)
+        path = tmp_path / "videos.json"
+        path.write_text(self.dumped(video))
+        fresh = take(video)
+        call_command("loaddata", str(path), verbosity=0)
+        assert columns(video)[:2] == (fresh.token, 2)
+        with pytest.raises(StaleClaim):
+            stale.update(progress=1)
+
+    def test_of_a_row_that_is_gone_takes_it_from_whoever_had_it(self):
+        video = Video.objects.create(progress=3)
+        stale = take(video)
+        dumped = self.dumped(video)
+        Video.objects.all().delete()
+        for loaded in serializers.deserialize("json", dumped):
+            loaded.save()
+        assert columns(video) == ("", 2, 3), "restored, and not claimed by anybody"
+        with pytest.raises(StaleClaim):
+            stale.update(progress=1)
+
+    def test_of_an_unclaimed_row_is_loaded_as_it_is(self):
+        video = Video.objects.create(lock_epoch=3)
+        dumped = self.dumped(video)
+        Video.objects.all().delete()
+        for loaded in serializers.deserialize("json", dumped):
+            loaded.save()
+        assert columns(video) == ("", 3, 0)
+
+    @isolate_apps("tests.testapp")
+    def test_of_a_proxy(self):
+        class Short(Video):
+            class Meta:
+                proxy = True
+                app_label = "testapp"
+
+        video = Video.objects.create()
+        take(video)
+        old = Short.objects.get(pk=video.pk)
+        fresh = take(video)
+        old.save_base(raw=True)
+        assert columns(video)[:2] == (fresh.token, 2)
+
+
+class TestCopies:
+    @pytest.mark.parametrize("adding", [True, False])
+    def test_a_copy_of_a_claimed_row_is_not_claimed(self, adding):
+        video = Video.objects.create()
+        claim = take(video)
+        copy = Video.objects.get(pk=video.pk)
+        copy.pk = None
+        copy._state.adding = adding
+        copy.save()
+        assert columns(copy) == ("", 0, 0)
+        assert (copy.lock_token, copy.lock_epoch) == ("", 0)
+        claim.finish()
+
+    def test_nor_are_copies_in_bulk(self):
+        video = Video.objects.create()
+        take(video)
+        copy = Video.objects.get(pk=video.pk)
+        copy.pk = None
+        Video.objects.bulk_create([copy])
+        assert columns(Video.objects.latest("pk"))[:2] == ("", 0)
+
+
+class TestExplicitWrites:
+    def test_bulk_update_that_names_them_is_refused(self):
+        video = Video.objects.create()
+        take(video)
+        old = Video.objects.get(pk=video.pk)
+        fresh = take(video)
+        old.progress = 9
+        for model in (Video, historical()):
+            for name in ("lock_token", "lock_epoch"):
+                with pytest.raises(TaskLockError, match=f"testapp.Video.{name} .*leave.*bulk_update"), atomic():
+                    model._base_manager.bulk_update([old], ["progress", name])
+        Video.objects.bulk_update([old], ["progress"])
+        assert columns(video) == (fresh.token, 2, 9)
+
+    @pytest.mark.parametrize("value", [0, F("progress"), F("lock_epoch") - 1, F("lock_epoch") + F("progress")], ids=str)
+    def test_an_update_cannot_set_the_epoch_back(self, value):
+        video = Video.objects.create()
+        take(video)
+        with pytest.raises(TaskLockError, match="testapp.Video.lock_epoch belongs to the claim"), atomic():
+            Video.objects.update(lock_epoch=value)
+        assert columns(video)[1] == 1
+
+    def test_an_update_may_raise_it_and_empty_the_token(self):
+        video = Video.objects.create()
+        stale = take(video)
+        Video.objects.filter(lock_epoch=1, lock_token=stale.token).update(lock_token="", lock_epoch=F("lock_epoch") + 1)
+        Video.objects.update(lock_epoch=F("lock_epoch"), lock_token=F("lock_token"))
+        assert columns(video)[:2] == ("", 2)
+        with pytest.raises(StaleClaim):
+            stale.finish()
+
+    def test_an_upsert_that_names_them_is_refused(self):
+        video = Video.objects.create()
+        take(video)
+        old = Video.objects.get(pk=video.pk)
+        fresh = take(video)
+        unique = {} if connection.vendor == "mysql" else {"unique_fields": ["id"]}
+        for name in ("lock_token", "lock_epoch"):
+            with pytest.raises(TaskLockError, match=f"testapp.Video.{name} .*leave.*bulk_create"), atomic():
+                Video.objects.bulk_create([old], update_conflicts=True, update_fields=["progress", name], **unique)
+        old.progress = 9
+        Video.objects.bulk_create([old], update_conflicts=True, update_fields=["progress"], **unique)
+        assert columns(video) == (fresh.token, 2, 9)
+
+    def test_update_or_create(self):
+        video = Video.objects.create()
+        stale = take(video)
+        fresh = take(video)
+        values = {"progress": 5, "lock_token": stale.token, "lock_epoch": 1}
+        Video.objects.update_or_create(pk=video.pk, defaults=values)
+        assert columns(video) == (fresh.token, 2, 5)

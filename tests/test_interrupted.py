@@ -1,0 +1,271 @@
+"""What a time limit, a signal or the end of a process leaves in the store: nothing, wherever it strikes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import (
+    ConcurrencyLimiter,
+    Released,
+    TaskLock,
+    acquire_task_lock,
+    release_task_lock,
+    task_lock,
+    task_lock_context,
+)
+from django_tasklock.backends import get_backend
+from django_tasklock.heartbeat import heartbeat
+from django_tasklock.holds import holds_here
+from tests.support.proxy import Proxy, scripts
+from tests.support.public import PROJECT, script, setting
+from tests.support.stores import eventually
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+OURS = f"{PROJECT}{os.sep}django_tasklock{os.sep}"
+
+
+class Struck(BaseException):
+    """As SystemExit out of a handler of SIGTERM is one."""
+
+
+# Everywhere
+
+
+def block(name: str) -> None:
+    with TaskLock(name):
+        pass
+
+
+def context(name: str) -> None:
+    with task_lock_context(name):
+        pass
+
+
+def functions(name: str) -> None:
+    if acquire_task_lock(name):
+        try:
+            release_task_lock(name)
+        except Struck:  # it may not have begun
+            release_task_lock(name)
+            raise
+
+
+def decorated(name: str) -> None:
+    task_lock(lambda: name)(lambda: None)()
+
+
+def permit(name: str) -> None:
+    with ConcurrencyLimiter(name, 1):
+        pass
+
+
+def stack(frame: Any) -> str:
+    """The lines of ours that are being executed."""
+    lines = []
+    while frame is not None:
+        if OURS in frame.f_code.co_filename:
+            lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}")
+        frame = frame.f_back
+    return " < ".join(lines)
+
+
+@contextmanager
+def struck_at(number: int) -> Iterator[list[str]]:
+    """Raise ``Struck`` the so-manieth time that a signal handler of this thread could run in our code; says where.
+
+    That is when a function of ours begins, and after each call of one in C.
+    """
+    struck: list[str] = []
+    count = 0
+
+    def look(frame: Any, event: str, what: Any) -> None:
+        nonlocal count
+        code = frame.f_code
+        if event not in ("call", "c_return") or OURS not in code.co_filename or "__del__" in stack(frame):
+            return  # what is raised in there is lost, whoever raises it
+        count += 1
+        if count == number:
+            struck.append(stack(frame))
+            raise Struck
+
+    sys.setprofile(look)
+    try:
+        yield struck
+    except Struck:
+        pass
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("what", [context, functions, decorated, permit])
+def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) -> None:
+    """Everywhere once. The heartbeat would renew for an hour what nobody can release."""
+    settings.TASKLOCK = setting("redis")
+    what(name)  # connects, and lets Redis know the scripts
+    where: dict[str, str] = {}
+    number = 0
+    while True:
+        number += 1
+        mine = f"{name}:{number}"
+        with struck_at(number) as struck:
+            what(mine)
+        if not struck:
+            break
+        where[mine] = struck[0]
+        for home in (holds_here(), holds_here().permits):
+            assert mine not in home or home[mine].released, struck
+    assert number > 60
+    get_backend().wire.close()
+
+    def left() -> list[str]:
+        # Who is struck as its __exit__ begins never runs it; the lock's object is dropped then.
+        return [where.get(lock.name, lock.name) for lock in get_backend().records() if lock.name.startswith(name)] + [
+            where[mine] for mine in where if what is permit and get_backend().permits.members(mine)
+        ]
+
+    gc.collect()  # an exception may hold on to the objects that were on its way, in a circle
+    eventually(lambda: not left())
+    assert not [hold.name for hold in heartbeat._holds() if hold.name.startswith(name)]
+
+
+# By a real signal, at an exact moment
+
+
+@pytest.fixture
+def strike() -> Iterator[Callable[[], None]]:
+    """Makes a signal handler of this thread raise ``Struck``; called from another thread."""
+
+    def handler(*details: Any) -> None:
+        raise Struck
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    main = threading.main_thread().ident
+    assert main is not None
+    yield lambda: signal.pthread_kill(main, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize(
+    "acquire", [lambda name: TaskLock(name).acquire(), acquire_task_lock], ids=["lock", "function"]
+)
+def test_an_acquire_whose_packet_is_on_the_way(
+    proxy: Proxy, store: redis.Redis, name: str, acquire: Any, strike: Callable[[], None]
+) -> None:
+    """It is granted only when the release that was to undo it has found nothing."""
+    block(f"{name}:before")
+    held_up = proxy.fault(scripts("acquire"), first=strike, unsent=True)
+    with pytest.raises(Struck):
+        acquire(name)
+    assert not store.exists(f"task_lock:{name}")
+    [packet] = held_up.met
+    assert store.execute_command(*packet) > 0
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
+
+
+def test_a_release_is_made_up_for_in_place(proxy: Proxy, store: redis.Redis, name: str, strike: Any) -> None:
+    """The process may be about to end, and nothing else of it will run."""
+    lock = TaskLock(name, lease=None)
+    assert lock.acquire()
+    proxy.fault(scripts("release"), first=strike, answer=b"-LOADING for this test\r\n")
+    with pytest.raises(Struck):
+        lock.release()
+    assert not store.exists(f"task_lock:{name}")
+    assert not heartbeat.errands.leftovers
+
+
+def test_what_was_lost_on_its_way_is_given_back_soon(proxy: Proxy, store: redis.Redis, name: str) -> None:
+    """Not after the pause that a store has earned which does not answer for long."""
+    lock = TaskLock(name)
+    assert lock.acquire()
+    proxy.fault(scripts("release"), unsent=True, times=3)  # twice by the release itself, once by the heartbeat
+    tries: list[float] = []
+    heartbeat.errands.pause, before = 0.5, heartbeat.errands.give_back
+
+    def give_back(*what: Any) -> None:
+        before(*what)
+        tries.append(heartbeat.errands.pause)
+
+    heartbeat.errands.give_back = give_back  # type: ignore[method-assign]
+    try:
+        assert lock.release() is Released.UNKNOWN
+    finally:
+        del heartbeat.errands.give_back  # type: ignore[method-assign]
+    assert tries[0] < 0.05
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
+
+
+# The end of a process
+
+
+DYING = """
+import asyncio, os, signal, sys
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+import django
+django.setup()
+import logging
+logging.getLogger("django_tasklock").setLevel("CRITICAL")
+from django.conf import settings
+settings.TASKLOCK = {{"LOCATION": {url!r}, "ON_UNAVAILABLE": "raise"}}
+import redis
+from django_tasklock import TaskLock
+from django_tasklock.backends import get_backend
+{body}
+"""
+
+CANCELLED = """
+async def main():
+    acquiring = asyncio.create_task(TaskLock({name!r}).aacquire())
+    while not plain.exists("task_lock:" + {name!r}):
+        await asyncio.sleep(0.001)
+    acquiring.cancel()
+    await asyncio.wait([acquiring])
+
+with redis.Redis.from_url(os.environ["TASKLOCK_TEST_REDIS"]) as plain:
+    asyncio.run(main())
+"""
+
+TERMINATED = """
+signal.signal(signal.SIGTERM, lambda *details: sys.exit(0))
+lock = TaskLock({name!r})
+assert lock.acquire()
+wire = get_backend().wire
+wire.close()
+take, struck = wire.take, []
+
+def take_again():
+    if not struck:
+        struck.append(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return take()
+
+wire.take = take_again
+lock.release()
+raise AssertionError("it was to be terminated")
+"""
+
+
+def test_a_cancelled_coroutine_whose_process_ends(proxy: Proxy, store: redis.Redis, name: str) -> None:
+    block(f"{name}:before")
+    proxy.fault(scripts("acquire"), swallow=True)
+    proxy.fault(scripts("release"), unsent=True, times=2)
+    script(DYING.format(url=proxy.url, body=CANCELLED.format(name=name)))
+    assert not store.exists(f"task_lock:{name}")
+
+
+def test_a_process_that_is_terminated_while_it_releases(proxy: Proxy, store: redis.Redis, name: str) -> None:
+    block(f"{name}:before")
+    script(DYING.format(url=proxy.url, body=TERMINATED.format(name=name)))
+    assert not store.exists(f"task_lock:{name}")

@@ -1,0 +1,165 @@
+"""Options that are misspelt, or given where nobody looks for them, say what to write: Celery swallows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import group
+
+from django_tasklock import TaskLockError
+from django_tasklock.backends.memory import reset
+from django_tasklock.celery import OnceTask
+from django_tasklock.celery.misplaced import MISSED
+from django_tasklock.celery.options import OF_CALL, nearest
+from tests.support.guards import MEMORY
+from tests.support.once_app import OnceApp, once_app
+
+
+@pytest.fixture
+def app(settings: Any) -> Iterator[OnceApp]:
+    settings.TASKLOCK = MEMORY
+    reset()
+    with once_app() as made:
+        yield made
+
+
+class TestOfATask:
+    @pytest.mark.parametrize(
+        ("option", "meant"),
+        [
+            ("on_conflit", "on_conflict"),
+            ("onconflict", "on_conflict"),
+            ("conflict", "on_conflict"),
+            ("on_unavailible", "on_unavailable"),
+            ("blocking_time", "blocking_timeout"),
+            ("time_out", "timeout"),
+            ("Timeout", "timeout"),
+            ("uniqe", "unique"),
+            ("unique_four", "unique_for"),
+            ("retry_keep_lock", "retry_keeps_lock"),
+            ("takeover", "takeovers"),
+            ("release_connection", "release_connections"),
+            ("kye", "key"),
+            ("KEY", "key"),
+        ],
+    )
+    def test_a_misspelt_one(self, app, option, meant):
+        """Messages were lost: the default rejects."""
+        with pytest.raises(TaskLockError, match=f"OnceTask has no option '{option}'; did you mean '{meant}'"):
+            app.task(**{option: "queue"})
+
+    def test_a_misspelt_one_of_a_base(self, app):
+        class Ours(OnceTask):
+            abstract = True
+            on_conflit = "queue"
+
+        with pytest.raises(TaskLockError, match="did you mean 'on_conflict'"):
+            app.task(base=Ours)
+
+    def test_what_is_the_projects_own(self, app):
+        """Celery lets tasks have any attribute."""
+        own = {"owner": "a", "keys": 1, "mode": "fast", "models": [], "release": "1", "once_more": 2, "conflicts": 3,
+               "retry_backoff": 2, "autoretry_for": (), "rate_limit": "1/s", "unique_id": 4}  # fmt: skip
+        assert app.task(**own).owner == "a"
+
+    @pytest.mark.parametrize(
+        ("options", "write"),
+        [
+            ({"once": {"keys": ["x"], "graceful": True}}, "on_conflict='skip' for graceful"),
+            ({"unique_on": ["x"]}, "unique='until_finish', and key="),
+            ({"unique_on": "x", "raise_on_duplicate": True}, "is celery-singleton's"),
+            ({"lock_expiry": 5}, "write timeout="),
+            ({"reentrant": True}, "is task_lock's"),
+        ],
+    )
+    def test_of_other_packages(self, app, options, write):
+        """``once={...}`` has replaced our method."""
+        with pytest.raises(TaskLockError) as caught:
+            app.task(**options)
+        assert write in str(caught.value)
+
+    @pytest.mark.parametrize("option", ["on_conflict", "on_unavailable", "retry_keeps_lock"])
+    def test_without_the_base(self, app, option):
+        with pytest.raises(
+            TaskLockError, match=rf"{option}= means nothing .* base=OnceTask .*@task_lock\(\.\.\., {option}"
+        ):
+            app.task(base=app.app.Task, **{option: "queue"})
+
+    def test_a_base_of_the_project_that_has_it(self, app):
+        class Theirs(app.app.Task):  # type: ignore[misc,name-defined]
+            abstract = True
+            on_conflict = "none"
+
+        assert app.task(base=Theirs, on_conflict="some").on_conflict == "some"
+
+
+class TestOfACall:
+    @pytest.mark.parametrize(
+        ("options", "meant"),
+        [
+            ({"on_conflict": "queue"}, "on_conflict"),
+            ({"on_conflit": "queue"}, "on_conflict"),
+            ({"key": "a"}, "key"),
+            ({"unique": "until_start"}, "unique"),
+            ({"lease": 5}, "lease"),
+        ],
+    )
+    @pytest.mark.parametrize("way", ["apply_async", "apply", "set", "group", "on_commit", "once"])
+    @pytest.mark.django_db
+    def test_among_those_of_publishing(self, app, options, meant, way, django_capture_on_commit_callbacks):
+        task = app.task(lambda x=None: None, key="v:{x}")
+
+        def on_commit() -> None:
+            with django_capture_on_commit_callbacks(execute=True):
+                task.apply_async_on_commit((1,), **options)
+
+        ways = {
+            "apply_async": lambda: task.apply_async((1,), **options),
+            "apply": lambda: task.apply((1,), **options),
+            "set": lambda: task.s(1).set(**options).delay(),
+            "group": lambda: group(task.s(1), task.s(2)).apply_async(**options),
+            "on_commit": on_commit,
+            "once": lambda: task.once(timeout=5).apply_async((1,), **options),
+        }
+        with pytest.raises(TaskLockError, match=rf"task\.once\({meant}=\.\.\.\)"):
+            ways[way]()
+        assert app.take() is None
+
+    def test_of_a_retry(self, app):
+        """The body fails with it; Celery would end the message as rejected."""
+        task = app.task(lambda self: self.retry(on_conflict="queue"), bind=True, key="a")
+        task.delay()
+        state, error = app.run()
+        assert (state, type(error)) == ("FAILURE", TaskLockError)
+        assert "task.once(on_conflict=...).retry(...)" in str(error) or "once={'on_conflict'" in str(error)
+
+    def test_what_is_celerys_and_kombus(self, app):
+        task = app.task(lambda: "ran", key="a")
+        more = {"queue": app.queue, "retry": False, "timeout": 5, "serializer": "json", "headers": {"key": "k"}}
+        task.apply_async(countdown=1, expires=100, priority=1, ignore_result=False, time_limit=2, shadow="s", **more)
+        task.s().stamp(key="stamp").apply_async()
+        assert len(app.all()) == 2
+
+    @pytest.mark.parametrize(("option", "meant"), [("on_conflit", "on_conflict"), ("timout", "timeout")])
+    def test_a_misspelt_one_of_once(self, app, option, meant):
+        task = app.task(key="a")
+        for call in (lambda: task.once(**{option: 5}), lambda: task.apply_async(once={option: 5})):
+            with pytest.raises(TaskLockError, match=f"unknown option {option} .did you mean '{meant}'"):
+                call()
+
+
+def test_no_option_of_celerys_is_like_one_of_ours():
+    """Or it would be refused."""
+    celerys = [name for name in dir(OnceTask.__mro__[1]) if not name.startswith("_")]
+    assert {name: nearest(name, MISSED) for name in celerys if nearest(name, MISSED)} == {}
+    publishing = (
+        "args kwargs task_id producer link link_error shadow connection router result_cls expires publisher headers"
+        " countdown eta group_id group_index retries chord reply_to time_limit soft_time_limit root_id parent_id"
+        " route_name shadow_name chain task_type replaced_task_nesting origin ignore_result argsrepr kwargsrepr"
+        " routing_key delivery_mode mandatory immediate priority content_type content_encoding serializer compression"
+        " exchange retry retry_policy declare expiration confirm_timeout exchange_type queue add_to_parent throw"
+        " logfile loglevel stamped_headers once stamps"
+    )
+    assert {name: nearest(name, OF_CALL) for name in publishing.split() if nearest(name, OF_CALL)} == {}

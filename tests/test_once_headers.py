@@ -1,0 +1,174 @@
+"""The message header of this package: whose it is, and who sees it. Projects send ``self.request.headers`` on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import _state
+
+from django_tasklock import TaskLock, current_lock, task_lock
+from django_tasklock.backends.memory import reset
+from django_tasklock.celery.message import HEADER, header_of
+from tests.support.guards import MEMORY, elsewhere
+from tests.support.once_app import OnceApp, once_app
+
+
+@pytest.fixture
+def app(settings: Any) -> Iterator[OnceApp]:
+    settings.TASKLOCK = MEMORY
+    reset()
+    with once_app() as made:
+        yield made
+
+
+@pytest.fixture
+def current(app: OnceApp) -> Iterator[OnceApp]:
+    """The same, as the app of this thread: who decorates a function is not asked which app is meant."""
+    before = _state._tls.current_app
+    app.app.set_current()
+    yield app
+    _state._set_current_app(before)
+
+
+def locked_by_now() -> str:
+    lock = current_lock()
+    assert lock is not None
+    return lock.name
+
+
+@pytest.mark.django_db(transaction=True)
+class TestSentOn:
+    """Gold standard: a header belongs to the task and the message that it was written for."""
+
+    @pytest.mark.parametrize("parent_options", [{}, {"on_conflict": "queue"}, {"unique": "until_finish"}])
+    def test_a_child_has_its_own_lock(self, app, parent_options):
+        """With what its parent's body sees as headers, tenants and trace ids among them."""
+        child = app.task(lambda x: locked_by_now(), key="child:{x}")
+
+        def body(self: Any, x: int) -> str:
+            child.apply_async((x,), headers={**(self.request.headers or {}), "more": "m"})
+            return locked_by_now()
+
+        parent = app.task(body, bind=True, key="parent:{x}", **parent_options)
+        parent.apply_async((1,), headers={"tenant": "t"})
+        assert app.run() == ("SUCCESS", "parent:1")
+        message = app.take()
+        assert (message.headers["tenant"], message.headers["more"]) == ("t", "m")
+        assert (message.key, set(message.ours)) == ("child:1", {"key", "once"})
+        assert app.run(message) == ("SUCCESS", "child:1")
+
+    def test_one_of_the_same_task_too(self, app):
+        """Two of one key at once, or one that is rejected for nothing: the task's name alone says too little."""
+
+        def body(self: Any, x: int) -> str:
+            if x < 3:
+                self.apply_async((x + 1,), headers=self.request.headers)
+            return locked_by_now()
+
+        task = app.task(body, bind=True, key="v:{x}")
+        task.delay(1)
+        assert [app.run()[1] for _ in range(3)] == ["v:1", "v:2", "v:3"]
+
+    def test_the_body_does_not_see_it(self, app):
+        seen = []
+        task = app.task(lambda self: seen.append((self.request.headers, header_of(self.request))), bind=True, key="a")
+        task.apply_async(headers={"tenant": "t"})
+        app.run()
+        task.apply(headers={"tenant": "t"}, once={"key": "b"})
+        for headers, ours in seen:
+            assert (HEADER in headers, headers["tenant"]) == (False, "t")
+            assert ours["once"] in ({}, {"key": "b"})
+
+    def test_nor_that_of_a_decorated_task(self, current):
+        """Whose next try keeps its place in the line all the same."""
+        seen = []
+
+        @task_lock("a", on_conflict="queue")
+        def work(self: Any) -> str:
+            seen.append(self.request.headers)
+            if not self.request.retries:
+                raise self.retry(countdown=0)
+            return "ran"
+
+        task = current.task(work, base=current.app.Task, bind=True)
+        task.delay()
+        first = current.take()
+        assert current.run(first)[0] == "RETRY"
+        second = current.take()
+        assert all(HEADER not in (headers or {}) for headers in seen)
+        assert second.ours["ticket"] == first.ours["ticket"]
+        assert current.run(second) == ("SUCCESS", "ran")
+
+    def test_a_plain_parent_and_a_decorated_child(self, current):
+        """The other way round it is the publisher that looks."""
+
+        @task_lock("child:{x}", on_conflict="queue")
+        def work(x: int) -> str:
+            return locked_by_now()
+
+        child = current.task(work, base=current.app.Task)
+        parent = current.task(lambda: None, key="p", on_conflict="queue")
+        parent.delay()
+        whole = current.take().headers
+        child.apply_async((1,), headers={HEADER: whole[HEADER]})
+        message = current.take()
+        assert message.ours["ticket"] != whole[HEADER]["ticket"]
+        assert current.run(message) == ("SUCCESS", "child:1")
+
+    def test_a_plain_child_gets_nothing(self, app):
+        parent = app.task(lambda: None, key="p")
+        parent.delay()
+        plain = app.task(lambda: "ran", base=app.app.Task)
+        plain.apply_async(headers={HEADER: app.take().headers[HEADER], "tenant": "t"})
+        message = app.take()
+        assert (HEADER in message.headers, message.headers["tenant"]) == (False, "t")
+
+    def test_what_replaces_a_task_is_another_message(self, app):
+        """It has the same id."""
+
+        def body(self: Any, x: int) -> str:
+            if x == 1:
+                raise self.replace(self.s(2).set(headers=self.request.headers))
+            return locked_by_now()
+
+        task = app.task(body, bind=True, key="v:{x}", on_conflict="queue")
+        first = task.delay(1)
+        app.run()
+        message = app.take()
+        assert (message.id, message.key) == (first.id, "v:2")
+        assert app.run(message) == ("SUCCESS", "v:2")
+
+
+class TestAnotherReleaseOfThisPackage:
+    """Old and new workers side by side."""
+
+    def test_one_that_does_not_say_whose_it_is(self, app):
+        """Written by an older publisher: its literal key is known from there alone."""
+        task = app.task(lambda: locked_by_now(), key="a")
+        task.once(key="mine").delay()
+        message = app.take()
+        del message.headers[HEADER]["of"]
+        assert app.run(message) == ("SUCCESS", "mine")
+
+    def test_one_that_an_older_worker_has_sent_on(self, app):
+        """It copies what it does not know."""
+        parent, child = app.task(lambda: None, key="p"), app.task(lambda: locked_by_now(), key="c")
+        parent.delay()
+        theirs = app.take().headers[HEADER]
+        child.delay()
+        message = app.take()
+        message.headers[HEADER] = theirs
+        assert app.run(message) == ("SUCCESS", "c")
+
+    def test_what_it_puts_off_stays_its_own(self, app):
+        task = app.task(lambda: locked_by_now(), key="a", on_conflict="retry")
+        task.once(key="mine").delay()
+        message = app.take()
+        del message.headers[HEADER]["of"]
+        with TaskLock("mine"):
+            assert elsewhere(lambda: app.run(message))[0] == "RETRY"
+        again = app.take()
+        assert again.headers[HEADER]["of"] == [task.name, message.id]
+        assert app.run(again) == ("SUCCESS", "mine")

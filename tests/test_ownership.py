@@ -1,0 +1,351 @@
+"""Whose lock it is: who was refused has nothing, and neither threads nor asyncio tasks are mistaken for each other."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+
+from django_tasklock import (
+    ConcurrencyLimiter,
+    LockLost,
+    Released,
+    TaskLock,
+    TaskLockError,
+    acquire_task_lock,
+    is_task_locked,
+    release_task_lock,
+    task_lock_context,
+)
+from django_tasklock.backends import get_backend
+from django_tasklock.holds import holds_here
+from tests.support.public import in_store
+from tests.support.stores import an_ask, granted, stores
+
+
+@pytest.fixture(params=stores("memory", "redis"))
+def store(request, settings) -> Iterator[str]:
+    """The name of the store in force, empty."""
+    yield from in_store(request.param, settings)
+
+
+def has_nothing(lock: TaskLock) -> None:
+    """And cannot do harm with it."""
+    assert (lock.held, lock.taken, lock.lost) == (False, False, False)
+    for verb in (lock.ensure_held, lock.release, lock.extend):
+        with pytest.raises(TaskLockError, match="is not held through this object"):
+            verb()
+    assert is_task_locked(lock.name)
+
+
+class TestWhoWasRefused:
+    """Bug 2 of the reference: a path that never took the lock releases it."""
+
+    def test_two_objects_of_one_name(self, store):
+        """redis-py's ``test_owned``."""
+        first, second = TaskLock("video:1"), TaskLock("video:1")
+        assert first.acquire()
+        assert first.held
+        has_nothing(second)
+        with pytest.raises(TaskLockError, match="already held by this thread"):
+            second.acquire()
+        has_nothing(second)
+        assert first.release() is Released.RELEASED
+        assert not first.held
+
+    def test_threads_that_share_an_object(self, store):
+        lock = TaskLock("video:1")
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(lock.acquire).result(20)
+            assert lock.acquire() is False
+            has_nothing(lock)
+            assert other.submit(lambda: lock.held).result(20)
+            assert other.submit(lock.release).result(20) is Released.RELEASED
+
+    def test_who_never_asked_may_be_handed_it(self, store):
+        lock = TaskLock("video:1")
+        assert lock.acquire()
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(lock.release).result(20) is Released.RELEASED
+
+    def test_the_store_was_down_and_the_policy_skips(self, store, monkeypatch):
+        lock = TaskLock("video:1", on_unavailable="skip")
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(lock.acquire).result(20)
+            with monkeypatch.context() as patched:
+                patched.setattr(get_backend(), "acquire", down)
+                assert lock.acquire() is False
+            has_nothing(lock)
+            assert other.submit(lock.release).result(20) is Released.RELEASED
+
+    def test_asyncio_tasks_that_share_an_object(self, store):
+        lock = TaskLock("video:1")
+
+        async def refused():
+            assert await lock.aacquire() is False
+            assert not lock.held
+            for verb in (lock.aensure_held, lock.arelease, sync_to_async(lock.release)):
+                with pytest.raises(TaskLockError, match="is not held through this object"):
+                    await verb()
+
+        async def refused_in_a_thread():
+            assert await sync_to_async(lock.acquire)() is False
+            for verb in (lock.arelease, sync_to_async(lock.release)):
+                with pytest.raises(TaskLockError, match="is not held through this object"):
+                    await verb()
+
+        async def main():
+            assert await lock.aacquire()
+            await asyncio.create_task(refused())
+            await asyncio.create_task(refused_in_a_thread())
+            assert lock.held
+            assert await lock.arelease() is Released.RELEASED
+
+        asyncio.run(main())
+
+    def test_a_release_too_many_of_who_re_entered(self, store):
+        outer, inner = TaskLock("video:1", reentrant=True), TaskLock("video:1", reentrant=True)
+        assert outer.acquire()
+        assert inner.acquire()
+        assert inner.release()
+        has_nothing(inner)
+        assert outer.held
+        assert outer.release() is Released.RELEASED
+        assert not is_task_locked("video:1")
+
+    def test_who_lost_it_does_not_release_what_was_taken_after_that(self, store):
+        lost, later = TaskLock("video:1"), TaskLock("video:1")
+        assert lost.acquire()
+        assert get_backend().remove("video:1") is not None
+        holds_here()["video:1"].looked = 0.0
+        with pytest.raises(LockLost):
+            lost.ensure_held()
+        assert later.acquire()
+        assert lost.release() is Released.NOT_YOURS
+        assert later.held
+        assert later.release() is Released.RELEASED
+
+    def test_a_permit_of_another_object(self, settings):
+        for _ in in_store("memory", settings):
+            mine, another = ConcurrencyLimiter("transcode", 2), ConcurrencyLimiter("transcode", 2)
+            assert mine.acquire()
+            with pytest.raises(TaskLockError, match="is not held through this object"):
+                another.release()
+            assert not another.held
+            assert mine.release() is Released.RELEASED
+
+    def test_a_permit_taken_again_after_a_loss_is_released_as_often(self, settings):
+        for _ in in_store("memory", settings):
+            outer, inner = ConcurrencyLimiter("transcode", 1), ConcurrencyLimiter("transcode", 1)
+            assert outer.acquire()
+            assert outer.acquire()
+            hold = outer._find()
+            get_backend().permits.remove("transcode", hold.token)
+            hold.lose("for this test")
+            assert inner.acquire()
+            assert inner.release()
+            assert outer.release()
+            assert outer.info().used == 1
+            assert outer.release() is Released.RELEASED
+            assert outer.info().used == 0
+
+    def test_a_block_that_was_refused_leaves_the_holders(self, store):
+        context = task_lock_context("video:1", raise_on_fail=False)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(context.__enter__).result(20)
+            with context as acquired:
+                assert acquired is False
+            assert is_task_locked("video:1")
+            other.submit(context.__exit__, None, None, None).result(20)
+
+    def test_functions_release_by_name_as_ever(self, store):
+        assert acquire_task_lock("video:1")
+        has_nothing(TaskLock("video:1"))
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(release_task_lock, "video:1").result(20) is True
+
+
+def down(*what):
+    from django_tasklock.exceptions import BackendUnavailable
+
+    raise BackendUnavailable("no answer", doubt=False)
+
+
+class TestCalls:
+    """What runs for a coroutine in a thread: the thread serves many, and is nobody."""
+
+    @pytest.mark.parametrize("through", [sync_to_async, lambda call: lambda: asyncio.to_thread(call)])
+    @pytest.mark.parametrize("reentrant", [True, False])
+    def test_of_three_tasks_one_is_let_in(self, store, through, reentrant):
+        inside = []
+
+        async def one(number, barrier):
+            lock = TaskLock("video:1", reentrant=reentrant)
+            if taken := await through(lock.acquire)():
+                inside.append(number)
+            await barrier.wait()
+            if taken:
+                assert await through(lock.release)() is Released.RELEASED
+
+        async def main():
+            barrier = asyncio.Barrier(3)
+            await asyncio.gather(*(one(number, barrier) for number in range(3)))
+
+        asyncio.run(main())
+        assert len(inside) == 1
+        assert not is_task_locked("video:1")
+
+    def test_nor_are_tasks_that_the_holder_starts(self, store):
+        async def child():
+            again = TaskLock("video:1", reentrant=True)
+            assert await again.aacquire() is False
+            assert await sync_to_async(TaskLock("video:1", reentrant=True).acquire)() is False
+            assert await sync_to_async(inner)() is False
+
+        def inner():
+            return async_to_sync(TaskLock("video:1", reentrant=True).aacquire)()
+
+        async def main():
+            lock = TaskLock("video:1")
+            assert await sync_to_async(lock.acquire)()
+            await asyncio.gather(child(), child())
+            assert await lock.arelease()
+            assert await lock.aacquire()
+            await asyncio.gather(child(), child())
+            assert await lock.arelease()
+
+        asyncio.run(main())
+
+    def test_within_one_call_it_is_the_same_holder(self, store):
+        def call():
+            with TaskLock("video:1", reentrant=True), TaskLock("video:1", reentrant=True) as inner:
+                return inner.held
+
+        async def main():
+            assert await sync_to_async(call)()
+            assert await asyncio.to_thread(call)
+
+        asyncio.run(main())
+        assert not is_task_locked("video:1")
+
+    def test_a_call_keeps_nothing_alive(self, store):
+        """No collection of garbage is needed to forget one."""
+        seen = []
+
+        def call():
+            with TaskLock("video:1"):
+                seen.append(weakref.ref(holds_here()))
+
+        async def main():
+            for _ in range(20):
+                await asyncio.create_task(sync_to_async(call)())
+
+        gc.disable()
+        try:
+            asyncio.run(main())
+        finally:
+            gc.enable()
+        assert sum(one() is not None for one in seen) <= 1
+
+
+class TestSynchronousCallers:
+    """``async_to_sync``: the caller waits for the coroutine, which so has what the caller has."""
+
+    def test_the_coroutine_has_what_its_caller_has(self, store):
+        async def main():
+            with pytest.raises(TaskLockError, match="already held"):
+                await TaskLock("video:1").aacquire()
+            async with TaskLock("video:1", reentrant=True) as inner:
+                assert inner.held
+                assert inner.fence == lock.fence
+            await lock.aensure_held()
+
+        lock = TaskLock("video:1")
+        with lock:
+            for _ in range(3):
+                async_to_sync(main)()
+            assert lock.held
+        assert not is_task_locked("video:1")
+
+    def test_tasks_that_it_starts_have_not(self, store):
+        async def child():
+            assert await TaskLock("video:1", reentrant=True).aacquire() is False
+            assert await sync_to_async(TaskLock("video:1", reentrant=True).acquire)() is False
+            assert await sync_to_async(within)() is False
+
+        def within():
+            return async_to_sync(TaskLock("video:1", reentrant=True).aacquire)()
+
+        async def main():
+            await asyncio.gather(child(), child())
+
+        with TaskLock("video:1"):
+            async_to_sync(main)()
+
+    def test_the_caller_is_itself_again_afterwards(self, store):
+        """asgiref brings back the context of what it called."""
+
+        def call():
+            assert TaskLock("video:2").acquire()  # and leaves it
+
+        async def main():
+            await sync_to_async(call)()
+
+        lock = TaskLock("video:1", reentrant=True)
+        with lock:
+            async_to_sync(main)()
+            with TaskLock("video:1", reentrant=True) as inner:
+                assert inner.fence == lock.fence
+            async_to_sync(self.enters)()
+        assert not is_task_locked("video:1")
+
+    async def enters(self):
+        async with TaskLock("video:1", reentrant=True) as inner:
+            assert inner.held
+
+    def test_a_call_of_a_coroutine_is_a_caller_as_well(self, store):
+        def call():
+            with TaskLock("video:1"):
+                async_to_sync(self.enters)()
+
+        async def main():
+            await sync_to_async(call)()
+
+        asyncio.run(main())
+        async_to_sync(main)()
+        assert not is_task_locked("video:1")
+
+    def test_its_permit_as_well(self, settings):
+        async def main():
+            async with ConcurrencyLimiter("transcode", 1) as inner:
+                assert inner.held
+
+        for _ in in_store("memory", settings):
+            with ConcurrencyLimiter("transcode", 1) as limiter:
+                async_to_sync(main)()
+                assert limiter.held
+            assert limiter.info().used == 0
+
+    def test_in_a_thread(self, store):
+        def work():
+            with TaskLock("video:1"):
+                async_to_sync(self.enters)()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(30)
+        assert not is_task_locked("video:1")
+
+    def test_what_others_hold_is_theirs(self, store):
+        granted(get_backend().acquire(an_ask("video:1")))
+
+        async def main():
+            return await TaskLock("video:1", reentrant=True).aacquire()
+
+        assert async_to_sync(main)() is False

@@ -1,0 +1,331 @@
+"""Parked messages that no worker takes: the line steps over them, operators see them and decide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.signals import task_rejected, task_unknown
+from celery.worker import state as worker_state
+from django.contrib.auth.models import Permission, User
+from django.core.management import CommandError, call_command
+from django.db.models import F
+from django.test import Client
+from django.urls import reverse
+
+from django_tasklock import list_all_task_locks, operations
+from django_tasklock.backends import get_backend
+from django_tasklock.celery import parked_messages, promotion
+from django_tasklock.celery.promotion import Promoter, promote
+from django_tasklock.models import AuditEntry, ParkedMessage
+from django_tasklock.operations import Actor
+from django_tasklock.types import Ask
+from tests.support.guards import new_token
+from tests.support.once_app import OnceApp, once_app
+from tests.support.stores import eventually
+
+pytest_plugins = ["tests.support.admin_fixtures"]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def app(settings: Any) -> Iterator[OnceApp]:
+    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+    with once_app() as made:
+        made.app.set_current()
+        yield made
+
+
+class Held:
+    """Somebody has the lock ``n``."""
+
+    def __enter__(self) -> None:
+        self.token = new_token()
+        get_backend().acquire(Ask("n", self.token, 60_000, 60_000, "{}"))
+
+    def __exit__(self, *how: object) -> None:
+        get_backend().release("n", self.token)
+
+
+def parked(app: OnceApp, number: int = 1, **options: Any) -> Any:
+    """A task, and so many of its messages parked in the ordinary way; the lock is free."""
+    task = app.task(lambda x=0: x, key="n", on_conflict="queue", **options)
+    with Held():
+        for one in range(number):
+            task.delay(one)
+            assert app.run()[0] == "IGNORED"
+    return task
+
+
+def renamed(app: OnceApp, task: Any) -> None:
+    """The next release of the code calls it something else."""
+    del app.app.tasks[task.name]
+
+
+def rows(*fields: str) -> list[Any]:
+    return list(ParkedMessage.objects.order_by("ticket").values_list(*fields))
+
+
+def age(seconds: float) -> None:
+    ParkedMessage.objects.update(changed_at=F("changed_at") - round(seconds * 1000))
+
+
+def dead(app: OnceApp, monkeypatch: Any, **options: Any) -> Any:
+    """A message whose task is no more, which was waited for long enough."""
+    task = parked(app, **options)
+    renamed(app, task)
+    with monkeypatch.context() as patch:
+        patch.setattr(promotion, "STRAY", 0.0)
+        Promoter(app.app).look()
+    assert rows("state") == [("dead",)]
+    return task
+
+
+class TestATaskThatIsNotKnown:
+    def test_it_blocks_nobody(self, app: OnceApp) -> None:
+        """F35: it was sent for ever, and whoever waited behind it waited for ever."""
+        gone = parked(app, 3)
+        here = parked(app)
+        renamed(app, gone)
+        assert promote("n", app.app)
+        message = app.take()
+        assert message is not None
+        assert message.task == here.name
+        assert app.run(message) == ("SUCCESS", 0)
+
+    def test_another_apps_workers_take_it(self, app: OnceApp) -> None:
+        """Two apps on one database: each puts back its own."""
+        theirs = parked(app)
+        with once_app() as other:
+            ours = parked(other)
+            assert promote("n", other.app)
+            message = other.take()
+            assert message is not None
+            assert message.task == ours.name
+            assert other.run(message) == ("SUCCESS", 0)
+            assert app.all() == []
+        assert promote("n", app.app)
+        assert [message.task for message in app.all()] == [theirs.name]
+
+    def test_after_a_while_it_is_dead(self, app: OnceApp, monkeypatch: Any, caplog: Any) -> None:
+        """All of them at once: there may be thousands, of a task that was renamed."""
+        task = parked(app, 3)
+        renamed(app, task)
+        promoter = Promoter(app.app)
+        promoter.look()
+        assert rows("state") == [("parked",)] * 3
+        monkeypatch.setattr(promotion, "STRAY", 0.0)
+        promoter.look()
+        assert rows("state", "place") == [("dead", None)] * 3
+        assert parked_messages("n")[0].problem == f"this app has no task {task.name!r}"
+        assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 3
+
+    def test_time_counts_only_while_it_is_met(self, app: OnceApp, monkeypatch: Any) -> None:
+        task = parked(app)
+        promoter = Promoter(app.app)
+        clock = [0.0]
+        monkeypatch.setattr(promotion, "monotonic", lambda: clock[0])
+        del app.app.tasks[task.name]
+        promoter.look()
+        app.app.tasks.register(task)
+        clock[0] = promotion.STRAY - 1
+        assert promoter.look() == 1
+        app.all()
+        del app.app.tasks[task.name]
+        age(1000)
+        clock[0] = promotion.STRAY + 1
+        promoter.look()
+        assert rows("state") == [("promoted",)]
+
+    def test_unique_is_free(self, app: OnceApp, monkeypatch: Any) -> None:
+        """F35: it answered with the dead message's result for an hour."""
+        task = dead(app, monkeypatch, unique="until_finish")
+        assert [one for one in list_all_task_locks() if one.name.startswith("unique:")] == []
+        app.app.tasks.register(task)
+        assert task.delay(5).id == app.take().id  # type: ignore[union-attr]
+
+
+class Consumer:
+    """What of a worker sends the signals."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+
+class TestAWorkerSaysSo:
+    """F35: ``task_unknown`` and ``task_rejected``."""
+
+    def tell(self, app: OnceApp, signal: Any) -> None:
+        message = app.take()
+        assert message is not None
+        told = SimpleNamespace(headers=message.headers)
+        signal.send(Consumer(app.app), message=told, exc=KeyError(message.task), name="", id=message.id)
+
+    @pytest.mark.parametrize("signal", [task_unknown, task_rejected], ids=["unknown", "rejected"])
+    def test_the_line_goes_on_and_it_comes_again_later(self, app: OnceApp, signal: Any) -> None:
+        parked(app, 2)
+        assert promote("n", app.app)
+        self.tell(app, signal)
+        eventually(lambda: rows("state", "attempts") == [("parked", 1), ("parked", 0)])
+        assert promote("n", app.app)
+        assert app.run() == ("SUCCESS", 1)
+        age(promotion.PATIENCE + 1)
+        assert promote("n", app.app)
+        assert app.run() == ("SUCCESS", 0)
+        assert rows() == []
+
+    def test_in_the_end_it_is_dead(self, app: OnceApp) -> None:
+        parked(app)
+        for attempt in range(1, promotion.MOST_ATTEMPTS + 1):
+            assert promote("n", app.app)
+            self.tell(app, task_unknown)
+            state = "dead" if attempt == promotion.MOST_ATTEMPTS else "parked"
+            eventually(lambda state=state, attempt=attempt: rows("state", "attempts") == [(state, attempt)])
+            age(1000)
+        assert not promote("n", app.app)
+
+    def test_one_that_was_revoked_is_over(self, app: OnceApp) -> None:
+        """F35: the docs say so; the worker that does not know the task never asks."""
+        task = parked(app)
+        [(task_id,)] = rows("task_id")
+        worker_state.revoked.add(task_id)
+        try:
+            assert promote("n", app.app)
+            self.tell(app, task_unknown)
+            eventually(lambda: task.AsyncResult(task_id).state == "REVOKED")
+        finally:
+            worker_state.revoked.discard(task_id)
+        assert rows() == []
+
+    def test_a_plain_message_is_none_of_ours(self, app: OnceApp) -> None:
+        parked(app)
+        message = SimpleNamespace(headers={"id": rows("task_id")[0][0], "task": "other"})
+        task_unknown.send(Consumer(app.app), message=message, exc=KeyError(), name="", id="x")
+        assert rows("state") == [("parked",)]
+
+
+class TestItNeverArrives:
+    def test_an_end_of_attempts(self, app: OnceApp, caplog: Any) -> None:
+        """F35: nobody consumes its queue, or its worker drops it without a word."""
+        parked(app, 2)
+        for _ in range(promotion.MOST_ATTEMPTS):
+            assert promote("n", app.app)
+            app.all()
+            age(promotion.MOST_PATIENCE + 1)
+        assert promote("n", app.app)  # the next one
+        assert rows("state", "attempts") == [("dead", promotion.MOST_ATTEMPTS), ("promoted", 1)]
+        assert "no worker took it" in caplog.text
+        assert app.run() == ("SUCCESS", 1)
+
+    def test_it_arrives_after_all(self, app: OnceApp, monkeypatch: Any) -> None:
+        """Its queue was only long."""
+        parked(app)
+        monkeypatch.setattr(promotion, "MOST_ATTEMPTS", 1)
+        assert promote("n", app.app)
+        age(promotion.MOST_PATIENCE)
+        assert not promote("n", app.app)
+        assert rows("state") == [("dead",)]
+        assert app.run() == ("SUCCESS", 0)
+        assert rows() == []
+
+
+class TestOperators:
+    BY = Actor("somebody")
+
+    def test_requeue(self, app: OnceApp, monkeypatch: Any) -> None:
+        task = dead(app, monkeypatch)
+        app.app.tasks.register(task)
+        [(task_id,)] = rows("task_id")
+        assert operations.requeue_parked(task_id, by=self.BY, reason="it is back") == ""
+        assert app.run() == ("SUCCESS", 0)
+        assert rows() == []
+        assert AuditEntry.objects.values_list("action", "name", "reason").get() == ("requeue", "n", "it is back")
+
+    def test_discard(self, app: OnceApp, monkeypatch: Any) -> None:
+        task = dead(app, monkeypatch)
+        [(task_id,)] = rows("task_id")
+        assert operations.discard_parked(task_id, by=self.BY) == ""
+        assert rows() == []
+        assert task.AsyncResult(task_id).state == "REVOKED"
+        assert AuditEntry.objects.get().action == "discard"
+
+    def test_what_cannot_be_done(self, app: OnceApp) -> None:
+        parked(app)
+        [(task_id,)] = rows("task_id")
+        assert "not dead" in operations.requeue_parked(task_id, by=self.BY)
+        assert "no such" in operations.requeue_parked("x", by=self.BY)
+        assert "no such" in operations.discard_parked("x", by=self.BY)
+        assert promote("n", app.app)
+        assert "promoted" in operations.discard_parked(task_id, by=self.BY)
+        assert AuditEntry.objects.count() == 0
+
+    def test_one_without_a_signature_is_requeued_by_who_knows_it(self, app: OnceApp, monkeypatch: Any) -> None:
+        """A worker of the older version has parked it after the migration."""
+        task = dead(app, monkeypatch)
+        app.app.tasks.register(task)
+        row = ParkedMessage.objects.get()
+        kept = json.loads(row.message)
+        del kept["signature"]
+        ParkedMessage.objects.update(message=json.dumps(kept))
+        assert "no signature" in operations.requeue_parked(row.task_id, by=self.BY)
+        assert operations.requeue_parked(row.task_id, by=self.BY, sign=True) == ""
+        assert app.run() == ("SUCCESS", 0)
+
+    def test_one_with_a_wrong_signature_is_not(self, app: OnceApp, monkeypatch: Any) -> None:
+        dead(app, monkeypatch)
+        row = ParkedMessage.objects.get()
+        ParkedMessage.objects.update(message=row.message.replace('"signature": "', '"signature": "x'))
+        assert "SECRET_KEY" in operations.requeue_parked(row.task_id, by=self.BY, sign=True)
+        assert rows("state") == [("dead",)]
+
+    def test_the_command(self, app: OnceApp, monkeypatch: Any) -> None:
+        task = dead(app, monkeypatch)
+        app.app.tasks.register(task)
+        [(task_id,)] = rows("task_id")
+
+        def said(*words: str) -> str:
+            out = StringIO()
+            call_command("parked", *words, stdout=out)
+            return out.getvalue()
+
+        assert f"{task_id}] dead" in said("--state", "dead")
+        assert said("--state", "parked") == ""
+        assert json.loads(said("n", "--json"))["messages"][0]["problem"].startswith("this app has no task")
+        assert "done" in said("--requeue", task_id, "--reason", "why not")
+        with pytest.raises(CommandError, match="Not done: 1"):
+            said("--requeue", task_id)
+        assert AuditEntry.objects.get().reason == "why not"
+
+    @pytest.mark.usefixtures("admin_settings")
+    @pytest.mark.parametrize("act", ["requeue_selected", "discard_selected"])
+    def test_the_admin(self, app: OnceApp, monkeypatch: Any, client: Client, act: str) -> None:
+        dead(app, monkeypatch)
+        user = User.objects.create_user("u", is_staff=True)
+        client.force_login(user)
+        address = reverse("admin:tasklock_parkedmessage_changelist")
+        assert client.get(address).status_code == 403
+        user.user_permissions.add(Permission.objects.get(codename="view_parkedmessage"))
+        page = client.get(address, {"state": "dead"})
+        assert b"this app has no task" in page.content
+        selected = {"action": act, "_selected_action": [ParkedMessage.objects.get().pk]}
+        client.post(address, selected)
+        assert rows("state") == [("dead",)]  # who may only look
+        user.user_permissions.add(Permission.objects.get(codename="change_parkedmessage"))
+        client.post(address, selected, follow=True)
+        assert rows("state") == ([("parked",)] if act == "requeue_selected" else [])
+        assert AuditEntry.objects.get().actor == "u"
+
+    @pytest.mark.usefixtures("admin_settings")
+    def test_nobody_writes_rows_in_the_admin(self, app: OnceApp, monkeypatch: Any, admin_client: Client) -> None:
+        dead(app, monkeypatch)
+        pk = ParkedMessage.objects.get().pk
+        assert admin_client.get(reverse("admin:tasklock_parkedmessage_add")).status_code == 403
+        assert admin_client.post(reverse("admin:tasklock_parkedmessage_delete", args=[pk])).status_code == 403
+        shown = admin_client.get(reverse("admin:tasklock_parkedmessage_change", args=[pk]))
+        assert shown.status_code == 200
+        assert b"_save" not in shown.content
+        assert b"signature" not in shown.content  # nor the arguments

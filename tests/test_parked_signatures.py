@@ -1,0 +1,179 @@
+"""Who can write to the table of parked messages can neither run code with it nor have a task run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.database.clock import Now
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.celery import parked_messages, promotion
+from django_tasklock.celery.promotion import Promoter, promote
+from django_tasklock.models import ParkedMessage
+from django_tasklock.types import Ask
+from tests.support.guards import new_token
+from tests.support.once_app import OnceApp, once_app
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def app(settings: Any) -> Any:
+    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+    with once_app() as made:
+        yield made
+
+
+class Touch:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def insert(text: str, task: str = "a.task", task_id: str = "forged", name: str = "n") -> None:
+    ParkedMessage.objects.create(
+        key=key_of(name), name=name, ticket=1, mode="queue", state="parked", task=task, task_id=task_id,
+        message=text, parked_at=Now(), changed_at=Now(),
+    )  # fmt: skip
+
+
+def body_of(task: Any, task_id: str) -> str:
+    return json.dumps(dict(task.signature(options={"task_id": task_id})))
+
+
+def parked(app: OnceApp) -> Any:
+    """A task, one message of which is parked in the ordinary way."""
+    task = app.task(key="n", on_conflict="queue")
+    token = new_token()
+    get_backend().acquire(Ask("n", token, 60_000, 60_000, "{}"))
+    task.delay()
+    assert app.run()[0] == "IGNORED"
+    get_backend().release("n", token)
+    assert [one.name for one in parked_messages()] == ["n"]
+    return task
+
+
+def tampered(change: Any) -> None:
+    row = ParkedMessage.objects.get()
+    kept = json.loads(row.message)
+    change(row, kept)
+    row.message = json.dumps(kept)
+    row.save()
+
+
+class TestForged:
+    def test_a_pickle_is_not_opened(self, app: OnceApp, tmp_path: Path) -> None:
+        """C21: a worker that accepts JSON only ran what a row said was pickled."""
+        mark = tmp_path / "ran"
+        body = base64.b64encode(pickle.dumps(Touch(mark))).decode()
+        kept = {"name": "n", "type": "application/x-python-serialize", "encoding": "binary", "bytes": body}
+        insert(json.dumps(kept))
+        Promoter(app.app).look()
+        promote("n", app.app)
+        assert not mark.exists()
+        assert app.all() == []
+
+    def test_not_even_one_that_is_signed(self, app: OnceApp) -> None:
+        """It was parked before the project stopped accepting its serializer."""
+        parked(app)
+        app.app.conf.accept_content = ["msgpack"]
+        assert not promote("n", app.app)
+        assert app.all() == []
+        app.app.conf.accept_content = ["json", "msgpack"]
+        assert promote("n", app.app)
+        assert len(app.all()) == 1
+
+    @pytest.mark.parametrize("signature", [None, "x" * 43, 7])
+    def test_json_without_a_signature_is_never_promoted(self, app: OnceApp, signature: Any) -> None:
+        task = app.task(key="n", on_conflict="queue")
+        body = body_of(task, "forged")
+        kept = {"name": "n", "type": "application/json", "encoding": "utf-8", "text": body, "signature": signature}
+        insert(json.dumps(kept), task.name)
+        assert not promote("n", app.app)
+        Promoter(app.app).look()
+        assert app.all() == []
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda row, kept: kept.update(text=kept["text"].replace("[]", '["other"]', 1)),
+            lambda row, kept: kept.update(type="application/x-yaml"),
+            lambda row, kept: kept.update(name="another"),
+            lambda row, kept: setattr(row, "task_id", "another"),
+            lambda row, kept: setattr(row, "key", key_of("another")),
+        ],
+        ids=["arguments", "serializer", "name", "task_id", "key"],
+    )
+    def test_one_that_was_tampered_with(self, app: OnceApp, change: Any) -> None:
+        """The signature is over all of it, and its message stays in its own row."""
+        parked(app)
+        tampered(change)
+        assert Promoter(app.app).look() == 0
+        assert app.all() == []
+
+    @pytest.mark.parametrize("text", ["", "[]", "{", '{"name": {}}', '{"signature": "x"}', "null"])
+    def test_what_is_no_message_keeps_nobody_from_his_turn(self, app: OnceApp, text: str) -> None:
+        parked(app)
+        insert(text)
+        assert Promoter(app.app).look() == 1
+        assert len(app.all()) == 1
+        assert {one.name for one in parked_messages()} == {"n"}
+
+    def test_operators_are_told(self, app: OnceApp, caplog: Any, monkeypatch: Any) -> None:
+        insert("{}", task_id="forged")
+        monkeypatch.setattr(promotion, "STRAY", 0.0)
+        promoter = Promoter(app.app)
+        promoter.look()
+        promoter.look()
+        [one] = parked_messages()
+        assert (one.state, one.task_id) == ("dead", "forged")
+        assert "signature" in one.problem
+        assert [record.levelname for record in caplog.records if "forged" in record.getMessage()] == ["ERROR"]
+
+
+class TestKeys:
+    def test_a_key_that_was_rotated(self, app: OnceApp, settings: Any) -> None:
+        parked(app)
+        settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+        settings.SECRET_KEY = "another" * 9
+        assert promote("n", app.app)
+        assert len(app.all()) == 1
+
+    def test_another_key(self, app: OnceApp, settings: Any) -> None:
+        parked(app)
+        settings.SECRET_KEY = "another" * 9
+        assert not promote("n", app.app)
+        assert app.all() == []
+
+
+@pytest.mark.slow
+def test_what_was_parked_before_the_upgrade(app: OnceApp) -> None:
+    """The migration signs what is there: that is the one moment at which nobody can tell it from what is forged."""
+    parked(app)
+    executor = MigrationExecutor(connection)
+    latest = executor.loader.graph.leaf_nodes("tasklock")
+    executor.migrate([("tasklock", "0004_limits")])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT message FROM tasklock_parked")
+        kept = json.loads(cursor.fetchone()[0])
+        assert kept.pop("signature")
+        cursor.execute("UPDATE tasklock_parked SET message = %s", [json.dumps(kept)])
+    executor = MigrationExecutor(connection)
+    executor.migrate(latest)
+    assert promote("n", app.app)
+    assert len(app.all()) == 1

@@ -1,0 +1,106 @@
+"""What parking costs, counted: trips to the store of locks, statements and connections to the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+from django.db import connection
+from django.db.backends.signals import connection_created
+from django.test.utils import CaptureQueriesContext
+
+from django_tasklock.backends import get_backend
+from django_tasklock.celery import parked_messages
+from django_tasklock.celery.promotion import promote
+from django_tasklock.types import Ask
+from tests.support.guards import new_token
+from tests.support.once_app import OnceApp, once_app
+from tests.support.proxy import Proxy
+from tests.support.redis_server import RedisServer
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+
+
+class Cost(NamedTuple):
+    trips: int
+    statements: int
+    connections: int
+
+
+class Bench:
+    """One app, a store of locks that knows the scripts, and a database without a connection."""
+
+    def __init__(self, app: OnceApp, proxy: Proxy, server: RedisServer) -> None:
+        self.app, self.proxy = app, proxy
+        self.server = redis.Redis.from_url(server.url)
+
+    def hold(self) -> Callable[[], object]:
+        """Take the lock ``a`` for somebody else; how to let it go."""
+        token = new_token()
+        get_backend().acquire(Ask("a", token, 60_000, 60_000, "{}"))
+        return lambda: get_backend().release("a", token)
+
+    def cost(self, act: Callable[[], object]) -> Cost:
+        opened: list[object] = []
+        connection.close()
+        connection_created.connect(count := lambda **how: opened.append(how), weak=False)
+        try:
+            with CaptureQueriesContext(connection) as queries:
+                connection.close()
+                opened.clear()
+                with self.proxy.recorded() as sent:
+                    act()
+            own = [one for one in queries if "tasklock_parked" in one["sql"]]
+            return Cost(len(sent), len(own), len(opened))
+        finally:
+            connection_created.disconnect(count)
+
+
+@pytest.fixture
+def bench(configure: Any, redis_server: RedisServer) -> Iterator[Bench]:
+    configure(LOCATION=redis_server.url)
+    with once_app() as app, Proxy(redis_server.url) as proxy:
+        configure(LOCATION=proxy.url)
+        made = Bench(app, proxy, redis_server)
+        for word in ("queue", "coalesce"):  # the server learns the scripts
+            task = app.task(key="a", on_conflict=word, acks_late=True)
+            for _ in range(2):
+                free = made.hold()
+                task.delay()
+                app.run()
+                free()
+                get_backend().expects("a", 2**52, forget=True)
+                if promote("a", app.app):
+                    app.run()
+        app.all()
+        yield made
+        made.server.close()
+
+
+def test_late_queue_that_nobody_has_parked(bench: Bench) -> None:
+    """F46: a connection and a DELETE for each message."""
+    task = bench.app.task(key="a", on_conflict="queue", acks_late=True)
+    task.delay()
+    message = bench.app.take()
+    cost = bench.cost(lambda: bench.app.run(message))
+    # Whether others are expected, acquire, leave the line, release, and whether another delivery has kept it.
+    assert cost == Cost(5, 0, 0)
+
+
+@pytest.mark.parametrize(("word", "most"), [("queue", Cost(7, 7, 2)), ("coalesce", Cost(7, 18, 2))])
+def test_one_that_is_parked_and_promoted(bench: Bench, word: str, most: Cost) -> None:
+    task = bench.app.task(key="a", on_conflict=word)
+    free = bench.hold()
+    task.delay()
+    parked = bench.cost(bench.app.run)
+    assert len(parked_messages("a")) == 1
+    free()
+    assert promote("a", bench.app.app)
+    ran = bench.cost(bench.app.run)
+    assert parked_messages("a") == []
+    # Before: (8, 12, 3) and (8, 21, 4). Without publishing, which is one trip more.
+    whole = Cost(*map(sum, zip(parked, ran, strict=True)))
+    assert all(mine <= limit for mine, limit in zip(whole, most, strict=True)), whole

@@ -1,0 +1,349 @@
+"""Connections to Redis: what is interrupted is never used again, deadlines hold, and a crowd leaves few behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import BackendUnavailable, RateLimiter, TaskLock, backends
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.redis import RedisBackend, pool
+from django_tasklock.backends.redis.location import TIMEOUT
+from django_tasklock.backends.redis.pool import MOST, Idle
+from django_tasklock.conf import Settings
+from django_tasklock.types import Grant
+from tests.support.proxy import Proxy, command
+from tests.support.redis_server import RedisServer
+from tests.support.stores import an_ask, eventually, granted, new_token
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+REDIS_PY = str(Path(redis.__file__).parent)
+DATABASE = 3
+
+
+class Struck(Exception):
+    """A soft time limit, as Celery raises it out of a signal handler. Not a ``BaseException``."""
+
+
+@contextlib.contextmanager
+def struck_at(step: int) -> Iterator[Callable[[], bool]]:
+    """Raise ``Struck`` before the ``step``-th line that redis-py runs inside the block; whether it came to that."""
+    lines = count(1)
+    done = False
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal done
+        if not frame.f_code.co_filename.startswith(REDIS_PY):
+            return None
+        if event == "line" and next(lines) == step:
+            done = True
+            raise Struck
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield lambda: done
+    finally:
+        sys.settrace(before)
+
+
+@contextlib.contextmanager
+def no_more_files_but(few: int) -> Iterator[None]:
+    """This process can open only so many more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + few, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def database(number: int, url: str) -> redis.Redis:
+    """One database of that server, asked directly."""
+    return redis.Redis.from_url(url.rpartition("/")[0] + f"/{number}")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of redis-py's socket, struck bare
+def test_a_time_limit_at_any_line_of_connecting(redis_server: RedisServer, name: str) -> None:
+    """Whatever is left half-made is not used by the next lock: it is in the right database, whoever was struck."""
+    location = redis_server.url.rpartition("/")[0] + f"/{DATABASE}"
+    with database(0, location) as wrong, database(DATABASE, location) as right:
+        for step in count(1, 5):
+            backend = RedisBackend(Settings(LOCATION=location))
+            _ = backend.wire
+            with struck_at(step) as struck, contextlib.suppress(Struck, BackendUnavailable):
+                backend.acquire(an_ask(f"{name}:struck:{step}"))
+            if not struck():
+                break
+            granted(backend.acquire(an_ask(f"{name}:{step}")))
+            assert right.exists(f"task_lock:{name}:{step}"), f"struck at line {step}: it is in another database"
+            backend.close()
+        backend.close()
+        assert step > 50, "nothing was struck"
+        assert not wrong.keys("*")
+
+
+@pytest.mark.parametrize("step", ["CLIENT", "SELECT", "EVALSHA", "SUBSCRIBE"])
+def test_a_signal_while_the_server_is_asked(
+    configure: Any, redis_server: RedisServer, another: Any, name: str, step: str
+) -> None:
+    """A real one, at an exact moment: the request is sent and its reply has not come."""
+    url = redis_server.url.rpartition("/")[0] + f"/{DATABASE}"
+
+    def alarm(number: int, frame: object) -> None:
+        raise Struck
+
+    token = new_token()
+    with Proxy(url) as proxy, database(0, url) as wrong, database(DATABASE, url) as right:
+        configure(LOCATION=proxy.url)
+        granted(another(url).acquire(an_ask(f"{name}:first")))  # the server knows the script
+        if step == "SUBSCRIBE":
+            granted(another(url).acquire(an_ask(name, token)))
+        held_up = proxy.fault(command(step.encode()), swallow=True, then=lambda: os.kill(os.getpid(), signal.SIGALRM))
+        before = signal.signal(signal.SIGALRM, alarm)
+        try:
+            with pytest.raises(Struck):
+                TaskLock(name).acquire(blocking_timeout=30)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert held_up.met
+        if step == "SUBSCRIBE":
+            another(url).release(name, token)
+        eventually(lambda: not right.exists(f"task_lock:{name}"))
+        lock = TaskLock(name)
+        assert lock.acquire(blocking_timeout=30) is True
+        assert right.exists(f"task_lock:{name}")
+        assert not wrong.exists(f"task_lock:{name}")
+        lock.release()
+
+
+@pytest.mark.parametrize("step", ["CLIENT", "SELECT", "EVALSHA"])
+def test_a_cancelled_coroutine_while_the_server_is_asked(
+    redis_server: RedisServer, another: Any, name: str, step: str
+) -> None:
+    url = redis_server.url.rpartition("/")[0] + f"/{DATABASE}"
+
+    granted(another(url).acquire(an_ask(f"{name}:first")))  # the server knows the script
+
+    async def main(backend: RedisBackend, proxy: Proxy) -> None:
+        loop = asyncio.get_running_loop()
+        asking = asyncio.create_task(backend.aacquire(an_ask(f"{name}:cancelled")))
+        over = threading.Event()
+        asking.add_done_callback(lambda _: over.set())
+
+        def cancel() -> None:  # and let the reply come when that is done
+            loop.call_soon_threadsafe(asking.cancel)
+            over.wait(10)
+
+        held_up = proxy.fault(command(step.encode()), then=cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert held_up.met
+        for turn in range(3):
+            granted(await backend.aacquire(an_ask(f"{name}:{turn}")))
+
+    with Proxy(url) as proxy, database(0, url) as wrong, database(DATABASE, url) as right:
+        asyncio.run(main(RedisBackend(Settings(LOCATION=proxy.url)), proxy))
+        assert {right.exists(f"task_lock:{name}:{turn}") for turn in range(3)} == {1}
+        assert not wrong.keys("*")
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "new connection"])
+def test_signals_do_not_put_off_the_deadline(proxy: Proxy, name: str, connected: bool) -> None:
+    """Profilers, SIGCHLD: each interrupts the wait for a silent store, and none begins it anew."""
+    if connected:
+        get_backend().get(name)
+    proxy.hang()
+    signals = 0
+
+    def ticked(number: int, frame: object) -> None:
+        nonlocal signals
+        signals += 1
+        assert signals < 1000, "it waits for ever"
+
+    before = signal.signal(signal.SIGALRM, ticked)
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    try:
+        with pytest.raises(BackendUnavailable):
+            get_backend().get(name)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert signals > 10
+
+
+CROWD = 60
+
+
+def test_a_crowd_of_threads_leaves_few_connections(
+    proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str
+) -> None:
+    token = new_token()
+    granted(stranger.acquire(an_ask(name, token)))
+
+    def taken() -> None:
+        lock = TaskLock(name)
+        assert lock.acquire(blocking_timeout=60)
+        lock.release()
+
+    with ThreadPoolExecutor(CROWD) as crowd:
+        waiting = [crowd.submit(taken) for _ in range(CROWD)]
+        eventually(lambda: store.zcard(f"task_lock#queue:{name}") == CROWD, 30)
+        eventually(lambda: proxy.open >= CROWD, 60)  # each has its place first, and listens then
+        stranger.release(name, token)
+        for one in waiting:
+            one.result(60)
+    eventually(lambda: proxy.open <= 2 * MOST)  # of each kind
+
+
+def test_what_nobody_has_needed_for_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    idle: Idle[str] = Idle(closed.append)
+    for one in "abc":
+        idle.keep(one)
+    assert idle.take() is not None
+    monkeypatch.setattr(pool, "SPARE", -1.0)
+    idle.keep("c")
+    idle.keep("d")
+    assert closed == ["a", "b"], "one at a time, the oldest first"
+
+
+def test_idle_ones_are_bounded() -> None:
+    closed: list[int] = []
+    idle: Idle[int] = Idle(closed.append)
+    for one in range(MOST + 5):
+        idle.keep(one)
+    assert len(idle) == MOST
+    assert closed == [0, 1, 2, 3, 4]
+
+
+class TestCoroutinesShare:
+    """One connection to ask, one to listen, however many there are."""
+
+    def test_a_burst(self, proxy: Proxy, name: str) -> None:
+        async def main() -> list[bool]:
+            locks = [TaskLock(f"{name}:{number}") for number in range(300)]
+            return await asyncio.gather(*(lock.aacquire() for lock in locks))
+
+        assert all(asyncio.run(main()))
+        assert proxy.accepted == 1
+
+    def test_those_who_wait(self, proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str) -> None:
+        token = new_token()
+        granted(stranger.acquire(an_ask(name, token)))
+
+        async def one() -> None:
+            async with TaskLock(name, blocking_timeout=60):
+                pass
+
+        async def main() -> None:
+            waiting = [asyncio.create_task(one()) for _ in range(50)]
+            await asyncio.to_thread(eventually, lambda: store.zcard(f"task_lock#queue:{name}") == 50, 30)
+            stranger.release(name, token)
+            await asyncio.gather(*waiting)
+
+        asyncio.run(main())
+        assert proxy.accepted - 1 <= 2, "a heartbeat's may be added"
+
+    def test_a_burst_at_a_limit_that_is_open_in_an_outage(self, proxy: Proxy, name: str) -> None:
+        """No more pass than the limit says: the store is well."""
+
+        async def main() -> int:
+            limiter = RateLimiter(name, "5/h", on_unavailable="open")  # type: ignore[arg-type]
+            passed = await asyncio.gather(*(limiter.atry_acquire() for _ in range(200)))
+            return sum(one is not None for one in passed)
+
+        with no_more_files_but(20):
+            assert asyncio.run(main()) == 5
+
+    def test_one_that_is_cancelled_takes_nothing_with_it(self, proxy: Proxy, name: str) -> None:
+        async def main() -> None:
+            backend = get_backend()
+            granted(await backend.aacquire(an_ask(f"{name}:first")))
+            many = [asyncio.create_task(backend.aacquire(an_ask(f"{name}:{number}"))) for number in range(20)]
+            await asyncio.sleep(0)
+            for one in many[::2]:
+                one.cancel()
+            assert all(isinstance(reply, Grant) for reply in await asyncio.gather(*many[1::2]))
+
+        asyncio.run(main())
+        assert proxy.accepted == 1
+
+    def test_a_silent_server_is_told_to_all(self, proxy: Proxy, name: str) -> None:
+        async def main() -> list[object]:
+            backend = get_backend()
+            granted(await backend.aacquire(an_ask(f"{name}:first")))
+            proxy.hang()
+            asking = (backend.aacquire(an_ask(f"{name}:{number}")) for number in range(20))
+            return await asyncio.gather(*asking, return_exceptions=True)
+
+        answers = asyncio.run(main())
+        assert {type(one) for one in answers} == {BackendUnavailable}
+        assert {one.down for one in answers if isinstance(one, BackendUnavailable)} == {True}
+
+    def test_a_busy_loop_is_no_silent_server(self, proxy: Proxy, name: str) -> None:
+        """The reply lies there when the loop comes back from something that took longer than the deadline."""
+
+        async def main() -> None:
+            backend = get_backend()
+            granted(await backend.aacquire(an_ask(f"{name}:first")))
+            asking = asyncio.create_task(backend.aacquire(an_ask(name)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            time.sleep(TIMEOUT + 0.1)  # noqa: ASYNC251
+            granted(await asking)
+
+        asyncio.run(main())
+        assert proxy.accepted == 1
+        assert sum(one[0] in (b"EVAL", b"EVALSHA") for one in proxy.requests) <= 3
+
+    def test_a_connection_that_was_closed_meanwhile(self, proxy: Proxy, store: redis.Redis, name: str) -> None:
+        async def main() -> None:
+            backend = get_backend()
+            granted(await backend.aacquire(an_ask(f"{name}:first")))
+            proxy.cut()
+            granted(await backend.aacquire(an_ask(name)))
+
+        asyncio.run(main())
+        assert store.exists(f"task_lock:{name}")
+
+
+def test_threads_that_come_first_together_make_one_backend(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connections of a second one would be nobody's."""
+    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+    entered, gate, made = threading.Semaphore(0), threading.Event(), backends._make
+
+    def slowly() -> backends.Backend:
+        entered.release()
+        gate.wait(10)
+        return made()
+
+    monkeypatch.setattr(backends, "_make", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(get_backend)
+        assert entered.acquire(timeout=10)
+        second = pool.submit(get_backend)
+        alone = not entered.acquire(timeout=0.2)
+        gate.set()
+        assert first.result(10) is second.result(10)
+    assert alone

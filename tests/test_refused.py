@@ -1,0 +1,338 @@
+"""The server refuses, or does not answer for a while: a busy lock stays busy, and a refusal is no outage."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import (
+    BackendUnavailable,
+    ConcurrencyLimiter,
+    RateLimiter,
+    TaskLock,
+    TaskLockAcquireError,
+    get_lock_info,
+    signals,
+)
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.types import Kept, Released, Renewal
+from tests.support.proxy import Proxy, command
+from tests.support.redis_server import RedisServer
+from tests.support.stores import an_ask, eventually, granted, new_token
+from tests.support.twins import TWINS, call, token_in
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+REFUSES = [
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "ERR Error running script (call to f_0): @user_script:9: -OOM command not allowed when used memory > 'maxmemory'.",
+    "READONLY You can't write against a read only replica.",
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+    "NOREPLICAS Not enough good replicas to write.",
+    "NOPERM this user has no permissions to run the 'evalsha' command",
+    "NOAUTH Authentication required.",
+    "WRONGTYPE Operation against a key holding the wrong kind of value",
+]
+SERVES_NOBODY = [
+    "LOADING Redis is loading the dataset in memory",
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    "CLUSTERDOWN The cluster is down",
+]
+
+
+@pytest.fixture
+def again() -> Iterator[list[str]]:
+    """The locks of those who wait and could not ask: what ``store_unavailable`` told of them."""
+    heard: list[str] = []
+
+    def receiver(sender: str, action: str, **kwargs: Any) -> None:
+        if action == "ask again":
+            heard.append(sender)
+
+    signals.store_unavailable.connect(receiver)
+    yield heard
+    signals.store_unavailable.disconnect(receiver)
+
+
+class TestAFullServer:
+    """``maxmemory`` is reached, and nothing may be evicted."""
+
+    @pytest.fixture
+    def full(self, configure: Any, redis_server: RedisServer) -> Iterator[redis.Redis]:
+        configure(LOCATION=redis_server.url, ON_UNAVAILABLE="run")
+        with redis.Redis.from_url(redis_server.url) as client:
+            yield client
+
+    @staticmethod
+    def fill(client: redis.Redis) -> None:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(redis.ResponseError, match="OOM|maxmemory"):
+            client.set("more", "1")
+
+    @TWINS
+    def test_busy_is_busy(
+        self, full: redis.Redis, another: Any, redis_server: RedisServer, name: str, way: str
+    ) -> None:
+        granted(another(redis_server.url).acquire(an_ask(name)))
+        self.fill(full)
+        lock = TaskLock(name)
+        assert call(way, lock, "acquire") is False
+        assert lock.conflict is not None
+        assert lock.conflict.time_left is not None
+
+    @TWINS
+    def test_locks_go_on(self, full: redis.Redis, name: str, way: str) -> None:
+        """They are small, end by themselves, and running without them is worse."""
+        self.fill(full)
+        lock = TaskLock(name)
+        assert call(way, lock, "acquire") is True
+        assert lock.held
+        assert call(way, lock, "extend", 60) is True
+        assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [Kept.RENEWED]
+        assert get_backend().ask_release(name, lock.token) is True
+        assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [Kept.ASKED]
+        info = get_lock_info(name)
+        assert info is not None
+        assert info.time_left > 30
+        assert call(way, lock, "release") is Released.RELEASED
+
+    @TWINS
+    def test_waiters_keep_their_order(
+        self, full: redis.Redis, another: Any, redis_server: RedisServer, name: str, way: str
+    ) -> None:
+        stranger, token = another(redis_server.url), new_token()
+        granted(stranger.acquire(an_ask(name, token)))
+        self.fill(full)
+        lock = TaskLock(name)
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
+            eventually(lambda: full.zcard(f"task_lock#queue:{name}") == 1)
+            assert stranger.release(name, token) is Released.RELEASED
+            assert token_in(full, name) != token
+            assert taken.result(10) is True
+            assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
+
+    def test_permits_go_on(self, full: redis.Redis, another: Any, redis_server: RedisServer, name: str) -> None:
+        self.fill(full)
+        limiter = ConcurrencyLimiter(name, 1, blocking=False)
+        assert limiter.acquire() is True
+        assert limiter.held
+        other = another(redis_server.url).permits
+        assert other.acquire(an_ask(name)._replace(limit=1)).record is not None
+        assert get_backend().permits.renew([Renewal(name, limiter.token, 60_000)]) == [Kept.RENEWED]
+        assert limiter.extend(60) is True
+        assert limiter.release() is Released.RELEASED
+
+    @TWINS
+    def test_limits_go_on(self, full: redis.Redis, name: str, way: str) -> None:
+        """They hold no more than what was let through, and end by themselves."""
+        before = RateLimiter(f"{name}:before", "3/h", adaptive=True)
+        call(way, before, "acquire")
+        self.fill(full)
+        call(way, before, "acquire")
+        call(way, before, "acquire")
+        assert call(way, before, "try_acquire") is None
+        new = RateLimiter(f"{name}:new", "3/h", adaptive=True)
+        place, other = call(way, new, "reserve"), call(way, new, "acquire", cost=2)
+        assert call(way, new, "try_acquire") is None
+        assert call(way, other, "settle", 1) is True
+        assert call(way, place, "cancel") is True
+        assert call(way, new, "usage").used == 1
+        assert call(way, new, "penalize", 10) > 5
+        new.adjust(0.5)
+        call(way, new, "reset")
+        assert call(way, new, "usage").used == 0
+
+    @TWINS
+    def test_a_line_at_a_limit_goes_on(self, full: redis.Redis, name: str, way: str) -> None:
+        limiter = RateLimiter(name, "1/0.2s")
+        call(way, limiter, "acquire")
+        self.fill(full)
+        for _ in range(3):
+            call(way, limiter, "acquire")
+        assert limiter.usage().refused == 0
+
+    def test_the_order_of_messages_goes_on(self, full: redis.Redis, name: str) -> None:
+        self.fill(full)
+        backend = get_backend()
+        ticket = backend.ticket(name, "one")
+        assert backend.ticket() > ticket
+        assert backend.newest(name, ticket) is True
+        backend.flag(name)
+        assert backend.flagged(name) is True
+
+
+class TestAnAnswerThatIsNone:
+    """Nothing is known of the lock: only where the store serves nobody does "run" run."""
+
+    @TWINS
+    @pytest.mark.parametrize("says", REFUSES)
+    def test_a_refusal_runs_nothing(self, proxy: Proxy, name: str, way: str, says: str) -> None:
+        proxy.say(says)
+        lock = TaskLock(name, on_unavailable="run")
+        with pytest.raises(BackendUnavailable) as caught:
+            call(way, lock, "acquire")
+        assert caught.value.down is False
+        assert not lock.taken
+        assert call(way, TaskLock(name, on_unavailable="skip"), "acquire") is False
+
+    @TWINS
+    @pytest.mark.parametrize("says", SERVES_NOBODY)
+    def test_a_store_that_serves_nobody_is_down(self, proxy: Proxy, name: str, way: str, says: str) -> None:
+        proxy.say(says)
+        lock = TaskLock(name, on_unavailable="run")
+        assert call(way, lock, "acquire") is True
+        assert not lock.held
+        call(way, lock, "release")
+
+    @TWINS
+    def test_a_key_of_another_type(self, proxy: Proxy, store: redis.Redis, name: str, way: str) -> None:
+        store.rpush(f"task_lock:{name}", "something else")
+        with pytest.raises(BackendUnavailable, match="KEY_PREFIX"):
+            call(way, TaskLock(name, on_unavailable="run"), "acquire")
+
+    @TWINS
+    def test_a_trail_of_another_type_does_not_turn_busy_into_anything(
+        self, proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, way: str
+    ) -> None:
+        """Who was refused is written down for people."""
+        granted(stranger.acquire(an_ask(name)))
+        store.set(f"task_lock#refused:{name}", "something else")
+        lock = TaskLock(name, on_unavailable="run")
+        assert call(way, lock, "acquire") is False
+        assert isinstance(lock.conflict, TaskLockAcquireError)
+
+    @TWINS
+    def test_a_limiter_lets_nobody_through_uncounted(self, proxy: Proxy, name: str, way: str) -> None:
+        proxy.say(REFUSES[0])
+        with pytest.raises(BackendUnavailable):
+            call(way, RateLimiter(name, "10/m", on_unavailable="open"), "acquire")  # type: ignore[arg-type]
+
+    @TWINS
+    def test_no_room_for_a_connection(self, configure: Any, redis_server: RedisServer, name: str, way: str) -> None:
+        """``maxclients``: others are served."""
+        configure(LOCATION=redis_server.url, ON_UNAVAILABLE="run")
+        with no_more_clients(redis_server), pytest.raises(BackendUnavailable, match="max number of clients"):
+            call(way, TaskLock(name), "acquire")
+
+    @TWINS
+    def test_no_file_left(self, proxy: Proxy, name: str, way: str) -> None:
+        """EMFILE: the store has not been asked, and is not known to be down."""
+        get_backend()  # whose scripts are read from files
+        lock = TaskLock(name, on_unavailable="run")
+        if way == "sync":
+            with no_more_files(), pytest.raises(BackendUnavailable, match="no room") as caught:
+                lock.acquire()
+        else:
+
+            async def main() -> None:
+                with no_more_files():
+                    await lock.aacquire()
+
+            with pytest.raises(BackendUnavailable, match="no room") as caught:
+                asyncio.run(main())
+        assert caught.value.down is False
+
+
+@contextlib.contextmanager
+def no_more_clients(server: RedisServer) -> Iterator[None]:
+    """``server`` takes no further connection."""
+    with redis.Redis.from_url(server.url) as client:
+        before = client.config_get("maxclients")["maxclients"]
+        client.config_set("maxclients", client.info("clients")["connected_clients"])
+        try:
+            with socket.create_connection(("127.0.0.1", server.port)) as probe:
+                assert probe.recv(100).startswith(b"-ERR max number of clients")
+            yield
+        finally:
+            client.config_set("maxclients", before)
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    """This process can open nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def listens(store: redis.Redis, name: str) -> bool:
+    """Whether somebody waits who has been told that the lock is busy, and listens."""
+    entries = store.zrange(f"task_lock#queue:{name}", 0, 0)
+    return bool(entries) and store.pubsub_numsub(entries[0].split()[1])[0][1] == 1
+
+
+class TestSomebodyWhoWaits:
+    """It was told "busy": until its own deadline nothing turns that into "run"."""
+
+    @TWINS
+    def test_asks_again_until_it_gets_it(
+        self, proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, way: str, again: list[str]
+    ) -> None:
+        token = new_token()
+        granted(stranger.acquire(an_ask(name, token)))
+        lock = TaskLock(name, on_unavailable="run")
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(call, way, lock, "acquire", blocking_timeout=60)
+            eventually(lambda: listens(store, name))
+            proxy.refuse()
+            eventually(lambda: again or taken.done())
+            assert not taken.done()
+            proxy.heal()
+            stranger.release(name, token)
+            assert taken.result(10) is True
+            assert token_in(store, name) == lock.token
+            assert again == [name], "once for each outage of each who waits"
+            pool.submit(call, way, lock, "release").result(10)
+
+    @TWINS
+    def test_is_told_at_its_deadline_that_it_was_busy(
+        self, proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, way: str
+    ) -> None:
+        token = new_token()
+        granted(stranger.acquire(an_ask(name, token)))
+        lock = TaskLock(name, on_unavailable="run")
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(call, way, lock, "acquire", blocking_timeout=0.5)
+            eventually(lambda: listens(store, name))
+            proxy.refuse()
+            assert taken.result(10) is False
+        assert not lock.taken
+        assert lock.conflict is not None
+        assert lock.conflict.__cause__ is None, "busy, not unavailable"
+        assert token_in(store, name) == token
+
+    @TWINS
+    def test_that_cannot_listen_looks(
+        self, proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, way: str
+    ) -> None:
+        """No second connection to be had (``maxclients``, EMFILE)."""
+        token = new_token()
+        granted(stranger.acquire(an_ask(name, token)))
+        deaf = proxy.fault(command(b"SUBSCRIBE"), times=-1, unsent=True)
+        lock = TaskLock(name, on_unavailable="run")
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(call, way, lock, "acquire", blocking_timeout=60)
+            eventually(lambda: len(deaf.met) > 2 or taken.done())
+            assert not taken.done()
+            stranger.release(name, token)
+            assert taken.result(10) is True
+            assert lock.held
+            pool.submit(call, way, lock, "release").result(10)

@@ -1,0 +1,142 @@
+"""Renewals in batches: what becomes of one lease says nothing of the others."""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.leases import Leases
+from django_tasklock.heartbeat import SILENT, Heartbeat
+from django_tasklock.holds import Hold
+from django_tasklock.types import Kept, Renewal
+from tests.support.proxy import Proxy, Request, scripts
+from tests.support.stores import an_ask, granted
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.redis
+
+LEASE = 60_000
+
+
+@pytest.fixture
+def prefix(name: str) -> str:
+    """One of this test's own: an index is shared by all locks of a prefix."""
+    return f"{name.replace(':', '-')}:"
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        for module in ("heartbeat", "holds", "errands"):
+            monkeypatch.setattr(f"django_tasklock.{module}.monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def take(backend: Leases, beat: Heartbeat, name: str, number: int, now: float) -> list[Hold]:
+    """Hold so many locks, as lock objects do."""
+    held = []
+    for index in range(number):
+        hold = Hold(backend, f"{name}:{index}", LEASE, None)
+        hold.granted(granted(backend.acquire(an_ask(hold.name, hold.token, ttl=LEASE))), now, 3_600_000)
+        beat._held[hold.token] = weakref.ref(hold)  # without the thread: it is the test that says what time it is
+        held.append(hold)
+    return held
+
+
+@pytest.mark.parametrize("kind", ["locks", "permits"])
+def test_a_lease_whose_key_is_something_else_now_is_lost_alone(store: redis.Redis, name: str, kind: str) -> None:
+    backend, key = (get_backend(), "task_lock:") if kind == "locks" else (get_backend().permits, "task_lock#permits:")
+    asks = [an_ask(f"{name}:{index}") for index in range(3)]
+    for ask in asks:
+        granted(backend.acquire(ask))
+    store.delete(f"{key}{name}:1")
+    store.hset(f"{key}{name}:1", "what", "else")
+    batch = [Renewal(ask.name, ask.token, 60_000) for ask in asks]
+    assert backend.renew(batch) == [Kept.RENEWED, Kept.LOST, Kept.RENEWED]
+
+
+def test_an_index_that_is_something_else_now_costs_no_lease(
+    configure: Callable[..., None], settings: Any, store: redis.Redis, name: str, prefix: str
+) -> None:
+    configure(LOCATION=settings.TASKLOCK["LOCATION"], KEY_PREFIX=prefix)
+    backend, ask = get_backend(), an_ask(name)
+    granted(backend.acquire(ask))
+    index = f"{prefix.removesuffix(':')}#index"
+    store.delete(index)
+    store.set(index, "something else")
+    assert backend.renew([Renewal(name, ask.token, 50_000)]) == [Kept.RENEWED]
+    assert 40_000 < store.pttl(prefix + name) <= 50_000
+
+
+def test_one_request_in_ten_that_fails_costs_no_lease(
+    proxy: Proxy, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty batches, several minutes: that all of them succeed at once happens twice in a thousand tries."""
+    monkeypatch.setattr("django_tasklock.heartbeat.CHUNK", 4)
+    beat, dice = Heartbeat(), random.Random(10)
+    held = take(get_backend(), beat, name, 200, clock.now)
+    renews = scripts("renew")
+
+    def fails(request: Request) -> bool:
+        return renews(request) and dice.random() < 0.1
+
+    fault = proxy.fault(fails, times=-1, answer=b"-ERR failed on purpose\r\n")
+    ends = clock.now + 240
+    while clock.now < ends:
+        clock.now = beat._beat()
+    assert len(fault.met) > 20
+    assert not [hold.name for hold in held if hold.lost]
+    assert len(beat) == len(held)
+
+
+def test_a_lease_whose_requests_always_fail_is_lost_alone(
+    proxy: Proxy, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason, and in whosever batch it is."""
+    monkeypatch.setattr("django_tasklock.heartbeat.CHUNK", 50)
+    beat = Heartbeat()
+    held = take(get_backend(), beat, name, 110, clock.now)
+    renews, bad = scripts("renew"), f"task_lock:{name}:3".encode()
+    proxy.fault(lambda request: renews(request) and bad in request, times=-1, answer=b"-ERR failed on purpose\r\n")
+    ends = clock.now + 120
+    while clock.now < ends:
+        clock.now = beat._beat()
+    assert {hold.name for hold in held if hold.lost} == {f"{name}:3"}
+
+
+def test_a_silent_store_is_not_asked_once_for_each_batch(
+    name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leases of other stores wait meanwhile. All are due again soon; whose turn did not come is the first then."""
+    monkeypatch.setattr("django_tasklock.heartbeat.CHUNK", 1)
+    backend, beat = get_backend(), Heartbeat()
+    held = take(backend, beat, name, 20, clock.now)
+    asked: list[str] = []
+
+    def silent(batch: list[Renewal]) -> list[Kept]:
+        asked.extend(item.name for item in batch)
+        clock.now += 0.9
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(backend, "renew", silent)
+    clock.now = held[0].due
+    again = beat._beat()
+    assert len(asked) <= SILENT / 0.9 + 1
+    assert again <= clock.now
+    assert all(hold.due <= clock.now + 0.5 for hold in held)
+    first = set(asked)
+    asked.clear()
+    beat._beat()
+    assert not first & set(asked)
