@@ -66,11 +66,13 @@ def work(limiter: Limited, made: list[float], ends: float) -> None:
 def waiters(parent: Any, kind: type[Limited], arguments: tuple[Any, ...], number: int) -> None:
     """One process with so many threads, each of which waits for one call."""
     limiter, made = kind(*arguments), []
-    warm, begin = kind(arguments[0], arguments[1] + ":warm", 1_000, 1), threading.Event()
+    warm, begin = kind(arguments[0], arguments[1] + ":warm", 100_000, 1), threading.Event()
+    some = threading.Semaphore(50)
 
     def wait(after: float, here: threading.Barrier) -> None:
         here.wait()
-        warm.acquire()  # all at once, for as many connections as there will be callers
+        with some:
+            warm.acquire()  # many at once, for as many connections as will be needed
         here.wait()
         begin.wait()
         time.sleep(after)
