@@ -150,6 +150,14 @@ class TestOfACall:
                 call()
 
 
+def test_one_app_s_settings_stay_its_own(app):
+    """A task of one app must not bind ``OnceTask`` itself: every task of every other app would inherit its settings."""
+    app.app.conf.task_ignore_result = True
+    assert app.task(key="a").ignore_result
+    assert not OnceTask.__bound__
+    assert "ignore_result" not in vars(OnceTask)
+
+
 def test_no_option_of_celerys_is_like_one_of_ours():
     """Or it would be refused."""
     celerys = [name for name in dir(OnceTask.__mro__[1]) if not name.startswith("_")]

@@ -36,13 +36,14 @@ def refuse_written(kind: type[Any], own: type[Any]) -> None:
     What is called like no option is the project's own.
     """
     ours, who = set(own.__mro__), kind.name or kind.__qualname__
+    known = set(dir(own))  # not hasattr(own, "app"): Celery binds a class that is asked, with all that it configures
     for name in {name for base in kind.__mro__ if base not in ours for name in vars(base)}:
         value = getattr(kind, name, None)
         if name.startswith("_") or callable(value):
             continue
         if name in _OF_OTHERS:
             raise TaskLockError(f"task {who}: {name}= is no option of OnceTask: {_OF_OTHERS[name]}")
-        if hasattr(own, name) or (name.endswith("s") and name[:-1] in OF_TASK):  # a list of something
+        if name in known or (name.endswith("s") and name[:-1] in OF_TASK):  # a list of something
             continue
         if meant := nearest(name, MISSED):
             raise TaskLockError(f"task {who}: OnceTask has no option {name!r}; did you mean {meant!r}?")
