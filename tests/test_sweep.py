@@ -11,6 +11,7 @@ import pytest
 
 from django_tasklock import StaleClaim, TaskLock, acquire_task_lock, guards, holders
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.memory import reset
 from django_tasklock.claims import Claim
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations import Actor, acts
@@ -444,6 +445,7 @@ def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(
 @pytest.mark.database
 def test_with_locks_of_one_process_rows_are_not_judged(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+    reset()
     monkeypatch.setattr(guards, "_registered", [])
     guarded_function(guard=ONCE)
     row = claimed()
