@@ -89,7 +89,7 @@ def fill(locks: int) -> None:
 def pages(locks: int, rounds: int) -> Table:
     """Every page and count in units of one look at one lock."""
     from django_tasklock.backends import get_backend
-    from django_tasklock.queries import Query
+    from django_tasklock.backends.contract.queries import Query
 
     backend = get_backend()
     names = [record.name for record in backend.page(Query(limit=10)).records]

@@ -55,7 +55,7 @@ def seed(url: str, expired: int, live: int, dead: int) -> None:
     """Locks as the scripts leave them: a value with an expiry, and a place in the three indexes."""
     import redis
 
-    from django_tasklock.holders import me
+    from django_tasklock.locks.holder import me
 
     holder = json.loads(me())
     ended = json.dumps({**holder, "pid": DEAD, "boot": "0"}, separators=(",", ":"))
@@ -80,7 +80,7 @@ def seed(url: str, expired: int, live: int, dead: int) -> None:
 
 def index(client: Any, acquired: dict[str, int], lease: int = 0) -> None:
     """Put them into the indexes: by expiry, by acquisition, by the end of the timeout."""
-    from django_tasklock.backends.redis.layout import Layout
+    from django_tasklock.backends.redis.keys import Layout
 
     names = [packed.split(b"\r\n")[1].decode() for packed in (Layout("task_lock:").indexes.split(b"$")[1:])]
     for name in names:

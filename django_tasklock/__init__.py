@@ -6,10 +6,10 @@ Django is still loading its apps.
 
 from __future__ import annotations
 
-from django_tasklock.claims import Claim
-from django_tasklock.concurrency import ConcurrencyLimiter, current_limiter
-from django_tasklock.connections import arelease_connections, release_connections, released_connections
-from django_tasklock.decorators import model_lock, task_lock
+from django_tasklock.db.connections import arelease_connections, release_connections, released_connections
+from django_tasklock.decorators.concurrency import concurrency_limited
+from django_tasklock.decorators.locks import model_lock, task_lock
+from django_tasklock.decorators.rates import rate_limited
 from django_tasklock.exceptions import (
     BackendUnavailable,
     GuardRejected,
@@ -20,7 +20,9 @@ from django_tasklock.exceptions import (
     TaskLockAcquireError,
     TaskLockError,
 )
-from django_tasklock.functions import (
+from django_tasklock.guards.claim import Claim
+from django_tasklock.guards.guard import StateGuard, current_claim
+from django_tasklock.locks.functions import (
     acquire_task_lock,
     extend_task_lock,
     force_release_task_lock,
@@ -32,11 +34,9 @@ from django_tasklock.functions import (
     release_task_lock,
     task_lock_context,
 )
-from django_tasklock.guards import StateGuard, current_claim
-from django_tasklock.limited import rate_limited
-from django_tasklock.limits import RateLimiter
-from django_tasklock.locks import TaskLock, current_lock
-from django_tasklock.permitted import concurrency_limited
+from django_tasklock.locks.lock import TaskLock, current_lock
+from django_tasklock.locks.semaphore import ConcurrencyLimiter, current_limiter
+from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.types import LimiterInfo, LockInfo, Released
 
 __version__ = "0.1.0"

@@ -22,8 +22,9 @@ class TaskLockConfig(AppConfig):
 
         from django.apps import apps
 
-        from django_tasklock import checks, columns, metrics, pools
-        from django_tasklock.celery.install import install
+        from django_tasklock import checks, columns, metrics
+        from django_tasklock.celery.receivers import install
+        from django_tasklock.db import pools
         from django_tasklock.texts import OneLine
 
         for model in apps.get_models():  # those that were made before ours could be imported

@@ -17,11 +17,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_tasklock.exceptions import LockLost, ReleaseAsked
-from django_tasklock.holds import Hold
+from django_tasklock.locks.lease import Hold
 from django_tasklock.types import monotonic
 
 if TYPE_CHECKING:
-    from django_tasklock.lock_base import LockBase
+    from django_tasklock.locks.lock_base import LockBase
 
 __all__ = ["Block", "asleep", "ensure_standing", "judge", "limiter_block", "lock_block", "sleep"]
 

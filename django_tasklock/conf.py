@@ -19,8 +19,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.queries import EXPIRING
-from django_tasklock.rate_options import rate_problems
 from django_tasklock.texts import without_password
 
 __all__ = [
@@ -118,9 +116,10 @@ def expiring() -> int:
     Ten seconds, or a sixth of ``LEASE``, where that is less: a healthy lease of that length never comes so far.
     """
     lease = get_settings().default_spans[1]
-    return EXPIRING if lease is None else min(EXPIRING, lease // 6)
+    return _EXPIRING if lease is None else min(_EXPIRING, lease // 6)
 
 
+_EXPIRING = 10_000
 _CHOICES = {"ON_CONFLICT": WORDS, "ON_UNAVAILABLE": ("run", "raise", "skip")}
 _KEYS = tuple(field.name for field in fields(Settings))
 
@@ -138,8 +137,8 @@ def problems(given: object) -> list[tuple[str, str]]:
             continue
         if key == "API_KEYS":
             found += _keys(value)
-        elif key == "RATE_LIMITS":
-            found += rate_problems(value)
+        elif key == "RATE_LIMITS":  # what each of them says is read by the limiter and by the system checks
+            found += _not_a_dict(value)
         elif wrong := _wrong(key, value):
             what = f"TASKLOCK[{key!r}] {wrong}, not {without_password(repr(value))}."
             found.append((what, f"Its default is {getattr(_DEFAULTS, key)!r}."))
@@ -149,6 +148,13 @@ def problems(given: object) -> list[tuple[str, str]]:
             what = f"TASKLOCK['LEASE'] ({lease}) is longer than TASKLOCK['TIMEOUT'] ({timeout})."
             found.append((what, "A lease is renewed until the timeout: make it shorter."))
     return found
+
+
+def _not_a_dict(given: object) -> list[tuple[str, str]]:
+    if isinstance(given, Mapping):
+        return []
+    hint = "Write {'tavily': '100/m', ...}, or a dict with 'rates' and options in place of the text."
+    return [(f"TASKLOCK['RATE_LIMITS'] must be a dict, not {type(given).__name__}.", hint)]
 
 
 def _keys(given: object) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock import signals
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.rate_options import TENANT
+from django_tasklock.rates.options import TENANT
 
 __all__ = ["collector", "install", "limiters", "snapshot"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from celery import shared_task
 
 from django_tasklock.operations.sweep import sweep
-from django_tasklock.operations.views import Actor
+from django_tasklock.operations.values import Actor
 
 __all__ = ["sweep_locks"]
 

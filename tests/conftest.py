@@ -55,8 +55,8 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(autouse=True)
 def _what_a_test_leaves() -> Iterator[None]:
     """Guards that it registered, locks and permits that its thread did not give back: not the next one's concern."""
-    from django_tasklock import guards
-    from django_tasklock.holds import holds_here
+    from django_tasklock.guards import guard as guards
+    from django_tasklock.locks.lease import holds_here
 
     before = list(guards._registered)
     yield

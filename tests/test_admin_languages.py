@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils.translation import override
 
 from django_tasklock.backends import get_backend
-from django_tasklock.operations.spans import span
+from django_tasklock.operations.durations import span
 from tests.support.admin_pages import LIST, acts_on, page_of, words
 from tests.support.stores import an_ask
 from tests.support.translations import catalog, messages_in_code, po_file

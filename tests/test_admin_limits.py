@@ -15,7 +15,7 @@ from django_tasklock import ConcurrencyLimiter, RateLimiter, operations
 from django_tasklock.admin import RateLimitAdmin
 from django_tasklock.backends import get_backend
 from django_tasklock.models import AuditEntry
-from django_tasklock.rates import Terms, parse
+from django_tasklock.rates.notation import Terms, parse
 from django_tasklock.types import Ask, fingerprint
 from tests.support.admin_pages import Reader, words
 from tests.support.redis_server import free_port

@@ -14,9 +14,10 @@ from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from django_tasklock import StateGuard, TaskLock, guards, model_lock
+from django_tasklock import StateGuard, TaskLock, model_lock
 from django_tasklock.admin import LockAdmin
 from django_tasklock.backends import get_backend
+from django_tasklock.guards import guard as guards
 from django_tasklock.models import Lock
 from tests.support.admin_pages import LIST, words
 from tests.support.admin_sites import VideoAdmin, operators

@@ -30,7 +30,7 @@ from django_tasklock import (
     task_lock,
     task_lock_context,
 )
-from django_tasklock.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat
 from tests.support.public import in_store, setting, stored
 from tests.support.stores import stores
 
@@ -208,7 +208,7 @@ class TestNames:
     @pytest.mark.parametrize("template", ["video:{vid}", "video:{}", "video:{0}", "{video_id}{video_id}", "video:{"])
     @each(*DECORATORS)
     def test_a_template_is_refused_where_it_is_written(self, enter, template, monkeypatch):
-        monkeypatch.setattr("django_tasklock.decorators.Running", body)  # a call would get there
+        monkeypatch.setattr("django_tasklock.decorators.locks.Running", body)  # a call would get there
         with pytest.raises(TaskLockError, match=r"lock name|side by side") as caught:
             enter(template)
         assert "function" in str(caught.value)
@@ -340,7 +340,7 @@ class TestSettings:
         [
             ({"BACKEND": "no.such.Backend"}, "BACKEND.*'no.such.Backend' cannot be imported"),
             ({"BACKEND": "django_tasklock.backends.redis.Nothing"}, "cannot be imported"),
-            ({"BACKEND": "django_tasklock.locks.TaskLock"}, "is not a Backend class"),
+            ({"BACKEND": "django_tasklock.locks.lock.TaskLock"}, "is not a Backend class"),
             ({"LOCATION": "nowhere"}, "'nowhere' is neither a CACHES alias.*nor a redis:// URL"),
             ({"LOCATION": "http://localhost"}, "is neither a CACHES alias"),
         ],

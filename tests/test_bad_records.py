@@ -23,10 +23,10 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.holders import Task, me
+from django_tasklock.backends.contract.queries import Query
+from django_tasklock.locks.holder import Task, me
 from django_tasklock.operations import Actor, acts, get_lock, list_locks, list_permits, release_lock, sweep
 from django_tasklock.operations.audit import Deed, record_acts
-from django_tasklock.queries import Query
 from django_tasklock.texts import shown
 from django_tasklock.types import Holder
 from tests.support import environment

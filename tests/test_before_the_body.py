@@ -23,11 +23,11 @@ from django_tasklock import (
     release_task_lock,
     signals,
     task_lock,
-    transactions,
 )
-from django_tasklock.claims import Claim
-from django_tasklock.heartbeat import heartbeat
-from django_tasklock.holds import Hold
+from django_tasklock.db import transactions
+from django_tasklock.guards.claim import Claim
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.locks.lease import Hold
 from tests.support.guards import GUARD
 from tests.support.public import in_store
 from tests.support.stores import eventually, stores

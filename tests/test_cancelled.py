@@ -12,8 +12,8 @@ from django.db.models import F
 
 from django_tasklock import ConcurrencyLimiter, TaskLock, concurrency_limited, current_claim, model_lock, task_lock
 from django_tasklock.backends import get_backend
-from django_tasklock.heartbeat import heartbeat
-from django_tasklock.pools import figures
+from django_tasklock.db.pools import figures
+from django_tasklock.locks.heartbeat import heartbeat
 from tests.support.database_pool import checked_out, pooled
 from tests.support.guards import AGAIN
 from tests.support.stores import eventually

@@ -18,8 +18,9 @@ from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Lower
 from django.test.utils import isolate_apps
 
-from django_tasklock import StateGuard, guards, model_lock
+from django_tasklock import StateGuard, model_lock
 from django_tasklock.checks import TAG
+from django_tasklock.guards import guard as guards
 from django_tasklock.models import GuardedModel
 from tests.support.guards import GUARD, MEMORY
 from tests.testapp.models import Note, PlainVideo, Video

@@ -11,11 +11,13 @@ from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connection
 
-from django_tasklock import StateGuard, decorators, guards, model_lock, task_lock
+from django_tasklock import StateGuard, model_lock, task_lock
 from django_tasklock.backends.redis import server
 from django_tasklock.backends.redis.server import Server
 from django_tasklock.celery import OnceTask
 from django_tasklock.checks import TAG
+from django_tasklock.decorators import locks as decorators
+from django_tasklock.guards import guard as guards
 from django_tasklock.models import LockRow
 from tests.support.guards import GUARD, MEMORY
 from tests.support.redis_server import free_port

@@ -8,9 +8,9 @@ import pytest
 from django.core.cache import caches
 from django.core.checks import run_checks
 
-from django_tasklock import guards
-from django_tasklock.backends.redis.place import place_of
+from django_tasklock.backends.redis.address import place_of
 from django_tasklock.checks import TAG
+from django_tasklock.guards import guard as guards
 from tests.support import environment
 from tests.support.stores import an_ask, granted, make
 

@@ -21,8 +21,8 @@ from django_tasklock import (
     TaskLockError,
     current_claim,
     model_lock,
-    transactions as transactions_module,
 )
+from django_tasklock.db import transactions as transactions_module
 from django_tasklock.exceptions import TransactionOpen
 from django_tasklock.signals import claim_rejected, claim_stale, lock_released
 from tests.support.guards import (

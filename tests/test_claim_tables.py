@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from django_tasklock import Claim, StaleClaim, StateGuard, TaskLockError, current_claim, model_lock
-from django_tasklock.guards import fence
+from django_tasklock.guards.guard import fence
 from django_tasklock.signals import claim_stale
 from tests.support.dropping import answer_lost
 from tests.support.guards import GUARD, MEMORY, elsewhere, heard, new_token
@@ -164,7 +164,7 @@ class TestRefusedAtFirstUse:
             take(clip, StateGuard(field="stage", claim_from=["a"], claim_as="b"))
 
     def test_it_is_looked_at_once(self, monkeypatch):
-        from django_tasklock import guards
+        from django_tasklock.guards import guard as guards
 
         looked = []
         plain = guards.unfit

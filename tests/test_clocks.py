@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.contract.locks import Backend
 from django_tasklock.types import Busy, Kept, Released, Renewal
 from tests.support.stores import an_ask, clear, granted, make, stores
 

@@ -14,8 +14,9 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import translation
 
-from django_tasklock import TaskLock, get_lock_info, guards
+from django_tasklock import TaskLock, get_lock_info
 from django_tasklock.backends import get_backend
+from django_tasklock.guards import guard as guards
 from django_tasklock.operations import acts
 from tests.support.guards import ONCE
 from tests.support.stores import clear

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_tasklock import guards
 from django_tasklock.backends import get_backend
+from django_tasklock.guards import guard as guards
 from django_tasklock.management.commands.sweep_locks import Command
 from django_tasklock.operations import acts
 from django_tasklock.operations.sweep import PAUSE

@@ -28,8 +28,8 @@ from django_tasklock import (
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import advance
 from django_tasklock.exceptions import RateLimitExceeded
-from django_tasklock.heartbeat import heartbeat
-from django_tasklock.limits import RateLimiter
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.types import Released, fingerprint
 from tests.support.permits import clear_permits
 from tests.support.stores import eventually, stores

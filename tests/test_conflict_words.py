@@ -9,8 +9,9 @@ from celery import Celery, chain, chord, group
 from django.http import HttpRequest, HttpResponse
 
 from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, metrics, task_lock
-from django_tasklock.celery import busy, parked_messages
-from django_tasklock.celery.busy import pause, visibility_timeout
+from django_tasklock.celery import parked_messages
+from django_tasklock.celery.delivery import defer as busy
+from django_tasklock.celery.delivery.defer import pause, visibility_timeout
 from django_tasklock.conf import WORDS
 from django_tasklock.signals import lock_conflict
 from django_tasklock.types import Holder, Record

@@ -10,7 +10,7 @@ import time
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.contract.locks import Backend
 from django_tasklock.types import Busy, Grant, Holder, Kept, Released, Renewal
 from tests.support.stores import (
     ALL,

@@ -28,10 +28,10 @@ from django_tasklock import (
     task_lock,
 )
 from django_tasklock.celery import OnceTask
-from django_tasklock.connections import Scope
-from django_tasklock.heartbeat import _aside
-from django_tasklock.pools import figures
-from django_tasklock.threads import to_the_end
+from django_tasklock.db.connections import Scope
+from django_tasklock.db.pools import figures
+from django_tasklock.db.threads import to_the_end
+from django_tasklock.locks.heartbeat import _aside
 from tests.support.database_pool import checked_out, needs_pool, pooled
 from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, raw_connection, states
 from tests.support.stores import eventually

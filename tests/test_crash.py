@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from django_tasklock import TaskLock
-from django_tasklock.backends.redis.layout import CLAIM
+from django_tasklock.backends.redis.keys import CLAIM
 from tests.support.guards import GUARD, states
 from tests.support.stores import eventually
 from tests.support.twins import TWINS, listening, token_in
@@ -63,7 +63,7 @@ def test_a_waiter_wakes_when_the_dead_holders_lease_ends(
     holder, waiter = crew.hire_many(2)
     holder.do(f"lock = TaskLock({name!r}, lease=3)\nassert lock.acquire()")
     waiter.do("""
-        from django_tasklock.waiting import _Patience
+        from django_tasklock.locks.acquire import _Patience
         naps, answered = [], _Patience.answered
         def noted(self, busy):
             naps.append((answered(self, busy), busy.remaining / 1000))
@@ -178,7 +178,7 @@ def test_a_lock_that_was_handed_to_a_waiter_who_dies_is_soon_free(
     """It is killed before its heartbeat made a whole lease of the claim: not 60 s, as it had asked for."""
     lock = TaskLock(name)
     assert lock.acquire()
-    first = crew.hire("from django_tasklock.heartbeat import Heartbeat\nHeartbeat.follow = lambda *args: None")
+    first = crew.hire("from django_tasklock.locks.heartbeat import Heartbeat\nHeartbeat.follow = lambda *args: None")
     waits(first, store, name, way)
     lock.release()
     first.done()

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.values import text_of
-from django_tasklock.celery import delivered, ended, myself, parking
-from django_tasklock.celery.envelope import sign
-from django_tasklock.celery.promotion import Promoter
-from django_tasklock.holders import Task, me
+from django_tasklock.backends.codec import text_of
+from django_tasklock.celery.delivery import duplicates as myself, postrun as ended, run as delivered
+from django_tasklock.celery.parking import store as parking
+from django_tasklock.celery.parking.envelope import sign
+from django_tasklock.celery.parking.promotion import Promoter
+from django_tasklock.locks.holder import Task, me
 from django_tasklock.models import ParkedMessage
 from django_tasklock.types import Ask, Grant
 from tests.support.celery_site.courier import Courier

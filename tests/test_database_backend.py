@@ -14,8 +14,9 @@ from django.db.utils import IntegrityError
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_tasklock.backends.database import purging, session
-from django_tasklock.backends.database.clock import Now
+from django_tasklock.backends.database import purging
+from django_tasklock.db import session
+from django_tasklock.db.clock import Now
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
 from django_tasklock.models import LockRow
 from django_tasklock.types import Busy, Grant, Kept, Released, Renewal

@@ -24,7 +24,7 @@ from django_tasklock import (
     task_lock,
 )
 from django_tasklock.backends.memory import reset
-from django_tasklock.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.signals import lock_conflict, lock_released, store_unavailable
 from django_tasklock.types import Released
 from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, held, held_by_another, states

@@ -26,16 +26,8 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Coalesce, Greatest, Now, Random
 from django.db.models.lookups import GreaterThan
 
-from django_tasklock import (
-    Claim,
-    Released,
-    StaleClaim,
-    TaskLock,
-    current_claim,
-    dropped,
-    model_lock,
-    release_connections,
-)
+from django_tasklock import Claim, Released, StaleClaim, TaskLock, current_claim, model_lock, release_connections
+from django_tasklock.db import reconnect as dropped
 from django_tasklock.signals import claim_stale
 from tests.support.database_pool import checked_out, needs_pool, pooled
 from tests.support.dropping import Pooler, answer_lost, counted, kill_all_but, unreachable
@@ -436,7 +428,7 @@ class TestServersThatDrop:
         assert len(tried) == 2
 
     def test_one_that_stays_away_is_told_of_in_the_end(self, monkeypatch):
-        from django_tasklock import claims
+        from django_tasklock.guards import claim as claims
 
         monkeypatch.setattr(claims, "PATIENCE", 0.5)
         video = Video.objects.create()

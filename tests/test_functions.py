@@ -28,19 +28,18 @@ from django_tasklock import (
     acquire_task_lock,
     extend_task_lock,
     force_release_task_lock,
-    functions,
     get_lock_holder,
     get_lock_info,
     get_lock_ttl,
     is_task_locked,
     list_all_task_locks,
     release_task_lock,
-    remembered,
     signals,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.heartbeat import heartbeat
-from django_tasklock.remembered import Taken, taken
+from django_tasklock.locks import functions, registry as remembered
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.locks.registry import Taken, taken
 from django_tasklock.types import Renewal
 from tests.support.public import Received, forget, forked, in_store, raw_redis, setting, stored
 from tests.support.stores import LISTING, an_ask, clear, eventually, granted, renewed, stores

@@ -16,10 +16,10 @@ from django.urls import include, path
 
 from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
+from django_tasklock.db.pools import figures
 from django_tasklock.health import database, store
 from django_tasklock.health.probe import Probe
-from django_tasklock.heartbeat import heartbeat
-from django_tasklock.pools import figures
+from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Condition, monotonic
 from tests.support.database_pool import needs_pool, pooled
 from tests.support.guards import MEMORY, elsewhere

@@ -21,8 +21,8 @@ from django_tasklock import LockLost, TaskLock, TaskLockError, force_release_tas
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.health.store import locks
-from django_tasklock.heartbeat import GONE, _tell, heartbeat
-from django_tasklock.limit_returns import returns
+from django_tasklock.locks.heartbeat import GONE, _tell, heartbeat
+from django_tasklock.rates.background import returns
 from django_tasklock.types import Released, Renewal
 from tests.support.public import Received
 from tests.support.redis_server import RedisServer
@@ -124,7 +124,7 @@ def test_it_begins_with_the_first_lease_and_ends_after_the_last(crew: Crew, name
 def test_a_lease_taken_as_the_thread_ends_is_renewed(crew: Crew, name: str) -> None:
     """Forced: the lock is taken when the thread has decided to end, and is not gone."""
     worker = crew.hire(f"""
-        from django_tasklock import heartbeat as module
+        from django_tasklock.locks import heartbeat as module
         module.LINGER = 0.05
         real = heartbeat._end
         late = []

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from django_tasklock import holders
-from django_tasklock.backends.values import holder_of, json_object
-from django_tasklock.holders import Task, alive, me
+from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.locks import holder as holders
+from django_tasklock.locks.holder import Task, alive, me
 from django_tasklock.types import Holder
 from tests.support.public import forked
 from tests.support.stores import eventually
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc to look at")
 
-SAY_WHO = "from django_tasklock.holders import me; print(me(), flush=True); import sys; sys.stdin.read()"
+SAY_WHO = "from django_tasklock.locks.holder import me; print(me(), flush=True); import sys; sys.stdin.read()"
 
 
 def read(text: str) -> Holder:

@@ -25,8 +25,8 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.heartbeat import heartbeat
-from django_tasklock.holds import holds_here
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.locks.lease import holds_here
 from tests.support.proxy import Proxy, scripts
 from tests.support.public import PROJECT, script, setting
 from tests.support.stores import eventually

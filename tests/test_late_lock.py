@@ -12,7 +12,7 @@ import redis
 from django_tasklock import LockLost, TaskLock, acquire_task_lock, model_lock, release_task_lock, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Grant, Released
 from tests.support.guards import GUARD
 from tests.support.proxy import Proxy

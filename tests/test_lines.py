@@ -9,7 +9,7 @@ import pytest
 import redis
 from django.conf import settings
 
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.contract.locks import Backend
 from tests.support.stores import ALL, clear, make, stores
 
 NAME = "video:42"

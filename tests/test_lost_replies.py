@@ -22,7 +22,7 @@ from django_tasklock import (
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.wire import RESTED
-from django_tasklock.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Kept, Released, Renewal, monotonic
 from tests.support.proxy import Proxy, scripts
 from tests.support.stores import an_ask, eventually, granted, new_token

@@ -23,10 +23,10 @@ from django_tasklock import (
     current_lock,
     force_release_task_lock,
     model_lock,
-    running,
 )
 from django_tasklock.backends.memory import reset
-from django_tasklock.connections import Scope
+from django_tasklock.db.connections import Scope
+from django_tasklock.decorators import call as running
 from django_tasklock.signals import claim_rejected, claim_stale, lock_released
 from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, held, held_by_another, new_token, states
 from tests.testapp.models import PlainVideo, Ticket, Video

@@ -18,7 +18,7 @@ import pytest
 from django_tasklock import TaskLock, TaskLockError
 from django_tasklock.backends.memory import reset
 from django_tasklock.celery import OnceTask
-from django_tasklock.celery.keys import fingerprint
+from django_tasklock.celery.fingerprint import fingerprint
 from django_tasklock.names import MAX_LENGTH
 from tests.support.guards import MEMORY, elsewhere
 from tests.support.once_app import OnceApp, once_app

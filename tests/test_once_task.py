@@ -246,7 +246,7 @@ class TestEarlyImport:
             from celery import Celery, chord
             from django_tasklock import list_all_task_locks
             from django_tasklock.celery import OnceTask
-            from django_tasklock.locks import TaskLock
+            from django_tasklock.locks.lock import TaskLock
             app = Celery("proj", task_cls=OnceTask, broker="memory://", backend="cache+memory://")
 
             @app.task

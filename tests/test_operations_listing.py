@@ -16,14 +16,14 @@ from django.utils.translation import override
 
 from django_tasklock import TaskLock, TaskLockError, current_lock, model_lock
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.queries import Query
 from django_tasklock.backends.memory import advance
-from django_tasklock.celery import parking
-from django_tasklock.guards import registered
-from django_tasklock.handover import keep
-from django_tasklock.holders import me
+from django_tasklock.celery.parking import store as parking
+from django_tasklock.guards.guard import registered
+from django_tasklock.locks.holder import me
+from django_tasklock.locks.transfer import keep
 from django_tasklock.operations import LockDetail, LockState, RowRef, count_locks, get_lock, list_locks
-from django_tasklock.operations.rows import lock_name
-from django_tasklock.queries import Query
+from django_tasklock.operations.guarded_rows import lock_name
 from tests.support.guards import GUARD
 from tests.support.public import in_store, raw_redis
 from tests.support.stores import LISTING, an_ask, eventually, granted, stores

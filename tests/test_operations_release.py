@@ -17,8 +17,9 @@ from django.db import transaction
 from django_tasklock import Claim, StaleClaim, TaskLock, TaskLockError, model_lock, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import TransactionOpen
-from django_tasklock.holds import Holds
-from django_tasklock.operations import Actor, Outcome, acts, get_lock, release as release_module, release_lock
+from django_tasklock.locks.lease import Holds
+from django_tasklock.operations import Actor, Outcome, acts, get_lock, release_lock
+from django_tasklock.operations.locks import release as release_module
 from django_tasklock.types import Released
 from tests.support.guards import GUARD, heard
 from tests.support.public import in_store, raw_redis

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from django_tasklock.backends.base import Backend
-from django_tasklock.queries import Counts, Query
+from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.queries import Counts, Query
 from django_tasklock.types import Busy, Grant, Kept, Released, Renewal
 from tests.support.stores import LISTING, an_ask, clear, eventually, make, new_token, stores
 

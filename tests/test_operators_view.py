@@ -12,12 +12,12 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from django_tasklock import RateLimiter, TaskLockError, operations
-from django_tasklock.admin import acts as admin_acts
+from django_tasklock.admin.locks import actions as admin_acts
+from django_tasklock.backends.contract.queries import Query
 from django_tasklock.backends.database import listing as in_database
 from django_tasklock.backends.redis import listing as in_redis
 from django_tasklock.models import AuditEntry
 from django_tasklock.operations import Actor, LockState, acts, audit, get_lock, list_locks, sweep
-from django_tasklock.queries import Query
 from tests.support.admin_pages import LIST, Reader, page_of, words
 from tests.support.rest import KEY, Api, problem, url
 from tests.support.stores import clear, stores
@@ -112,7 +112,7 @@ def test_a_search_goes_on_to_the_end(kind, settings, monkeypatch):
     assert [lock.info.name for lock in first.locks] == ["wanted:1"]
     rest = list_locks(query._replace(offset=first.next))
     assert [lock.info.name for lock in rest.locks] == ["wanted:2"]
-    monkeypatch.setattr("django_tasklock.operations.listing.PATIENCE", -1)
+    monkeypatch.setattr("django_tasklock.operations.locks.listing.PATIENCE", -1)
     cut = list_locks(query)
     assert (list(cut.locks), cut.next is not None) == ([], True)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from django_tasklock import BackendUnavailable, TaskLock, acquire_task_lock
-from django_tasklock.errands import Errands
-from django_tasklock.heartbeat import heartbeat
-from django_tasklock.holds import Hold
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.locks.lease import Hold
+from django_tasklock.locks.reconcile import Errands
 from django_tasklock.types import Grant, Released
 from tests.support.redis_server import free_port
 from tests.support.twins import TWINS, call

@@ -19,8 +19,9 @@ from django.urls import reverse
 
 from django_tasklock import list_all_task_locks, operations
 from django_tasklock.backends import get_backend
-from django_tasklock.celery import parked_messages, promotion
-from django_tasklock.celery.promotion import Promoter, promote
+from django_tasklock.celery import parked_messages
+from django_tasklock.celery.parking import promotion
+from django_tasklock.celery.parking.promotion import Promoter, promote
 from django_tasklock.models import AuditEntry, ParkedMessage
 from django_tasklock.operations import Actor
 from django_tasklock.types import Ask

@@ -13,10 +13,11 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.database.clock import Now
 from django_tasklock.backends.database.rows import key_of
-from django_tasklock.celery import parked_messages, promotion
-from django_tasklock.celery.promotion import Promoter, promote
+from django_tasklock.celery import parked_messages
+from django_tasklock.celery.parking import promotion
+from django_tasklock.celery.parking.promotion import Promoter, promote
+from django_tasklock.db.clock import Now
 from django_tasklock.models import ParkedMessage
 from django_tasklock.types import Ask
 from tests.support.guards import new_token

@@ -21,11 +21,13 @@ from kombu.serialization import register, unregister
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.rows import key_of
-from django_tasklock.celery import count_parked, delivered, parked_messages, parking, promotion
-from django_tasklock.celery.parked import session
-from django_tasklock.celery.promotion import Promoter, promote
+from django_tasklock.celery import count_parked, parked_messages
+from django_tasklock.celery.delivery import run as delivered
+from django_tasklock.celery.parking import promotion, store as parking
+from django_tasklock.celery.parking.promotion import Promoter, promote
+from django_tasklock.celery.parking.rows import session
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.holders import BOOT, me
+from django_tasklock.locks.holder import BOOT, me
 from django_tasklock.models import ParkedMessage
 from django_tasklock.types import Ask, Grant
 from tests.support.celery_site.courier import Courier, Killed, promoted_by_processes
@@ -401,8 +403,8 @@ class TestWorkerDies:
     @pytest.fixture(autouse=True)
     def nobody_lives(self, monkeypatch):
         """To those who come later, this process is another one, and dead."""
-        self.dead = lambda: monkeypatch.setattr("django_tasklock.holders.alive", lambda holder: False)
-        self.alive = lambda: monkeypatch.setattr("django_tasklock.holders.alive", lambda holder: True)
+        self.dead = lambda: monkeypatch.setattr("django_tasklock.locks.holder.alive", lambda holder: False)
+        self.alive = lambda: monkeypatch.setattr("django_tasklock.locks.holder.alive", lambda holder: True)
 
     def test_when_its_body_has_run_and_its_result_is_not_stored(self, celery_site, courier, holder, monkeypatch):
         """A chord would wait for it for ever: it is run again."""
@@ -412,7 +414,7 @@ class TestWorkerDies:
         request = courier.take()
         with monkeypatch.context() as patch:
             patch.setattr(type(request.task.backend), "mark_as_done", raising(Killed()))
-            patch.setattr("django_tasklock.celery.parking.forget", lambda *what, **options: False)
+            patch.setattr("django_tasklock.celery.parking.store.forget", lambda *what, **options: False)
             with pytest.raises(Killed):
                 request.execute()
         assert rows("state", "crashes") == [("ended", 0)]
@@ -429,7 +431,7 @@ class TestWorkerDies:
         holder.release()
         assert promote(NAME, celery_site.app)
         with monkeypatch.context() as patch:
-            patch.setattr("django_tasklock.celery.parking.forget", lambda *what, **options: False)
+            patch.setattr("django_tasklock.celery.parking.store.forget", lambda *what, **options: False)
             courier.run()
         assert rows("state") == [("ended",)]
         self.dead()
@@ -698,7 +700,7 @@ class TestNewest:
         request = courier.take()
         with monkeypatch.context() as patch:
             patch.setattr(type(request.task.backend), "mark_as_done", raising(Killed()))
-            patch.setattr("django_tasklock.celery.parking.forget", lambda *what, **options: False)
+            patch.setattr("django_tasklock.celery.parking.store.forget", lambda *what, **options: False)
             with pytest.raises(Killed):
                 request.execute()
         age(promotion.PATIENCE * 2)

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
-from django_tasklock.celery.promotion import promote
+from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.types import Ask
 from tests.support.guards import new_token
 from tests.support.once_app import OnceApp, once_app

@@ -16,7 +16,7 @@ import pytest
 
 from django_tasklock import LockLost, TaskLock, TaskLockAcquireError, TaskLockError, force_release_task_lock
 from django_tasklock.backends import get_backend
-from django_tasklock.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Released
 from tests.support.guards import elsewhere
 from tests.support.public import forget, in_store, raw_redis

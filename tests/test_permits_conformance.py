@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from django_tasklock.backends.base_permits import Permits
+from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.types import Busy, Grant, Holder, Kept, Released, Renewal
 from tests.support.permits import a_request, clear_permits

@@ -48,7 +48,7 @@ read, write = os.pipe()
 child = os.fork()
 if child == 0:
     try:
-        from django_tasklock.pools import figures  # not before the fork: a worker does not either
+        from django_tasklock.db.pools import figures  # not before the fork: a worker does not either
         facts = {"empty": figures("default").checked_in == 0}
         own = pid()
         facts["own"] = own not in before

@@ -8,8 +8,8 @@ import pytest
 from celery import Task
 
 from django_tasklock import task_lock
-from django_tasklock.celery import OnceTask, install
-from django_tasklock.celery.promotion import Promoter
+from django_tasklock.celery import OnceTask, receivers as install
+from django_tasklock.celery.parking.promotion import Promoter
 
 
 def no_lock() -> None:

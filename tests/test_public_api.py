@@ -234,7 +234,7 @@ class TestImport:
         assert roots & {"celery", "kombu", "billiard", "redis", "django_redis", "pytest"} == set()
         for name in ("models", "celery", "apps", "checks", "metrics", "backends.redis", "backends.database"):
             assert f"django_tasklock.{name}" not in found
-        assert "django_tasklock.locks" in found
+        assert "django_tasklock.locks.lock" in found
 
     def test_costs_no_more_than_django_and_the_standard_library(self):
         with_us, without = loaded("import django_tasklock"), loaded("import django.db.models, asgiref.sync")

@@ -8,7 +8,7 @@ import pytest
 
 from django_tasklock.backends.database import purging
 from django_tasklock.models import RateRow
-from django_tasklock.rates import Terms, parse
+from django_tasklock.rates.notation import Terms, parse
 from tests.support.rate_callers import callers, most_within, times
 from tests.support.stores import make
 from tests.support.workers import Crew

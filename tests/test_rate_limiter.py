@@ -15,7 +15,7 @@ from asgiref.sync import async_to_sync
 
 from django_tasklock import RateLimiter, RateLimitExceeded, TaskLockError, rate_limited, signals
 from django_tasklock.backends import get_backend
-from django_tasklock.limit_returns import returns
+from django_tasklock.rates.background import returns
 from django_tasklock.types import monotonic
 from tests.support.public import Received, in_store
 from tests.support.rate_callers import at_once, most_within

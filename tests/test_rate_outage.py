@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_tasklock import BackendUnavailable, RateLimiter, RateLimitExceeded, TaskLockError, limit_outage, signals
+from django_tasklock import BackendUnavailable, RateLimiter, RateLimitExceeded, TaskLockError, signals
+from django_tasklock.rates import outage as limit_outage
 from tests.support.public import Received
 from tests.support.rate_callers import at_once, most_within
 from tests.support.redis_server import RedisServer, free_port
@@ -157,7 +158,7 @@ class TestRestart:
         assert most_within(calls, 0.4) <= 10
 
     def test_who_slept_through_it_books_again(self, configure, name, monkeypatch):
-        monkeypatch.setattr("django_tasklock.wakening.CONFIRM", 0.1)
+        monkeypatch.setattr("django_tasklock.rates.schedule.CONFIRM", 0.1)
         with RedisServer() as server:
             configure(LOCATION=server.url)
             limiter, calls = RateLimiter(name, "2/0.5s", margin=0.1), []

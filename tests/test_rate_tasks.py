@@ -20,7 +20,7 @@ from django_tasklock import (
     task_lock,
 )
 from django_tasklock.celery import spread
-from django_tasklock.celery.turns import countdown
+from django_tasklock.celery.rates.turns import countdown
 from django_tasklock.types import monotonic
 from tests.support.celery_site import rated_tasks
 from tests.support.celery_site.courier import Courier

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from django_tasklock import RateLimiter, TaskLockError, limit_base, limit_terms, wakening
+from django_tasklock import RateLimiter, TaskLockError
 from django_tasklock.backends.memory.store import store as memory
-from django_tasklock.limit_returns import returns
-from django_tasklock.limit_terms import AgreedRates
+from django_tasklock.rates import booking as limit_base, schedule as wakening, terms as limit_terms
+from django_tasklock.rates.background import returns
+from django_tasklock.rates.terms import AgreedRates
 from tests.support.public import in_store
 from tests.support.stores import stores
 from tests.support.twins import TWINS, call

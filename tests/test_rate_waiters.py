@@ -11,10 +11,10 @@ import redis
 
 from django_tasklock import RateLimiter
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.base_rates import Booked
+from django_tasklock.backends.contract.rates import Booked
 from django_tasklock.backends.redis.rates import body_of
-from django_tasklock.limit_lines import Line, Place
-from django_tasklock.reservations import Reservation
+from django_tasklock.rates.lines import Line, Place
+from django_tasklock.rates.reservation import Reservation
 from tests.support.proxy import Proxy, anything
 from tests.support.rate_callers import at_once, callers, most_within, rank_correlation
 from tests.support.stores import eventually
@@ -130,7 +130,7 @@ def test_a_long_sleep_is_confirmed_once_for_all_in_the_process(known, name):
 
 def test_threads_take_the_word_of_the_first_as_well(known, name, monkeypatch):
     """From a server far away, too: while the first waits for its answer the others wait for the first."""
-    monkeypatch.setattr("django_tasklock.wakening.CONFIRM", 0.1)
+    monkeypatch.setattr("django_tasklock.rates.schedule.CONFIRM", 0.1)
     limiter = RateLimiter(name, "40/0.1s", margin=0.6)
     places = [limiter.reserve() for _ in range(80)]
     known.fault(anything, times=-1, delay=0.1)

@@ -9,9 +9,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock import RateLimiter, TaskLockError
 from django_tasklock.conf import get_settings, problems
-from django_tasklock.limit_outage import share_of
-from django_tasklock.rate_options import limit_of
-from django_tasklock.rates import Pushback, Rate, Terms, parse, pushback
+from django_tasklock.rates.notation import Pushback, Rate, Terms, parse, pushback
+from django_tasklock.rates.options import limit_of
+from django_tasklock.rates.outage import share_of
 
 SECOND = 1_000_000
 

@@ -19,7 +19,7 @@ import django
 django.setup()
 from django_tasklock import TaskLock, acquire_task_lock, release_task_lock
 from django_tasklock.backends import get_backend
-from django_tasklock.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Released
 from tests.support.stores import an_ask, granted
 

@@ -7,8 +7,8 @@ import json
 import pytest
 import redis
 
+from django_tasklock.backends.contract.queries import Counts, Query
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.queries import Counts, Query
 from django_tasklock.types import Busy, Released
 from tests.support.stores import an_ask, eventually, granted
 

@@ -6,7 +6,7 @@ import pytest
 from kombu import Queue
 
 from django_tasklock import TaskLockAcquireError
-from django_tasklock.celery import busy
+from django_tasklock.celery.delivery import defer as busy
 from tests.support.celery_site.courier import Courier
 from tests.support.guards import held_by_another
 

@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.leases import Leases
-from django_tasklock.heartbeat import SILENT, Heartbeat
-from django_tasklock.holds import Hold
+from django_tasklock.backends.contract.leases import Leases
+from django_tasklock.locks.heartbeat import SILENT, Heartbeat
+from django_tasklock.locks.lease import Hold
 from django_tasklock.types import Kept, Renewal
 from tests.support.proxy import Proxy, Request, scripts
 from tests.support.stores import an_ask, granted
@@ -84,7 +84,7 @@ def test_one_request_in_ten_that_fails_costs_no_lease(
     proxy: Proxy, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fifty batches, several minutes: that all of them succeed at once happens twice in a thousand tries."""
-    monkeypatch.setattr("django_tasklock.heartbeat.CHUNK", 4)
+    monkeypatch.setattr("django_tasklock.locks.heartbeat.CHUNK", 4)
     beat, dice = Heartbeat(), random.Random(10)
     held = take(get_backend(), beat, name, 200, clock.now)
     renews = scripts("renew")
@@ -105,7 +105,7 @@ def test_a_lease_whose_requests_always_fail_is_lost_alone(
     proxy: Proxy, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the reason, and in whosever batch it is."""
-    monkeypatch.setattr("django_tasklock.heartbeat.CHUNK", 50)
+    monkeypatch.setattr("django_tasklock.locks.heartbeat.CHUNK", 50)
     beat = Heartbeat()
     held = take(get_backend(), beat, name, 110, clock.now)
     renews, bad = scripts("renew"), f"task_lock:{name}:3".encode()
@@ -120,7 +120,7 @@ def test_a_silent_store_is_not_asked_once_for_each_batch(
     name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leases of other stores wait meanwhile. All are due again soon; whose turn did not come is the first then."""
-    monkeypatch.setattr("django_tasklock.heartbeat.CHUNK", 1)
+    monkeypatch.setattr("django_tasklock.locks.heartbeat.CHUNK", 1)
     backend, beat = get_backend(), Heartbeat()
     held = take(backend, beat, name, 20, clock.now)
     asked: list[str] = []

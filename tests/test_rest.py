@@ -14,8 +14,8 @@ from django.urls import resolve, reverse
 
 from django_tasklock import StaleClaim, TaskLock, current_lock, get_lock_info, model_lock
 from django_tasklock.models import AuditEntry
-from django_tasklock.operations import release
-from django_tasklock.rest import views
+from django_tasklock.operations.locks import release
+from django_tasklock.rest.locks import views
 from django_tasklock.types import Ask
 from tests.support.guards import GUARD, held, states
 from tests.support.proxy import scripts

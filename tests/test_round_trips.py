@@ -11,8 +11,8 @@ import redis
 from django_tasklock import TaskLock, acquire_task_lock, list_all_task_locks, release_task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.heartbeat import Heartbeat
-from django_tasklock.holds import Hold
+from django_tasklock.locks.heartbeat import Heartbeat
+from django_tasklock.locks.lease import Hold
 from django_tasklock.types import Released, Renewal
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer

@@ -111,7 +111,7 @@ def test_a_holder_that_lost_its_lock_while_it_ran_is_refused(crew: Crew, store: 
     b.do("claim.update(progress=50)")
     assert b.do("lock.fence") > fence
     eventually(lambda: a.do("lock.lost"))
-    assert eventually(lambda: a.do("lost")) == [a.do("from django_tasklock.heartbeat import GONE\nGONE")]
+    assert eventually(lambda: a.do("lost")) == [a.do("from django_tasklock.locks.heartbeat import GONE\nGONE")]
     with pytest.raises(LockLost, match="no longer knows it"):
         a.do("lock.ensure_held()")
     refused(a, video)

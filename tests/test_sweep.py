@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from django_tasklock import StaleClaim, TaskLock, acquire_task_lock, guards, holders
+from django_tasklock import StaleClaim, TaskLock, acquire_task_lock
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.queries import Query
 from django_tasklock.backends.memory import reset
-from django_tasklock.claims import Claim
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.guards import guard as guards
+from django_tasklock.guards.claim import Claim
+from django_tasklock.locks import holder as holders
 from django_tasklock.operations import Actor, acts
 from django_tasklock.operations.sweep import stream
-from django_tasklock.queries import Query
 from tests.support.guards import AGAIN, GUARD, ONCE
 from tests.support.stores import clear, eventually
 from tests.support.sweeping import (

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from django_tasklock import list_all_task_locks
-from django_tasklock.celery import count_parked, promotion
+from django_tasklock.celery import count_parked
+from django_tasklock.celery.parking import promotion
 from tests.support.sweeping import swept, told
 from tests.testapp.models import Video
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery import requeue
+from django_tasklock.celery import republish as requeue
 from django_tasklock.operations import acts, sweep
 from django_tasklock.operations.sweep import putback
 from django_tasklock.types import Ask, Grant
@@ -211,7 +211,7 @@ def test_a_task_that_began_while_the_store_was_down_is_not_touched(celery_site, 
 
 
 def test_a_stopped_holder_is_not_a_dead_one(celery_site, only) -> None:
-    code = "import sys; from django_tasklock.holders import me; print(me(), flush=True); sys.stdin.read()"
+    code = "import sys; from django_tasklock.locks.holder import me; print(me(), flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as process:
         assert process.stdout is not None
         holder = process.stdout.readline()

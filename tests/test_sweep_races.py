@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from django_tasklock import StaleClaim, guards, holders
+from django_tasklock import StaleClaim
 from django_tasklock.backends import get_backend
-from django_tasklock.claims import Claim
 from django_tasklock.exceptions import TransactionOpen
+from django_tasklock.guards import guard as guards
+from django_tasklock.guards.claim import Claim
+from django_tasklock.locks import holder as holders
 from django_tasklock.operations.sweep import locks, putback, stream, sweep
 from django_tasklock.types import Renewal
 from tests.support.guards import GUARD, ONCE, elsewhere

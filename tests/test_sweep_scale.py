@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from benchmarks.sweep import seed
-from django_tasklock import guarded_rows, guards
 from django_tasklock.backends import get_backend
+from django_tasklock.guards import guard as guards, rows as guarded_rows
 from django_tasklock.operations import Actor
 from django_tasklock.operations.sweep import report as reports
 from django_tasklock.operations.sweep.guarded import Guards

@@ -23,7 +23,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis.location import TIMEOUT
-from django_tasklock.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Released
 from tests.support.proxy import Proxy, scripts
 from tests.support.redis_server import RedisServer

@@ -24,10 +24,10 @@ from django_tasklock import TaskLock, get_lock_info, list_all_task_locks
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import MemoryBackend, reset
 from django_tasklock.celery import parked_messages
-from django_tasklock.celery.promotion import promote
+from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.celery.unique import PROVISIONAL
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockError
-from django_tasklock.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat
 from tests.support.celery_site import journal
 from tests.support.celery_site.configuration import ENVIRONMENT
 from tests.support.celery_site.journal import most_at_once

@@ -20,7 +20,7 @@ import redis
 from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.layout import CLAIM
+from django_tasklock.backends.redis.keys import CLAIM
 from django_tasklock.backends.redis.waiter import AsyncWaiter, RedisWaiter
 from django_tasklock.types import Busy, Released
 from tests.support.stores import an_ask, eventually, granted

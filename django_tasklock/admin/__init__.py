@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from django_tasklock.admin.limits import RateLimitAdmin
-from django_tasklock.admin.locks import LockAdmin
-from django_tasklock.admin.panel import LockPanelMixin
+from django_tasklock.admin.limits.admin import RateLimitAdmin
+from django_tasklock.admin.locks.admin import LockAdmin
+from django_tasklock.admin.locks.panel import LockPanelMixin
 from django_tasklock.admin.parked import ParkedMessageAdmin
 from django_tasklock.models import Lock, ParkedMessage, RateLimit
 

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 
 from django_tasklock.models import Lock
-from django_tasklock.operations.views import RowRef
+from django_tasklock.operations.values import RowRef
 
 __all__ = ["address", "quoted", "row_address", "unquoted"]
 

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django_tasklock.exceptions import BackendUnavailable
 
 if TYPE_CHECKING:
-    from django_tasklock.admin.store_admin import StoreAdmin
+    from django_tasklock.admin.base import StoreAdmin
 
 __all__ = ["LOOK", "LOOK_AND_ACT", "door"]
 

@@ -9,7 +9,7 @@ from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist
 from django.utils.translation import gettext, gettext_lazy as _
 
-from django_tasklock.operations.views import RowSide
+from django_tasklock.operations.values import RowSide
 
 __all__ = ["AskForm", "LimitReasonForm", "MemberForm", "ReleaseForm", "SelectedForm", "ShareForm"]
 

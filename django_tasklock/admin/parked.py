@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from django_tasklock import operations
 from django_tasklock.models import ParkedMessage
-from django_tasklock.operations.views import Actor
+from django_tasklock.operations.values import Actor
 
 __all__ = ["ParkedMessageAdmin"]
 

@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.contract.locks import Backend
 from django_tasklock.conf import Settings, get_settings
 from django_tasklock.texts import without_password
 

@@ -3,9 +3,9 @@
 Importing it touches no model, so a project's ``celery.py`` may.
 """
 
-from django_tasklock.celery.calls import Once
-from django_tasklock.celery.listing import ParkedInfo, count_parked, parked_messages
-from django_tasklock.celery.once import OnceTask
-from django_tasklock.celery.spreading import spread
+from django_tasklock.celery.once import Once
+from django_tasklock.celery.parking.listing import ParkedInfo, count_parked, parked_messages
+from django_tasklock.celery.rates.spread import spread
+from django_tasklock.celery.task import OnceTask
 
 __all__ = ["Once", "OnceTask", "ParkedInfo", "count_parked", "parked_messages", "spread"]

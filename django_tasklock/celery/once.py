@@ -1,287 +1,53 @@
-"""``OnceTask``: a task base that runs one message at a time per key. The task's own code knows nothing of it."""
+"""One call of a ``OnceTask`` with options of its own."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from functools import partial
-from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from celery.canvas import Signature
-from celery.contrib.django.task import DjangoTask
-from celery.utils import uuid
 
 from django_tasklock.celery import options
-from django_tasklock.celery.busy import draw, leave_line
-from django_tasklock.celery.calls import Once
-from django_tasklock.celery.keys import fingerprint_name
-from django_tasklock.celery.message import HEADER, KEPT, Message, header_of, sealed_for, written_for
-from django_tasklock.celery.misplaced import refuse_sent, refuse_written
-from django_tasklock.celery.overridden import lock_in_run, locked
-from django_tasklock.celery.retrying import MOVED, autoretried, moved
-from django_tasklock.celery.tickets import begins
-from django_tasklock.celery.unique import Pending, publish
-from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, Timeout, get_settings
-from django_tasklock.decoration import check_release
-from django_tasklock.decorators import Locked, leave_undecided
-from django_tasklock.exceptions import TaskLockError
-from django_tasklock.guards import StateGuard
-from django_tasklock.names import NameTemplate, clean
 
 if TYPE_CHECKING:
-    from django.db.models import Model
+    from celery.result import AsyncResult
 
-    from django_tasklock.celery.runs import Way
+    from django_tasklock.celery.task import OnceTask
 
-    _DjangoTask = DjangoTask[Any, Any]
-else:
-    _DjangoTask = DjangoTask
-
-__all__ = ["OnceTask"]
+__all__ = ["Once"]
 
 
-class OnceTask(_DjangoTask):
-    """``@shared_task(base=OnceTask, on_conflict="queue")``: options as task options or class attributes.
+class Once:
+    """A task with the options of one call. Made by ``OnceTask.once()``."""
 
-    Durations are seconds or timedeltas. What a caller can say for one call is in ``once()``.
-    Called directly, or eagerly, a task takes its lock as well; busy, it cannot be put aside,
-    so ``retry``, ``queue`` and ``coalesce`` raise ``TaskLockAcquireError`` there.
+    def __init__(self, task: OnceTask, asked: Mapping[str, Any]) -> None:
+        self.task: Any = task
+        self.asked = dict(asked)
 
-    Raises ``TaskLockError`` for options that cannot work, when the task is bound to its app.
-    """
+    def delay(self, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
+        """Publish."""
+        return self.apply_async(args, kwargs)
 
-    abstract = True
+    def apply_async(self, args: Any = None, kwargs: Any = None, **sending: Any) -> AsyncResult[Any]:
+        """Publish, with Celery's options."""
+        return self.task.apply_async(args, kwargs, once=self.asked, **sending)  # type: ignore[no-any-return]
 
-    key: ClassVar[str | Callable[..., str] | None] = None
-    """A template over the arguments, ``"video:{video_id}"``, or a callable that takes them (without ``self``).
-    What a template makes of them is hashed if no lock could have that name: too long, or a line break in it.
-    ``None``: the task's name and a fingerprint of the arguments."""
-    timeout: ClassVar[Timeout] = DEFAULT
-    """The most one run may hold the lock; ``TASKLOCK["TIMEOUT"]``. ``None``: until it has ended."""
-    lease: ClassVar[Lease] = DEFAULT
-    """How long the lock outlives a worker that died; ``TASKLOCK["LEASE"]``."""
-    on_conflict: ClassVar[OnConflict] = "reject"
-    """Busy: ``skip``, ``raise``, ``wait``, ``retry``, ``reject``, ``queue`` or ``coalesce``."""
-    blocking_timeout: ClassVar[Duration | None] = None
-    """For ``wait``: how long; by default the timeout."""
-    on_unavailable: ClassVar[OnUnavailable | None] = None
-    """The store is down: ``run``, ``raise`` or ``skip``."""
-    queue_limit: ClassVar[int | None] = None
-    """For ``queue``: the most messages that are parked for one key; one more fails."""
-    unique: ClassVar[str | None] = None
-    """``"until_start"`` or ``"until_finish"``: a second ``delay()`` meanwhile gives the result of the first."""
-    on_duplicate: ClassVar[str] = "return"
-    """What ``delay()`` does then: ``"return"`` that result, or ``"raise"`` ``AlreadyPublished``."""
-    unique_for: ClassVar[Duration | None] = None
-    """The longest a message may wait in the broker before another one may be published; by default the timeout."""
-    guard: ClassVar[StateGuard | None] = None
-    """Claims the row before the body; with ``model`` (or its label) and ``pk``, the argument with its primary key."""
-    model: ClassVar[type[Model] | str | None] = None
-    pk: ClassVar[str] = "pk"
-    retry_keeps_lock: ClassVar[bool] = False
-    """Whether ``retry()`` keeps the lock until the task is back, or frees it."""
-    release_connections: ClassVar[bool | None] = None
-    """``True``, for a long body: it begins without database connections, and its guarded writes keep none. ``False``:
-    even those that it opened are not closed at its end."""
-    takeovers: ClassVar[int] = 3
-    """How often a message whose worker died of it is started again; then it fails with ``CrashLoop``."""
+    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """Publish when the database transaction is committed."""
+        self.task.apply_async_on_commit(args, kwargs, once=self.asked)
 
-    @classmethod
-    def on_bound(cls, app: Any) -> None:
-        """Check the options, when Celery binds the task to its app."""
-        super().on_bound(app)
-        refuse_written(cls, OnceTask)
-        if cls.run is DjangoTask.run or options.celerys_own(cls):
-            return
-        where = f"task {cls.name}"
-        options.check({name: options.written(cls, name) for name in options.OF_CALL}, where)
-        if type(cls.takeovers) is not int or cls.takeovers < 0:
-            raise TaskLockError(f"{where}: takeovers must be a number, 0 or more, not {cls.takeovers!r}")
-        check_release(cls.release_connections)
-        key = options.written(cls, "key")
-        if isinstance(key, str):
-            bound = inspect.isfunction(inspect.getattr_static(cls, "run"))  # its ``self`` is no argument of a message
-            NameTemplate(key, MethodType(cls.run, cls) if bound else cls.run, prefix=get_settings().KEY_PREFIX)
-        if (cls.guard is None) != (cls.model is None):
-            raise TaskLockError(f"{where}: guard and model go together, and pk names the argument with the row's key")
-        if cls.guard is not None and cls.model is not None:
-            if cls.pk not in inspect.signature(cls.run).parameters:
-                raise TaskLockError(f"{where}: pk={cls.pk!r} is no argument of it")
-            cls.guard.register(cls.model, cls, cls.pk)
-        elif cls.on_unavailable is None:
-            leave_undecided(cls)
-        lock_in_run(cls, OnceTask.__call__)
+    def apply_async_on_commit(self, args: Any = None, kwargs: Any = None, **sending: Any) -> None:
+        """Publish with Celery's options when the database transaction is committed."""
+        self.task.apply_async_on_commit(args, kwargs, once=self.asked, **sending)
 
-    def once(self, **asked: Any) -> Once:
-        """The task with options for one call: ``task.once(key="video:42", on_conflict="wait").delay(...)``.
+    def apply(self, args: Any = None, kwargs: Any = None, **sending: Any) -> Any:
+        """Run here and now."""
+        return self.task.apply(args, kwargs, once=self.asked, **sending)
 
-        ``key`` (literally), ``timeout``, ``lease``, ``on_conflict``, ``blocking_timeout``, ``on_unavailable``,
-        ``queue_limit``, ``unique``, ``unique_for``, ``on_duplicate``, ``retry_keeps_lock``. Raises ``TaskLockError`` at
-        once.
-        """
-        options.terms(self, asked)
-        return Once(self, asked)
+    def s(self, *args: Any, **kwargs: Any) -> Signature[Any]:
+        """A signature, for chains, groups and chords."""
+        return self.task.s(*args, **kwargs).set(once=options.plain(self.asked))  # type: ignore[no-any-return]
 
-    @property
-    def lock(self) -> Locked:
-        """``task.lock.is_locked(video_id=42)`` and ``.info(...)``: ask before publishing."""
-        key = options.written(type(self), "key")
-        template = key if isinstance(key, str) else self.lock_name
-        return Locked(NameTemplate(template, self.run, prefix=get_settings().KEY_PREFIX, hashed=True), self.on_conflict)
-
-    def lock_name(self, *args: Any, **kwargs: Any) -> str:
-        """The lock's name for these arguments."""
-        prefix = get_settings().KEY_PREFIX
-        key = options.written(type(self), "key")
-        if key is None:
-            return clean(fingerprint_name(self.name, self.run, args, kwargs), prefix)
-        made = self.__dict__.get("_made")
-        if made is None or made.template is not key:  # to read a template takes longer than to fill it
-            made = self.__dict__["_made"] = NameTemplate(key, self.run, prefix=prefix, hashed=True)
-        return clean(made.name(args, kwargs), prefix)
-
-    def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
-        """Publish, with the lock's name in the header; the ``AsyncResult``.
-
-        ``once``: a dict of options as in ``once()``.
-
-        Raises ``TaskLockError`` for options that cannot work and ``BackendUnavailable`` as ``unique`` says.
-        """
-        base: Any = super()
-        if options.celerys_own(type(self)):
-            return base.apply_async(args, kwargs, *more, **sending)
-        refuse_sent(self.name, sending, "apply_async(...)")
-        kwargs = dict(kwargs or {})
-        asked = self._asked(kwargs, sending.pop("once", None))
-        headers = dict(sending.pop("headers", None) or {})
-        task_id = (more[0] if more else sending.pop("task_id", None)) or uuid()
-        more = more[1:]
-        ours = headers.pop(HEADER, None)
-        if written_for(ours, self.name, task_id):  # on its way again: a retry, or out of the line
-            asked.pop("key", None)
-            headers[HEADER] = {**ours, "once": {**(ours.get("once") or {}), **options.plain(asked)}}
-            return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
-        terms = options.terms(self, asked)
-        name = asked.pop("key", None)
-        name = self.lock_name(*(args or ()), **kwargs) if name is None else clean(name, get_settings().KEY_PREFIX)
-        header = sealed_for({"once": options.plain(asked), "key": name}, self.name, task_id)
-        headers[HEADER] = header
-        if self.app.conf.task_always_eager:
-            return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
-        lines_up = terms["on_conflict"] in ("queue", "coalesce")
-        # What is not due yet does not keep the others waiting.
-        stands = terms["on_conflict"] == "queue" and not (sending.get("countdown") or sending.get("eta"))
-
-        def send() -> Any:
-            if lines_up:
-                header["ticket"] = draw(name, task_id if stands else "")
-            try:
-                return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
-            except BaseException:
-                if lines_up:
-                    leave_line(name, task_id)
-                raise
-
-        if terms["unique"] is None:
-            return send()
-        return publish(self, name, terms, header, task_id, sending, send)
-
-    def apply(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
-        """Run here and now, with the same options as ``apply_async``."""
-        refuse_sent(self.name, sending, "apply(...)")
-        asked = sending.pop("once", None)
-        if asked:
-            options.terms(self, asked)
-            sending["task_id"] = sending.get("task_id") or uuid()
-            header = sealed_for({"once": options.plain(asked)}, self.name, sending["task_id"])
-            sending["headers"] = {**(sending.get("headers") or {}), HEADER: header}
-        return super().apply(args, kwargs, *more, **sending)
-
-    def signature_from_request(
-        self, request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **extra: Any
-    ) -> Signature[Any]:
-        """What ``retry()`` publishes: with the header of this message, and the token of a lock that is kept."""
-        refuse_sent(self.name, extra, "retry(...)")
-        request = self.request if request is None else request
-        ours: Any = (extra.get("headers") or {}).get(HEADER)
-        ours = ours if written_for(ours, self.name, request.id) else header_of(request)
-        ours = moved(self, request, ours, args, kwargs)
-        if MOVED in request.__dict__:
-            request.__dict__.pop(KEPT, None)  # what is kept is the lock of the arguments before
-        kept, handle = request.__dict__.get(KEPT) or (None, "")
-        if kept is not None and kept.held:
-            ours = {**ours, "kept": handle}
-        if ours:
-            ours = sealed_for(ours, self.name, request.id)
-            extra["headers"] = {**(extra.get("headers") or request.headers or {}), HEADER: ours}
-        return super().signature_from_request(request, args, kwargs, queue, **extra)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if options.celerys_own(type(self)):
-            return self.run(*args, **kwargs)
-        request = self.request
-        sent = bool(request.id) and not request.called_directly and not request.__dict__.get("tasklock_begun")
-        if not sent:
-            return self._locked(args, kwargs, super().__call__, {}, None, "call")
-        request.__dict__["tasklock_begun"] = True
-        with Pending(None if request.is_eager else Message(self)) as pending:
-            if request.is_eager:
-                return self._locked(args, kwargs, self.run, header_of(request), None, "eager")
-            return self._locked(args, kwargs, self.run, header_of(request), pending, "message")
-
-    def _locked(
-        self,
-        args: Any,
-        kwargs: dict[str, Any],
-        body: Callable[..., Any],
-        header: Any,
-        pending: Pending | None,
-        way: Way,
-    ) -> Any:
-        """Run ``body``, or what there is to do instead. ``pending``: for what a worker was sent."""
-        from django_tasklock.celery.runs import made  # it touches models, which early imports must not
-
-        asked = self._asked(kwargs, header.get("once"))
-        terms = options.terms(self, asked)
-        key = asked.pop("key", None)
-        name = header.get("key") or key or self.lock_name(*args, **kwargs)
-        if pending is not None and "key" not in header:  # it was sent by its name; what is sent again of it has all
-            header = self._named(header, name, asked, terms)
-        run = made(self, name, terms, args, kwargs, header, way)
-        try:
-            with ExitStack() as stack:
-                try:
-                    entered = run.enter(stack)
-                except Exception as error:
-                    if way == "call":
-                        raise
-                    autoretried(self, error)
-                if entered:
-                    if pending is not None:
-                        begins(self, partial(pending.started, terms))
-                    with locked(type(self)):
-                        return body(*args, **kwargs)
-        except BaseException:
-            run.struck()
-            raise
-        return run.skipped
-
-    def _named(
-        self, header: Mapping[str, Any], name: str, asked: Mapping[str, Any], terms: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """The header that its publisher, who did not know the task, could not write."""
-        ours = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.plain(asked)}
-        if terms["on_conflict"] in ("queue", "coalesce"):
-            ours.setdefault("ticket", draw())
-        self.request.__dict__[HEADER] = ours
-        return ours
-
-    def _asked(self, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
-        """What the caller asked for, out of ``kwargs`` and in ``once``."""
-        if once is not None and not isinstance(once, Mapping):
-            raise TaskLockError(f"task {self.name}: once must be a dict of options, not {once!r}")
-        word = (once or {}).get("on_conflict") or self.on_conflict or get_settings().ON_CONFLICT
-        asked = {**options.asked_by_keywords(kwargs, word), **(once or {})}
-        return {word: value for word, value in asked.items() if value is not DEFAULT}
+    def si(self, *args: Any, **kwargs: Any) -> Signature[Any]:
+        """An immutable signature."""
+        return self.task.si(*args, **kwargs).set(once=options.plain(self.asked))  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from django_tasklock.conf import DEFAULT, get_settings, milliseconds, spans
-from django_tasklock.decoration import check_conflict
+from django_tasklock.decorators.wrapping import check_conflict
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 

@@ -20,22 +20,22 @@ from celery.exceptions import Reject, Retry
 from celery.utils.time import maybe_iso8601
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.base import Backend
-from django_tasklock.celery.busy import Aside
-from django_tasklock.celery.keys import shortened
+from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.celery.delivery.defer import Aside
+from django_tasklock.celery.delivery.duplicates import Duplicate
+from django_tasklock.celery.fingerprint import shortened
 from django_tasklock.celery.message import Message, token_of
-from django_tasklock.celery.myself import Duplicate
 from django_tasklock.celery.retrying import MOVED
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockAcquireError
-from django_tasklock.handover import keep, resume
-from django_tasklock.heartbeat import heartbeat
-from django_tasklock.holders import Task, me
-from django_tasklock.holds import Hold
-from django_tasklock.info import busy_error
-from django_tasklock.locks import TaskLock
+from django_tasklock.locks.events import told_conflict, told_unavailable
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.locks.holder import Task, me
+from django_tasklock.locks.info import busy_error
+from django_tasklock.locks.lease import Hold
+from django_tasklock.locks.lock import TaskLock
+from django_tasklock.locks.transfer import keep, resume
 from django_tasklock.names import MAX_LENGTH
-from django_tasklock.reports import told_conflict, told_unavailable
 from django_tasklock.types import Ask, Busy
 
 __all__ = ["Pending", "free", "publish", "seconds_until"]

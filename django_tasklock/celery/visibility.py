@@ -7,10 +7,10 @@ from typing import Any
 from celery.app import app_or_default
 
 from django_tasklock.celery.message import visibility_timeout
-from django_tasklock.celery.once import OnceTask
+from django_tasklock.celery.task import OnceTask
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, spans
-from django_tasklock.decorators import Locked
+from django_tasklock.decorators.locks import Locked
 
 __all__ = ["reaching_visibility_timeout"]
 

@@ -143,7 +143,7 @@ def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.Check
     if settings is None or settings.ON_UNAVAILABLE != "run":
         return []
     from django_tasklock.celery.task_modules import import_task_modules
-    from django_tasklock.decorators import undecided
+    from django_tasklock.decorators.locks import undecided
 
     import_task_modules()  # W017 tells what it could not
     names = undecided()

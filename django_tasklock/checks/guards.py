@@ -11,7 +11,7 @@ from django.db.models import Model, Q
 from django.db.models.constants import LOOKUP_SEP
 
 from django_tasklock.columns import TOKEN
-from django_tasklock.guards import StateGuard, fenced, own_table, registered, unfit
+from django_tasklock.guards.guard import StateGuard, fenced, own_table, registered, unfit
 
 __all__ = ["check_guards"]
 

@@ -10,8 +10,8 @@ from django.core import checks
 from django_tasklock.checks.settings import sound_settings
 from django_tasklock.checks.store import sound_backend
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.rate_options import Limit, limit_of
-from django_tasklock.rates import Rate
+from django_tasklock.rates.notation import Rate
+from django_tasklock.rates.options import Limit, limit_of
 
 __all__ = ["check_limits", "check_limits_kept"]
 

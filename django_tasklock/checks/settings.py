@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -10,6 +11,7 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.conf import Settings, get_settings, milliseconds, problems
+from django_tasklock.rates.options import rate_problems
 
 __all__ = ["check_api_keys", "check_settings", "sound_settings"]
 
@@ -19,18 +21,19 @@ SHORTEST_KEY = 32
 
 
 def sound_settings() -> Settings | None:
-    """The settings in force; ``None`` if E001 has something to say about them."""
+    """Return the settings in force; ``None`` if E001 has something to say about them."""
     try:
-        return get_settings()
+        settings = get_settings()
     except ImproperlyConfigured:
         return None
+    return None if rate_problems(settings.RATE_LIMITS) else settings
 
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """E001: unknown or ill-typed key of ``TASKLOCK``. W006: a lease that one slow answer outlasts."""
     given = getattr(django_settings, "TASKLOCK", {})
     found: list[checks.CheckMessage] = [
-        checks.Error(what, hint=hint, id="tasklock.E001") for what, hint in problems(given)
+        checks.Error(what, hint=hint, id="tasklock.E001") for what, hint in _all_problems(given)
     ]
     settings = sound_settings()
     if settings is None:
@@ -46,6 +49,12 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
             )
         )
     return found
+
+
+def _all_problems(given: Any) -> list[tuple[str, str]]:
+    found = problems(given)
+    limits = given.get("RATE_LIMITS") if isinstance(given, Mapping) else None
+    return found + (rate_problems(limits) if isinstance(limits, Mapping) else [])
 
 
 def check_api_keys(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:

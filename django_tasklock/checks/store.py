@@ -49,7 +49,7 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
         path = resolve(settings)
         backend = get_backend()
         if is_kind(backend, "redis"):
-            from django_tasklock.backends.redis.place import place_of
+            from django_tasklock.backends.redis.address import place_of
 
             place_of(settings.LOCATION)
     except ImproperlyConfigured as error:
@@ -79,7 +79,7 @@ def check_shared(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     sound = sound_backend()
     if sound is None or not in_redis(*sound):
         return []
-    from django_tasklock.backends.redis.place import one_pool, place_of
+    from django_tasklock.backends.redis.address import one_pool, place_of
 
     settings, _ = sound
     found: list[checks.CheckMessage] = []
@@ -113,7 +113,7 @@ def check_shared(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
 
 def _clearing(location: str) -> list[str]:
     """The aliases whose ``clear()`` flushes the locks. An alias that only locks use is nobody's to clear."""
-    from django_tasklock.backends.redis.place import place_of, places_of
+    from django_tasklock.backends.redis.address import place_of, places_of
 
     place = place_of(location)
     used = {"default", django_settings.CACHE_MIDDLEWARE_ALIAS, django_settings.SESSION_CACHE_ALIAS}

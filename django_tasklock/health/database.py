@@ -9,8 +9,8 @@ from typing import Any
 
 from django.db import connections
 
+from django_tasklock.db.pools import figures
 from django_tasklock.health.probe import PATIENCE, Probe
-from django_tasklock.pools import figures
 
 __all__ = ["databases"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from django_tasklock.connections import release_connections
+from django_tasklock.db.connections import release_connections
 
 __all__ = ["FRESH", "PATIENCE", "Probe"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django_tasklock.backends import get_backend
 from django_tasklock.health.probe import PATIENCE, Probe
-from django_tasklock.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Condition
 
 __all__ = ["locks"]

@@ -17,7 +17,7 @@ from django.db import Error
 from django.utils import translation
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.views import Act, Actor
+from django_tasklock.operations.values import Act, Actor
 from django_tasklock.texts import shown
 
 __all__ = ["DOWN", "Bar", "actor", "in_line", "speaking", "while_read"]

@@ -5,8 +5,14 @@ that cannot be, or a store that cannot list. Importing it touches no model.
 """
 
 from django_tasklock.operations.audit import acts
-from django_tasklock.operations.detail import find_lock, find_row, get_lock
-from django_tasklock.operations.limit_views import (
+from django_tasklock.operations.limits.permits import get_permits, list_permits, release_permit
+from django_tasklock.operations.limits.rates import (
+    change_limit,
+    get_limit,
+    list_limits,
+    reset_limit,
+)
+from django_tasklock.operations.limits.values import (
     LimitDetail,
     LimitOutcome,
     LimitPage,
@@ -16,18 +22,12 @@ from django_tasklock.operations.limit_views import (
     PermitsPage,
     PermitsView,
 )
-from django_tasklock.operations.limits import (
-    change_limit,
-    get_limit,
-    list_limits,
-    reset_limit,
-)
-from django_tasklock.operations.listing import count_locks, list_locks
+from django_tasklock.operations.locks.detail import find_lock, find_row, get_lock
+from django_tasklock.operations.locks.listing import count_locks, list_locks
+from django_tasklock.operations.locks.release import ask_to_release, release_lock
 from django_tasklock.operations.parked import discard_parked, requeue_parked
-from django_tasklock.operations.permits import get_permits, list_permits, release_permit
-from django_tasklock.operations.release import ask_to_release, release_lock
 from django_tasklock.operations.sweep import Finding, SweepReport, sweep
-from django_tasklock.operations.views import (
+from django_tasklock.operations.values import (
     Act,
     Actor,
     LockDetail,

@@ -12,7 +12,7 @@ from django.apps import apps
 from django.db import Error, router
 from django.utils import timezone
 
-from django_tasklock.operations.views import Act, Actor
+from django_tasklock.operations.values import Act, Actor
 from django_tasklock.texts import shown
 
 __all__ = ["LIMIT_ACTIONS", "Deed", "acts", "forget_old_acts", "record_acts"]

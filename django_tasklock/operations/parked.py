@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_tasklock.operations.audit import Deed, record_acts
-from django_tasklock.operations.views import Actor
+from django_tasklock.operations.values import Actor
 
 __all__ = ["discard_parked", "requeue_parked"]
 
@@ -14,7 +14,7 @@ def requeue_parked(task_id: str, *, by: Actor, reason: str = "", sign: bool = Fa
     ``sign``: you know that a worker of an older version has parked it, which did not sign. Raises
     ``BackendUnavailable``.
     """
-    from django_tasklock.celery.dead import requeue
+    from django_tasklock.celery.parking.dead import requeue
 
     name, obstacle = requeue(task_id, sign_it=sign)
     if not obstacle:
@@ -27,7 +27,7 @@ def discard_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
 
     Raises ``BackendUnavailable``.
     """
-    from django_tasklock.celery.dead import discard
+    from django_tasklock.celery.parking.dead import discard
 
     name, obstacle = discard(task_id, f"{by.name}: {reason}" if reason else by.name)
     if not obstacle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, register_converter
 
-from django_tasklock.rest.limit_views import (
+from django_tasklock.rest.limits.views import (
     ChangeLimitView,
     LimitsView,
     LimitView,
@@ -13,7 +13,7 @@ from django_tasklock.rest.limit_views import (
     ReleasePermitView,
     ResetLimitView,
 )
-from django_tasklock.rest.views import AskReleaseView, LocksView, LockView, ReleaseLockView
+from django_tasklock.rest.locks.views import AskReleaseView, LocksView, LockView, ReleaseLockView
 
 __all__ = ["app_name", "urlpatterns"]
 

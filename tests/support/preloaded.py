@@ -26,7 +26,7 @@ from django_tasklock import (
     task_lock,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat
 from tests.support.guards import GUARD
 from tests.support.stores import eventually
 from tests.testapp.models import PlainVideo, Video

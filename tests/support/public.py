@@ -21,8 +21,8 @@ from django.conf import settings as django_settings
 from django.db import connections
 from django.dispatch import Signal
 
-from django_tasklock.heartbeat import heartbeat
-from django_tasklock.remembered import taken
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.locks.registry import taken
 from tests.support.stores import clear
 
 __all__ = ["Received", "forget", "forked", "in_store", "raw_redis", "script", "setting", "stored"]

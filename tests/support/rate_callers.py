@@ -31,7 +31,7 @@ def call(name, rates, number, cost=1, pause=0.0, cancelled=0.0, **options):
 
 def wait(name, rates, number, **options):
     "So many threads, each of which waits for one call: arrival and turn by the server's clock, call, asking again."
-    from django_tasklock.reservations import Reservation
+    from django_tasklock.rates.reservation import Reservation
     from django_tasklock.types import monotonic
     limiter, made, ask = RateLimiter(name, *rates, **options), [], Reservation._ask
     def noted(place):

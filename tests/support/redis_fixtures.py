@@ -14,7 +14,7 @@ from django_redis.pool import ConnectionFactory
 
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings
-from django_tasklock.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat
 from tests.support import environment
 from tests.support.exercise import KINDS
 from tests.support.proxy import Proxy

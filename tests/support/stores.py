@@ -14,7 +14,7 @@ from django.conf import settings as django_settings
 from django.core.cache import caches
 
 from django_tasklock import get_lock_ttl
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.contract.locks import Backend
 from django_tasklock.conf import Settings
 from django_tasklock.types import Ask, Busy, Grant
 

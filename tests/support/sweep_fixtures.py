@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_tasklock import guards
+from django_tasklock.guards import guard as guards
 from tests.support import sweeper
 from tests.support.celery_site.configuration import ENVIRONMENT
 

@@ -34,7 +34,7 @@ def only(tasks: Sequence[str]) -> None:
     """No guards but those of these tasks are registered."""
     from celery import current_app
 
-    from django_tasklock import guards
+    from django_tasklock.guards import guard as guards
 
     where = "tests.support.celery_site."
     known = [current_app.tasks[f"{where}{'' if '.' in task else 'sweep_tasks.'}{task}"] for task in tasks]
@@ -59,7 +59,8 @@ def start(environment: dict[str, str], **asked: Any) -> subprocess.Popen[str]:
 
 
 def _die_at(step: str) -> None:
-    from django_tasklock.celery import requeue, stranded
+    from django_tasklock.celery import republish as requeue
+    from django_tasklock.celery.parking import stranded
     from django_tasklock.operations.sweep import locks, putback, report, stream
 
     rooms = {

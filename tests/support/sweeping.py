@@ -10,7 +10,7 @@ from typing import Any
 
 from django_tasklock import StateGuard, model_lock
 from django_tasklock.backends import get_backend
-from django_tasklock.guards import fenced
+from django_tasklock.guards.guard import fenced
 from django_tasklock.operations.sweep import Finding, SweepReport, stream, sweep
 from django_tasklock.types import Ask, Grant
 from tests.support.guards import GUARD, new_token
@@ -28,7 +28,7 @@ MINUTE, HOUR = 60_000, 3_600_000
 
 def dead_holder(**more: Any) -> str:
     """A process of this machine that has ended."""
-    code = "from django_tasklock.holders import me; print(me())"
+    code = "from django_tasklock.locks.holder import me; print(me())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     return json.dumps({**json.loads(said), **more})
 

@@ -10,7 +10,7 @@ import redis
 from asgiref.sync import async_to_sync
 
 from django_tasklock import TaskLock
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.contract.locks import Backend
 
 __all__ = ["TWINS", "call", "listening", "token_in"]
 

@@ -14,12 +14,12 @@ from typing import Any
 from django.core.cache import BaseCache
 from django.core.exceptions import ImproperlyConfigured
 
-from django_tasklock.backends.base import Backend
 from django_tasklock.backends.cache.alias import PrivateCache, cache_key
-from django_tasklock.backends.values import holder_of, json_object
+from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.queries import Counts, Page, Query
 from django_tasklock.conf import Settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.queries import Counts, Page, Query
 from django_tasklock.types import Ask, Busy, Grant, Holder, Kept, Record, Released, Renewal, monotonic
 
 __all__ = ["CacheBackend"]

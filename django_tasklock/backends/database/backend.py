@@ -11,18 +11,18 @@ from itertools import groupby
 
 from django.db.models import Q
 
-from django_tasklock.backends.base import Backend
-from django_tasklock.backends.base_permits import Permits
-from django_tasklock.backends.base_rates import RateStore
-from django_tasklock.backends.database.clock import Now
+from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
+from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.database.listing import counts_of, page_of, pruned, records_of
 from django_tasklock.backends.database.permits import DatabasePermits
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rates import DatabaseRates
 from django_tasklock.backends.database.rows import RELEASED, insert, key_of, look, rows_of, terms, unchanged
-from django_tasklock.backends.database.session import Session
 from django_tasklock.conf import Settings
-from django_tasklock.queries import Counts, Page, Pruned, Query
+from django_tasklock.db.clock import Now
+from django_tasklock.db.session import Session
 from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
 
 __all__ = ["DatabaseBackend"]

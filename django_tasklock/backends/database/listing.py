@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from django.db.models import Count, Q, QuerySet
 
-from django_tasklock.backends.database.clock import Now
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.database.rows import FIELDS, RELEASED, Row
 from django_tasklock.conf import expiring
+from django_tasklock.db.clock import Now
 from django_tasklock.models import LockRow
-from django_tasklock.queries import Counts, Page, Pruned, Query
 from django_tasklock.types import Record
 
 __all__ = ["counts_of", "page_of", "pruned", "records_of"]

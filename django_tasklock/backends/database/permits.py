@@ -15,12 +15,12 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.db.models import Max, QuerySet, Value
 
-from django_tasklock.backends.base_permits import Permits
-from django_tasklock.backends.database.clock import AggregateNow, Now
+from django_tasklock.backends.codec import json_object
+from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import FIELDS, Row, key_of
-from django_tasklock.backends.database.session import Session
-from django_tasklock.backends.values import json_object
+from django_tasklock.db.clock import AggregateNow, Now
+from django_tasklock.db.session import Session
 from django_tasklock.models import LimiterRow, PermitRow
 from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
 

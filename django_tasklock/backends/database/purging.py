@@ -9,7 +9,7 @@ from collections.abc import Callable
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from django_tasklock.backends.database.session import Session
+from django_tasklock.db.session import Session
 from django_tasklock.exceptions import TaskLockError
 
 __all__ = ["Purging"]

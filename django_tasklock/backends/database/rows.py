@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from django.db import IntegrityError, transaction
 from django.db.models import Max, QuerySet
 
-from django_tasklock.backends.database.clock import AggregateNow, Now
-from django_tasklock.backends.values import holder_of, json_object
+from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.models import LockRow
 from django_tasklock.types import Ask, Record
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from django_tasklock.backends.base import Backend, Waiter
-from django_tasklock.backends.base_permits import Permits
-from django_tasklock.backends.base_rates import RateStore
+from django_tasklock.backends.contract.locks import Backend, Waiter
+from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Which
+from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.memory.permits import MemoryPermits
 from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.backends.memory.store import store
 from django_tasklock.backends.memory.waiter import MemoryWaiter
 from django_tasklock.conf import Settings, expiring
-from django_tasklock.queries import Counts, Page, Pruned, Query, Which
 from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Refusal, Released, Renewal
 
 __all__ = ["MemoryBackend"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django_tasklock.backends.base_permits import Permits
-from django_tasklock.backends.leases import Waiter
+from django_tasklock.backends.contract.leases import Waiter
+from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.memory.store import store
 from django_tasklock.backends.memory.waiter import MemoryWaiter
 from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal

@@ -9,8 +9,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from django_tasklock.backends.ledger_state import State
-from django_tasklock.backends.values import holder_of, json_object
+from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.ledger.state import State
 from django_tasklock.types import Ask, Record, Refusal, monotonic
 
 __all__ = ["CLAIM", "Held", "Place", "advance", "reset", "store"]

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from django_tasklock.backends.leases import Leases, Waiter
+from django_tasklock.backends.contract.leases import Leases, Waiter
 from django_tasklock.backends.memory.store import CLAIM, Place, store
 from django_tasklock.types import Ask, Busy, Grant, monotonic
 

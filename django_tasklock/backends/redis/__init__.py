@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from django_tasklock.backends.base import Backend
-from django_tasklock.backends.base_permits import Permits
-from django_tasklock.backends.base_rates import RateStore
-from django_tasklock.backends.redis.aio import AsyncWires
-from django_tasklock.backends.redis.layout import KEPT, SHOWN, Layout
+from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
+from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout
 from django_tasklock.backends.redis.listing import page_in, page_of, refusal
 from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.permits import RedisPermits
@@ -19,12 +19,12 @@ from django_tasklock.backends.redis.rates import RedisRates
 from django_tasklock.backends.redis.subscribers import Subscribers
 from django_tasklock.backends.redis.waiter import RedisWaiter
 from django_tasklock.backends.redis.wire import Wire, bulk, load
+from django_tasklock.backends.redis.wire_async import AsyncWires
 from django_tasklock.conf import Settings, expiring
-from django_tasklock.queries import Counts, Page, Pruned, Query
 from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Refusal, Released, Renewal
 
 if TYPE_CHECKING:
-    from django_tasklock.backends.base import Waiter
+    from django_tasklock.backends.contract.locks import Waiter
 
 __all__ = ["RedisBackend"]
 

@@ -6,11 +6,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from django_tasklock.backends.redis.layout import Layout, record
+from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.contract.queries import Page, Query
+from django_tasklock.backends.redis.keys import Layout, record
 from django_tasklock.backends.redis.wire import Script, bulk, load
-from django_tasklock.backends.values import holder_of, json_object
 from django_tasklock.conf import expiring
-from django_tasklock.queries import Page, Query
 from django_tasklock.types import LATEST, Refusal
 
 __all__ = ["page_in", "page_of", "refusal"]

@@ -15,19 +15,19 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from django_tasklock.backends.base_permits import Permits
-from django_tasklock.backends.redis.layout import CLAIM, place, record
+from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.redis.keys import CLAIM, place, record
 from django_tasklock.backends.redis.waiter import RedisWaiter
 from django_tasklock.backends.redis.wire import bulk, load
 from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
 
 if TYPE_CHECKING:
-    from django_tasklock.backends.leases import Waiter
+    from django_tasklock.backends.contract.leases import Waiter
     from django_tasklock.backends.redis import RedisBackend
-    from django_tasklock.backends.redis.aio import AsyncWires
-    from django_tasklock.backends.redis.layout import Layout
+    from django_tasklock.backends.redis.keys import Layout
     from django_tasklock.backends.redis.subscribers import Subscribers
     from django_tasklock.backends.redis.wire import Wire
+    from django_tasklock.backends.redis.wire_async import AsyncWires
 
 __all__ = ["PermitLayout", "RedisPermits"]
 

@@ -14,10 +14,10 @@ from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django_tasklock.backends.base_rates import Booked, Penalty, RateStore, Refused, TermsDiffer, Use, Used
+from django_tasklock.backends.contract.rates import Booked, Penalty, RateStore, Refused, TermsDiffer, Use, Used
 from django_tasklock.backends.redis.wire import Script, bulk
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.rates import Pushback, Terms
+from django_tasklock.rates.notation import Pushback, Terms
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 from redis.exceptions import NoPermissionError, RedisError
 
-from django_tasklock.backends.redis.layout import Layout
+from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.pool import Idle, make, throw_away
 from django_tasklock.backends.redis.wire import bulk, unavailable
 

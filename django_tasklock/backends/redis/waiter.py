@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from django_tasklock.backends.base import Waiter
-from django_tasklock.backends.redis.layout import CLAIM, Layout
+from django_tasklock.backends.contract.locks import Waiter
+from django_tasklock.backends.redis.keys import CLAIM, Layout
 from django_tasklock.backends.redis.subscribers import Subscriber, tell_deaf
 from django_tasklock.backends.redis.wire import bulk
 from django_tasklock.exceptions import BackendUnavailable

@@ -12,8 +12,8 @@ from django.core.serializers.json import DjangoJSONEncoder
 
 from django_tasklock import operations
 from django_tasklock.management.terminal import actor, in_line as act_in_line, speaking, while_read
-from django_tasklock.operations.limit_views import LimitOutcome, LimitResult, LimitView, PermitsView
-from django_tasklock.operations.spans import span
+from django_tasklock.operations.durations import span
+from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, LimitView, PermitsView
 from django_tasklock.texts import shown
 
 __all__ = ["Command"]

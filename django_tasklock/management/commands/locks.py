@@ -9,10 +9,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_tasklock import operations
-from django_tasklock.info import left
+from django_tasklock.backends.contract.queries import Query
+from django_tasklock.locks.info import left
 from django_tasklock.management.terminal import actor, in_line, speaking, while_read
-from django_tasklock.operations.views import LockDetail, LockView, Outcome, Result
-from django_tasklock.queries import Query
+from django_tasklock.operations.values import LockDetail, LockView, Outcome, Result
 from django_tasklock.texts import shown
 
 __all__ = ["Command"]

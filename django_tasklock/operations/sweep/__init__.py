@@ -16,8 +16,9 @@ from django.db import Error, InterfaceError, OperationalError, router
 from django.db.models import Model
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.contract.locks import Backend
 from django_tasklock.conf import Duration, get_settings
+from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.audit import forget_old_acts
 from django_tasklock.operations.sweep.entries import sweep_entries
@@ -27,8 +28,7 @@ from django_tasklock.operations.sweep.putback import PutBack
 from django_tasklock.operations.sweep.report import CLASSES, Came, Finding, Kind, Notebook, SweepReport, Tally
 from django_tasklock.operations.sweep.rows import Locks, sweep_rows
 from django_tasklock.operations.sweep.terms import Progress, Terms, terms
-from django_tasklock.operations.views import Actor
-from django_tasklock.transactions import durable
+from django_tasklock.operations.values import Actor
 
 __all__ = ["CLASSES", "PAUSE", "Came", "Finding", "Kind", "Progress", "SweepReport", "Tally", "sweep"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.queries import Query
 from django_tasklock.operations.sweep.report import Kind, Notebook
 from django_tasklock.operations.sweep.stream import of_kind
 from django_tasklock.operations.sweep.terms import Terms
-from django_tasklock.queries import Query
 
 __all__ = ["sweep_entries"]
 

@@ -11,9 +11,9 @@ from django.db.models import Model, Q
 
 from django_tasklock.columns import TOKEN
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.guarded_rows import Row, read
-from django_tasklock.guards import Guarded, StateGuard, fenced, registered
-from django_tasklock.operations.rows import lock_name, model_of, row_key
+from django_tasklock.guards.guard import Guarded, StateGuard, fenced, registered
+from django_tasklock.guards.rows import Row, read
+from django_tasklock.operations.guarded_rows import lock_name, model_of, row_key
 from django_tasklock.operations.sweep.terms import Terms
 from django_tasklock.types import Record
 

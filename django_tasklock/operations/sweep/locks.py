@@ -6,17 +6,17 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from django_tasklock import holders
-from django_tasklock.backends.base import Backend
+from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.queries import Query
 from django_tasklock.conf import get_settings
-from django_tasklock.guards import Guarded
-from django_tasklock.operations.release import take_away
+from django_tasklock.guards.guard import Guarded
+from django_tasklock.locks import holder as holders
+from django_tasklock.operations.locks.release import take_away
 from django_tasklock.operations.sweep.guarded import Guards, Side
 from django_tasklock.operations.sweep.putback import Back, PutBack
 from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
 from django_tasklock.operations.sweep.stream import PAGE, live_locks, of_kind, second_look
 from django_tasklock.operations.sweep.terms import Terms
-from django_tasklock.queries import Query
 from django_tasklock.types import Record
 
 __all__ = ["sweep_locks"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_tasklock.celery import stranded
-from django_tasklock.celery.stranded import Stranded
+from django_tasklock.celery.parking import stranded
+from django_tasklock.celery.parking.stranded import Stranded
 from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
 from django_tasklock.operations.sweep.stream import second_look
 from django_tasklock.operations.sweep.terms import Terms

@@ -13,12 +13,12 @@ from django.db import Error, router
 from django.db.models import Model
 
 from django_tasklock.backends import get_backend
+from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.guards import Guarded, StateGuard, fence, fenced
-from django_tasklock.holders import me
+from django_tasklock.guards.guard import Guarded, StateGuard, fence, fenced
+from django_tasklock.locks.holder import me
 from django_tasklock.operations.sweep.guarded import put_back_to
 from django_tasklock.operations.sweep.terms import Terms
-from django_tasklock.transactions import durable
 from django_tasklock.types import Ask, Grant
 
 __all__ = ["Back", "PutBack"]
@@ -42,7 +42,7 @@ class PutBack:
     """As often as one sweep needs it."""
 
     def __init__(self, terms: Terms) -> None:
-        from django_tasklock.celery.requeue import Publisher
+        from django_tasklock.celery.republish import Publisher
 
         self.requeue = terms.requeue
         self.publisher = Publisher()

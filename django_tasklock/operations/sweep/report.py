@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django_tasklock.operations.audit import Deed, record_acts
-from django_tasklock.operations.views import Actor
+from django_tasklock.operations.values import Actor
 
 __all__ = ["CLASSES", "Came", "Finding", "Kind", "Notebook", "SweepReport", "Tally"]
 

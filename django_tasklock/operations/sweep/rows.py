@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from django.db.models import Model
 
-from django_tasklock.backends.base import Backend
-from django_tasklock.guarded_rows import Row, claimed_pages, read
-from django_tasklock.guards import Guarded
-from django_tasklock.operations.rows import lock_name
+from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.guards.guard import Guarded
+from django_tasklock.guards.rows import Row, claimed_pages, read
+from django_tasklock.operations.guarded_rows import lock_name
 from django_tasklock.operations.sweep.guarded import Guards, alike, claiming
 from django_tasklock.operations.sweep.putback import Back, PutBack
 from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from django_tasklock.backends.base import Backend
-from django_tasklock.queries import Query
+from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.queries import Query
 from django_tasklock.types import Record
 
 __all__ = ["BATCH", "PAGE", "live_locks", "of_kind", "second_look", "wait"]

@@ -12,7 +12,7 @@ from django.db.models import Model
 from django_tasklock.conf import Duration, get_settings, milliseconds
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import strip_prefix
-from django_tasklock.operations.views import Actor
+from django_tasklock.operations.values import Actor
 from django_tasklock.types import Record
 
 __all__ = ["Progress", "Terms", "terms"]

@@ -60,7 +60,7 @@ async def _ask(number: int) -> int:
 @shared_task
 def coroutine(number: int) -> int:
     """A loop of its own: its queries run in a thread whose connections Celery does not close."""
-    from django_tasklock.pools import figures  # not before the fork: a worker that is not asked imports it nowhere
+    from django_tasklock.db.pools import figures  # not before the fork: a worker that is not asked imports it nowhere
 
     asyncio.run(_ask(number))
     connection.close()

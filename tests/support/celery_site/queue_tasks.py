@@ -10,7 +10,8 @@ from celery import shared_task
 from django.db.models import F
 
 from django_tasklock import current_claim, model_lock, task_lock
-from django_tasklock.celery import OnceTask, promotion
+from django_tasklock.celery import OnceTask
+from django_tasklock.celery.parking import promotion
 from tests.support.celery_site.journal import journaled, note
 from tests.support.celery_site.tasks import hold_here
 from tests.support.guards import GUARD

@@ -19,12 +19,15 @@ from celery import shared_task
 from celery.exceptions import Reject
 from django.dispatch import receiver
 
-from django_tasklock import holders, metrics, model_lock, task_lock
-from django_tasklock.celery import OnceTask, myself, parking
+from django_tasklock import metrics, model_lock, task_lock
+from django_tasklock.celery import OnceTask
+from django_tasklock.celery.delivery import duplicates as myself
+from django_tasklock.celery.delivery.redelivery import Redelivered
 from django_tasklock.celery.message import Message
-from django_tasklock.celery.redelivered import Redelivered
+from django_tasklock.celery.parking import store as parking
 from django_tasklock.conf import WORDS
 from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.locks import holder as holders
 from django_tasklock.signals import lock_conflict
 from tests.support.celery_site.configuration import ENVIRONMENT
 from tests.support.celery_site.journal import note

@@ -18,7 +18,7 @@ from kombu import pools
 
 from django_tasklock import get_lock_info
 from django_tasklock.celery import parked_messages
-from django_tasklock.info import LockInfo
+from django_tasklock.locks.info import LockInfo
 from tests.support import brokers
 from tests.support.celery_site import journal
 from tests.support.celery_site.configuration import ENVIRONMENT, Configuration

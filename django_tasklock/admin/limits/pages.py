@@ -1,0 +1,161 @@
+"""The list of limiters, and the page of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _, ngettext
+
+from django_tasklock import operations
+from django_tasklock.admin.doors import is_fragment
+from django_tasklock.admin.limits.rows import MOMENT, LimitRow, limit_row, permits_row, sentences
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.operations.limits.values import LimitDetail, LimitPage, LimitView, PermitsPage
+
+if TYPE_CHECKING:
+    from django_tasklock.admin.limits.admin import RateLimitAdmin
+
+__all__ = ["detail", "find", "listing"]
+
+DIGITS = 9
+
+
+class Fact(NamedTuple):
+    """Something that is known. ``code``: an identifier, to be read letter by letter."""
+
+    label: str
+    text: str
+    code: bool = False
+
+
+def listing(admin: RateLimitAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
+    """The list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
+    text, start = request.GET.get("q", "").strip(), request.GET.get("from", "")
+    offset = int(start) if start.isascii() and start.isdigit() and len(start) <= DIGITS else 0
+    title = capfirst(str(admin.opts.verbose_name_plural))
+    limits = _limits(text, offset, admin.list_per_page)
+    permits = _permits(text)
+    if limits is None and permits is None:
+        return admin.page(request, "limits_none", title)
+    limits = limits or LimitPage([], 0, None)
+    permits = permits or PermitsPage([], False)
+
+    def address(number: int) -> str:
+        words = {"q": text, "from": str(number) if number else ""}
+        return "?" + urlencode({key: value for key, value in words.items() if value})
+
+    def page_of(name: str) -> str:
+        return admin.address("change", name)
+
+    context: dict[str, Any] = {
+        "q": text,
+        "limits": [limit_row(view, page_of) for view in limits.limits],
+        "permits": [permits_row(view, page_of) for view in permits.limiters],
+        "more_permits": permits.more,
+        "summary": _summary(limits, permits),
+        "here": address(offset),
+        "first": address(0) if offset else "",
+        "next": "" if limits.next is None else address(limits.next),
+    }
+    template = "limits_fragment" if is_fragment(request) else "limits"
+    return admin.page(request, template, title, **context, **(extra_context or {}))
+
+
+def detail(
+    admin: RateLimitAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
+) -> HttpResponse:
+    """The page of one name, or with ``?fragment=1`` the part of it that changes."""
+    found = find(name)
+
+    def page_of(name: str) -> str:
+        return admin.address("change", name)
+
+    view = found.limit
+    row = None if view is None else limit_row(view, page_of)
+    context: dict[str, Any] = {
+        "detail": found,
+        "limit": row,
+        "known": view is not None and view.usage is not None,
+        "explanation": [] if view is None else sentences(view),
+        "facts": [] if view is None or row is None else _facts(view, row),
+        "tenants": [limit_row(tenant, page_of) for tenant in found.tenants],
+        "more_tenants": 0 if view is None else max(0, view.tenants - len(found.tenants)),
+        "permits": None if found.permits is None else permits_row(found.permits, page_of),
+        "say": str(view.state.label) if view else "",
+        "history": [(act, _word(act.action)) for act in found.history],
+        "moment": MOMENT,
+        "reset_url": admin.address("reset", name),
+        "limit_url": admin.address("limit", name),
+        "release_url": admin.address("release", name),
+    }
+    template = "limit_fragment" if is_fragment(request) else "limit"
+    trail = () if view is None or view.tenant is None else ((view.limiter, page_of(view.limiter)),)
+    return admin.page(request, template, name, trail=trail, **context, **(extra_context or {}))
+
+
+def find(name: str) -> LimitDetail:
+    """All about one name. 404 for what cannot be a name; raises ``BackendUnavailable``."""
+    try:
+        return operations.get_limit(name)
+    except BackendUnavailable:
+        raise
+    except TaskLockError as error:
+        raise Http404(str(error)) from error
+
+
+def _limits(text: str, offset: int, limit: int) -> LimitPage | None:
+    try:
+        return operations.list_limits(text, offset=offset, limit=limit)
+    except BackendUnavailable:
+        raise
+    except TaskLockError:
+        return None  # a store without rate limits
+
+
+def _permits(text: str) -> PermitsPage | None:
+    try:
+        return operations.list_permits(text)
+    except BackendUnavailable:
+        raise
+    except TaskLockError:
+        return None
+
+
+def _summary(limits: LimitPage, permits: PermitsPage) -> str:
+    parts = [ngettext("%(count)d rate limit", "%(count)d rate limits", limits.total) % {"count": limits.total}]
+    if count := len(permits.limiters):
+        text = ngettext("%(count)d concurrency limiter in use", "%(count)d concurrency limiters in use", count)
+        parts.append(text % {"count": count})
+    return ", ".join(parts)
+
+
+def _facts(view: LimitView, row: LimitRow) -> list[Fact]:
+    facts = [Fact(_("Rates"), row.rates, code=True)]
+    if view.algorithm:
+        facts.append(Fact(_("Algorithm"), view.algorithm, code=True))
+    if view.tenant is None:
+        facts.append(Fact(_("In the settings"), _("yes") if view.configured else _("no")))
+    if view.usage is not None:
+        facts += [
+            Fact(_("Next call"), row.next),
+            Fact(_("Waiting"), row.waiting),
+            Fact(_("Refused"), row.refused),
+            Fact(_("Limit in force"), row.share),
+            Fact(_("Places given back"), str(view.usage.free)),
+        ]
+    if row.until:
+        facts.append(Fact(_("Paused until"), row.until))
+    return facts
+
+
+def _word(code: str) -> str:
+    words = {
+        "reset_limit": _("reset it"),
+        "change_limit": _("changed its limit"),
+        "release_permit": _("released a permit"),
+    }
+    return words.get(code, code)

@@ -1,0 +1,208 @@
+"""Limiters as the templates show them: words and numbers, nothing left to work out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from django.utils.formats import date_format
+from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
+from django.utils.translation import gettext as _, ngettext
+
+from django_tasklock.admin.locks.rows import Bar, soft, where
+from django_tasklock.operations.durations import span
+from django_tasklock.operations.limits.values import LimitState, LimitView, PermitsView
+from django_tasklock.rates.usage import RateUsage, WindowUsage
+from django_tasklock.types import LockInfo
+
+__all__ = ["LimitRow", "Member", "PermitsRow", "Window", "limit_row", "percent", "permits_row", "sentences"]
+
+SYMBOLS = {LimitState.OPEN: "●", LimitState.FULL: "◐", LimitState.PAUSED: "‖", LimitState.IDLE: "○"}
+"""Beside the word, never in place of it."""
+MOMENT = "Y-m-d H:i:s"
+NONE = "\N{EN DASH}"
+
+
+class Window(NamedTuple):
+    """The use of one rate. ``full``: from where on the bar says that little is left."""
+
+    rate: str
+    used: str
+    ahead: str
+    limit: str
+    value: str
+    of: str
+    full: str
+
+
+@dataclass(frozen=True)
+class LimitRow:
+    """One rate limit of a list, or at the head of its own page."""
+
+    name: str
+    label: SafeString
+    url: str
+    state: LimitState
+    look: str
+    symbol: str
+    word: str
+    rates: str
+    algorithm: str
+    windows: tuple[Window, ...]
+    waiting: str
+    last: str
+    """When the last of those goes; empty where nobody waits."""
+    next: str
+    refused: str
+    share: str
+    lowered: bool
+    until: str
+    """Until when nobody goes; empty where that is not so."""
+    tenants: str
+
+
+class Member(NamedTuple):
+    """Who has a permit."""
+
+    info: LockInfo
+    where: str
+    since: str
+    held_for: str
+    left: str
+    bar: Bar | None
+    lease: str
+
+
+@dataclass(frozen=True)
+class PermitsRow:
+    """One concurrency limiter."""
+
+    name: str
+    label: SafeString
+    url: str
+    taken: str
+    bar: Window | None
+    waiting: str
+    members: tuple[Member, ...]
+
+
+def limit_row(view: LimitView, address_of: Callable[[str], str]) -> LimitRow:
+    """``view`` in the reader's language; ``address_of`` says where a limiter has its page."""
+    usage = view.usage
+    shown = view.name if view.tenant is None else view.tenant or _("(the default tenant)")
+    return LimitRow(
+        name=view.name,
+        label=soft(shown),
+        url=address_of(view.name),
+        state=view.state,
+        look=view.state.value,
+        symbol=SYMBOLS[view.state],
+        word=str(view.state.label),
+        rates=", ".join(view.rates) or NONE,
+        algorithm=view.algorithm,
+        windows=() if usage is None else tuple(map(_window, usage.windows)),
+        waiting=str(view.waiting),
+        last=_("the last in %(span)s") % {"span": span(usage.tail)} if usage and view.waiting else "",
+        next=NONE if usage is None else _("in %(span)s") % {"span": _wait(usage.next)} if usage.next else _("at once"),
+        refused=NONE if usage is None else str(usage.refused),
+        share=NONE if usage is None else percent(usage.share),
+        lowered=usage is not None and usage.share < 1,
+        until=_until(usage) if usage and usage.paused else "",
+        tenants=str(view.tenants) if view.tenants else NONE,
+    )
+
+
+def permits_row(view: PermitsView, address_of: Callable[[str], str]) -> PermitsRow:
+    """The same for a concurrency limiter."""
+    of = {"used": view.used, "limit": view.limit or 0}
+    bar = None
+    if view.limit:
+        bar = Window("", "", "", "", str(min(view.used, view.limit)), str(view.limit), _nearly(view.limit))
+    return PermitsRow(
+        name=view.name,
+        label=soft(view.name),
+        url=address_of(view.name),
+        taken=_("%(used)d of %(limit)d") % of if view.limit else str(view.used),
+        bar=bar,
+        waiting=str(view.waiting),
+        members=tuple(map(_member, view.members)),
+    )
+
+
+def sentences(view: LimitView) -> list[str]:
+    """How a rate limit stands."""
+    usage = view.usage
+    if usage is None:
+        return [_("Nothing of it counts any more, and its rates are not known until it is used again.")]
+    values = {"next": _wait(usage.next), "span": _wait(usage.paused), "until": _until(usage)}
+    if view.state is LimitState.PAUSED:
+        found = [_("The other side asked for a pause: nobody goes for %(span)s, until %(until)s.") % values]
+    elif view.state is LimitState.FULL:
+        found = [_("A call that came now would wait for %(next)s.") % values]
+    else:
+        found = [_("A call that came now would go at once.")]
+    if view.waiting:
+        text = ngettext(
+            "%(count)d unit is booked whose turn is still to come, the last in %(span)s.",
+            "%(count)d units are booked whose turn is still to come, the last in %(span)s.",
+            view.waiting,
+        )
+        found.append(text % {"count": view.waiting, "span": _wait(usage.tail)})
+    if usage.share < 1:
+        found.append(
+            _("Only %(share)s of its limit is in force, after pushback or by an operator.")
+            % {"share": percent(usage.share)}
+        )
+    return found
+
+
+def percent(share: float) -> str:
+    """``0.7`` as ``70 %``."""
+    return f"{share * 100:.4g} %"
+
+
+def _window(window: WindowUsage) -> Window:
+    return Window(
+        rate=window.rate,
+        used=_("%(used)d of %(limit)d") % {"used": window.used, "limit": window.limit},
+        ahead=str(window.ahead),
+        limit=str(window.limit),
+        value=str(min(window.used, window.limit)),
+        of=str(window.limit),
+        full=_nearly(window.limit),
+    )
+
+
+def _nearly(limit: int) -> str:
+    return f"{limit * 0.9:g}"
+
+
+def _wait(seconds: float) -> str:
+    return span(seconds) if seconds >= 1 else _("less than a second")
+
+
+def _until(usage: RateUsage) -> str:
+    moment: Any = localtime(usage.time + timedelta(seconds=usage.paused))
+    return str(date_format(moment, MOMENT))
+
+
+def _member_left(info: LockInfo) -> str:
+    if info.without_timeout:
+        return _("until it is released")
+    return span(info.time_left) if info.time_left > 0 else _("past its timeout")
+
+
+def _member(info: LockInfo) -> Member:
+    left, whole = int(info.time_left), int(info.held_for + info.time_left)
+    return Member(
+        info=info,
+        where=where(info.holder, info.task, info.task_id),
+        since=date_format(localtime(info.acquired_at), MOMENT),
+        held_for=span(info.held_for),
+        left=_member_left(info),
+        bar=Bar(str(left), str(whole), str(whole // 10)) if left > 0 and not info.without_timeout else None,
+        lease=_("lease: %(span)s") % {"span": span(info.ttl or 0)},
+    )

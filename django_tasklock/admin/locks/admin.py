@@ -1,0 +1,98 @@
+"""Live locks in the admin: which pages there are, and who may see them. The rows come from the lock store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+
+from django_tasklock.admin.addresses import row_address, unquoted
+from django_tasklock.admin.base import StoreAdmin
+from django_tasklock.admin.doors import LOOK_AND_ACT, door
+from django_tasklock.admin.locks import actions as acts, detail, listing
+from django_tasklock.operations.values import RowRef
+
+__all__ = ["LockAdmin"]
+
+
+class LockAdmin(StoreAdmin):
+    """List, page, release. ``tasklock.view_lock`` lets one look, ``tasklock.release_lock`` also act.
+
+    ``list_per_page``: locks on a page. ``refresh_every``: seconds until a page that is open asks again; 0: never.
+    """
+
+    list_per_page = 100
+    may_act: ClassVar[str] = "release"
+
+    def pages(self) -> Sequence[tuple[str, Any, str]]:
+        """The pages by the names that the admin's own links use, and by ours."""
+        return [
+            ("", self.changelist_view, "changelist"),
+            ("add/", self.add_view, "add"),
+            ("look-up/", self.look_up_view, "look_up"),
+            ("release/", self.release_selected_view, "release_selected"),
+            ("<path:object_id>/release/", self.release_view, "release"),
+            ("<path:object_id>/ask/", self.ask_view, "ask"),
+            ("<path:object_id>/history/", self.history_view, "history"),
+            ("<path:object_id>/delete/", self.delete_view, "delete"),
+            ("<path:object_id>/change/", self.change_view, "change"),
+        ]
+
+    @door()
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """The list."""
+        return listing.show(self, request, extra_context)
+
+    @door()
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Everything about one name, held or free."""
+        return detail.show(self, request, unquoted(object_id), extra_context)
+
+    @door()
+    def look_up_view(self, request: HttpRequest) -> HttpResponse:
+        """To the page of the name that was typed."""
+        return detail.look_up(self, request)
+
+    @door(methods=LOOK_AND_ACT, release=True)
+    def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Confirm, then release."""
+        return acts.release(self, request, unquoted(object_id))
+
+    @door(methods=LOOK_AND_ACT, release=True)
+    def ask_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Confirm, then ask the holder."""
+        return acts.ask(self, request, unquoted(object_id))
+
+    @door(methods=LOOK_AND_ACT, release=True)
+    def release_selected_view(self, request: HttpRequest) -> HttpResponse:
+        """Confirm, then release those that were ticked."""
+        return acts.release_selected(self, request)
+
+    @door()
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """A part of the lock's own page."""
+        return HttpResponseRedirect(self.address("change", unquoted(object_id)) + "#tasklock-history")
+
+    @door(release=True)
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Who would delete means release."""
+        return HttpResponseRedirect(self.address("release", unquoted(object_id)))
+
+    def row_address(self, request: HttpRequest) -> Any:
+        """``f(row) -> address``, empty where this reader may not see it."""
+        known: dict[RowRef, str] = {}
+
+        def of(ref: RowRef) -> str:
+            if ref not in known:
+                known[ref] = row_address(self.admin_site, request, ref)
+            return known[ref]
+
+        return of
+
+    def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
+        """With the form that looks a name up."""
+        return super().page(request, template, title, **{"look_up_url": self.address("look_up"), **context})

@@ -1,0 +1,153 @@
+"""The page of one name: what is known, why it is so, and what was done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.formats import date_format
+from django.utils.timezone import localtime
+from django.utils.translation import gettext as _
+
+from django_tasklock import operations
+from django_tasklock.admin.doors import is_fragment
+from django_tasklock.admin.locks.rows import Row, lock_row, where
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.operations.durations import span
+from django_tasklock.operations.values import LockDetail, LockState, LockView
+
+if TYPE_CHECKING:
+    from django_tasklock.admin.locks.admin import LockAdmin
+
+__all__ = ["MOMENT", "find", "look_up", "show"]
+
+MOMENT = "Y-m-d H:i:s"
+"""How times are written: to the second, in the reader's time zone."""
+
+
+class Fact(NamedTuple):
+    """Something that is known. ``code``: an identifier, to be read letter by letter."""
+
+    label: str
+    text: str
+    code: bool = False
+
+
+class Pair(NamedTuple):
+    """The same thing in the row and in the lock."""
+
+    label: str
+    row: str
+    lock: str
+    code: bool = False
+
+
+def find(name: str) -> LockDetail:
+    """All about one name. 404 for what cannot be a name; raises ``BackendUnavailable``."""
+    try:
+        return operations.get_lock(name)
+    except BackendUnavailable:
+        raise
+    except TaskLockError as error:
+        raise Http404(str(error)) from error
+
+
+def show(
+    admin: LockAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
+) -> HttpResponse:
+    """The page, or with ``?fragment=1`` the part of it that changes."""
+    detail = find(name)
+    lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
+    context: dict[str, Any] = {
+        "detail": detail,
+        "lock": lock,
+        "held": detail.lock is not None and detail.lock.state is not LockState.ORPHANED,
+        "facts": _facts(detail.lock, lock) if detail.lock and lock else [],
+        "row_url": admin.row_address(request)(detail.row.ref) if detail.row else "",
+        "pairs": _pairs(detail),
+        "moment": MOMENT,
+        "refused": [(call, where(call.holder, call.task, call.task_id)) for call in detail.refused],
+        "parked": [(message, _word(message.state), span(message.waited)) for message in detail.parked],
+        "history": [(act, _word(act.action)) for act in detail.history],
+        "release_url": admin.address("release", detail.name),
+        "ask_url": admin.address("ask", detail.name),
+    }
+    template = "lock_fragment" if is_fragment(request) else "lock"
+    return admin.page(request, template, detail.name, **context, **(extra_context or {}))
+
+
+def look_up(admin: LockAdmin, request: HttpRequest) -> HttpResponse:
+    """To the page of ``?name=``; back to the list if there can be no such lock."""
+    name = request.GET.get("name", "").strip()
+    try:
+        known = operations.get_lock(name).name
+    except BackendUnavailable:
+        raise
+    except TaskLockError:
+        text = _("“%(name)s” cannot be the name of a lock.") % {"name": name} if name else _("Type the name of a lock.")
+        messages.warning(request, text)
+        return HttpResponseRedirect(admin.address("changelist"))
+    return HttpResponseRedirect(admin.address("change", known))
+
+
+def _word(code: str) -> str:
+    """What was done, or the state of a parked message, in the reader's language."""
+    words = {
+        "release": _("released it"),
+        "ask": _("asked for it"),
+        "sweep": _("swept it"),
+        "parked": _("parked"),
+        "promoted": _("on its way"),
+        "running": _("running"),
+        "superseded": _("superseded"),
+        "ended": _("over"),
+        "dead": _("dead"),
+        "requeue": _("let a parked message wait again"),
+        "discard": _("discarded a parked message"),
+    }
+    return words.get(code, code)
+
+
+def _facts(view: LockView, row: Row) -> list[Fact]:
+    info = view.info
+    if view.state is LockState.ORPHANED:  # its value has gone with its lease: nothing else is known
+        return [Fact(_("Its lease ended"), _("%(span)s ago") % {"span": span(view.lapsed_for or 0)})]
+    facts = [Fact(_("Holder"), row.where)]
+    if view.alive is not None:
+        facts.append(Fact(_("Its process"), _("runs") if view.alive else _("has ended")))
+    if info.task:
+        facts.append(Fact(_("Task"), info.task, code=True))
+        facts.append(Fact(_("Task id"), info.task_id, code=True))
+    facts += [
+        Fact(_("Held since"), date_format(localtime(info.acquired_at), MOMENT)),
+        Fact(_("Held for"), row.held_for),
+        Fact(_("Time left"), row.left),
+    ]
+    if row.lease:
+        facts.append(Fact(_("Lease"), _("never expires") if info.ttl is None else span(info.ttl)))
+    if row.behind:
+        facts.append(Fact(_("Behind it"), row.behind))
+    if view.asked_for is not None:
+        facts.append(Fact(_("Asked to give it back"), _("%(span)s ago") % {"span": span(view.asked_for)}))
+    facts.append(Fact(_("Fence"), str(info.fence), code=True))
+    if info.fingerprint:
+        facts.append(Fact(_("Fingerprint of the token"), info.fingerprint, code=True))
+    return facts
+
+
+def _pairs(detail: LockDetail) -> list[Pair]:
+    row = detail.row
+    if row is None or not row.exists:
+        return []
+    info = None if detail.lock is None else detail.lock.info
+    pairs = []
+    if row.field:  # else no guard is known here
+        label = _("State (%(field)s)") % {"field": row.field}
+        pairs.append(Pair(label, str(row.state), _("held") if info else _("free")))
+    if row.fenced:
+        lock_token = (info.fingerprint or _("not ours")) if info else _("free")
+        pairs.append(Pair(_("Fingerprint of the token"), row.fingerprint or _("not claimed"), lock_token, code=True))
+        pairs.append(Pair(_("Epoch"), str(row.epoch), ""))
+    return pairs

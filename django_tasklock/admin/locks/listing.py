@@ -1,0 +1,157 @@
+"""The list of locks: one page of it, and the ways on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _, ngettext
+
+from django_tasklock import operations
+from django_tasklock.admin.doors import is_fragment
+from django_tasklock.admin.locks.filters import Filters
+from django_tasklock.admin.locks.rows import Row, lock_row, soft
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.operations.values import LockPage, LockState
+
+if TYPE_CHECKING:
+    from django_tasklock.admin.locks.admin import LockAdmin
+
+__all__ = ["show"]
+
+
+class Choice(NamedTuple):
+    """A link that narrows the list, or orders it."""
+
+    label: str
+    url: str
+    chosen: bool
+    number: int | None = None
+    sorted: str = ""
+    """``ascending`` or ``descending``, for a heading that the list is ordered by."""
+
+
+def show(admin: LockAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
+    """The list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
+    filters = Filters.read(request.GET)
+    title = capfirst(str(admin.opts.verbose_name_plural))
+    try:
+        page, filters = _read(filters, admin.list_per_page)
+        counts = operations.count_locks()
+    except BackendUnavailable:
+        raise
+    except TaskLockError:
+        return admin.page(request, "cannot_list", title)
+    rows = [lock_row(view, admin.row_address(request)) for view in page.locks]
+    context: dict[str, Any] = {
+        "filters": filters,
+        "rows": rows,
+        "states": _states(filters, counts),
+        "headings": {"age": _heading(filters, ""), "left": _heading(filters, "left")},
+        "pager": _pager(filters, page, admin.list_per_page),
+        "summary": _summary(filters, page),
+        "tasks": sorted({row.task for row in rows if row.task}),
+        "links": [_Links(admin, filters, row) for row in rows],
+        "lines": [],
+        "empty": _empty(filters, page),
+        "here": filters.address(start=filters.start),
+        "everything": filters.address(q="", task="", waiting=False),
+        "release_selected_url": admin.address("release_selected"),
+    }
+    context["lines"] = list(zip(rows, context.pop("links"), strict=True))
+    template = "locks_fragment" if is_fragment(request) else "locks"
+    return admin.page(request, template, title, **context, **(extra_context or {}))
+
+
+class _Links:
+    """The addresses in one line, and what stands there instead of long words."""
+
+    def __init__(self, admin: LockAdmin, filters: Filters, row: Row) -> None:
+        self.lock = admin.address("change", row.name)
+        self.task = filters.address(task=row.task) if row.task else ""
+        self.name, self.where, self.called = soft(row.name), soft(row.where), soft(row.task)
+        self.ref = "" if row.row is None else soft(str(row.row.ref))
+
+
+def _read(filters: Filters, limit: int) -> tuple[LockPage, Filters]:
+    page = operations.list_locks(filters.query(limit))
+    if not page.locks and filters.start and not filters.narrowed and page.total:
+        filters = Filters(state=filters.state, order=filters.order, start=(page.total - 1) // limit * limit)
+        page = operations.list_locks(filters.query(limit))  # locks went since; the last page is nearest
+    return page, filters
+
+
+def _states(filters: Filters, counts: Any) -> list[Choice]:
+    known = [
+        ("", _("all live"), counts.live),
+        (LockState.EXPIRING.value, LockState.EXPIRING.label, counts.expiring),
+        (LockState.UNENDING.value, LockState.UNENDING.label, counts.unending),
+        (LockState.ORPHANED.value, LockState.ORPHANED.label, counts.lapsed),
+    ]
+    return [
+        Choice(str(label), filters.address(state=state), filters.state == state, count) for state, label, count in known
+    ]
+
+
+def _heading(filters: Filters, order: str) -> Choice | None:
+    """None: locks in this state have one order only."""
+    if not filters.sortable:
+        return None
+    back = f"-{order}" if order else "-age"
+    chosen = filters.order in (order, back)
+    descending = (filters.order == order) == (order == "")  # the longest held come first, and the least time left
+    sorted_ = ("descending" if descending else "ascending") if chosen else ""
+    return Choice("", filters.address(order=back if filters.order == order else order), chosen, sorted=sorted_)
+
+
+def _pager(filters: Filters, page: LockPage, limit: int) -> dict[str, Any]:
+    start = filters.start
+    pager: dict[str, Any] = {
+        "first": filters.address() if start else "",
+        "next": filters.address(start=page.next) if page.next is not None else "",
+        "searching": filters.narrowed,
+    }
+    if not filters.narrowed:
+        last = max(0, page.total - 1) // limit * limit
+        pager["previous"] = filters.address(start=max(0, start - limit)) if start else ""
+        pager["last"] = filters.address(start=last) if last > start + limit and page.next is not None else ""
+        pager["number"] = _("Page %(number)d of %(of)d") % {
+            "number": start // limit + 1,
+            "of": max(last, start) // limit + 1,
+        }
+    return pager
+
+
+def _summary(filters: Filters, page: LockPage) -> str:
+    found = len(page.locks)
+    if filters.narrowed:
+        text = ngettext("%(found)d lock found", "%(found)d locks found", found) % {"found": found}
+        if filters.start or page.next is not None:
+            looked = (page.next if page.next is not None else page.total) or 0
+            text += " " + _("among number %(first)d to %(last)d of %(total)d") % {
+                "first": filters.start + 1,
+                "last": max(looked, filters.start + 1),
+                "total": page.total,
+            }
+        return text
+    if not found:
+        return _("No locks")
+    if found == page.total:
+        return ngettext("%(count)d lock", "%(count)d locks", found) % {"count": found}
+    return _("%(first)d to %(last)d of %(total)d locks") % {
+        "first": filters.start + 1,
+        "last": filters.start + found,
+        "total": page.total,
+    }
+
+
+def _empty(filters: Filters, page: LockPage) -> str:
+    if filters.narrowed and page.next is not None:
+        return _("None of those looked through so far. Search on to look through the rest.")
+    if filters.narrowed:
+        return _("No lock is like that.")
+    if filters.state:
+        return _("No lock is in this state.")
+    return _("Nothing is locked right now.")

@@ -1,0 +1,79 @@
+"""The lock of a guarded row, on the row's own change page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.db.models import Model
+from django.forms import Media
+from django.http import HttpRequest
+from django.template.loader import render_to_string
+from django.utils.safestring import mark_safe
+from django.utils.translation import gettext_lazy as _
+
+from django_tasklock import operations
+from django_tasklock.admin.addresses import address
+from django_tasklock.admin.locks.rows import lock_row
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.models import Lock
+from django_tasklock.operations.guarded_rows import guards_of, lock_name
+
+__all__ = ["LockPanelMixin"]
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Any]
+else:
+    _ModelAdmin = object
+
+
+class LockPanelMixin(_ModelAdmin):
+    """``class VideoAdmin(LockPanelMixin, admin.ModelAdmin)``: who works on this row now, for those who may see locks.
+
+    It is a fieldset with nothing in it but its description, so that it needs no template of its own, and themes
+    show it as they show others. The store is asked once for each lock of the row, when the page is rendered.
+    """
+
+    @property
+    def media(self) -> Media:
+        """With the style of the panel."""
+        return super().media + Media(css={"all": ["tasklock/admin.css"]})
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """The fieldsets, and the panel below them."""
+        fieldsets = super().get_fieldsets(request, obj)
+        user: Any = request.user
+        if obj is None or not user.has_perm("tasklock.view_lock"):
+            return fieldsets
+        panel = (_("Lock"), {"fields": (), "description": _Panel(self.admin_site, request, obj)})
+        return [*fieldsets, panel]
+
+
+class _Panel:
+    """Rendered where a template shows it; ``get_fieldsets`` is called more often than that."""
+
+    def __init__(self, site: admin.AdminSite, request: HttpRequest, row: Model) -> None:
+        self.site = site
+        self.request = request
+        self.row = row
+
+    def __str__(self) -> str:
+        names = lock_names(self.row)
+        linked = self.site.is_registered(Lock)
+        context: dict[str, Any] = {"known": bool(names), "locks": [], "down": False}
+        try:
+            for name in names:
+                detail = operations.get_lock(name)
+                lock = None if detail.lock is None else lock_row(detail.lock, lambda ref: "")
+                url = address(self.site, "change", name) if linked else ""
+                context["locks"].append({"detail": detail, "lock": lock, "url": url})
+        except (BackendUnavailable, TaskLockError) as error:
+            context["down"] = isinstance(error, BackendUnavailable)
+            context["known"] = context["known"] and context["down"]
+        return mark_safe(render_to_string("admin/tasklock/panel.html", context, self.request))  # noqa: S308 - escaped
+
+
+def lock_names(row: Model) -> list[str]:
+    """The names of the locks that guards of this model go with, as far as the primary key is enough to make them."""
+    names = (lock_name(guarded, row.pk) for guarded in guards_of(row._meta.label_lower))
+    return list(dict.fromkeys(name for name in names if name))

@@ -1,0 +1,154 @@
+"""Locks as the templates show them: words and addresses, nothing left to work out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext as _, ngettext
+
+from django_tasklock.operations.durations import span
+from django_tasklock.operations.values import LockState, LockView, RowRef
+
+__all__ = ["Bar", "Row", "RowLink", "lock_row", "soft", "where"]
+
+SYMBOLS = {
+    LockState.LIVE: "●",
+    LockState.EXPIRING: "◐",
+    LockState.UNENDING: "∞",
+    LockState.ORPHANED: "○",
+}
+"""Beside the word, never in place of it."""
+DEAD = "✕"
+
+
+_JOINTS = re.compile(r"([._:/@-])(?=[^._:/@-])")
+
+
+class Bar(NamedTuple):
+    """How much of the timeout is left. Text: a template would put separators into numbers."""
+
+    value: str
+    of: str
+    low: str
+
+
+class RowLink(NamedTuple):
+    """A guarded row. ``url`` is empty where there is no page of it for this reader."""
+
+    ref: RowRef
+    url: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One lock of a list, or at the head of its own page."""
+
+    name: str
+    state: LockState
+    look: str
+    """How the state is drawn: its word, or ``dead``."""
+    symbol: str
+    word: str
+    dead: bool
+    holder: str
+    where: str
+    """The holder without its task, for where that is said beside it."""
+    task: str
+    task_id: str
+    fingerprint: str
+    held_for: str
+    bar: Bar | None
+    left: str
+    lease: str
+    row: RowLink | None
+    behind: str
+    """Who waits for it; empty where nobody does."""
+    notes: tuple[str, ...]
+    pick: str
+    """Which lock and which hold of it are meant, as a checkbox says it."""
+
+
+def lock_row(view: LockView, address_of: Callable[[RowRef], str]) -> Row:
+    """``view`` in the reader's language; ``address_of`` says where a guarded row is shown, if anywhere."""
+    info = view.info
+    return Row(
+        name=info.name,
+        state=view.state,
+        look="dead" if view.dead else view.state.value,
+        symbol=DEAD if view.dead else SYMBOLS[view.state],
+        word=_("holder has ended") if view.dead else str(view.state.label),
+        dead=view.dead,
+        holder=info.holder,
+        where=where(info.holder, info.task, info.task_id),
+        task=info.task,
+        task_id=info.task_id,
+        fingerprint=info.fingerprint,
+        held_for=span(info.held_for),
+        bar=_bar(view),
+        left=_left(view),
+        lease=_lease(view),
+        row=None if view.row is None else RowLink(view.row, address_of(view.row)),
+        behind=_behind(info.waiting, view.parked),
+        notes=tuple(_notes(view)),
+        pick=f"{info.fingerprint} {info.name}",
+    )
+
+
+def soft(text: str) -> SafeString:
+    """The text, escaped, with places where a line may end: identifiers have no spaces."""
+    return mark_safe(_JOINTS.sub(r"\1<wbr>", escape(text)))  # noqa: S308
+
+
+def where(holder: str, task: str, task_id: str) -> str:
+    """``host:pid`` of ``host:pid (task[id])``."""
+    return holder.removesuffix(f" ({task}[{task_id}])")
+
+
+def _bar(view: LockView) -> Bar | None:
+    left, whole = int(view.info.time_left), int(view.info.held_for + view.info.time_left)
+    if view.state in (LockState.ORPHANED, LockState.UNENDING) or view.dead or left <= 0 or view.info.without_timeout:
+        return None  # nothing runs down, or not that
+    return Bar(str(left), str(whole), str(whole // 10))
+
+
+def _left(view: LockView) -> str:
+    if view.state is LockState.ORPHANED:
+        return _("ended %(span)s ago") % {"span": span(view.lapsed_for or 0)}
+    if view.info.ttl is None:
+        return _("no limit")
+    if view.dead:
+        return span(view.info.ttl)  # nobody renews it up to its timeout
+    if view.info.without_timeout:
+        return _("until it is released")
+    return span(view.info.time_left) if view.info.time_left > 0 else _("past its timeout")
+
+
+def _lease(view: LockView) -> str:
+    if view.state is LockState.ORPHANED:
+        return ""
+    if view.info.ttl is None:
+        return _("never expires")
+    return _("lease: %(span)s") % {"span": span(view.info.ttl)}
+
+
+def _behind(waiting: int, parked: int) -> str:
+    parts = []
+    if waiting:
+        parts.append(ngettext("%(count)d waiting", "%(count)d waiting", waiting) % {"count": waiting})
+    if parked:
+        parts.append(ngettext("%(count)d parked", "%(count)d parked", parked) % {"count": parked})
+    return ", ".join(parts)
+
+
+def _notes(view: LockView) -> list[Any]:
+    notes = []
+    if view.dead:
+        notes.append(_("its process has ended"))
+    if view.asked_for is not None:
+        notes.append(_("asked to give it back %(span)s ago") % {"span": span(view.asked_for)})
+    return notes

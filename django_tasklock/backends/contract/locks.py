@@ -1,0 +1,156 @@
+"""What a store must promise. A backend owns atomicity and nothing else.
+
+It knows names, tokens and milliseconds; it does not know what a task, a guard or a
+policy is. Names come in without the key prefix. Every verb
+
+* is one round trip where the store can do it in one,
+* judges time by the store's clock, never by the caller's,
+* raises ``BackendUnavailable`` when the store could not be asked, and nothing else,
+* is safe to repeat with the same token, because a reply can be lost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import abstractmethod
+
+from asgiref.sync import sync_to_async
+
+from django_tasklock.backends.contract.leases import Leases, Waiter
+from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
+from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.types import Condition, Record, Refusal
+
+__all__ = ["Backend", "Waiter"]
+
+_tickets = threading.Lock()
+_last_ticket = 0
+
+
+class Backend(Leases):
+    """A store of locks. One object per process, shared by its threads, made anew after a fork."""
+
+    across_processes: bool = True
+    """False: only this process sees the locks."""
+    lines: bool = False
+    """True: who drew a ticket for a name with ``ticket()`` is known until it has ``arrived()``."""
+
+    @property
+    def permits(self) -> Permits:
+        """Its permits, for concurrency limiters. ``TaskLockError`` where the store cannot count them."""
+        raise TaskLockError(
+            f"{type(self).__name__} has no permits: a concurrency limiter needs Redis or the database:"
+            " point TASKLOCK['LOCATION'] at Redis, or set TASKLOCK['BACKEND'] to the database backend"
+        )
+
+    @property
+    def rates(self) -> RateStore:
+        """Its rate limits. ``TaskLockError`` where the store keeps none."""
+        raise TaskLockError(
+            f"{type(self).__name__} keeps no rate limits: point TASKLOCK['LOCATION'] at Redis,"
+            " or set TASKLOCK['BACKEND'] to the database backend"
+        )
+
+    @abstractmethod
+    def get(self, name: str) -> Record | None:
+        """Who holds ``name`` now; ``None`` if nobody does."""
+
+    def mine(self, name: str, token: str) -> Record | None:
+        return self.get(name)
+
+    async def amine(self, name: str, token: str) -> Record | None:
+        return await self.aget(name)
+
+    @abstractmethod
+    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
+        """Held locks in order of expiry, from an index. ``expired``: those whose holder let them lapse."""
+
+    @abstractmethod
+    def page(self, query: Query) -> Page:
+        """Some locks, by range reads of an index. ``TaskLockError`` where the store cannot list."""
+
+    @abstractmethod
+    def counts(self) -> Counts:
+        """How many locks there are of each kind, by the index. ``TaskLockError`` where the store cannot list."""
+
+    def condition(self) -> Condition:
+        """What the store says of itself, in one round trip. Raises ``BackendUnavailable``."""
+        began, before = time.time(), time.monotonic()
+        clock, policy = self._condition()
+        latency = time.monotonic() - before
+        return Condition(latency, None if clock is None else clock / 1000 - began - latency / 2, policy)
+
+    def _condition(self) -> tuple[int | None, str | None]:
+        """The store's clock in ms and its eviction policy: see ``Condition``."""
+        self.get("health")
+        return None, None
+
+    @abstractmethod
+    def ask_release(self, name: str, token: str) -> bool:
+        """Note that ``token`` is asked to give the lock back: its next renewal says so. False: not its lock."""
+
+    def bound(self, name: str, token: str, ttl: int) -> bool:
+        """Give a lock without expiry ``ttl`` ms, if it is ``token``'s; with ``""`` if its value is nobody's of ours."""
+        return False  # where no lock can be without
+
+    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
+        """Forget up to ``limit`` locks that lapsed, before that time (ms) and with that beginning of their names.
+
+        From the one that lapsed first on, ``offset`` of them left out. One that exists is never forgotten.
+        """
+        return Pruned(0, 0)
+
+    def refused(self, name: str) -> list[Refusal]:
+        """The last that found ``name`` busy, the latest first; none where the store does not note them."""
+        return []
+
+    @abstractmethod
+    def remove(self, name: str, token: str | None = None) -> Record | None:
+        """Take the lock away from its holder, only if that is ``token`` where one is given; what was removed.
+
+        ``""`` is the token of a value that somebody has put there by other means.
+        """
+
+    def ticket(self, name: str = "", member: str = "") -> int:
+        """A time in microseconds that grows from call to call: the order of what asked for one.
+
+        ``member`` joins the line for ``name`` with it, where lines are kept. Between machines
+        this ticket is as exact as their clocks; a store that has a clock does better.
+        """
+        global _last_ticket
+        with _tickets:
+            _last_ticket = max(_last_ticket + 1, time.time_ns() // 1000)
+            return _last_ticket
+
+    def expects(self, name: str, ticket: int, *, forget: bool = False) -> int:
+        """How many in the line for ``name`` have a lower ticket; ``forget``: they leave it. 0 where none is kept."""
+        return 0
+
+    def arrived(self, name: str, member: str) -> bool:
+        """Leave the line for ``name``; whether others are in it. True where none is kept: looking never harms."""
+        return True
+
+    def newest(self, name: str, ticket: int) -> bool:
+        """Whether no greater ticket has been shown for ``name``. True where that is not known."""
+        return True
+
+    def flag(self, name: str) -> bool:
+        """Note that something waits for ``name`` elsewhere: who releases it is to look there.
+
+        Whether it is certain that somebody holds it, and will see that.
+        """
+        return False
+
+    def flagged(self, name: str) -> bool:
+        """Whether there was such a note, which is gone then. True where none are kept: looking never harms."""
+        return True
+
+    def close(self) -> None:
+        """Let go of connections. The backend can be used again afterwards."""
+
+    async def aget(self, name: str) -> Record | None:
+        """``get`` for coroutines."""
+        return await sync_to_async(self.get)(name)

@@ -1,0 +1,48 @@
+"""What a store must promise of permits: of one name, ``Ask.limit`` tokens may hold one at once.
+
+Whoever has one is a *member*, under a token and a lease of its own: a set of tokens can tell
+who left without a word, and a counter cannot. The limit is the caller's and is not stored: a
+caller is granted a permit if fewer than *its* limit are taken.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from asgiref.sync import sync_to_async
+
+from django_tasklock.backends.contract.leases import Leases
+from django_tasklock.types import Record
+
+__all__ = ["Permits"]
+
+
+class Permits(Leases):
+    """The permits of a store. ``Busy.record`` is the member whose lease ends first, ``None`` if others merely wait.
+
+    A release never finds another's: ``Released.NOT_YOURS`` is not among its answers.
+    """
+
+    noun = "limiter"
+
+    @abstractmethod
+    def members(self, name: str) -> list[Record]:
+        """Who has a permit now, the one that has it longest first."""
+
+    @abstractmethod
+    def remove(self, name: str, token: str) -> Record | None:
+        """Take the permit away from ``token``; what was removed."""
+
+    @abstractmethod
+    def names(self, limit: int = 1000) -> list[str]:
+        """The limiters that somebody has a permit of, up to ``limit``, in no order."""
+
+    def mine(self, name: str, token: str) -> Record | None:
+        return next((record for record in self.members(name) if record.token == token), None)
+
+    async def amembers(self, name: str) -> list[Record]:
+        """``members`` for coroutines."""
+        return await sync_to_async(self.members)(name)
+
+    async def amine(self, name: str, token: str) -> Record | None:
+        return next((record for record in await self.amembers(name) if record.token == token), None)

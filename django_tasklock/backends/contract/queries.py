@@ -1,0 +1,59 @@
+"""What to list of the locks, and what comes of it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from django_tasklock.types import Record
+
+__all__ = ["Counts", "Order", "Page", "Pruned", "Query", "Which"]
+
+Which = Literal["live", "expiring", "unending", "lapsed"]
+"""Locks by what is left of their leases: ``live`` (the next two included), ``expiring`` (soon, unless
+renewed), ``unending`` (no expiry), ``lapsed`` (the holder let it end: free, and still in the index)."""
+Order = Literal["expiry", "age", "left"]
+"""By what is left of the lease, by how long it is held, by what is left of the timeout."""
+
+
+class Query(NamedTuple):
+    """Which locks to list, and in which order: live ones in any, the others by expiry.
+
+    ``text`` (in the name, in either case of ASCII letters), ``task`` (its whole name), ``row`` (``Holder.row``) and
+    ``waiting`` (somebody waits for it) are looked for from ``offset`` on, in a limited number of locks:
+    ``Page.next`` says where to go on.
+    """
+
+    which: Which = "live"
+    order: Order = "expiry"
+    descending: bool = False
+    text: str = ""
+    task: str = ""
+    row: str = ""
+    waiting: bool = False
+    offset: int = 0
+    limit: int = 100
+
+
+class Page(NamedTuple):
+    """Some locks. ``total``: how many there are of that kind, before what is looked for.
+    ``next``: the offset at which to go on; ``None``: there are no more."""
+
+    records: list[Record]
+    total: int
+    next: int | None
+
+
+class Counts(NamedTuple):
+    """How many locks there are of each kind: ``expiring`` and ``unending`` ones are live ones as well."""
+
+    live: int
+    expiring: int
+    unending: int
+    lapsed: int
+
+
+class Pruned(NamedTuple):
+    """What was forgotten of what had lapsed. ``kept``: what was looked at and stays, to be left out next time."""
+
+    removed: int
+    kept: int

@@ -1,0 +1,243 @@
+"""The verbs of rate limits over a ``Ledger``: ``lua/rate_*.lua`` in plain Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from django_tasklock.backends.contract.rates import Booked, Penalty, Refused, TermsDiffer, Use, Used
+from django_tasklock.backends.ledger.book import ASKED, GRID, LEEWAY, TICK, VOTE, WHOLE, Ledger, base_of, end_of, up
+from django_tasklock.backends.ledger.counter import estimate
+from django_tasklock.rates.notation import Pushback
+
+__all__ = ["adjust", "agree", "cancel", "exchange", "penalize", "reserve", "reset", "resume", "settle", "use"]
+
+
+def reserve(
+    book: Ledger, cost: int, longest: int, spaced: bool = False, asks: bool = False, leeway: int = 0
+) -> Booked | Refused:
+    """Book the first place. One with leeway is booked for the latest time at which it may be used.
+
+    ``asks``: whoever has it will ask again before he goes.
+    """
+    compare(book)
+    grow(book)
+    book.sweep()
+    index = -1 if leeway else book.found(cost)
+    slot = book.place(cost, spaced) if index < 0 else base_of(book.state.free[index][0])
+    wait = book.wait(slot)
+    counts = book.terms.algorithm == "counter"
+    if (wait > longest and wait >= TICK) or (counts and wait > 0):
+        book.meta["refused"] = book.get("refused") + 1
+        return Refused(wait, book.get("epoch"), book.get("off"))
+    if index >= 0:
+        slot = book.take(index, cost)
+    else:
+        if counts:  # it goes now; the place is but a number
+            slot = max(base_of(slot), up(book.get("last") + 1))
+        leeway = min(leeway, LEEWAY)
+        slot = up(slot + leeway)
+        while (number := book.number(slot)) >= slot + GRID:
+            slot += GRID
+        if leeway:
+            book.meta["lee"] = slot
+        for rate in book.terms.rates:
+            book.enter(rate, slot, cost)
+        book.meta["last"] = slot
+        slot = number
+    if book.get("share") < WHOLE:
+        book.meta["spent"] = book.get("spent") + cost
+    asks = asks and wait > ASKED and not leeway and not counts
+    if asks:
+        book.stand(slot, cost)
+    return Booked(slot, wait, book.get("epoch") + asks, book.get("off"), book.time + wait, book.rebuilt, leeway, asks)
+
+
+def resume(
+    book: Ledger, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+) -> Booked | Refused:
+    """What of a place: its turn, a better one, longer to wait, or another one in exchange."""
+    compare(book)
+    if epoch == book.get("epoch") + 1:
+        return stood(book, cost, slot, longest, spaced, leeway)
+    if epoch != book.get("epoch") or not book.known(slot):
+        return reserve(book, cost, longest, spaced, False, leeway)
+    if book.terms.algorithm == "counter":
+        return booked(book, slot)
+    if slot > book.now:
+        book.sweep()
+        index = book.found(cost)
+        if index >= 0 and book.state.free[index][0] < slot:
+            better = book.take(index, cost)
+            book.bury(slot)
+            book.give(slot, cost)
+            slot = better
+        return booked(book, slot)
+    if book.now - base_of(slot) <= book.terms.margin:
+        return booked(book, slot)
+    book.bury(slot)
+    book.undo(slot, cost)
+    return following(book, cost, slot, longest, spaced, False, leeway)
+
+
+def exchange(
+    book: Ledger, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+) -> list[Booked | Refused]:
+    """``resume`` of some places that were missed."""
+    return [resume(book, cost, slot, epoch, longest, leeway=leeway) for slot in slots]
+
+
+def stood(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway: int) -> Booked | Refused:
+    """``resume`` of one who stands in line: whoever comes claims the first place that is still good."""
+    book.sweep()
+    if slot > book.now + ASKED:
+        index = book.found(cost)
+        if index >= 0 and book.state.free[index][0] < slot and book.leave(slot, cost):
+            better = book.take(index, cost)
+            book.bury(slot)
+            book.give(slot, cost)
+            slot = better
+            book.stand(slot, cost)
+        return booked(book, slot, asks=True)
+    return following(book, cost, slot, longest, spaced, True, leeway)
+
+
+def following(
+    book: Ledger, cost: int, slot: int, longest: int, spaced: bool, asks: bool, leeway: int
+) -> Booked | Refused:
+    """The first place of the line that is still good, or a new one behind it."""
+    # One that has less than half of its margin left would be missed on the way.
+    since = slot if slot > book.now else up(book.now - book.terms.margin // 2)
+    found = None if leeway else book.claim(since, max(slot, book.now + longest), cost)
+    return reserve(book, cost, longest, spaced, asks, leeway) if found is None else booked(book, found)
+
+
+def cancel(book: Ledger, cost: int, slot: int, epoch: int) -> bool:
+    """Give back a place that was not used; once, however often it is said."""
+    if epoch == book.get("epoch") + 1:
+        if not book.leave(slot, cost):
+            return False
+    elif epoch != book.get("epoch") or not book.known(slot) or slot < book.now - book.terms.longest:
+        return False
+    book.bury(slot)
+    if slot > book.now and book.terms.algorithm != "counter":
+        book.give(slot, cost)
+    else:
+        book.undo(slot, cost)
+    return True
+
+
+def settle(book: Ledger, cost: int, slot: int, epoch: int, actual: int) -> bool:
+    """Give back what a call did not cost, or charge what it cost more."""
+    if epoch != book.get("epoch") or actual == cost or not book.known(slot):
+        return False
+    if actual < cost:
+        book.undo(slot, cost - actual)
+        return True
+    more = actual - cost
+    for rate in book.terms.rates:
+        if book.terms.algorithm != "window":
+            book.enter(rate, slot, more)
+            continue
+        ring, at = book.ring(rate), end_of(rate, base_of(slot))
+        if at + rate.window + rate.margin <= book.now or not ring:
+            continue
+        counted = ring[book.get(f"x:{rate.window}") :]
+        entry = next((entry for entry in counted if entry[0] == at), ring[-1])  # no longer: as if it were the last
+        entry[1] += more
+        book.meta[f"n:{rate.window}"] = book.get(f"n:{rate.window}") + more
+    return True
+
+
+def penalize(book: Ledger, pushback: Pushback, longest: int) -> Penalty:
+    """Stop the limiter's clock, and lower an adaptive limit."""
+    wanted = pushback.amount if pushback.absolute else book.time + pushback.amount
+    until = min(wanted, book.time + longest)
+    before = max(book.time, book.get("until"))
+    if until > before:
+        book.meta["off"] = book.get("off") + until - before
+        book.meta["until"] = until
+    if book.terms.floor and book.time >= book.get("changed") + book.terms.pace:
+        book.meta["share"] = max(book.terms.floor, book.get("share") * 7 // 10)
+        book.meta["changed"] = book.time
+        book.meta["spent"] = 0
+    return Penalty(max(0, book.get("until") - book.time), book.get("share"))
+
+
+def compare(book: Ledger) -> None:
+    """Raise ``TermsDiffer`` where other terms than these are in force."""
+    if book.state.rule not in ("", book.terms.rule()):
+        raise TermsDiffer(book.state.rule)
+
+
+def agree(book: Ledger, process: str) -> str:
+    """Say the terms of a process; those in force."""
+    state, own = book.state, book.terms.rule()
+    state.votes[f"{process} {own}"] = book.time
+    state.votes = {vote: at for vote, at in state.votes.items() if abs(at - book.time) < VOTE}
+    if state.rule not in ("", own):
+        said = Counter(vote.partition(" ")[2] for vote in state.votes)
+        if said[own] <= said[state.rule]:
+            return state.rule
+        book.replan()
+    state.rule = own
+    return own
+
+
+def adjust(book: Ledger, share: int) -> None:
+    """Set the share of the limit that is in force."""
+    book.meta["share"] = share
+    book.meta["changed"] = book.time
+    book.meta["spent"] = 0
+
+
+def grow(book: Ledger) -> None:
+    """Raise a lowered limit by one, once a window, if at least half of it was used."""
+    if not book.terms.floor or book.get("share") >= WHOLE or book.time < book.get("changed") + book.terms.pace:
+        return
+    rate = min(book.terms.rates, key=lambda rate: rate.window)
+    if book.get("spent") * 2 >= book.limit(rate):
+        book.meta["share"] = min(WHOLE, book.get("share") + -(-WHOLE // rate.limit))
+    book.meta["changed"] = book.time
+    book.meta["spent"] = 0
+
+
+def use(book: Ledger) -> Use:
+    """How the limiter stands."""
+    rates = []
+    for rate in book.terms.rates:
+        used = ahead = 0
+        if book.terms.algorithm == "counter":
+            used = estimate(book, rate)
+        elif book.terms.algorithm != "window":
+            behind = max(0, book.get(f"tat:{rate.window}") - book.now)
+            used = -(-behind // book.interval(rate))
+        for time, number in book.ring(rate):
+            if time > book.now:
+                ahead += number
+            elif time > book.now - rate.window:
+                used += number
+        rates.append(Used(book.limit(rate), used, ahead))
+    last = book.get("last")
+    return Use(
+        time=book.time,
+        rates=tuple(rates),
+        free=sum(slot >= book.now for slot, _ in book.state.free),
+        next=max(0, book.wait(book.place(1) if (index := book.found(1)) < 0 else base_of(book.state.free[index][0]))),
+        tail=max(0, book.wait(last)) if last else 0,
+        paused=max(0, book.get("until") - book.time),
+        share=book.get("share"),
+        refused=book.get("refused"),
+    )
+
+
+def reset(book: Ledger) -> None:
+    """Forget what was used and booked."""
+    book.begin(max(book.get("epoch") + 2, book.time), wait=False)
+
+
+def booked(book: Ledger, slot: int, asks: bool = False) -> Booked:
+    """The answer."""
+    wait = book.wait(base_of(slot))
+    epoch = book.get("epoch") + asks
+    return Booked(slot, wait, epoch, book.get("off"), book.time + wait, book.rebuilt, asks=asks)

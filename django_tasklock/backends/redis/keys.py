@@ -1,0 +1,174 @@
+"""How locks lie in Redis, and how replies become records. Pure functions.
+
+With the prefix ``task_lock:`` the lock ``video:42`` is the plain string key
+``task_lock:video:42``, so ``GET``, ``TTL`` and ``DEL`` of redis-cli work on it. Beside
+the locks: ``task_lock#index`` (a sorted set of keys, scored by expiry),
+``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (who waits, by arrival),
+``task_lock#seen:video:42`` (when who waits last looked),
+``task_lock#flag:video:42`` (something waits elsewhere: a parked message), ``task_lock#since`` and
+``task_lock#until`` (the index again, scored by acquisition and by the end of the timeout),
+``task_lock#refused:video:42`` (the last that found it busy), ``task_lock#ticket`` (the last ticket drawn),
+``task_lock#line:video:42`` (who drew one for it and is not over) and
+``task_lock#newest:video:42`` (the last ticket that was shown for it).
+A prefix with a hash tag, ``{task_lock}:``, keeps them all in one cluster slot.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from functools import lru_cache
+from typing import Any
+
+from django_tasklock.backends.codec import holder_of
+from django_tasklock.backends.redis.wire import bulk
+from django_tasklock.types import LATEST, Ask, Busy, Holder, Record
+
+__all__ = ["CLAIM", "KEPT", "SHOWN", "Layout", "place", "record"]
+
+CLAIM = 3000
+"""Milliseconds a lock passed on to a waiter is its own before its first renewal: the most that
+a process which is frozen, but still connected, can hold the others back, however many of its
+threads wait. A waiter that has not looked for as long is passed over: ``FROZEN`` in the scripts."""
+
+
+KEPT = 86_400_000
+"""Milliseconds a line, or a note that something waits for a lock elsewhere, is kept after its last change."""
+SHOWN = 7_200_000
+"""Milliseconds the newest ticket of a name is remembered: twice Redis' visibility timeout, after which a broker brings
+an older message once more. Each name that is coalesced has such a key."""
+
+
+class Layout:
+    """Keys and packed arguments for one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        root = prefix.removesuffix(":") + "#"
+        self.queue = f"{root}queue:"
+        self.seen = f"{root}seen:"
+        self.channel = f"{root}wake:"
+        self.flags = f"{root}flag:"
+        self.lines = f"{root}line:"
+        self.shown = f"{root}newest:"
+        self.refusals = f"{root}refused:"
+        self.index = bulk(f"{root}index")
+        self.since = bulk(f"{root}since")
+        self.until = bulk(f"{root}until")
+        self.fence = bulk(f"{root}fence")
+        self.ticket = bulk(f"{root}ticket")
+        self._prefix, self._queue = len(prefix.encode()), len(self.queue.encode())
+        self._refusals, self._seen = len(self.refusals.encode()), len(self.seen.encode())
+        parts = (prefix.encode(), self.index, self.fence, self.queue.encode(), self.since, self.until)
+        name = b"$%%d\r\n%b%%b\r\n"
+        keys = (name + b"%b%b" + name + b"%b%b") % tuple(part.replace(b"%", b"%%") for part in parts)
+        seen, refusals = (name % part.encode().replace(b"%", b"%%") for part in (self.seen, self.refusals))
+        self._keys = keys + seen
+        self._asking = keys + refusals + seen
+
+    def lock(self, name: str) -> bytes:
+        """The key of a lock."""
+        return bulk(self.prefix + name)
+
+    def flag(self, name: str) -> bytes:
+        """The key of the note that something waits for a lock elsewhere."""
+        return bulk(self.flags + name)
+
+    def line(self, name: str) -> bytes:
+        """The key of the line of what was published for a lock and has not arrived."""
+        return bulk(self.lines + name)
+
+    def newest(self, name: str) -> bytes:
+        """The key of the greatest ticket that was shown for a lock."""
+        return bulk(self.shown + name)
+
+    def refused(self, name: str) -> bytes:
+        """The key of who found a lock busy."""
+        return bulk(self.refusals + name)
+
+    @property
+    def indexes(self) -> bytes:
+        """By expiry, by acquisition, by the end of the timeout."""
+        return self.index + self.since + self.until
+
+    def keys(self, name: str) -> bytes:
+        """Those of every script that grants: lock, index, fence counter, queue, the other two indexes, seen."""
+        bare = name.encode()
+        size = len(bare)
+        return self._keys % (size + self._prefix, bare, size + self._queue, bare, size + self._seen, bare)
+
+    def ask(self, ask: Ask) -> bytes:
+        """Keys and arguments of ``acquire.lua`` for somebody who does not wait."""
+        bare = ask.name.encode()
+        size = len(bare)
+        sizes = (size + self._prefix, size + self._queue, size + self._refusals, size + self._seen)
+        keys = self._asking % tuple(part for length in sizes for part in (length, bare))
+        return keys + bulk(ask.token) + _terms(ask.ttl, ask.hold, ask.holder)
+
+    def following(self, ask: Ask) -> bytes:
+        """The same for somebody who follows an earlier holder."""
+        return self.ask(ask) + bulk("") + bulk(ask.instead)
+
+    def joining(self, ask: Ask, channel: str, rank: int | None, listens: bool) -> bytes:
+        """Keys and arguments of ``acquire.lua`` for somebody who waits, or looks from its place in the queue."""
+        return self.ask(ask) + self.entry(ask, channel) + bulk("") + place(rank, listens)
+
+    def new_channel(self) -> str:
+        """Where one waiter listens."""
+        return self.channel + os.urandom(12).hex()
+
+    def entry(self, ask: Ask, channel: str) -> bytes:
+        """What ``pass_on`` must know of a waiter."""
+        return bulk(f"{ask.token} {channel} {min(ask.ttl, CLAIM)} {ask.hold} {ask.holder}")
+
+    def record(self, key: bytes, reply: list[Any]) -> Record:
+        """A record from ``{ms left, value, now, waiting}``; the last may be missing."""
+        left, value, now, *more = reply
+        return record(key.decode().removeprefix(self.prefix), value, now, left, more[0] if more else 0)
+
+    def busy(self, name: str, reply: list[Any]) -> Busy:
+        """What a refused ``acquire.lua`` said."""
+        found = self.record(name.encode(), reply[:3])
+        return Busy(found, found.ttl)
+
+
+def place(rank: int | None, listens: bool) -> bytes:
+    """What the scripts ask of a waiter: the rank that it had, and whether somebody listens on its channel."""
+    return bulk("" if rank is None else rank) + bulk("1" if listens else "")
+
+
+@lru_cache(maxsize=256)  # few in number, alike from call to call
+def _terms(ttl: int, hold: int, holder: str) -> bytes:
+    return bulk(ttl) + bulk(hold) + bulk(holder)
+
+
+def _within(value: Any, most: int) -> int:
+    number = int(value)
+    if not 0 <= number <= most:
+        raise ValueError
+    return number
+
+
+_OURS = re.compile(rb'{"token":"([^"]+)"')  # as the scripts see it, too
+
+
+def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record:
+    """A value as a record; a value that is not ours still is somebody's lock."""
+    ours = _OURS.match(value)
+    token = ours[1].decode(errors="replace") if ours else ""
+    try:
+        if not ours:
+            raise ValueError
+        data = json.loads(value)
+        known = dict(
+            token=token,
+            holder=holder_of(data["holder"]),
+            at=_within(data["at"], LATEST),
+            until=_within(data["until"], LATEST),
+            fence=_within(data["fence"], 2**63),
+            asked=_within(data.get("asked", 0), LATEST),
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        known = dict(token=token, holder=Holder(unreadable=bool(token)), at=now, until=now + max(left, 0), fence=0)
+    return Record(name=name, now=now, ttl=None if left == -1 else left, waiting=waiting, **known)  # type: ignore[arg-type]

@@ -1,0 +1,160 @@
+"""Ends that the task's own process cannot tell of: killed, or revoked before it began.
+
+Celery's hooks for these run in the worker's main process, on a hard time limit *before* the
+child has stopped. So nothing is freed there and then: a thread waits until the process that
+took the lock is dead, and removes the lock with the token that was seen; permits likewise.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+
+from django_tasklock.backends import get_backend
+from django_tasklock.celery.delivery.permits import free_permits, limiter_names
+from django_tasklock.celery.forks import no_fork
+from django_tasklock.celery.message import header_of, token_of
+from django_tasklock.celery.parking import store as parking
+from django_tasklock.celery.parking.promotion import promote
+from django_tasklock.celery.rates import places as tickets
+from django_tasklock.celery.unique import free
+from django_tasklock.db.connections import release_connections
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.locks.holder import alive
+from django_tasklock.names import NameTemplate
+from django_tasklock.rates.background import returns
+
+__all__ = ["on_failure", "on_received", "on_revoked"]
+
+logger = logging.getLogger("django_tasklock")
+
+KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
+WATCH = 15.0  # seconds in which a process that is being killed has died; later its lease frees the lock
+STEP = 0.1
+
+_received: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""What this worker has been given and not yet done with: Celery 5.4 does not say with which message it failed."""
+
+
+def on_received(request: Any = None, **details: Any) -> None:
+    """``task_received``, in the main process."""
+    _received[request.id] = request
+
+
+def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **details: Any) -> None:
+    """``task_failure``, in the main process: the task was killed and does not come back."""
+    if isinstance(exception, KILLED) and not comes_back(sender, exception):
+        args, kwargs = details.get("args") or (), details.get("kwargs") or {}
+        header = header_of(getattr(sender, "request", None))
+        if not header and (request := _received.get(task_id)) is not None:
+            header = header_of(request._context)
+        _later(sender, task_id, lock_name(sender, header, args, kwargs), limiter_names(sender, args, kwargs), header)
+
+
+def comes_back(task: Any, exception: Exception) -> bool:
+    """Whether Celery puts the message back into the broker although it tells of a failure: after a hard time limit."""
+    if not (isinstance(exception, TimeLimitExceeded) and task.acks_late):
+        return False
+    acks = getattr(task, "acks_on_timeout", None)  # newer than the other
+    return not (task.acks_on_failure_or_timeout if acks is None else acks)
+
+
+def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False, **details: Any) -> None:
+    """``task_revoked``: revoked or expired before it began, or its process was told to end."""
+    if request is None:
+        return
+    header = header_of(request)
+    if not terminated and tickets.brought(request) is not None:
+        returns.give(partial(_forgo, sender, request))
+    args, kwargs = getattr(request, "args", None) or (), getattr(request, "kwargs", None) or {}
+    permits = limiter_names(sender, args, kwargs) if terminated else set()
+    name = lock_name(sender, header, args, kwargs)
+    _later(sender, request.id, name, permits, header, None if terminated else header.get("kept"))
+
+
+def _forgo(task: Any, request: Any) -> None:
+    with no_fork():
+        tickets.forgo(task, request)
+
+
+def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str | None:
+    """The lock of a message: as its header says, or as the decorated function would name it."""
+    if "key" in header:
+        return str(header["key"])
+    template = getattr(getattr(getattr(task, "run", None), "lock", None), "template", None)
+    if not isinstance(template, NameTemplate):
+        return None
+    bound = (task, *args) if "self" in template.signature.parameters else args
+    try:
+        return template.name(tuple(bound), kwargs)
+    except Exception:  # arguments that do not fit never ran
+        return None
+
+
+def _later(
+    task: Any, task_id: str, name: str | None, permits: set[str], header: dict[str, Any], kept: str | None = None
+) -> None:
+    if name is None and not permits:
+        return
+    what = (task, task_id, name, permits, header, kept)
+    threading.Thread(target=_settle, args=what, name="tasklock-ending", daemon=True).start()
+
+
+def _settle(
+    task: Any, task_id: str, name: str | None, permits: set[str], header: dict[str, Any], kept: str | None
+) -> None:
+    """``kept``: the handle of a lock that an earlier try kept for this message, which never began."""
+    what = f"limiter {', '.join(sorted(permits))!r}" if name is None else f"lock {name!r}"
+    try:
+        if kept is not None and name is not None:
+            with no_fork():
+                get_backend().release(name, token_of(kept))
+        # Else its process goes on, and frees everything when it ends.
+        if _free_when_dead(task, task_id, name, permits) and name is not None:
+            with no_fork():
+                _clear(task, task_id, name, header)
+    except BackendUnavailable as error:
+        logger.warning("%s of %s[%s] is left to its lease: %s", what, task.name, task_id, error)
+    except Exception:
+        logger.exception("%s of %s[%s] is left to its lease", what, task.name, task_id)
+    finally:
+        release_connections()  # nobody else closes those of a thread that ends
+
+
+def _clear(task: Any, task_id: str, name: str, header: dict[str, Any]) -> None:
+    try:
+        if "ticket" in header:
+            get_backend().arrived(name, task_id)
+        parking.forget(task_id)
+        free(header, task_id)
+        promote(name, task.app)
+    finally:
+        parking.rest()
+
+
+def _free_when_dead(task: Any, task_id: str, name: str | None, permits: set[str]) -> bool:
+    """Wait for the end of the process that runs it, and free its lock and its permits; False if that still lives."""
+    ends = time.monotonic() + WATCH
+    while time.monotonic() < ends:
+        with no_fork():
+            if _free_if_dead(task, task_id, name) and free_permits(task, task_id, permits):
+                return True
+        time.sleep(STEP)
+    return False
+
+
+def _free_if_dead(task: Any, task_id: str, name: str | None) -> bool:
+    record = None if name is None else get_backend().get(name)
+    if record is None or record.holder.task_id != task_id or record.holder.task != task.name:
+        return True
+    if alive(record.holder) is not False:
+        return False
+    if get_backend().remove(record.name, record.token) is not None:
+        logger.warning("lock %r is free: the process of %s[%s] died", name, task.name, task_id)
+    return True

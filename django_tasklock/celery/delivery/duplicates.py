@@ -1,0 +1,161 @@
+"""A delivery that finds its own task's id in the lock: another delivery of it, dead or alive, or its last try.
+
+It is never skipped: a worker that died leaves its lock behind, and skipping what comes
+back would acknowledge work that nobody does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from typing import NoReturn
+
+from celery.exceptions import Ignore
+
+from django_tasklock.backends import get_backend
+from django_tasklock.celery.message import Message
+from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.locks.events import told_conflict
+from django_tasklock.locks.holder import alive
+from django_tasklock.locks.lock import TaskLock
+from django_tasklock.locks.transfer import follow
+from django_tasklock.types import Record, monotonic
+
+__all__ = ["Duplicate", "Outcome", "abandoned", "ameet", "drop", "freed", "meet"]
+
+logger = logging.getLogger("django_tasklock")
+
+LOOK = 1.0  # seconds between two looks at a lease that may be renewed
+BRIEF = 0.1  # the same where the holder is to pass the lock on, of which nobody is told
+MARGIN = 0.1  # seconds by which a lease that ends by itself may seem to end early
+RENEWED = 250  # milliseconds by which the end of a lease must have moved
+
+
+class Duplicate(Ignore):
+    """Another delivery of this message runs, ran or will run: this one changes nothing, not even its result."""
+
+
+class Outcome:
+    """What a delivery made of its own id in the lock."""
+
+    def __init__(
+        self,
+        taken: bool = False,
+        died: bool = False,
+        crashed: bool = False,
+        unsure: bool = False,
+        given_back: bool = False,
+    ) -> None:
+        self.taken = taken
+        """The lock is ours now."""
+        self.died = died
+        """The earlier delivery's process was seen to be dead."""
+        self.crashed = crashed
+        """And this delivery is the one that freed its lock: nobody else has run it meanwhile."""
+        self.unsure = unsure
+        """Neither a renewal nor an end of the lease was seen in time."""
+        self.given_back = given_back
+        """The earlier delivery did not die: it let go of the lock before its lease was over."""
+
+
+def meet(lock: TaskLock, message: Message) -> Outcome:
+    """Decide, after ``lock.acquire()`` found it busy. Raises ``Duplicate`` if the other delivery lives.
+
+    An earlier try that is just leaving (``retry()`` publishes before it raises) is waited for.
+    A dead process's lock is taken over by its token. Of a process of another machine nothing is
+    known: if its lease is renewed it lives, if it ends it is dead.
+    """
+    looks = _looks(lock, message)
+    try:
+        next(looks)
+        while True:
+            looks.send(lock.acquire(blocking=False) or lock.acquire(blocking_timeout=_nap(lock)))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def ameet(lock: TaskLock, message: Message) -> Outcome:
+    """``meet`` for coroutines."""
+    looks = _looks(lock, message)
+    try:
+        next(looks)
+        while True:
+            looks.send(await lock.aacquire(blocking=False) or await lock.aacquire(blocking_timeout=_nap(lock)))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _nap(lock: TaskLock) -> float:
+    return BRIEF if lock._follows else LOOK
+
+
+def _looks(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
+    """Looks at who was met, and is told each time whether the lock could be had after that."""
+    died = crashed = False
+    ends = monotonic() + (lock._lease_ms or 60_000) / 1000 + 2 * LOOK
+    first: Record | None = None
+    while (met := lock.met) is not None and met.holder.task_id == message.id and met.holder.task == message.task.name:
+        later = message.tries - met.holder.retries
+        living = alive(met.holder)
+        if later < 0:
+            drop(lock.conflict, message, "a later try of it runs")
+        elif living is False:
+            logger.warning("lock %r: %s died, its message goes on here", lock.name, met.holder)
+            died |= not later
+            crashed |= took_away(lock.name, met.token) and not later
+        elif not later and (living or (first is not None and renewed(first, met))):
+            drop(lock.conflict, message, "another delivery of it runs")
+        elif later and met.holder.kept:
+            follow(lock, met.token)  # kept for this try, whose handle says nothing here: another SECRET_KEY
+        if first is None or first.token != met.token:
+            first = met
+        now = monotonic()
+        if now >= ends:
+            return Outcome(died=died, crashed=crashed, unsure=True)
+        if (yield):
+            in_time = met.ttl is None or monotonic() < now + met.ttl / 1000 - MARGIN
+            given_back = living is None and not later and in_time
+            return Outcome(taken=True, died=died, crashed=crashed, given_back=given_back)
+    return Outcome(died=died, crashed=crashed)
+
+
+def abandoned(record: Record) -> bool:
+    """Whether the process of a lock's holder is known to be dead, and nobody else is to find the lock held.
+
+    Not one that is kept for a message on its way, and not one without a lease, as the plain functions take it: it may
+    be meant to outlive its process. One of another machine ends with its lease.
+    """
+    holder, ttl = record.holder, record.ttl
+    leased = ttl is not None and record.until - record.now > ttl + RENEWED
+    return leased and bool(record.token) and not holder.kept and alive(holder) is False
+
+
+def freed(record: Record | None, name: str) -> bool:
+    """Take the lock away from a holder that is ``abandoned``; whoever's it was."""
+    if record is None or not abandoned(record):
+        return False
+    logger.warning("lock %r: %s died, its lock is free", name, record.holder)
+    return took_away(name, record.token)
+
+
+def took_away(name: str, token: str) -> bool:
+    """Whether this delivery is known to be the one that freed a dead process's lock: the store's reply may be lost."""
+    try:
+        return get_backend().remove(name, token) is not None
+    except BackendUnavailable as error:  # the next acquire does what the policy says
+        logger.warning("lock %r: not taken over: %s", name, error)
+        return False
+
+
+def renewed(first: Record, now: Record) -> bool:
+    """Whether the same holder's lease ends later than it did."""
+    if first.token != now.token or first.ttl is None or now.ttl is None:
+        return False
+    return now.now + now.ttl > first.now + first.ttl + RENEWED
+
+
+def drop(error: TaskLockAcquireError | None, message: Message, why: str) -> NoReturn:
+    """End this delivery visibly, without a result: that is the other delivery's."""
+    text = f"{message.task.name}[{message.id}] is delivered again: {why}"
+    told_conflict(error or TaskLockAcquireError(text), "duplicate")
+    raise Duplicate(text)

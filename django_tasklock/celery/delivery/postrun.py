@@ -1,0 +1,37 @@
+"""What is done for a message after its run, when its result is stored."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django_tasklock.backends import get_backend
+from django_tasklock.locks import holder as holders
+
+__all__ = ["AGAIN", "look_after", "on_postrun"]
+
+logger = logging.getLogger("django_tasklock")
+
+AGAIN = "again:"
+"""In front of a task's id: the name of the note that another delivery of it has kept a row for this one."""
+
+
+def look_after(request: Any, sure: bool) -> None:
+    """Remove the row of this message when its run is over; ``sure``: it may have one without a note."""
+    request.__dict__["tasklock_ended"] = sure or request.__dict__.get("tasklock_ended", False)
+
+
+def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
+    """``task_postrun``, after the result was stored: killed before, it is delivered again or promoted."""
+    sure = sender.request.__dict__.pop("tasklock_ended", None)
+    if sure is None:
+        return
+    from django_tasklock.celery.parking import store as parking  # it touches models, which early imports must not
+    from django_tasklock.celery.parking.rows import DOWN
+
+    try:
+        if sure or get_backend().flagged(AGAIN + task_id):
+            with parking.visit():
+                parking.forget(task_id, of=holders.BOOT)
+    except DOWN as error:
+        logger.warning("%s[%s]: its row was not removed: %s", sender.name, task_id, error)

@@ -1,0 +1,70 @@
+"""Which task runs here, whether Celery will run it again, and ``task.lock``."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from celery._state import get_current_worker_task
+from celery.exceptions import Ignore, Reject, Retry
+
+from django_tasklock.celery.delivery.defer import Aside
+from django_tasklock.celery.delivery.duplicates import Duplicate
+from django_tasklock.celery.message import tries_of
+from django_tasklock.locks.holder import Task
+
+__all__ = ["LockAttribute", "task_here", "will_retry"]
+
+
+class LockAttribute:
+    """``task.lock`` for tasks whose function is decorated: Celery keeps no attribute of the function itself."""
+
+    def __get__(self, task: Any, kind: Any = None) -> Any:
+        if task is None:
+            return self
+        try:
+            lock = task.run.lock
+        except AttributeError:
+            raise AttributeError(
+                f"task {getattr(task, 'name', task)!r} has no lock: decorate its function with task_lock or model_lock"
+            ) from None
+        return lock.of_bound() if inspect.ismethod(task.run) else lock
+
+
+def task_here() -> Task | None:
+    """The task that runs in this thread: the published one, whatever it calls directly."""
+    task: Any = get_current_worker_task()
+    if task is None or not task.request.id:
+        return None
+    return Task(task.name, task.request.id, tries_of(task.request))
+
+
+def will_retry(error: BaseException) -> bool:
+    """Whether Celery runs the task again after ``error``: ``retry()``, ``autoretry_for`` with tries left, requeued.
+
+    If the error gets as far as Celery: a body that was called by another task's cannot know that.
+    """
+    if isinstance(error, Retry | Aside | Duplicate):
+        return True
+    if isinstance(error, Ignore):
+        return False
+    task: Any = get_current_worker_task()
+    if task is None:
+        return False
+    wanted, spared = matching(task, "autoretry_for"), matching(task, "dont_autoretry_for")
+    if isinstance(error, wanted) and not isinstance(error, spared):
+        limit = most_retries(task)
+        return limit is None or task.request.retries < limit
+    return isinstance(error, Reject) and bool(getattr(error, "requeue", False))
+
+
+def matching(task: Any, option: str) -> tuple[type[BaseException], ...]:
+    """The exception classes of an option of the task."""
+    return tuple(getattr(task, option, None) or ())
+
+
+def most_retries(task: Any) -> int | None:
+    """How often ``autoretry_for`` retries, which has two ways to be told otherwise; ``None``: without end."""
+    limit = (getattr(task, "retry_kwargs", None) or {}).get("max_retries")
+    limit = getattr(task, "override_max_retries", limit)
+    return task.max_retries if limit is None else limit  # type: ignore[no-any-return]

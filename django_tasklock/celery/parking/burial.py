@@ -1,0 +1,103 @@
+"""A kept message is read, and ended without having run."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+from celery.app.task import Context
+from celery.canvas import Signature
+
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.celery.delivery.defer import leave_line
+from django_tasklock.celery.message import HEADER
+from django_tasklock.celery.parking import store as parking
+from django_tasklock.celery.parking.envelope import Unfit, check, read, unseal
+from django_tasklock.celery.parking.rows import DEAD, Parked
+from django_tasklock.celery.unique import free
+
+__all__ = ["Due", "bury", "end", "opened", "revoked"]
+
+logger = logging.getLogger("django_tasklock")
+
+
+class Due(NamedTuple):
+    """A kept message that was read, and may be put back into the broker."""
+
+    row: Parked
+    name: str
+    signature: Signature[Any]
+
+
+def opened(row: Parked, app: Any) -> Due | None:
+    """The message of a row; ``None`` if it is gone. Raises ``Unfit``."""
+    text = parking.message_of(row)
+    if text is None:
+        return None
+    name, signature = unseal(text, app)
+    if not _belongs(name, signature, row):
+        raise Unfit("its message is that of another row")
+    return Due(row, name, signature)
+
+
+def bury(row: Parked, why: str, app: Any) -> None:
+    """Take a message out of the line, unless an operator thinks otherwise; ended for good if it was revoked.
+
+    It keeps nobody waiting: neither the line, nor who wants to publish another one like it.
+    """
+    if revoked(row.task_id):
+        end(row, app, "it was revoked")
+        return
+    text = parking.message_of(row)
+    problem = why.encode("ascii", "backslashreplace").decode()[:255]
+    if text is not None and parking.change(row, DEAD, problem=problem, place=None):
+        logger.error("parked message %s[%s] is dead: %s", row.task, row.task_id, why)
+        _cease(row, text, app)
+
+
+def end(row: Parked, app: Any, why: str) -> bool:
+    """Remove a message and store that it is revoked, so that nobody waits for its result."""
+    text = parking.message_of(row)
+    if text is None or not parking.remove(row):
+        return False
+    logger.warning("parked message %s[%s] is discarded: %s", row.task, row.task_id, why)
+    request = _cease(row, text, app)
+    try:
+        check(text)
+        app.backend.mark_as_revoked(row.task_id, why, request=request)
+    except Unfit:
+        pass  # nothing that a forged one says of itself is true: the result may be another task's
+    except Exception as error:
+        logger.warning("%s[%s]: its state does not say that it is discarded: %s", row.task, row.task_id, error)
+    return True
+
+
+def revoked(task_id: str) -> bool:
+    """Whether this worker was told so."""
+    from celery.worker import state
+
+    return task_id in state.revoked
+
+
+def _cease(row: Parked, text: str, app: Any) -> Context | None:
+    """Leave the line and let another one be published; what its result backend must know of it, if it can be read."""
+    try:
+        name, signature = read(text, app)
+    except Unfit:
+        return None
+    if not _belongs(name, signature, row):
+        return None
+    sent = signature.options
+    leave_line(name, row.task_id)
+    free((sent.get("headers") or {}).get(HEADER) or {}, row.task_id)
+    return Context(
+        id=row.task_id,
+        task=row.task,
+        chord=sent.get("chord"),
+        group=sent.get("group_id"),
+        group_index=sent.get("group_index"),
+    )
+
+
+def _belongs(name: str, signature: Signature[Any], row: Parked) -> bool:
+    return key_of(name) == row.key and signature.options.get("task_id") == row.task_id

@@ -1,0 +1,86 @@
+"""What becomes of a kept message that a worker cannot take, and what an operator may do with a dead one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from celery import current_app
+
+from django_tasklock.celery.forks import no_fork
+from django_tasklock.celery.message import HEADER
+from django_tasklock.celery.parking import store as parking
+from django_tasklock.celery.parking.burial import bury, end, revoked
+from django_tasklock.celery.parking.envelope import Unfit, check, sign
+from django_tasklock.celery.parking.listing import full_name
+from django_tasklock.celery.parking.promotion import MOST_ATTEMPTS, promote
+from django_tasklock.celery.parking.rows import DEAD, DOWN, PARKED, PROMOTED
+
+__all__ = ["discard", "on_refused", "requeue"]
+
+logger = logging.getLogger("django_tasklock")
+
+
+def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
+    """Let a dead message wait for its lock again: the lock's name, and why not, which is empty if it does.
+
+    ``sign_it``: the operator knows that a worker of an older version has parked it, which did not sign.
+    """
+    row = parking.find(task_id)
+    if row is None:
+        return "", "there is no such message"
+    text = parking.message_of(row) or ""
+    name = full_name(text, "")
+    if row.state != DEAD:
+        return name, f"it is not dead but {row.state}"
+    new: dict[str, Any] = {"attempts": 0, "problem": ""}
+    try:
+        check(text)
+    except Unfit as error:
+        if not sign_it or error.unsigned is None:
+            return name, str(error)
+        new["message"] = sign(error.unsigned)
+    if not parking.change(row, PARKED, **new):
+        return name, "it has changed just now"
+    promote(name, current_app)
+    return name, ""
+
+
+def discard(task_id: str, why: str) -> tuple[str, str]:
+    """End a message that is parked or dead, as if it had been revoked: the lock's name, and why not."""
+    row = parking.find(task_id)
+    if row is None:
+        return "", "there is no such message"
+    name = full_name(parking.message_of(row) or "", "")
+    if row.state not in (DEAD, PARKED):
+        return name, f"it is {row.state}"
+    return name, "" if end(row, current_app, why) else "it has changed just now"
+
+
+def on_refused(sender: Any = None, message: Any = None, exc: Any = None, **details: Any) -> None:
+    """``task_unknown`` and ``task_rejected``, in a worker's main process: it was sent what it cannot take."""
+    headers = getattr(message, "headers", None) or {}
+    ours = headers.get(HEADER)
+    if isinstance(ours, dict) and ours.get("put_back") and headers.get("id"):
+        what = (str(headers["id"]), int(ours["put_back"][0]), sender.app, exc)
+        threading.Thread(target=_refused, args=what, name="tasklock-refused", daemon=True).start()
+
+
+def _refused(task_id: str, sent: int, app: Any, error: Any) -> None:
+    try:
+        with no_fork():
+            row = parking.find(task_id)
+            if row is None or row.state != PROMOTED or row.sent != sent:
+                return
+            if revoked(task_id):
+                end(row, app, "it was revoked")
+            elif row.attempts >= MOST_ATTEMPTS:
+                bury(row, f"no worker takes it: {error!r}", app)
+            elif parking.change(row, PARKED):
+                logger.warning("parked message %s[%s]: this worker cannot take it: %r", row.task, task_id, error)
+    except DOWN as trouble:
+        logger.warning("parked message [%s] is overdue some time: %s", task_id, trouble)
+    finally:
+        with no_fork():
+            parking.rest()

@@ -1,0 +1,143 @@
+"""A message as text that any database column keeps, signed, and back.
+
+Whoever can write to the table must not gain more by it than keeping messages away: neither code that is run when a
+row is read, nor tasks that the project did not publish.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from celery.canvas import Signature
+from django.core.signing import BadSignature, Signer
+from kombu.exceptions import EncodeError
+from kombu.serialization import (  # type: ignore[attr-defined]
+    dumps,
+    loads,
+    prepare_accept_content,
+    registry,
+)
+
+from django_tasklock.backends.codec import json_object
+
+__all__ = ["Unfit", "check", "read", "seal", "send", "sign", "unseal"]
+
+SALT = "django_tasklock.parked"
+SIGNATURE = "signature"
+
+
+class Unfit(Exception):
+    """Why this app cannot put a kept message back into the broker."""
+
+    unsigned: dict[str, Any] | None = None
+    """What is kept, if that has no signature at all."""
+
+
+def seal(name: str, signature: Signature[Any], task: Any) -> str:
+    """The message and its lock's name, in ASCII, signed with ``SECRET_KEY``. Raises what the serializer raises.
+
+    What came in another serializer, as its publisher chose, may be nothing that the task's own one knows.
+    """
+    kind, encoding, body = _dumped(signature, task)
+    kept = {"name": name, "type": kind, "encoding": encoding}
+    try:
+        kept["text"] = body.decode() if isinstance(body, bytes) else body
+    except UnicodeDecodeError:
+        kept["bytes"] = base64.b64encode(body).decode()
+    return sign(kept)
+
+
+def sign(kept: dict[str, Any]) -> str:
+    """The text of a row, with the signature of all the rest of it."""
+    kept = {key: value for key, value in kept.items() if key != SIGNATURE}
+    return json.dumps({**kept, SIGNATURE: Signer(salt=SALT).signature(_signed(kept))})
+
+
+def check(text: str) -> dict[str, Any]:
+    """What is kept, if this project has written it; otherwise raises ``Unfit``."""
+    kept = json_object(text)
+    found = kept.pop(SIGNATURE, None)
+    if found is None:
+        error = Unfit("it has no signature: a worker of an older version has parked it, or somebody has forged it")
+        error.unsigned = kept
+        raise error
+    try:
+        Signer(salt=SALT).unsign(f"{_signed(kept)}:{found}")
+    except BadSignature:
+        raise Unfit("its signature is not of SECRET_KEY or one of SECRET_KEY_FALLBACKS") from None
+    return kept
+
+
+def read(text: str, app: Any) -> tuple[str, Signature[Any]]:
+    """The lock's name and the message. Raises ``Unfit``.
+
+    What a row says of its serializer counts for nothing: the app's ``accept_content`` does.
+    """
+    kept = check(text)
+    accepted = prepare_accept_content(app.conf.accept_content) or set()
+    if kept["type"] not in accepted:
+        raise Unfit(f"its serializer {kept['type']!r} is not in this app's accept_content")
+    body = base64.b64decode(kept["bytes"]) if "bytes" in kept else kept["text"]
+    try:
+        found = loads(body, kept["type"], kept["encoding"], accept=accepted)
+        return kept["name"], Signature.from_dict(found, app=app)
+    except Exception as error:  # what was pickled may need what is no longer there
+        raise Unfit(f"it cannot be read any more: {error!r}") from error
+
+
+def unseal(text: str, app: Any) -> tuple[str, Signature[Any]]:
+    """``read``, if the app's own workers take such a message."""
+    name, signature = read(text, app)
+    task = app.tasks.get(signature.task)
+    if task is None:
+        raise Unfit(f"this app has no task {signature.task!r}")
+    serializer = signature.options.get("serializer") or task.serializer or app.conf.task_serializer
+    accepted = prepare_accept_content(app.conf.accept_content) or set()
+    if registry.name_to_type.get(serializer, serializer) not in accepted:
+        raise Unfit(f"its serializer {serializer!r} is not in this app's accept_content")
+    return name, signature
+
+
+def send(signature: Signature[Any], task: Any) -> None:
+    """Publish it, in the serializer of its task or in another one that the app accepts."""
+    try:
+        signature.apply_async()
+    except (EncodeError, TypeError):
+        for serializer in _others(task):
+            try:
+                signature.clone().set(serializer=serializer).apply_async()
+            except (EncodeError, TypeError):
+                continue
+            return
+        raise
+
+
+def _dumped(signature: Signature[Any], task: Any) -> Any:
+    try:
+        return dumps(dict(signature), serializer=_own(task))
+    except (EncodeError, TypeError):
+        for serializer in _others(task):
+            try:
+                return dumps(dict(signature.clone().set(serializer=serializer)), serializer=serializer)
+            except (EncodeError, TypeError):
+                continue
+        raise
+
+
+def _own(task: Any) -> str:
+    return str(task.serializer or task.app.conf.task_serializer)
+
+
+def _others(task: Any) -> Iterator[str]:
+    """The serializers that the app's workers accept, but for the task's own."""
+    for kind in task.app.conf.accept_content or ():
+        name = registry.type_to_name.get(kind, kind)
+        if name != _own(task) and name in registry.name_to_type:
+            yield name
+
+
+def _signed(kept: dict[str, Any]) -> str:
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,76 @@
+"""What is parked, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django_tasklock.backends.codec import json_object
+
+__all__ = ["ParkedInfo", "count_parked", "count_parked_by_name", "full_name", "parked_messages"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedInfo:
+    """A message that waits for its lock outside the broker. Times are the database's."""
+
+    name: str
+    task: str
+    task_id: str
+    state: str
+    """``parked``, ``promoted`` (on its way), ``running`` (kept in case its worker dies), ``ended``, ``superseded`` or
+    ``dead``: no worker takes it, an operator decides."""
+    mode: str
+    """The word that parked it: ``queue`` or ``coalesce``."""
+    parked_at: datetime
+    waited: float
+    """Seconds since then."""
+    crashes: int
+    problem: str = ""
+    """Why it is dead."""
+
+
+def parked_messages(
+    name: str | None = None, *, state: str | None = None, limit: int = 1000, offset: int = 0
+) -> list[ParkedInfo]:
+    """Messages kept in the database, of one lock or of all, in order of publication. ``BackendUnavailable``."""
+    from django_tasklock.celery.parking import store as parking
+
+    found = []
+    for row in parking.page(name, limit, offset, state):
+        now: int = row.now  # type: ignore[attr-defined]
+        found.append(
+            ParkedInfo(
+                name=full_name(row.message, row.name),
+                task=row.task,
+                task_id=row.task_id,
+                state=row.state,
+                mode=row.mode,
+                parked_at=datetime.fromtimestamp(row.parked_at / 1000, UTC),
+                waited=max(0, now - row.parked_at) / 1000,
+                crashes=row.crashes,
+                problem=row.problem,
+            )
+        )
+    return found
+
+
+def full_name(message: str, shown: str) -> str:
+    """The lock's name as the message has it, or as the row does: that may be cut off, and is never missing."""
+    found = json_object(message).get("name")
+    return found if isinstance(found, str) else shown
+
+
+def count_parked(name: str | None = None) -> int:
+    """How many messages wait, of one lock or of all: parked, or on their way to a worker. ``BackendUnavailable``."""
+    from django_tasklock.celery.parking import store as parking
+
+    return parking.count(name)
+
+
+def count_parked_by_name(names: Sequence[str]) -> dict[str, int]:
+    """How many messages wait for each of these locks: those for which some do. ``BackendUnavailable``."""
+    from django_tasklock.celery.parking import store as parking
+
+    return parking.counts(names)

@@ -1,0 +1,278 @@
+"""Putting parked messages back into the broker, one per lock, when the lock is free.
+
+Whoever releases a lock promotes its next message at once. That wake-up can be lost: the
+releaser may be killed, Redis flushed, the broker purged. So a thread in every worker's main
+process looks at each waiting key every few seconds; of any number of promoters one acts.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from typing import Any, NamedTuple
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.celery.delivery.duplicates import abandoned
+from django_tasklock.celery.forks import no_fork
+from django_tasklock.celery.message import HEADER, sealed_for
+from django_tasklock.celery.parking import store as parking
+from django_tasklock.celery.parking.burial import Due, bury, opened
+from django_tasklock.celery.parking.envelope import Unfit
+from django_tasklock.celery.parking.store import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.locks import holder as holders
+from django_tasklock.locks.events import log
+from django_tasklock.types import monotonic
+
+__all__ = ["Looked", "Promoter", "Strays", "next_in_line", "promote", "promote_next", "ran_here", "runs", "supersede"]
+
+logger = logging.getLogger("django_tasklock")
+
+PERIOD = 5.0  # seconds between two looks of one promoter
+PATIENCE = 10.0  # seconds a message that was put back may take to arrive, doubled each time: it may be in a long queue
+MOST_PATIENCE = 600.0
+MISSING = 10.0  # seconds the line waits for a message that was published before and has not arrived
+STORING = 60.0  # seconds in which a result is stored, if nothing is known of the process that does it
+MOST_ATTEMPTS = 8  # with the patience above about twenty minutes, if the message reaches no worker at all
+STRAY = 600.0  # seconds for which what this app cannot take is left to others: another app, or workers of another age
+MOST_PASSED = 20  # at the head of one line that are passed over in one look
+AT_ONCE = 200  # keys in one look; the next one goes on from there
+
+
+def promote(name: str, app: Any) -> bool:
+    """Put the next message for ``name`` back into the broker if its lock is free; True if one was.
+
+    What cannot be done now, with a store, the database or the broker down, is logged and left to the promoters.
+    """
+    try:
+        if _held(name):
+            return False  # its holder looks when it releases, which is after what we know was parked
+        return promote_next(key_of(name), app, free=True)
+    except Exception as error:
+        logger.warning("lock %r: what is parked behind it was not promoted, a worker will: %s", name, error)
+        return False
+
+
+def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool = False) -> bool:
+    """``promote`` by the key of the lock, raising what stands in the way.
+
+    ``strays``: looks after what this app cannot put back; without it that is only passed over. ``free``: the lock was,
+    just now; that who is superseded says so is left to those who look regularly.
+    """
+    found = next_in_line(key, app, free=free)
+    for row in found.spent:
+        bury(row, f"it was put back into the broker {row.attempts} times, and no worker took it", app)
+    if strays is not None:
+        strays.met(key, found.strays)
+    for row in found.superseded:
+        _send(row, app, SUPERSEDED)
+    due = found.due
+    if due is None:
+        return False
+    if due.row.mode == "queue" and _awaits_another(due.row, due.name):
+        return False
+    if due.row.mode == "coalesce":
+        supersede(key, due.row.ticket, due.row.task_id, app)
+    return _put_back(due, PROMOTED)
+
+
+class Looked(NamedTuple):
+    """What one look at the messages that are kept for a lock has found."""
+
+    due: Due | None
+    """The one that is to be put back. ``None``: there is none, one is on its way, or the lock is held."""
+    spent: list[Parked]
+    """Those that were put back too often."""
+    strays: list[tuple[Parked, str]]
+    """Those in front of it that this app cannot put back, and why."""
+    superseded: list[Parked]
+    """Those that are to be sent once more to say so."""
+
+
+def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
+    """Look at who waits for the lock with this key, which is known to be ``free``. Changes nothing."""
+    strays: list[tuple[Parked, str]] = []
+    resting: list[Parked] = []
+    tasks: set[str] = set()
+    while True:
+        passed = [row.id for row, _ in strays] + [row.id for row in resting]
+        head, moving = parking.line(key, passed, tasks, superseded=not free)
+        late = [row for row in moving if row.state == PROMOTED and _overdue(row)]
+        spent = [row for row in late if row.attempts >= MOST_ATTEMPTS]
+        looked = Looked(None, spent, strays, [row for row in moving if row.state == SUPERSEDED and _overdue(row)])
+        if any(row.state == PROMOTED and row not in late for row in moving):
+            return looked
+        ready = [row for row in late if row not in spent]
+        ready += [row for row in moving if row.state in (RUNNING, ENDED) and not runs(row)]
+        ready += [] if head is None else [head]
+        if not ready or len(passed) >= MOST_PASSED:
+            return looked
+        row = min(ready, key=lambda row: (row.ticket, row.id))
+        if row.state == PARKED and row.attempts and not _overdue(row):  # a worker has just said that it cannot take it
+            resting.append(row)
+            continue
+        try:
+            due = opened(row, app)
+        except Unfit as error:
+            strays.append((row, str(error)))
+            if row.task not in app.tasks:
+                tasks.add(row.task)
+            continue
+        if due is None or (not free and _held(due.name)):
+            return looked
+        return looked._replace(due=due)
+
+
+def _held(name: str) -> bool:
+    """Whether the lock is held. What a process that is known to be dead left behind the promoted message takes over."""
+    record = get_backend().get(name)
+    return record is not None and not abandoned(record)
+
+
+def supersede(key: str, ticket: int, task_id: str, app: Any) -> None:
+    """End the ``coalesce`` messages that are older than this one and wait for the same lock: each is sent to say so."""
+    for row in parking.forward(key, ticket, task_id):
+        if row.state == PROMOTED:
+            parking.change(row, SUPERSEDED)  # it is on its way already
+        else:
+            _send(row, app, SUPERSEDED)
+
+
+def _overdue(row: Parked) -> bool:
+    """Whether a message that was put back has not arrived: its queue may have been purged."""
+    patience = min(PATIENCE * 2.0 ** max(0, row.attempts - 1), MOST_PATIENCE)
+    return row.now - row.changed_at > patience * 1000
+
+
+def _awaits_another(row: Parked, name: str) -> bool:
+    """Whether a message that was published before is still on its way. It is not waited for for ever: it may be lost,
+    or lie in the buffer of a worker that is busy with something else."""
+    waited = row.now - row.parked_at > MISSING * 1000
+    return get_backend().expects(name, row.ticket, forget=waited) > 0 and not waited
+
+
+def runs(row: Parked) -> bool:
+    """Whether the process that last ran it is known to live, or may be storing its result."""
+    known = holders.alive(holder_of(json_object(row.holder)))
+    storing = row.state == ENDED and row.now - row.changed_at < STORING * 1000
+    return known is True or (known is None and storing)
+
+
+def ran_here(row: Parked) -> bool:
+    """Whether this is the process that last ran it."""
+    return holder_of(json_object(row.holder)).boot == holders.BOOT
+
+
+def _send(row: Parked, app: Any, state: str) -> bool:
+    try:
+        due = opened(row, app)
+    except Unfit as error:
+        logger.warning("parked message %s[%s] was not sent: %s", row.task, row.task_id, error)
+        return False
+    return due is not None and _put_back(due, state)
+
+
+def _put_back(due: Due, state: str) -> bool:
+    """Put one message back into the broker. Killed half-way, it is overdue later, or comes twice and runs once."""
+    row, signature = due.row, due.signature
+    attempts = row.attempts + 1
+    if not parking.change(row, state, sent=1, crashes=int(row.state == RUNNING), attempts=attempts):
+        return False
+    headers = signature.options.get("headers") or {}
+    put_back = (row.sent + 1, signature.options.get("retries") or 0)
+    ours = sealed_for({**(headers.get(HEADER) or {}), "put_back": put_back}, row.task, row.task_id)
+    headers = {**headers, HEADER: ours}
+    try:
+        signature.clone(headers=headers).apply_async()
+    except Exception as error:
+        logger.warning("lock %r: %s[%s] could not be sent: %s", due.name, row.task, row.task_id, error)
+        back = parking.find(row.task_id)
+        if back is not None and back.state == state:
+            parking.change(back, PARKED if state == PROMOTED else state, attempts=row.attempts)
+        return False
+    logger.info("lock %r: %s[%s] %s", due.name, row.task, row.task_id, state)
+    return True
+
+
+class Strays:
+    """What one promoter has met at the head of a line and cannot put back: another app may, or a newer worker."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self._since: dict[tuple[str, str], float] = {}
+
+    def met(self, key: str, strays: list[tuple[Parked, str]]) -> None:
+        """What was met now. Whose kind has been there for long enough, and this row among them, is dead."""
+        now = monotonic()
+        kinds = {(key, row.task): (row, why) for row, why in reversed(strays)}
+        for kind in [kind for kind in self._since if kind[0] == key and kind not in kinds]:
+            del self._since[kind]
+        for kind, (row, why) in kinds.items():
+            if now - self._since.setdefault(kind, now) >= STRAY:
+                self._bury(row, why)
+
+    def _bury(self, row: Parked, why: str) -> None:
+        """That row, and those like it that no more can be put back: there may be thousands."""
+        for one in parking.like(row, AT_ONCE):
+            try:
+                if opened(one, self.app) is not None:
+                    continue
+            except Unfit as error:
+                why = str(error)
+            bury(one, why, self.app)
+
+
+class Promoter:
+    """The thread of a worker's main process that finds what a lost wake-up left behind."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self._stop = threading.Event()
+        self._strays = Strays(app)
+        self._after = ""
+        self._silent = False
+
+    def start(self) -> None:
+        """Begin to look."""
+        threading.Thread(target=self._run, name="tasklock-promoter", daemon=True).start()
+
+    def stop(self) -> None:
+        """End before the next look."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(PERIOD * random.uniform(0.5, 1.0)):
+            try:
+                self.look()
+                self._silent = False
+            except BaseException as error:  # whatever it is, the next look may find it mended
+                if not self._silent:
+                    log(logging.WARNING, "promoter: parked messages could not be looked at, trying on: %r", error)
+                self._silent = True
+            finally:
+                with no_fork():
+                    parking.rest()
+
+    def look(self) -> int:
+        """Promote behind free locks; how many messages were."""
+        promoted = 0
+        for _ in range(AT_ONCE):
+            with no_fork():
+                key = parking.next_key(self._after)
+                self._after = key or ""
+                if key is None:
+                    break
+                promoted += self._one(key)
+        return promoted
+
+    def _one(self, key: str) -> bool:
+        try:
+            return promote_next(key, self.app, self._strays)
+        except BackendUnavailable:
+            raise  # the others would fare no better
+        except Exception as error:  # one that cannot be read must not keep the others
+            logger.warning("what is parked under key %s was not promoted: %r", key, error)
+            return False

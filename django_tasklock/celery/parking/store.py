@@ -1,0 +1,296 @@
+"""Messages kept in the database: what waits for its lock, and what was met again after a worker's death.
+
+A row is changed only by an UPDATE that names what was read there, so of any number of
+processes that want to put a message back into the broker one does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import Count, F, Q, QuerySet
+
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.celery.parking.rows import (
+    DEAD,
+    ENDED,
+    PARKED,
+    PROMOTED,
+    RUNNING,
+    SUPERSEDED,
+    Line,
+    Parked,
+    read,
+    rest,
+    rows_of,
+    session,
+    visit,
+)
+from django_tasklock.db.clock import Now
+from django_tasklock.models import ParkedMessage
+
+__all__ = [
+    "DEAD", "ENDED", "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "change", "ending",
+    "find", "forget", "forward", "like", "line", "next_key", "park", "remove", "rest", "settle",
+    "started", "visit", "vouch",
+]  # fmt: skip
+
+CHUNK = 500  # locks asked about by one query: SQLite knows few parameters
+
+_TAKEN = {"attempts": 0, "problem": ""}  # of what a worker has taken
+
+
+def find(task_id: str) -> Parked | None:
+    """The row of a message, if it has one."""
+    found = session.run(lambda alias, again: read(rows_of(alias).filter(task_id=task_id)), write=False)
+    return found[0] if found else None
+
+
+def line(key: str, without: Collection[int] = (), tasks: Collection[str] = (), *, superseded: bool = True) -> Line:
+    """Who waits for the lock with this key, in order of publication; of ``coalesce`` the newest is the head.
+
+    ``without``: rows that are passed over; ``tasks``: tasks all of whose messages are. ``superseded``: also who is.
+    """
+
+    def verb(alias: str, again: bool) -> Line:
+        rows = rows_of(alias).filter(key=key)
+        if without:
+            rows = rows.exclude(id__in=without)
+        if tasks:
+            rows = rows.exclude(task__in=tasks)
+        parked = rows.filter(state=PARKED)
+        # The head first: one that is promoted between the two queries is found twice, and not the next one after it.
+        first = read(parked.order_by("ticket", "id")[:1])
+        if first and first[0].mode == "coalesce":
+            first = read(parked.filter(mode="coalesce").order_by("-ticket", "-id")[:1])
+        moving = read(rows.filter(state__in=(PROMOTED, RUNNING, ENDED)).order_by("ticket", "id")[:50])
+        if superseded:
+            moving += read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
+        return Line(first[0] if first else None, moving)
+
+    return session.run(verb, write=False)
+
+
+def waits(name: str, *, before: int | None = None, after: int | None = None) -> bool:
+    """Whether a message waits for ``name`` that was published before, or after, that ticket."""
+
+    def verb(alias: str, again: bool) -> bool:
+        for state in (PARKED, PROMOTED):  # one at a time, and the next one only: then the index has the answer
+            rows = rows_of(alias).filter(key=key_of(name), state=state).values_list("ticket")
+            if before is not None:
+                rows = rows.filter(ticket__lt=before).order_by("-ticket")
+            else:
+                rows = rows.filter(ticket__gt=after).order_by("ticket")
+            if rows.first() is not None:
+                return True
+        return False
+
+    return session.run(verb, name=name, write=False)
+
+
+def park(
+    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None,
+    crashes: int = 0, moving: bool = False, fresh: bool = False,
+) -> bool:  # fmt: skip
+    """Keep a message; False if ``limit`` others wait for ``name`` already. Who waited before keeps its place.
+
+    ``fresh``: it has hardly a row yet. ``moving``: nobody promotes it before ``settle``, or until it is overdue like
+    one that was put back.
+    """
+    new: dict[str, Any] = {"state": PROMOTED if moving else PARKED, **_TAKEN}
+    if crashes:
+        new["crashes"] = crashes
+    return _put(name, ticket, mode, task, task_id, message, limit, fresh, **new)
+
+
+def settle(task_id: str, sent: int) -> bool:
+    """What was parked ``moving`` waits for its turn from now on; False if somebody has moved it meanwhile."""
+
+    def verb(alias: str, again: bool) -> bool:
+        mine = rows_of(alias).filter(task_id=task_id, state=PROMOTED, sent=sent)
+        return mine.update(state=PARKED, changed_at=Now()) > 0
+
+    return session.run(verb)
+
+
+def started(
+    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str, crashes: int
+) -> None:
+    """Keep a message that runs from now on, so that it is found if this worker dies too."""
+    new = {"state": RUNNING, "holder": holder, "crashes": crashes, "place": None, **_TAKEN}
+    _put(name, ticket, mode, task, task_id, message, None, False, **new)
+
+
+def vouch(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str) -> bool:
+    """Keep a message that another delivery of it runs, unless it has a row; True if it had none."""
+
+    def verb(alias: str, again: bool) -> bool:
+        return _insert(alias, _row(name, ticket, mode, task, task_id, message, state=RUNNING, holder=holder))
+
+    return session.run(verb, name=name)
+
+
+def _put(
+    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None, fresh: bool,
+    **rest: Any,
+) -> bool:  # fmt: skip
+    def verb(alias: str, again: bool) -> bool:
+        mine = rows_of(alias).filter(task_id=task_id)
+        new = {"message": message, "changed_at": Now(), **rest}
+        first = fresh
+        while first or not mine.update(**new):
+            first = False
+            row = _row(name, ticket, mode, task, task_id, message, **rest)
+            if limit is not None:
+                row.place = _free_place(alias, row.key, limit)
+                if row.place is None:
+                    return False
+            if _insert(alias, row):  # else a second delivery of it was first, or somebody took the place
+                break
+        return True
+
+    return session.run(verb, name=name)
+
+
+def _row(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, **rest: Any) -> ParkedMessage:
+    shown = name.encode("ascii", "backslashreplace").decode()[:255]
+    return ParkedMessage(
+        key=key_of(name), name=shown, ticket=ticket, mode=mode, task=task[:255], task_id=task_id,
+        message=message, parked_at=Now(), changed_at=Now(), **rest,
+    )  # fmt: skip
+
+
+def _insert(alias: str, row: ParkedMessage) -> bool:
+    try:
+        with transaction.atomic(using=alias):
+            rows_of(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
+    except IntegrityError:
+        return False
+    return True
+
+
+def _free_place(alias: str, key: str, limit: int) -> int | None:
+    """A place that nobody has. Any of several, so that those who come at the same time rarely want the same."""
+    waiting = rows_of(alias).filter(key=key, state__in=(PARKED, PROMOTED))
+    taken = list(waiting.values_list("place", flat=True)[:limit])
+    free = set(range(min(limit, len(taken) + 64))) - set(taken)
+    return random.choice(sorted(free)) if len(taken) < limit and free else None
+
+
+def _same(alias: str, row: Parked) -> QuerySet[ParkedMessage]:
+    return rows_of(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
+
+
+def change(row: Parked, state: str, *, sent: int = 0, crashes: int = 0, **more: Any) -> bool:
+    """Move a message on, if nobody has moved it since it was read. ``more``: what else is written."""
+
+    def verb(alias: str, again: bool) -> bool:
+        new = {"sent": F("sent") + sent, "crashes": F("crashes") + crashes, "changed_at": Now(), **more}
+        return _same(alias, row).update(state=state, **new) > 0
+
+    return session.run(verb)
+
+
+def forward(key: str, ticket: int, task_id: str) -> list[Parked]:
+    """The ``coalesce`` messages that were published before that ``ticket`` and still wait."""
+
+    def verb(alias: str, again: bool) -> list[Parked]:
+        rows = rows_of(alias).filter(key=key, mode="coalesce", state__in=(PARKED, PROMOTED))
+        return read(rows.filter(ticket__lt=ticket).exclude(task_id=task_id))
+
+    return session.run(verb, write=False)
+
+
+def message_of(row: Parked) -> str | None:
+    """The message itself; ``None`` if the row is gone."""
+    return session.run(
+        lambda alias, again: rows_of(alias).filter(id=row.id).values_list("message", flat=True).first(), write=False
+    )
+
+
+def ending(task_id: str) -> None:
+    """The run of a kept message is over, but for its result."""
+
+    def verb(alias: str, again: bool) -> int:
+        return rows_of(alias).filter(task_id=task_id, state=RUNNING).update(state=ENDED, changed_at=Now())
+
+    session.run(verb)
+
+
+def remove(row: Parked) -> bool:
+    """Remove a row, if nobody has moved it since it was read."""
+    return session.run(lambda alias, again: _same(alias, row).delete()[0] > 0)
+
+
+def forget(task_id: str, *, of: str | None = None) -> bool:
+    """Remove a message's row; True if it had one.
+
+    ``of``: only what the process with that ``boot`` is done with. Not if it waits, as its next try may, and not if
+    somebody else has begun it meanwhile: with that row would go how many workers died of it.
+    """
+
+    def verb(alias: str, again: bool) -> bool:
+        rows = rows_of(alias).filter(task_id=task_id)
+        if of is not None:
+            rows = rows.filter(Q(state=SUPERSEDED) | Q(state__in=(RUNNING, ENDED), holder__contains=f'"{of}"'))
+        return rows.delete()[0] > 0
+
+    return session.run(verb)
+
+
+def next_key(after: str) -> str | None:
+    """The next of the keys that have messages, in order: one index look-up, however many messages there are."""
+    return session.run(
+        lambda alias, again: rows_of(alias).filter(key__gt=after).order_by("key").values_list("key", flat=True).first(),
+        write=False,
+    )
+
+
+def like(row: Parked, limit: int) -> list[Parked]:
+    """The first rows that wait for the same lock with a message of the same task, that one among them."""
+
+    def verb(alias: str, again: bool) -> list[Parked]:
+        rows = rows_of(alias).filter(key=row.key, task=row.task).exclude(state=DEAD)
+        return read(rows.order_by("ticket", "id")[:limit])
+
+    return session.run(verb, write=False)
+
+
+def page(name: str | None, limit: int, offset: int, state: str | None = None) -> list[ParkedMessage]:
+    """Rows in order of publication."""
+
+    def verb(alias: str, again: bool) -> list[ParkedMessage]:
+        rows = rows_of(alias) if name is None else rows_of(alias).filter(key=key_of(name))
+        if state is not None:
+            rows = rows.filter(state=state)
+        return list(rows.annotate(now=Now()).order_by("ticket", "id")[offset : offset + limit])
+
+    return session.run(verb, name=name, write=False)
+
+
+def count(name: str | None) -> int:
+    """How many wait."""
+
+    def verb(alias: str, again: bool) -> int:
+        rows = rows_of(alias) if name is None else rows_of(alias).filter(key=key_of(name))
+        return rows.filter(state__in=(PARKED, PROMOTED)).count()
+
+    return session.run(verb, name=name, write=False)
+
+
+def counts(names: Sequence[str]) -> dict[str, int]:
+    """How many wait, of each of these locks."""
+    keys = {key_of(name): name for name in names}
+
+    def verb(alias: str, again: bool) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for start in range(0, len(keys), CHUNK):
+            part = list(keys)[start : start + CHUNK]
+            rows = rows_of(alias).filter(key__in=part, state__in=(PARKED, PROMOTED))
+            found |= {keys[key]: n for key, n in rows.order_by().values_list("key").annotate(n=Count("pk"))}
+        return found
+
+    return session.run(verb, write=False) if keys else {}

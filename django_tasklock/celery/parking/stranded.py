@@ -1,0 +1,52 @@
+"""Finding what waits behind a free lock, for whoever sweeps: the promoters of workers do the same every few seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from celery import current_app
+
+from django_tasklock.backends import get_backend
+from django_tasklock.celery.parking import promotion, store as parking
+from django_tasklock.celery.parking.rows import Parked
+
+__all__ = ["Stranded", "at", "look", "promote"]
+
+
+class Stranded(NamedTuple):
+    """The first message in line for a lock that is free."""
+
+    key: str
+    name: str
+    row: Parked
+
+    @property
+    def waited(self) -> int:
+        """Milliseconds since it was parked."""
+        return self.row.now - self.row.parked_at
+
+
+def look() -> Iterator[Stranded | None]:
+    """For each lock that messages are kept for, in order of the keys: what is stranded behind it."""
+    key = parking.next_key("")
+    while key is not None:
+        yield at(key)
+        key = parking.next_key(key)
+
+
+def at(key: str) -> Stranded | None:
+    """What is stranded behind the lock with this key; ``None``: nothing, or it is on its way."""
+    due = promotion.next_in_line(key, current_app).due
+    if due is None:
+        return None
+    name, row = due.name, due.row
+    early = row.now - row.parked_at <= promotion.MISSING * 1000
+    if row.mode == "queue" and early and get_backend().expects(name, row.ticket):
+        return None  # it waits for one that was published before
+    return Stranded(key, name, row)
+
+
+def promote(key: str) -> bool:
+    """Put it back into the broker; False if it could not be sent, or somebody else did."""
+    return promotion.promote_next(key, current_app)

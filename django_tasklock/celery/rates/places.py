@@ -1,0 +1,120 @@
+"""The place at a rate limit that a message brings: whose it is, and how it goes back if the body is not run."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from celery.exceptions import Reject
+
+from django_tasklock.celery.message import HEADER, RECEIVED, header_of, visibility_timeout
+from django_tasklock.decorators.rates import Limited
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.rates.limiter import RateLimiter
+from django_tasklock.types import monotonic
+
+__all__ = [
+    "BEGINS",
+    "RATE",
+    "begins",
+    "bound",
+    "brought",
+    "doubtful",
+    "forgo",
+    "limit_of",
+    "on_postrun",
+    "takes",
+    "to_come",
+]
+
+logger = logging.getLogger("django_tasklock")
+
+RATE = "rate"
+"""In our header: the place. ``ticket``; ``try``: the number of retries it is for; ``time``: when its turn is, by the
+store's clock; ``left``: seconds that it may be exchanged for a later one; ``missed``: how often it was late."""
+BEGINS = "tasklock_begins"
+"""In the request: what to do when it is certain that the body begins."""
+
+
+def limit_of(task: Any) -> Limited | None:
+    """The limit of a task's own body."""
+    found = getattr(getattr(task, "run", None), "rate_limit", None)
+    return found if isinstance(found, Limited) else None
+
+
+def begins(task: Any, then: Callable[[], None]) -> None:
+    """Do ``then`` now, or, if the body waits for its turn, when that has come."""
+    if limit_of(task) is None:
+        then()
+    else:
+        task.request.__dict__[BEGINS] = then
+
+
+def brought(request: Any) -> dict[str, Any] | None:
+    """The place that this message brings. What ``retry()`` made of one that had a place is another message."""
+    found = header_of(request).get(RATE)
+    if not isinstance(found, dict) or found.get("try") != (getattr(request, "retries", None) or 0):
+        return None
+    return found
+
+
+def takes(request: Any) -> dict[str, Any] | None:
+    """``brought``, once: whatever is sent on from here has it no longer."""
+    found = brought(request)
+    for header in (getattr(request, HEADER, None), (getattr(request, "headers", None) or {}).get(HEADER)):
+        if isinstance(header, dict):
+            header.pop(RATE, None)
+    return found
+
+
+def doubtful(task: Any, request: Any) -> bool:
+    """Whether another delivery of this message may have used its place."""
+    if (getattr(request, "delivery_info", None) or {}).get("redelivered") or header_of(request).get("put_back"):
+        return True
+    received = getattr(request, RECEIVED, None)
+    return received is not None and monotonic() - received > visibility_timeout(task.app) / 2
+
+
+def to_come(limiter: RateLimiter, ours: dict[str, Any]) -> bool:
+    """Whether the turn of a place has not come, so that nobody can have used it."""
+    try:
+        now: datetime = limiter.usage().time
+    except BackendUnavailable:
+        return False
+    return bool(now.timestamp() < ours["time"])
+
+
+def forgo(task: Any, request: Any, args: Any = None, kwargs: Any = None) -> None:
+    """Give back the place that a message has brought: the message is over, or goes another way."""
+    limited, ours = limit_of(task), takes(request)
+    if limited is None or ours is None:
+        return
+    args = request.args if args is None else args
+    kwargs = request.kwargs if kwargs is None else kwargs
+    try:
+        limiter = limited.limiter(bound(task, args), dict(kwargs or {}))
+        if not doubtful(task, request) or to_come(limiter, ours):
+            limiter.give_back(ours["ticket"])
+    except (TaskLockError, TypeError) as error:  # another limit than when it was published, or other arguments
+        logger.warning("%s[%s]: its place counts as used: %s", task.name, request.id, error)
+
+
+def bound(task: Any, args: Any) -> tuple[Any, ...]:
+    """The arguments of a message as the task's function gets them."""
+    function = getattr(task, "_orig_run", task.run)
+    return (task, *(args or ())) if inspect.ismethod(function) else tuple(args or ())
+
+
+def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
+    """``task_postrun``: the message may have ended before it was its turn: skipped, rejected, failed."""
+    from django_tasklock.celery.delivery.duplicates import Duplicate
+
+    ended = details.get("retval")
+    if brought(sender.request) is None or isinstance(ended, Duplicate):  # another delivery of it has the place
+        return
+    if isinstance(ended, Reject) and getattr(ended, "requeue", False) and sender.acks_late:
+        return  # it comes back, and brings it again
+    forgo(sender, sender.request, details.get("args"), details.get("kwargs"))

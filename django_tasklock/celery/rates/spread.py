@@ -1,0 +1,89 @@
+"""``spread``: publish many calls of a limited task, each at the time that was booked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from django_tasklock.celery.rates.places import bound, limit_of
+from django_tasklock.celery.rates.turns import countdown, place_header
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.rates.limiter import RateLimiter
+from django_tasklock.rates.reservation import Reservation
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+
+__all__ = ["spread", "spread_now"]
+
+_place: ContextVar[list[dict[str, Any]] | None] = ContextVar("tasklock_place", default=None)
+
+
+def spread_now() -> dict[str, Any] | None:
+    """The place of the message that ``spread`` publishes just now; asked for once."""
+    waiting = _place.get()
+    return waiting.pop() if waiting else None
+
+
+def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncResult[Any]]:
+    """Publish so many calls of a limited task, evenly spread; their results, in order.
+
+    ``calls``: how many, without arguments, or the arguments of each: a tuple or list, a dict, or a single value.
+    ``sending``: options of ``apply_async``. All places are booked before anything is published, a hundred at a time;
+    if the last of them would be too far ahead none is, and ``RateLimitExceeded`` is raised. What cannot be
+    published gives back the places of itself and of all after it.
+    """
+    limited = limit_of(task)
+    if limited is None:
+        raise TaskLockError(f"task {task.name} has no rate limit: decorate its function with rate_limited")
+    if {"countdown", "eta"} & set(sending):
+        raise TaskLockError("spread() decides when: it takes neither countdown nor eta")
+    wanted: list[tuple[tuple[Any, ...], dict[str, Any]]] = (
+        [((), {})] * calls if isinstance(calls, int) else [arguments(call) for call in calls]
+    )
+    if task.app.conf.task_always_eager:
+        return [task.apply_async(args, kwargs, **sending) for args, kwargs in wanted]
+    priced = []
+    for args, kwargs in wanted:
+        given = bound(task, args)
+        priced.append((limited.limiter(given, kwargs), limited.cost(given, kwargs)))
+    places: list[tuple[RateLimiter, Reservation]] = []
+    sent: list[AsyncResult[Any]] = []
+    try:
+        for _, group in groupby(priced, key=lambda one: (one[0].name, one[1])):
+            some = list(group)
+            limiter, cost = some[0]
+            booked = limiter.reserve_many(len(some), limited.timeout, cost=cost)
+            places += [(limiter, place) for place in booked]
+        for (args, kwargs), (limiter, place) in zip(wanted, places, strict=True):
+            sent.append(publish(task, args, kwargs, limiter, place, sending))
+    except BaseException:
+        for _, place in reversed(places[len(sent) :]):
+            place.cancel()
+        raise
+    return sent
+
+
+def publish(
+    task: Any, args: Any, kwargs: Any, limiter: RateLimiter, place: Reservation, sending: Mapping[str, Any]
+) -> AsyncResult[Any]:
+    """One of them. Where nothing is sent, because such a message is under way (``unique``), the place goes back."""
+    wait, time = place.wait, place.time.timestamp()
+    ticket = place.move()
+    header = [place_header({"ticket": ticket, "time": time})]
+    before = _place.set(header)
+    try:
+        return task.apply_async(args, kwargs, **{**sending, "countdown": countdown(task.app, limiter, wait)})  # type: ignore[no-any-return]
+    finally:
+        _place.reset(before)
+        if header:
+            limiter.give_back(ticket)
+
+
+def arguments(call: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Those of one call, as ``apply_async`` takes them."""
+    if isinstance(call, Mapping):
+        return (), dict(call)
+    return (tuple(call), {}) if isinstance(call, list | tuple) else ((call,), {})

@@ -1,0 +1,149 @@
+"""Teaching the core about Celery, once, when Django starts."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery import current_app, signals
+from celery._state import get_current_task, get_current_worker_task
+from celery.app.task import Task
+
+from django_tasklock.celery.delivery import cleanup as endings, postrun as ended
+from django_tasklock.celery.delivery.defer import draw
+from django_tasklock.celery.delivery.elements import DeliveredElement, is_element
+from django_tasklock.celery.delivery.permits import kind_of
+from django_tasklock.celery.delivery.run import Delivered, DeliveredInside
+from django_tasklock.celery.host import LockAttribute, task_here, will_retry
+from django_tasklock.celery.message import HEADER, RECEIVED, header_of, hide, sealed_for, written_for
+from django_tasklock.celery.misplaced import refuse_of_another
+from django_tasklock.celery.parking import dead
+from django_tasklock.celery.parking.promotion import Promoter
+from django_tasklock.celery.rates import places as tickets
+from django_tasklock.celery.rates.places import RATE
+from django_tasklock.celery.rates.spread import spread_now
+from django_tasklock.celery.rates.turns import take_turn
+from django_tasklock.celery.task import OnceTask
+from django_tasklock.conf import get_settings
+from django_tasklock.decorators import call as running, rates as limited
+from django_tasklock.decorators.call import Running
+from django_tasklock.decorators.concurrency import Limited
+from django_tasklock.exceptions import CrashLoop, StaleClaim
+from django_tasklock.locks import holder as holders
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.types import monotonic
+
+__all__ = ["install"]
+
+CELERYS_REQUEST = "celery.worker.request:Request"
+"""What a worker's main process makes of a message of a task that does not say otherwise."""
+_promoters: list[Promoter] = []
+
+
+def install() -> None:
+    """Called by the app's ``ready()``."""
+    holders.describe_task(task_here)
+    running.retries(will_retry)
+    running.hosted(kind_for)
+    limited.hosted(take_turn)
+    if Task.Request == CELERYS_REQUEST:
+        Task.Request = "django_tasklock.celery.request:Request"
+    Task.on_bound = classmethod(refuse_of_another)  # type: ignore[method-assign,assignment]  # Celery's does nothing
+    if "lock" not in vars(Task):
+        Task.lock = LockAttribute()  # type: ignore[attr-defined]
+    if not hasattr(Task, "dont_autoretry_for"):  # a task's own option replaces it
+        Task.dont_autoretry_for = (StaleClaim, CrashLoop)  # type: ignore[attr-defined]  # no retry mends it
+    signals.before_task_publish.connect(stamp, weak=False, dispatch_uid="tasklock.stamp")
+    signals.task_prerun.connect(hide, weak=False, dispatch_uid="tasklock.hide")
+    signals.task_received.connect(note_arrival, weak=False, dispatch_uid="tasklock.received")
+    signals.task_postrun.connect(ended.on_postrun, weak=False, dispatch_uid="tasklock.postrun")
+    signals.task_received.connect(endings.on_received, weak=False, dispatch_uid="tasklock.ending")
+    signals.task_failure.connect(endings.on_failure, weak=False, dispatch_uid="tasklock.failure")
+    signals.task_postrun.connect(tickets.on_postrun, weak=False, dispatch_uid="tasklock.unused")
+    signals.task_revoked.connect(endings.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
+    signals.task_unknown.connect(dead.on_refused, weak=False, dispatch_uid="tasklock.unknown")
+    signals.task_rejected.connect(dead.on_refused, weak=False, dispatch_uid="tasklock.refused")
+    signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")
+    signals.worker_shutting_down.connect(end_promoting, weak=False, dispatch_uid="tasklock.end")
+    signals.worker_process_shutdown.connect(give_back, weak=False, dispatch_uid="tasklock.child")
+
+
+def kind_for(locked: object) -> type[Running] | None:
+    """How to run a locked function here: as the body of the task that a worker runs, inside of it, or neither."""
+    if isinstance(locked, Limited):
+        return kind_of(locked)
+    task: Any = get_current_worker_task()
+    if task is None or not task.request.id or task.request.is_eager:
+        return None
+    here: Any = get_current_task()
+    if getattr(getattr(here, "run", None), "lock", None) is not locked:
+        return DeliveredInside
+    return Delivered if here is task else DeliveredElement if is_element(here) else DeliveredInside
+
+
+def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
+    """Note in a message of ours when it is published; for a decorated task that lines up, draw its place as well."""
+    task = current_app.tasks.get(sender)
+    locked = None if task is None else getattr(task.run, "lock", None)
+    place = spread_now()
+    if not isinstance(headers, dict):
+        return
+    ours = _brought(sender, headers)
+    if locked is None and place is None and not ours:
+        return
+    ours = headers[HEADER] = sealed_for(ours, sender, headers.get("id"))
+    if place is not None:
+        ours[RATE] = place
+    retries = headers.get("retries") or 0
+    if (ours.get("at") or (0, -1))[1] != retries:
+        ours["at"] = (time.time(), retries)
+    word = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
+    if word in ("queue", "coalesce") and "ticket" not in ours:
+        args, kwargs = (body or ((), {}))[:2]
+        stands = word == "queue" and not headers.get("eta")  # what is not due yet does not keep the others waiting
+        name = endings.lock_name(task, ours, args, kwargs) if stands else None
+        ours["ticket"] = draw(name, headers["id"]) if name else draw()
+
+
+def _brought(task: str, headers: dict[str, Any]) -> dict[str, Any]:
+    """Our header in those of a message that is being published: its own, or that of the try before it."""
+    ours: Any = headers.pop(HEADER, None)
+    if written_for(ours, task, headers.get("id")):
+        return ours  # type: ignore[no-any-return]
+    here: Any = get_current_worker_task()
+    if here is None or (here.name, here.request.id) != (task, headers.get("id")):
+        return {}
+    nesting = getattr(here.request, "replaced_task_nesting", 0) or 0  # what it replaces itself with is another message
+    return header_of(here.request) if (headers.get("replaced_task_nesting") or 0) == nesting else {}
+
+
+def note_arrival(sender: Any = None, request: Any = None, **details: Any) -> None:
+    """Note when a worker was given a message: what lies there for too long may be delivered to another one too."""
+    if request is not None:
+        request.request_dict[RECEIVED] = monotonic()
+
+
+def may_park(task: Any) -> bool:
+    """Whether messages of this task may be kept in the database: of every one that takes a lock."""
+    return isinstance(task, OnceTask) or getattr(task.run, "lock", None) is not None
+
+
+def begin_promoting(sender: Any = None, **details: Any) -> None:
+    """A worker is ready: it looks after what is parked."""
+    app = sender.app if sender is not None else current_app
+    if not any(map(may_park, app.tasks.values())):
+        return  # nothing for it to look at, so it does not ask the database
+    promoter = Promoter(app)
+    _promoters.append(promoter)
+    promoter.start()
+
+
+def give_back(**details: Any) -> None:
+    """A child of a prefork worker ends, without Python's ``atexit``."""
+    heartbeat.flush()
+
+
+def end_promoting(**details: Any) -> None:
+    """A worker shuts down."""
+    while _promoters:
+        _promoters.pop().stop()

@@ -1,0 +1,165 @@
+"""Connections that the server, a pooler or a firewall has dropped, and what may be sent again then.
+
+A body of two hours outlives its connection: ``wait_timeout``, ``idle_session_timeout``, a restart, a failover,
+PgBouncer's ``server_idle_timeout``. Nobody notices before the next statement fails. Whether that statement was
+executed is not known then, so it is sent again only if that does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from django.db import Error, InterfaceError, InternalError, OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Value
+from django.db.models.functions import Now
+
+from django_tasklock.db.transactions import joined
+
+__all__ = ["PATIENCE", "repeatable", "replaced", "resilient"]
+
+logger = logging.getLogger("django_tasklock")
+T = TypeVar("T")
+
+PATIENCE = 15.0
+"""Seconds for which a write waits for a database that cannot be reached: a restart, or a failover."""
+
+_GONE = ("08", "57P01", "57P02", "57P03", "57P05")  # sqlstates: the connection, shut down, starting, idle too long
+_GONE_MYSQL = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
+_READ_ONLY = "25006"
+_READ_ONLY_MYSQL = frozenset({1290, 1792, 1836})
+_OUT_OF_STEP = 2014  # MySQL: a time limit struck in the middle of a query, and its answer was never read
+_AT_ONCE = 100  # dead connections out of a pool that are passed over without a pause
+
+
+class _Verdict(NamedTuple):
+    """What an error says of the statement."""
+
+    gone: bool
+    """The connection is of no use any more."""
+    doubt: bool
+    """The statement may have been executed."""
+
+
+def repeatable(values: Mapping[str, Any]) -> bool:
+    """Whether writing ``values`` twice leaves what writing them once does: plain ones and ``Now()``, no expressions."""
+    return all(_plain(value) for value in values.values())
+
+
+def _plain(value: Any) -> bool:
+    """Only what is known to read nothing: conditions name columns by words, and a function may do anything."""
+    if not hasattr(value, "resolve_expression"):
+        return True
+    return type(value) in (Value, Now)
+
+
+def replaced(connection: BaseDatabaseWrapper) -> None:
+    """Replace a connection that was dropped, also those that wait in a pool and were dropped as well.
+
+    Never because of its age: the body may be reading from it. Nothing is connected that was not.
+    """
+    for _ in range(_AT_ONCE):
+        if connection.connection is None or connection.is_usable():
+            return
+        _close(connection)
+        if getattr(connection, "pool", None):
+            connection.ensure_connection()
+
+
+def resilient(
+    connection: BaseDatabaseWrapper, step: Callable[[bool], T], who: str, *, again: bool = True, patience: float = 0.0
+) -> T:
+    """``step(tried)``; once more if the database dropped us. ``tried``: an earlier try may have been executed.
+
+    ``again=False``: not if it may have been; such a step is sent on a connection that was looked at before. What a
+    live connection refuses is tried once more, a database that cannot be reached for ``patience`` seconds. In a
+    transaction of the caller's nothing is.
+    """
+    if joined(connection):
+        return step(False)
+    if not again:
+        replaced(connection)
+    ends = time.monotonic() + patience
+    tries = 0
+    while True:
+        connected = connection.connection is not None
+        try:
+            return step(tries > 0)
+        except _errors(connection) as error:
+            if not _passing(connection, error):
+                raise
+            tries += 1
+            verdict = _judge(connection, error, connected)
+            if verdict.gone:
+                _close(connection)
+            if verdict.doubt and not again:
+                error.add_note("it may have been executed all the same, and was not sent again for that")
+                raise
+            if tries > 1 and (not verdict.gone or time.monotonic() >= ends):
+                raise
+            logger.warning("%s: the database dropped us, trying once more: %s", who, error)
+            if verdict.gone:
+                _wait(connection, tries, ends)
+
+
+def _errors(connection: Any) -> tuple[type[Exception], ...]:
+    return Error, connection.Database.Error
+
+
+def _code(connection: BaseDatabaseWrapper, error: Exception) -> Any:
+    """MySQL's number for it. While an error is dealt with Django may let one of the driver's own through."""
+    source = error.__cause__ or error
+    return source.args[0] if connection.vendor == "mysql" and source.args else None
+
+
+def _passing(connection: BaseDatabaseWrapper, error: Exception) -> bool:
+    """Whether it can be the connection's fault, or the moment's."""
+    kinds = (OperationalError, InterfaceError, InternalError)
+    return isinstance(error, kinds) or _code(connection, error) == _OUT_OF_STEP
+
+
+def _judge(connection: BaseDatabaseWrapper, error: Exception, connected: bool) -> _Verdict:
+    if connection.connection is None:  # it could not even be made, unless a transaction has closed it behind itself
+        return _Verdict(True, connected)
+    cause = error.__cause__
+    state = str(getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or "")
+    code = _code(connection, error)
+    if state == _READ_ONLY or code in _READ_ONLY_MYSQL:
+        return _Verdict(True, False)  # a primary once, demoted by a failover: its name leads elsewhere by now
+    if code == _OUT_OF_STEP:
+        return _Verdict(True, False)
+    # A pooler may tell of a server it has lost while we are still connected to the pooler.
+    gone = state.startswith(_GONE) or code in _GONE_MYSQL or not connection.is_usable()
+    return _Verdict(gone, gone)  # what a live connection refuses was not done
+
+
+def _close(connection: BaseDatabaseWrapper) -> None:
+    try:
+        if connection.connection is not None and getattr(connection, "pool", None):
+            connection.connection.close()  # or the pool gives it to the next
+        connection.close()
+    except _errors(connection) as error:  # it is gone all the same
+        logger.debug("database %r: while closing a dropped connection: %r", connection.alias, error)
+
+
+def _wait(connection: BaseDatabaseWrapper, tries: int, ends: float) -> None:
+    """Until the database can be reached, ``ends`` at the latest: the next try says what is wrong then."""
+    pause = 0.05
+    while True:
+        try:
+            connection.ensure_connection()
+            replaced(connection)
+        except (OperationalError, InterfaceError, InternalError):
+            _close(connection)
+        else:
+            if tries > 1:  # it answers, and refuses
+                time.sleep(max(0.0, min(pause * tries, 1.0, ends - time.monotonic())))
+            return
+        if time.monotonic() + pause >= ends:
+            return
+        time.sleep(pause * random.uniform(0.7, 1.3))
+        pause = min(pause * 2, 1.0)

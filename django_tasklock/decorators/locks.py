@@ -1,0 +1,205 @@
+"""``task_lock`` and ``model_lock``: run a function under a lock, and a lock with a guarded row.
+
+For functions and coroutine functions, tasks or not; put them *below* ``@shared_task``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.db.models import Model
+
+from django_tasklock.conf import (
+    DEFAULT,
+    Duration,
+    Lease,
+    OnConflict,
+    OnUnavailable,
+    Timeout,
+    get_settings,
+    spans,
+)
+from django_tasklock.decorators.call import Running, begin
+from django_tasklock.decorators.wrapping import around, check_conflict, check_release, refuse
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.guards.guard import StateGuard
+from django_tasklock.locks.lock import TaskLock
+from django_tasklock.names import NameTemplate
+from django_tasklock.types import LockInfo
+
+__all__ = ["Locked", "model_lock", "task_lock"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_undecided: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def leave_undecided(locked: Any) -> None:
+    """Let a system check know of a function or task that no row guards, and that does not say what it does
+    while the store is down."""
+    _undecided.add(locked)
+
+
+def undecided() -> list[str]:
+    """The names of those there are."""
+    return sorted({getattr(one, "name", None) or f"{one.__module__}.{one.__qualname__}" for one in list(_undecided)})
+
+
+class Locked:
+    """What ``function.lock`` answers: the lock of one call, before that call is made."""
+
+    def __init__(
+        self,
+        template: NameTemplate,
+        on_conflict: OnConflict | None = None,
+        *,
+        timeout: Timeout = DEFAULT,
+        bound: bool = False,
+    ) -> None:
+        self.template = template
+        self.on_conflict = on_conflict
+        self.timeout = timeout
+        self._bound = bound  # its first parameter is the task itself, which is no argument of a message
+
+    def of_bound(self) -> Locked:
+        """The same for a function that is called as a method."""
+        return Locked(self.template, self.on_conflict, timeout=self.timeout, bound=True)
+
+    def name(self, /, *args: Any, **arguments: Any) -> str:
+        """The lock's name for these arguments; those that the name uses and that have no default are enough."""
+        if callable(self.template.template):
+            first = (None,) if self._bound and args else ()
+            return self.template.name((*first, *args), arguments)
+        if args:
+            taken = list(self.template.signature.parameters.values())[int(self._bound) :]
+            arguments = inspect.Signature(taken).bind_partial(*args, **arguments).arguments
+        parameters = self.template.signature.parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        return self.template.name_for(defaults | arguments)
+
+    def is_locked(self, /, *args: Any, **arguments: Any) -> bool:
+        """Whether such a call runs now: ask before publishing one. Raises ``BackendUnavailable``."""
+        return TaskLock(self.name(*args, **arguments)).locked()
+
+    def info(self, /, *args: Any, **arguments: Any) -> LockInfo | None:
+        """Who runs such a call now. Raises ``BackendUnavailable``."""
+        return TaskLock(self.name(*args, **arguments)).info()
+
+
+def task_lock(
+    name: str | Callable[..., str],
+    *,
+    timeout: Timeout = DEFAULT,
+    lease: Lease = DEFAULT,
+    on_conflict: OnConflict | None = None,
+    blocking_timeout: Duration | None = None,
+    reentrant: bool = False,
+    on_unavailable: OnUnavailable | None = None,
+    queue_limit: int | None = None,
+    release_connections: bool | None = None,
+) -> Callable[[F], F]:
+    """Run the decorated function once at a time per name.
+
+    ``name``: a template over its arguments, ``"report:{day}"``, or a callable that takes
+    them. Busy, by ``on_conflict``: ``"skip"`` returns ``{"status": "skipped", "reason":
+    "already_processing", ...}``, ``"raise"`` raises ``TaskLockAcquireError``, ``"wait"``
+    waits ``blocking_timeout`` seconds (by default the timeout), then raises. ``timeout=None``: until the body
+    ends, however long that takes; the lease frees the lock of a process that died. In a Celery task
+    also ``"retry"``, ``"reject"``, ``"queue"`` (at most ``queue_limit`` wait) and ``"coalesce"``,
+    see ``django_tasklock.celery``; elsewhere these four raise.
+
+    Database connections that are opened in the body are closed when it ends, by ``CONN_MAX_AGE`` as at the end of a
+    request; a coroutine's always. A body whose ``timeout`` is over an hour does not hold what taking its lock has
+    opened. ``release_connections=True``, for a long body: all of its thread's are closed before and after it, and
+    guarded writes keep none. ``False``: none are.
+
+    Raises ``TaskLockError`` at decoration for what cannot work.
+    """
+    options = dict(timeout=timeout, lease=lease, reentrant=reentrant, on_unavailable=on_unavailable)
+    return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, None, None, "", release_connections)
+
+
+def model_lock(
+    model: type[Model] | str,
+    name: str | Callable[..., str],
+    *,
+    guard: StateGuard,
+    pk: str = "pk",
+    timeout: Timeout = DEFAULT,
+    lease: Lease = DEFAULT,
+    on_conflict: OnConflict | None = None,
+    blocking_timeout: Duration | None = None,
+    on_unavailable: OnUnavailable | None = None,
+    queue_limit: int | None = None,
+    release_connections: bool | None = None,
+) -> Callable[[F], F]:
+    """Run the decorated function under a lock *and* a claim on the row it works on.
+
+    ``pk`` names the argument with the row's primary key; ``model`` may be a label such as
+    ``"videos.Video"``. The row is claimed before the body, closed as ``done`` or ``failed``
+    after it, or given back if Celery will retry. A row that is not claimable gives
+    ``{"status": "skipped", "reason": "invalid_state", ...}`` or, with ``on_conflict="raise"``
+    or ``"wait"``, raises ``GuardRejected``. Inside, ``current_claim()`` writes to the row.
+
+    Without the lock, when the store is down and the policy is ``"run"``, the claim still judges.
+    With a ``timeout`` over an hour this thread's database connection is closed before the body (unless
+    ``release_connections=False``; otherwise as for ``task_lock``), so whoever calls it in a loop must not be reading
+    from that connection, as ``iterator()`` does.
+    """
+    options = dict(timeout=timeout, lease=lease, on_unavailable=on_unavailable)
+    return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, model, guard, pk, release_connections)
+
+
+def _decorator(
+    name: str | Callable[..., str],
+    options: dict[str, Any],
+    on_conflict: OnConflict | None,
+    blocking_timeout: Duration | None,
+    queue_limit: int | None,
+    model: type[Model] | str | None,
+    guard: StateGuard | None,
+    pk: str,
+    release_connections: bool | None,
+) -> Callable[[F], F]:
+    check_conflict(on_conflict, blocking_timeout, queue_limit)
+    check_release(release_connections)
+    if options["on_unavailable"] not in (None, "run", "raise", "skip"):
+        raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {options['on_unavailable']!r}")
+
+    def decorate(function: F) -> F:
+        refuse(function)
+        template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
+        if guard is not None and pk not in template.signature.parameters:
+            known = ", ".join(template.signature.parameters)
+            where = getattr(function, "__qualname__", repr(function))
+            raise TaskLockError(f"pk={pk!r} is no argument of {where!r}; known: {known or 'none'}")
+        label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+        hold, _ = spans(options["timeout"], options["lease"], label)
+
+        locked = Locked(template, on_conflict, timeout=options["timeout"])
+        if guard is not None and model is not None:
+            guard.register(model, locked, pk)
+
+        def running(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Running:
+            conflict = on_conflict or get_settings().ON_CONFLICT
+            patience: dict[str, Any] = (
+                {"blocking_timeout": blocking_timeout or hold / 1000} if conflict == "wait" else {}
+            )
+            lock = TaskLock(template.name(args, kwargs), **options, **patience)
+            if guard is None:
+                return begin(locked, lock, conflict, None, None, None, queue_limit, release_connections)
+            key = template.bind(args, kwargs)[pk]
+            table = apps.get_model(model) if isinstance(model, str) else model
+            return begin(locked, lock, conflict, table, key, guard, queue_limit, release_connections)
+
+        wrapper = around(function, running, template.signature)
+        wrapper.lock = locked  # type: ignore[attr-defined]
+        if guard is None and options["on_unavailable"] is None:
+            leave_undecided(wrapper)
+        return wrapper
+
+    return decorate

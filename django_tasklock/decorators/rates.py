@@ -1,0 +1,151 @@
+"""``rate_limited``: calls of a function that keep to a rate limit."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from django_tasklock.blocks import ensure_standing
+from django_tasklock.conf import Duration, Settings, get_settings
+from django_tasklock.db.connections import Scope
+from django_tasklock.decorators.concurrency import Limited as Permitted
+from django_tasklock.decorators.locks import Locked
+from django_tasklock.decorators.wrapping import is_async, refuse
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.names import NameTemplate
+from django_tasklock.rates.limiter import RateLimiter
+from django_tasklock.rates.options import limit_of
+from django_tasklock.rates.reservation import Reservation
+
+__all__ = ["Limited", "hosted", "rate_limited"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Limited:
+    """What ``function.rate_limit`` is: the limiter of one call, before that call is made.
+
+    Whoever runs the function some other way than by calling it, a task queue say, books with
+    ``reserve(args, kwargs)`` and calls ``function.__wrapped__`` when it is its turn.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        rates: tuple[Any, ...],
+        tenant: str | Callable[..., object] | None,
+        cost: int | Callable[..., int],
+        timeout: Duration | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.name = name
+        self.timeout = timeout
+        """Seconds a call waits; ``None``: ``max_wait``."""
+        self._rates = rates
+        self._options = options
+        self._cost = cost
+        self._made: tuple[Settings | None, RateLimiter | None] = None, None
+        self._tenant = NameTemplate(tenant, function) if isinstance(tenant, str) else tenant
+
+    def limiter(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> RateLimiter:
+        """The limiter of a call with these arguments, by the settings in force: its tenant's, if it has one."""
+        settings, limiter = self._made
+        if limiter is None or settings is not get_settings():
+            settings, limiter = get_settings(), RateLimiter(self.name, *self._rates, **self._options)
+            self._made = settings, limiter
+        if self._tenant is None:
+            return limiter
+        if isinstance(self._tenant, NameTemplate):
+            return limiter.tenant(self._tenant.name(args, kwargs or {}))
+        return limiter.tenant(self._tenant(*args, **kwargs or {}))
+
+    def cost(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> int:
+        """The units of a call with these arguments."""
+        return self._cost(*args, **kwargs or {}) if callable(self._cost) else self._cost
+
+    def reserve(
+        self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, *, spaced: bool = False
+    ) -> Reservation:
+        """Book a place for a call. Raises as ``RateLimiter.acquire`` does."""
+        return self.limiter(args, kwargs).reserve(self.timeout, cost=self.cost(args, kwargs), spaced=spaced)
+
+    def acquire(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Reservation:
+        """Wait until a call may be made."""
+        return self.limiter(args, kwargs).acquire(self.timeout, cost=self.cost(args, kwargs))
+
+    async def aacquire(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Reservation:
+        """``acquire`` for coroutines."""
+        return await self.limiter(args, kwargs).aacquire(self.timeout, cost=self.cost(args, kwargs))
+
+
+_turn: Callable[[Limited, tuple[Any, ...], dict[str, Any]], bool] | None = None
+
+
+def hosted(turn: Callable[[Limited, tuple[Any, ...], dict[str, Any]], bool]) -> None:
+    """Let ``turn`` wait in place of ``acquire`` where it can do better: False where it cannot. It may leave by raising,
+    if the call is to be made again later by somebody else."""
+    global _turn
+    _turn = turn
+
+
+def rate_limited(
+    name: str,
+    *rates: Any,
+    tenant: str | Callable[..., object] | None = None,
+    cost: int | Callable[..., int] = 1,
+    timeout: Duration | None = None,
+    **options: Any,
+) -> Callable[[F], F]:
+    """Let the decorated function, or coroutine function, wait for its turn at a rate limit.
+
+    ``rates`` and ``options`` are those of ``RateLimiter``. ``tenant``: a template over the arguments,
+    ``"{customer_id}"``, or a callable that takes them; ``cost``: units, or a callable. ``timeout``:
+    seconds a call waits. Raises ``RateLimitExceeded`` in place of calling if it cannot be in time,
+    ``TaskLockError`` at decoration for what cannot work.
+    """
+    if rates:
+        limit_of(name, rates, **options)
+    if callable(name):
+        raise TaskLockError("write @rate_limited('tavily', '100/m'), with a name")
+
+    def decorate(function: F) -> F:
+        refuse(function)
+        if isinstance(getattr(function, "lock", None), Locked) or isinstance(
+            getattr(function, "limiter", None), Permitted
+        ):
+            raise TaskLockError(
+                f"{function.__qualname__}: put rate_limited below the lock or the concurrency limiter, next to the"
+                " function: a place is for the call, not for a call that is skipped or has to wait",
+                name=name,
+            )
+        limited = Limited(function, name, rates, tenant, cost, timeout, options)
+
+        if is_async(function):
+
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                async with AsyncExitStack() as stack:
+                    scope = Scope()  # of a thread's connections its task or request takes care, of these nobody else
+                    stack.push_async_exit(scope.later)
+                    scope.begin()
+                    await limited.aacquire(args, kwargs)
+                    await scope.arest()
+                    ensure_standing()
+                    return await function(*args, **kwargs)
+
+        else:
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                if _turn is None or not _turn(limited, args, kwargs):
+                    limited.acquire(args, kwargs)
+                ensure_standing()
+                return function(*args, **kwargs)
+
+        wrapper.rate_limit = limited  # type: ignore[attr-defined]
+        return wrapper  # type: ignore[return-value]
+
+    return decorate

@@ -1,0 +1,104 @@
+"""What can be decorated, with which options, and the function in place of it: for locks and limits alike."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from django_tasklock.conf import WORDS, Duration, milliseconds
+from django_tasklock.exceptions import TaskLockError
+
+if TYPE_CHECKING:
+    from django_tasklock.decorators.call import Running
+
+__all__ = ["around", "check_conflict", "check_release", "is_async", "refuse"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def check_conflict(on_conflict: str | None, blocking_timeout: Duration | None, queue_limit: int | None) -> None:
+    """Raise ``TaskLockError`` for what cannot be done when the lock is busy."""
+    if on_conflict is not None and on_conflict not in WORDS:
+        known = ", ".join(map(repr, WORDS))
+        raise TaskLockError(f"on_conflict must be one of {known}, not {on_conflict!r}")
+    if blocking_timeout is not None:
+        milliseconds(blocking_timeout, "blocking_timeout")
+        if on_conflict != "wait":
+            raise TaskLockError(f"blocking_timeout goes with on_conflict='wait', not {on_conflict!r}")
+    if queue_limit is not None:
+        if on_conflict != "queue":
+            raise TaskLockError(f"queue_limit goes with on_conflict='queue', not {on_conflict!r}")
+        if type(queue_limit) is not int or queue_limit < 1:
+            raise TaskLockError(f"queue_limit must be a number of messages, 1 or more, not {queue_limit!r}")
+
+
+def check_release(release_connections: object) -> None:
+    """Raise ``TaskLockError`` for what ``release_connections`` cannot be."""
+    if release_connections is not None and not isinstance(release_connections, bool):
+        raise TaskLockError(f"release_connections must be True, False or None, not {release_connections!r}")
+
+
+def call_of(function: Any) -> Any:
+    """The ``__call__`` of an object that is called like a function."""
+    return type(function).__call__
+
+
+def is_async(function: Any) -> bool:
+    """Whether calling it makes a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_of(function))
+
+
+def refuse(function: Any) -> None:
+    """Raise ``TaskLockError`` for what a lock cannot be put around."""
+    name = getattr(function, "__qualname__", repr(function))
+    if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
+        raise TaskLockError(f"{name} already is a task: put the lock decorator below the task decorator")
+    if any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in (function, call_of(function))):
+        raise TaskLockError(
+            f"{name} is a generator: it would run after its lock was released; lock inside of it instead"
+        )
+    if isinstance(function, staticmethod | classmethod):
+        raise TaskLockError(f"{name}: put @{type(function).__name__} above the lock decorator, not below it")
+    if not callable(function):
+        raise TaskLockError(
+            f"{function!r} cannot be decorated: it is not callable (was it called as @task_lock, without a name?)"
+        )
+
+
+def around(
+    function: F, running: Callable[[tuple[Any, ...], dict[str, Any]], Running], signature: inspect.Signature
+) -> F:
+    """``function``, each call inside the run that ``running`` makes for it; what that says if it is skipped."""
+    if is_async(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            run = running(args, kwargs)
+            try:
+                async with AsyncExitStack() as stack:
+                    if await run.aenter(stack):
+                        return await function(*args, **kwargs)
+            except BaseException:
+                run.struck(later=True)
+                raise
+            return run.skipped
+
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            run = running(args, kwargs)
+            try:
+                with ExitStack() as stack:
+                    if run.enter(stack):
+                        return function(*args, **kwargs)
+            except BaseException:
+                run.struck()
+                raise
+            return run.skipped
+
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Celery checks arguments against it
+    return cast(F, wrapper)

@@ -1,0 +1,297 @@
+"""``Claim``: the right to write to one row, and its writes.
+
+Works on its own too: ``claim = Claim.take(Video, 42, guard, token)``.
+
+Every step is one short transaction of its own, sent once more if the database dropped the connection: see
+``dropped``. In a transaction of the caller's it joins that instead, which fails or commits as a whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import FieldDoesNotExist
+from django.db import connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import F, Model, QuerySet
+
+from django_tasklock.columns import EPOCH, TOKEN
+from django_tasklock.db.connections import worth_returning
+from django_tasklock.db.reconnect import PATIENCE, repeatable, replaced, resilient
+from django_tasklock.db.transactions import HINT, durable, joined, unchanged
+from django_tasklock.exceptions import StaleClaim, TransactionOpen
+from django_tasklock.guards.guard import StateGuard, fenced, gone, rejected, stale
+
+__all__ = ["Claim"]
+
+logger = logging.getLogger("django_tasklock")
+T = TypeVar("T")
+
+
+class Claim:
+    """One worker's right to one row, once ``claim()`` has got it; ``token`` and ``epoch`` are in the row.
+
+    On a model without the two columns only the state is compared: a stale worker is
+    refused once its successor has finished, not before.
+    """
+
+    releases: bool | None = None
+    """Whether this thread's connection is closed: after the claim and every write that opened it (``True``), never
+    (``False``), or after the claim if that has opened it and it is out of a pool (``None``)."""
+
+    long = False
+    """Whether the body may run for hours: with ``None`` the connection is closed after the claim then."""
+
+    def __init__(self, model: type[Model], pk: Any, guard: StateGuard, token: str) -> None:
+        self.model = model
+        self.pk = pk
+        self.guard = guard
+        self.token = token
+        self.epoch = 0
+        self.taken = False
+        self.using = router.db_for_write(model)
+        self.fenced = fenced(model)
+        self._state = guard.claim_as
+        self._closed = False
+        self._sent = False  # a commit of the claim was under way
+        self._again = False  # this step's answer was lost once
+
+    @classmethod
+    def take(cls, model: type[Model], pk: Any, guard: StateGuard, token: str) -> Claim:
+        """A new claim that has the row. Raises what ``claim()`` does."""
+        claim = cls(model, pk, guard, token)
+        claim.claim()
+        return claim
+
+    def claim(self) -> None:
+        """Claim the row, committed when this returns; see ``releases`` for this thread's database connection then.
+
+        Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``, ``TaskLockError``
+        if one UPDATE cannot judge whose a row of this model is.
+        """
+        self.guard.ensure_fits(self.model)
+        connection = connections[self.using]
+        ours = not joined(connection)
+        opens = connection.connection is None
+        if not ours and not connection.in_atomic_block:
+            raise TransactionOpen(f"cannot {self._verb} with autocommit off: {HINT}")
+        try:
+            self._resilient(self._claim)
+            self.taken = True
+        except BaseException:
+            if self._sent:  # committed or not: a time limit may strike anywhere, and nobody would close the row
+                if ours:
+                    connection.close()
+                self._withdraw()
+            raise
+        finally:
+            if ours and self._spares(connection, opens):
+                connection.close()
+
+    def update(self, **values: Any) -> None:
+        """Write to the row, if it is still this claim's. Raises ``StaleClaim``, which no retry mends; ``gone`` if the
+        row was deleted.
+
+        Sent once more when the database dropped the connection; what might count twice then, as any expression but
+        ``Value`` and ``Now()`` may, only if it cannot have been executed: else the database's error is raised. Columns
+        of a parent's table are written in the same transaction.
+        """
+        if TOKEN in values or EPOCH in values:
+            raise TypeError(f"{TOKEN} and {EPOCH} belong to the claim; update() may not write them")
+        self._write(values)
+
+    def finish(self) -> None:
+        """The closing write of a success; of a row that was deleted there is none. Raises ``StaleClaim``."""
+        self._close(self.guard.done)
+
+    def fail(self) -> None:
+        """The closing write of a failure. Raises ``StaleClaim``."""
+        self._close(self.guard.failed)
+
+    def give_back(self) -> None:
+        """Put the row back into a claimable state: the body will be run again. Raises ``StaleClaim``."""
+        self._close(self.guard.retry)
+
+    @property
+    def valid(self) -> bool:
+        """Whether the row is this claim's now: a look, not a promise."""
+        return self._resilient(lambda: self.rows().exists())
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """``atomic()`` in which the row is locked and still this claim's; yields the row.
+
+        Nobody can claim it before the commit, so writes to *other* tables in here are fenced
+        too. Keep it short. Raises ``StaleClaim``; an outer ``atomic()`` is allowed.
+        """
+        connection = connections[self.using]
+        if not joined(connection):
+            replaced(connection)
+        state = self._state
+        opens = connection.connection is None
+        try:
+            with transaction.atomic(using=self.using):
+                rows = self.rows()
+                if connection.features.has_select_for_update:
+                    row = rows.select_for_update().first()
+                else:  # SQLite: a write takes the lock that counts there
+                    rows.update(**self._nothing)
+                    row = rows.first()
+                if row is not None:
+                    yield row
+        except BaseException:
+            self._state = state  # rolled back
+            raise
+        finally:
+            self._rest(opens)
+        if row is None:  # said outside: what a receiver of the signal writes must not be rolled back
+            raise self._refused("transaction")
+
+    def rows(self) -> QuerySet[Any]:
+        """The row, if it is still this claim's; else nothing."""
+        rows = self._everything().filter(pk=self.pk)
+        if self.fenced:  # once it was closed, if that is not rolled back, its epoch alone tells that it was the last
+            token: dict[str, Any] = {f"{TOKEN}__in": (self.token, "")} if self._closed else {TOKEN: self.token}
+            return rows.filter(**token, **{EPOCH: self.epoch})
+        return rows.filter(**{self.guard.field: self._state})
+
+    async def aupdate(self, **values: Any) -> None:
+        """``update`` for coroutines."""
+        await sync_to_async(self.update)(**values)
+
+    def _claim(self) -> None:
+        with durable(self.using, self._verb):
+            claimed, row = self._claim_row()
+            self._sent = claimed
+        # Judged outside: what a receiver of the signal writes must not be rolled back.
+        if not claimed:
+            raise rejected(self.model, self.pk, row, self.guard)
+
+    def _claim_row(self) -> tuple[bool, tuple[Any, ...] | None]:
+        everything = self._everything()
+        rows = everything.filter(self.guard.claimable(self.pk))
+        claimed = bool(rows.update(**self.guard.claiming(self.model, self.token)))
+        if not claimed and not self.fenced:
+            claimed = unchanged(connections[self.using], rows.filter(**{self.guard.field: self._state}))
+        row = everything.filter(pk=self.pk).values_list(self.guard.field, *([TOKEN, EPOCH] if self.fenced else []))
+        found = row.first()
+        if found is not None and not claimed and self._again and self._sent:  # the answer to our commit was lost
+            claimed = found[1] == self.token if self.fenced else found[0] == self._state
+        if found is not None and claimed and self.fenced:
+            self.epoch = found[2]
+        return claimed, found
+
+    def _withdraw(self) -> None:
+        try:
+            self._resilient(lambda: self.rows().update(**self._closing(self.guard.retry)))
+        except Exception:
+            logger.exception("%s: could not be given back", self.name)
+
+    def _close(self, state: Any) -> None:
+        values = self._closing(state)
+        try:
+            if values:
+                self._write(values)
+                self._closed = True
+            elif not self.valid:
+                raise self._refused(self.guard.field)
+        except StaleClaim as error:
+            if not error.gone:  # else there is nothing to close, and it was said
+                raise
+
+    def _closing(self, state: Any) -> dict[str, Any]:
+        # Without the token nobody takes the row for one that is worked on; its epoch still refuses who had it before.
+        return ({} if state is None else {self.guard.field: state}) | ({TOKEN: ""} if self.fenced else {})
+
+    def _write(self, values: dict[str, Any]) -> None:
+        if not values:
+            return
+
+        inherited = {name: value for name, value in values.items() if self._is_inherited(name)}
+        own = {name: value for name, value in values.items() if name not in inherited}
+
+        def write() -> bool:
+            if inherited:
+                return self._write_inherited(own or self._nothing, inherited)
+            rows = self.rows()
+            return bool(rows.update(**own)) or unchanged(connections[self.using], rows) or self._wrote(own)
+
+        if not self._resilient(write, again=repeatable(values), patience=PATIENCE):
+            raise self._refused(*(field for field in values if field != TOKEN))
+        if self.guard.field in values:
+            self._state = values[self.guard.field]
+
+    def _refused(self, *attempted: str) -> StaleClaim:
+        found = self._resilient(self._everything().filter(pk=self.pk).exists)
+        return (stale if found else gone)(self, attempted or (self.guard.field,))
+
+    def _write_inherited(self, own: dict[str, Any], inherited: dict[str, Any]) -> bool:
+        # A parent's columns Django writes in a statement of their own, by the key alone. So the row is taken first, by
+        # a write that is conditional, and is nobody else's before the commit.
+        with transaction.atomic(using=self.using):
+            rows = self.rows()
+            if not rows.update(**own) and not unchanged(connections[self.using], rows):
+                return False
+            self._everything().filter(pk=self.pk).update(**inherited)
+            return True
+
+    def _is_inherited(self, name: str) -> bool:
+        try:
+            field: Any = self.model._meta.get_field(name)
+        except FieldDoesNotExist:
+            return False  # Django says so
+        return field.concrete and field.model._meta.concrete_model is not self.model._meta.concrete_model
+
+    @property
+    def _nothing(self) -> dict[str, Any]:
+        """A write that changes nothing, for the lock on the row that goes with it."""
+        return {EPOCH: F(EPOCH)} if self.fenced else {self.guard.field: self._state}
+
+    def _everything(self) -> QuerySet[Any]:
+        return self.model._base_manager.using(self.using)
+
+    def _wrote(self, values: dict[str, Any]) -> bool:
+        # After a lost answer the row no longer is as the write wants to find it, but as it leaves it.
+        left = {key: values[key] for key in (self.guard.field, TOKEN) if key in values}
+        if not self._again or not (TOKEN in left or (left and not self.fenced)):
+            return False
+        rows = self._everything().filter(pk=self.pk)
+        return rows.filter(**left, **({EPOCH: self.epoch} if self.fenced else {})).exists()
+
+    def _resilient(self, step: Callable[[], T], **terms: Any) -> T:
+        connection = connections[self.using]
+        opens = connection.connection is None
+
+        def attempt(tried: bool) -> T:
+            self._again = tried
+            return step()
+
+        try:
+            return resilient(connection, attempt, self.name, **terms)
+        finally:
+            self._again = False
+            self._rest(opens)
+
+    def _spares(self, connection: BaseDatabaseWrapper, opened: bool) -> bool:
+        # A body of two hours must not hold a connection it does not use, whoever opened it.
+        if self.releases is None and not self.long:
+            return opened and worth_returning(connection, long=False)
+        return self.releases is not False
+
+    def _rest(self, opened: bool) -> None:
+        connection = connections[self.using]
+        if opened and self.releases and not joined(connection):
+            connection.close()
+
+    @property
+    def name(self) -> str:
+        """The row, for people and signals: ``videos.Video:42``."""
+        return f"{self.model._meta.label}:{self.pk}"
+
+    @property
+    def _verb(self) -> str:
+        return f"claim {self.model._meta.label} {self.pk!r}"

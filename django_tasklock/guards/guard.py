@@ -1,0 +1,224 @@
+"""The state guard: the row that is worked on decides who may write to it.
+
+A claim is one conditional UPDATE that moves the state and writes the lock's token and
+``epoch + 1`` into the row; every later write through the claim is conditional on both.
+So whoever claims last owns the row, and a worker that was thought dead changes nothing,
+whatever happened to the lock. The epoch is raised by the database, not by the lock
+store, which a flush can set back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Set
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
+
+from django.core.exceptions import FieldDoesNotExist, FieldError, ValidationError
+from django.db import router
+from django.db.models import Exists, F, Model, Q
+
+from django_tasklock import signals
+from django_tasklock.columns import EPOCH, TOKEN
+from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError
+
+if TYPE_CHECKING:
+    from django_tasklock.guards.claim import Claim
+
+__all__ = ["Guarded", "StateGuard", "current_claim", "fence", "fenced", "own_table", "registered", "unfit"]
+
+logger = logging.getLogger("django_tasklock")
+
+
+class Guarded(NamedTuple):
+    """A guard in use: on which model (or its label), and the ``function.lock`` that it goes with, if any."""
+
+    model: type[Model] | str
+    guard: StateGuard
+    locked: Any = None
+    pk: str = "pk"
+    """The argument with the row's primary key."""
+
+
+_registered: list[Guarded] = []
+_current: ContextVar[Claim | None] = ContextVar("tasklock_claim", default=None)
+
+
+def current_claim() -> Claim:
+    """The claim whose body runs here. Raises ``TaskLockError`` outside of one."""
+    claim = _current.get()
+    if claim is None:
+        raise TaskLockError("no claim is current here: call this inside a function decorated with model_lock")
+    return claim
+
+
+def registered() -> tuple[Guarded, ...]:
+    """Every guard that a decorator or a task was given."""
+    return tuple(_registered)
+
+
+def fenced(model: type[Model]) -> bool:
+    """Whether the model has the columns that make its rows their own fencing authority."""
+    names = {field.name for field in model._meta.get_fields()}
+    return {TOKEN, EPOCH} <= names
+
+
+class StateGuard:
+    """Which rows may be claimed, and what the claim, its success and its failure write.
+
+    ``field``: the state column. ``claim_from``: states a row may be claimed in.
+    ``exclude``: rows that may not be, whatever their state. ``claim_as``: the state while
+    the body runs. ``done``, ``failed``: the closing states; ``None`` leaves the state.
+    ``retry``: the state when the body will be run again, by default ``claim_as`` if a row
+    may be claimed in it, else the first of ``claim_from``.
+
+    Raises ``TaskLockError`` for what cannot work; what only the model can tell is tasklock.E004.
+    """
+
+    def __init__(
+        self,
+        *,
+        field: str = "status",
+        claim_from: Iterable[Any],
+        claim_as: Any,
+        done: Any = None,
+        failed: Any = None,
+        retry: Any = None,
+        exclude: Q | Exists | Mapping[str, Any] | None = None,
+    ) -> None:
+        if isinstance(claim_from, str):
+            raise TaskLockError(
+                f"claim_from must be a list of states, not the text {claim_from!r}; write [{claim_from!r}]"
+            )
+        ordered = not isinstance(claim_from, Set)
+        self.field = field
+        self.claim_from = tuple(claim_from)
+        if not self.claim_from:
+            raise TaskLockError("claim_from must name at least one state: no row could ever be claimed")
+        if claim_as is None or None in self.claim_from:
+            raise TaskLockError("a row without a state (NULL) cannot be guarded: give the column a default")
+        self.claim_as = claim_as
+        self.done = done
+        self.failed = failed
+        if exclude is not None and not isinstance(exclude, Q | Exists | Mapping):
+            raise TaskLockError(f"exclude must be a Q object, Exists(...) or a dict of lookups, not {exclude!r}")
+        if isinstance(exclude, Mapping):
+            exclude = Q(**exclude)
+        self.exclude = None if exclude is None else Q(exclude)
+        if retry is not None and retry not in self.claim_from:
+            raise TaskLockError(f"retry={retry!r} is not in claim_from: a row left in it could not be claimed again")
+        if retry is None:
+            if not ordered and claim_as not in self.claim_from:
+                raise TaskLockError(
+                    "claim_from is a set, which has no first state: name the one for a retry, retry=..."
+                )
+            retry = claim_as if claim_as in self.claim_from else self.claim_from[0]
+        self.retry = retry
+        self._fits: WeakSet[type[Model]] = WeakSet()
+
+    def ensure_fits(self, model: type[Model]) -> None:
+        """Raise ``TaskLockError`` if one UPDATE cannot judge whose a row of ``model`` is. Looked at once."""
+        if model in self._fits:
+            return
+        for text, hint in unfit(model, self):
+            raise TaskLockError(f"{text} {hint}" if hint else text)
+        self._fits.add(model)
+
+    def claimable(self, pk: Any) -> Q:
+        """The row ``pk``, if it may be claimed."""
+        where = Q(pk=pk) & Q(**{f"{self.field}__in": self.claim_from})
+        return where & ~self.exclude if self.exclude is not None else where
+
+    def claiming(self, model: type[Model], token: str) -> dict[str, Any]:
+        """What the claiming UPDATE writes."""
+        values = {self.field: self.claim_as}
+        if fenced(model):
+            values |= {TOKEN: token, EPOCH: F(EPOCH) + 1}
+        return values
+
+    def register(self, model: type[Model] | str, locked: Any = None, pk: str = "pk") -> None:
+        """Let system checks, the sweep and the admin know of this guard: see ``Guarded``."""
+        _registered.append(Guarded(model, self, locked, pk))
+
+
+def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
+    """Why the guard cannot work on the model, each with what to do, if that can be said. Nothing is asked of it."""
+    label = model._meta.label
+    found = []
+    for name in (guard.field, *((TOKEN, EPOCH) if fenced(model) else ())):
+        try:
+            field = model._meta.get_field(name)
+        except FieldDoesNotExist:
+            found.append((f"The guard of {label} names {name!r}, which is no field of it.", ""))
+            continue
+        if field not in own_table(model).local_concrete_fields:
+            text = f"{label}.{name} is no column of its own table, so one UPDATE cannot judge it."
+            found.append((text, "Guard the model whose table has the column."))
+    if found:
+        return found
+    try:
+        query = model._base_manager.filter(guard.claimable(None)).query
+    except (FieldError, TypeError, ValueError, ValidationError) as error:
+        return [(f"The guard of {label} cannot be asked of the database: {error}", "")]
+    if query.count_active_tables() > 1:
+        text = f"The guard of {label} excludes by a joined table, so one UPDATE cannot judge it."
+        return [(text, "Write it as exclude=Exists(...), or exclude by a column of the row.")]
+    return []
+
+
+def own_table(model: type[Model]) -> Any:
+    """Of the model that has the table: a proxy has no columns of its own."""
+    return (model._meta.concrete_model or model)._meta
+
+
+def fence(model: type[Model], pk: Any, guard: StateGuard | None, token: str, state: Any) -> bool:
+    """Take the row from the claim with ``token`` and leave it in ``state``: nothing that claim writes is accepted.
+
+    False: the row is not claimed with it, any more or yet. Of a model without token columns only the state can be
+    compared, so its overtaken worker is refused only while the row is in another state. One UPDATE, atomic by itself.
+    Without a ``guard`` the token columns alone are written: the row stays in the state it has.
+    """
+    if guard is not None:
+        guard.ensure_fits(model)
+    rows = model._base_manager.using(router.db_for_write(model)).filter(pk=pk)
+    if not fenced(model):
+        return guard is not None and bool(rows.filter(**{guard.field: guard.claim_as}).update(**{guard.field: state}))
+    if not token:
+        return False
+    values = {} if guard is None else {guard.field: state}
+    return bool(rows.filter(**{TOKEN: token}).update(**values, **{TOKEN: "", EPOCH: F(EPOCH) + 1}))
+
+
+def rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: StateGuard) -> GuardRejected:
+    """The error, log line and signal for a row that cannot be claimed; ``row`` begins with its state."""
+    label = model._meta.label
+    state = None if row is None else row[0]
+    if row is None:
+        text = f"there is no {label} {pk!r} to claim"
+    elif state in guard.claim_from:
+        text = f"{label} {pk!r} is excluded from being claimed (its {guard.field} is {state!r})"
+    else:
+        wanted = ", ".join(map(repr, guard.claim_from))
+        text = f"{label} {pk!r} cannot be claimed: its {guard.field} is {state!r}, not one of {wanted}"
+    logger.info("not claimed: %s", text)
+    signals.send(signals.claim_rejected, f"{label}:{pk}", model=model, pk=pk, state=state)
+    return GuardRejected(text, name=f"{label}:{pk}", state=state)
+
+
+def gone(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
+    """The error and log line for a claim whose row was deleted: by its own body as a rule, so nobody is alarmed."""
+    text = f"{claim.model._meta.label} {claim.pk!r} is gone; there is nothing to write {', '.join(attempted)} to"
+    logger.info("%s", text)
+    return StaleClaim(text, name=claim.name, gone=True)
+
+
+def stale(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
+    """The error, log line and signal for a claim whose row is another's; ``attempted``: the fields it would write."""
+    text = (
+        f"{claim.model._meta.label} {claim.pk!r} belongs to a newer claim than epoch {claim.epoch};"
+        f" refused to write {', '.join(attempted)}"
+    )
+    logger.error("%s", text)
+    signals.send(signals.claim_stale, claim.name, model=claim.model, pk=claim.pk, attempted=attempted)
+    return StaleClaim(text, name=claim.name)

@@ -1,0 +1,73 @@
+"""Reading guarded rows, for those who compare them with locks: nothing here writes.
+
+In the database that claims are written to: a replica may not have them yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from django.db import router
+from django.db.models import Model, Q, QuerySet
+
+from django_tasklock.columns import EPOCH, TOKEN
+from django_tasklock.guards.guard import fenced
+
+__all__ = ["Row", "claimed_pages", "epoch_of", "read"]
+
+PAGE = 1000  # rows read by one query
+IN = 500  # primary keys in one query: SQLite takes a thousand parameters
+
+
+class Row(NamedTuple):
+    """What one query saw of a row. ``token``: ``None`` where its model has none."""
+
+    pk: Any
+    state: Any
+    token: str | None
+
+
+def read(model: type[Model], field: str, pks: list[Any]) -> list[Row]:
+    """What these rows say now; those that are gone are left out. ``field``: the state column."""
+    found = []
+    for start in range(0, len(pks), IN):
+        found += _seen(model, field, _everything(model).filter(pk__in=pks[start : start + IN]))
+    return found
+
+
+def epoch_of(model: type[Model], pk: Any) -> int | None:
+    """How often the row was claimed; ``None`` if it is gone, or its model does not count."""
+    if not fenced(model):
+        return None
+    return _everything(model).filter(pk=pk).values_list(EPOCH, flat=True).first()
+
+
+def claimed_pages(model: type[Model], where: Q, field: str, key: str) -> Iterator[list[Row]]:
+    """Claimed rows in the order of ``key``, which is what is indexed: each page begins where the last one ended."""
+    claimed = _everything(model).filter(where)
+    last: Row | None = None
+    while True:
+        rest = claimed
+        if last is not None:
+            rest = rest.filter(**({f"{TOKEN}__gt": last.token} if key == TOKEN else {"pk__gt": last.pk}))
+        page = _seen(model, field, rest.order_by(key)[:PAGE])
+        full = len(page) == PAGE
+        if full and key == TOKEN:  # a token may be on several rows: all of them, at the end of a page
+            same = claimed.filter(**{TOKEN: page[-1].token})
+            page = [row for row in page if row.token != page[-1].token] + _seen(model, field, same)
+        if not page:
+            return
+        yield page
+        if not full:
+            return
+        last = page[-1]
+
+
+def _everything(model: type[Model]) -> QuerySet[Any]:
+    return model._base_manager.using(router.db_for_write(model))
+
+
+def _seen(model: type[Model], field: str, rows: QuerySet[Any]) -> list[Row]:
+    columns = ("pk", field, TOKEN) if fenced(model) else ("pk", field)
+    return [Row(*values, *([None] if len(values) == 2 else [])) for values in rows.values_list(*columns)]

@@ -1,0 +1,125 @@
+"""Taking a lock now, or sleeping until it is one's turn."""
+
+from __future__ import annotations
+
+import math
+
+from django_tasklock.backends.contract.leases import Leases, Waiter
+from django_tasklock.blocks import ensure_standing
+from django_tasklock.conf import Duration, milliseconds
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.locks.events import told_unavailable
+from django_tasklock.types import Ask, Busy, Grant, monotonic
+
+__all__ = ["atake", "patience", "take"]
+
+AGAIN = 0.25  # seconds between two tries of who was told "busy" while the store does not answer, or refuses
+LOOK = 1.0  # seconds asleep at most: a lock deleted by hand, or a flush, wakes nobody
+MARGIN = 0.003  # seconds to sleep past the holder's expiry, so that the look is not too early
+
+Taken = tuple[float, Grant | Busy]
+"""When the answered request was sent (monotonic), and the answer."""
+
+
+def patience(blocking: bool | None, blocking_timeout: Duration | None, name: str) -> float:
+    """Seconds to wait: 0 not at all, infinite without a limit. ``TaskLockError`` for a limit that is none."""
+    if blocking_timeout is None:
+        return math.inf if blocking else 0.0
+    if blocking is False:
+        raise TaskLockError(f"blocking_timeout={blocking_timeout!r} with blocking=False means nothing", name=name)
+    return milliseconds(blocking_timeout, "blocking_timeout", name=name) / 1000
+
+
+def take(backend: Leases, ask: Ask, wait: float, whole: bool) -> Taken:
+    """Take the lock, waiting for at most ``wait`` seconds.
+
+    ``whole``: a lock that was handed over as a short claim is made a whole lease before
+    this returns; otherwise the first renewal does that. Whoever was told that it is busy
+    asks on until ``wait`` is over, whatever happens to the store: ``BackendUnavailable``
+    has that answer in ``busy`` then.
+    """
+    asked = monotonic()
+    if not wait:
+        return asked, backend.acquire(ask)
+    ends = asked + wait
+    waiter = backend.waiter(ask)
+    try:
+        taken = _wait(waiter, ends, whole)
+        waiter.leave()
+    except BaseException:  # not `finally` nor `with`: a time limit may strike as leave() is called
+        waiter.leave()
+        raise
+    return taken
+
+
+def _wait(waiter: Waiter, ends: float, whole: bool) -> Taken:
+    patience = _Patience(waiter, ends)
+    while True:
+        asked = monotonic()
+        try:
+            answer = waiter.acquire()
+        except BackendUnavailable as error:
+            nap = patience.failed(error, asked)
+        else:
+            if isinstance(answer, Grant) or asked >= ends:
+                return asked, answer
+            nap = patience.answered(answer)
+        ensure_standing()
+        handed = waiter.wait(nap)
+        if handed is not None and not whole and monotonic() < asked + handed.ttl / 2000:
+            return asked, handed
+
+
+async def atake(backend: Leases, ask: Ask, wait: float, whole: bool) -> Taken:
+    """``take`` for coroutines."""
+    asked = monotonic()
+    if not wait:
+        return asked, await backend.aacquire(ask)
+    ends = asked + wait
+    waiter = backend.waiter(ask)
+    try:
+        patience = _Patience(waiter, ends)
+        while True:
+            asked = monotonic()
+            try:
+                answer = await waiter.aacquire()
+            except BackendUnavailable as error:
+                nap = patience.failed(error, asked)
+            else:
+                if isinstance(answer, Grant) or asked >= ends:
+                    return asked, answer
+                nap = patience.answered(answer)
+            ensure_standing()
+            handed = await waiter.await_(nap)
+            if handed is not None and not whole and monotonic() < asked + handed.ttl / 2000:
+                return asked, handed
+    finally:
+        await waiter.aleave()
+
+
+class _Patience:
+    """What somebody who waits was told, and for how long to sleep until the next question."""
+
+    def __init__(self, waiter: Waiter, ends: float) -> None:
+        self._waiter = waiter
+        self._ends = ends
+        self._busy: Busy | None = None
+        self._told = False
+
+    def answered(self, busy: Busy) -> float:
+        """Seconds to sleep when somebody else has the lock."""
+        self._busy = busy
+        return self._nap(LOOK if busy.remaining is None else min(LOOK, busy.remaining / 1000 + MARGIN))
+
+    def failed(self, error: BackendUnavailable, asked: float) -> float:
+        """Seconds to sleep when there was no answer to what was asked at ``asked``. Raises ``error`` if that is all."""
+        self._busy = error.busy = error.busy or self._busy
+        if self._busy is None or asked >= self._ends:
+            raise error
+        if not self._told:
+            told_unavailable(self._waiter.ask.name, error, "ask again", self._waiter.backend.noun)
+            self._told = True
+        return self._nap(AGAIN)
+
+    def _nap(self, seconds: float) -> float:
+        return max(0.001, min(seconds, self._ends - monotonic()))

@@ -1,0 +1,112 @@
+"""Nothing is swallowed: what happened to a lock becomes a log line and a signal, in one place."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING
+
+from django_tasklock import signals
+from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.types import LockInfo, Released
+
+if TYPE_CHECKING:
+    from django_tasklock.locks.lease import Hold
+    from django_tasklock.locks.lock_base import LockBase
+
+__all__ = [
+    "log",
+    "told_acquired",
+    "told_asked",
+    "told_conflict",
+    "told_forced",
+    "told_lost",
+    "told_released",
+    "told_unavailable",
+]
+
+logger = logging.getLogger("django_tasklock")
+
+
+def log(level: int, message: str, *args: object, trace: bool = False) -> None:
+    """Write a log line. In a thread of ours nothing that a filter or a handler raises ends what the thread is for.
+
+    It goes to standard error then, as what a handler's ``emit`` raises does. In the main thread it is raised, because
+    it may be a time limit that struck. ``trace``: with the traceback of the exception that is dealt with.
+    """
+    try:
+        logger.log(level, message, *args, exc_info=trace, stacklevel=2)
+    except BaseException:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        with contextlib.suppress(Exception):
+            sys.stderr.write(f"django_tasklock: could not be logged: {message % args}\n")
+            traceback.print_exc()
+
+
+def told_acquired(lock: LockBase, hold: Hold) -> None:
+    """Somebody of this process has the lock. No log line: this is the rule, not the exception."""
+    if signals.lock_acquired.receivers:
+        signals.send(signals.lock_acquired, lock.name, lock=lock, fence=hold.fence)
+
+
+def told_released(lock: LockBase, hold: Hold, outcome: Released, lost: bool) -> Released:
+    """The outcome to report: one never claims to have held to the end what was lost before."""
+    if lost and outcome is Released.RELEASED:
+        outcome = Released.GONE
+    if outcome in (Released.GONE, Released.NOT_YOURS) and not hold.unlocked:
+        log(
+            logging.WARNING,
+            "%s %r was no longer ours when it was released (%s): %s",
+            lock.noun,
+            lock.name,
+            outcome.value,
+            hold.lost or "unknown why",
+        )
+    if signals.lock_released.receivers:
+        signals.send(signals.lock_released, lock.name, lock=lock, outcome=outcome)
+    return outcome
+
+
+def told_lost(name: str, lock: LockBase | None, reason: str, noun: str = "lock") -> None:
+    """The lease is gone while the body runs. ``lock``: ``None`` if nobody has that object any more."""
+    try:
+        log(logging.ERROR, "%s %r is lost while its holder runs: %s", noun, name, reason)
+    finally:
+        signals.send(signals.lock_lost, name, lock=lock, reason=reason)
+
+
+def told_asked(name: str, lock: LockBase | None) -> None:
+    """Somebody asks for the lock while its holder runs."""
+    try:
+        log(logging.INFO, "lock %r: its holder is asked to give it back", name)
+    finally:
+        signals.send(signals.lock_asked, name, lock=lock)
+
+
+def told_conflict(error: TaskLockAcquireError, action: str) -> None:
+    """A call met a busy lock and did ``action``."""
+    log(logging.INFO, "%s: %s", {"skip": "skipped", "raise": "refused"}.get(action, action), error)
+    signals.send(signals.lock_conflict, error.name or "", error=error, action=action)
+
+
+def told_unavailable(name: str, error: BackendUnavailable, action: str, noun: str = "lock") -> None:
+    """The store could not be asked, and what is done about that."""
+    log(logging.WARNING, "%s %r: %s; policy: %s", noun, name, error, action)
+    signals.send(signals.store_unavailable, name, error=error, action=action)
+
+
+def told_forced(name: str, removed: LockInfo, noun: str = "lock") -> None:
+    """A lock was taken away from its holder, who goes on running."""
+    log(
+        logging.WARNING,
+        "%s %r was released by force; it was held by %s for %.1f s",
+        noun,
+        name,
+        removed.holder,
+        removed.held_for,
+    )
+    signals.send(signals.lock_forced, name, info=removed)

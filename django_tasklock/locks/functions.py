@@ -1,0 +1,236 @@
+"""The plain functions: a lock by its name alone, remembered by the process that took it.
+
+Their locks have no heartbeat unless a ``lease`` is asked for: the key's TTL is the
+timeout. They are for code that cannot use ``with``; prefer ``task_lock_context``.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from django_tasklock.backends import get_backend
+from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, Timeout, get_settings, milliseconds
+from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
+from django_tasklock.locks.events import told_conflict, told_forced
+from django_tasklock.locks.info import lock_info
+from django_tasklock.locks.lease import Holds, holds_here
+from django_tasklock.locks.lock import TaskLock
+from django_tasklock.locks.registry import ProcessLock, taken
+from django_tasklock.names import clean
+from django_tasklock.types import LockInfo, Record
+
+__all__ = [
+    "acquire_task_lock",
+    "extend_task_lock",
+    "force_release_task_lock",
+    "get_lock_holder",
+    "get_lock_info",
+    "get_lock_ttl",
+    "is_task_locked",
+    "list_all_task_locks",
+    "release_task_lock",
+    "task_lock_context",
+]
+
+PAGE = 1000  # locks listed by one request
+
+
+def acquire_task_lock(name: str, timeout: Duration | None = None, lease: Lease = None) -> bool:
+    """Take the lock for ``timeout`` seconds; False if anybody has it, this process included.
+
+    The process remembers the token, so any of its threads may release or extend it. With the
+    store down ``TASKLOCK["ON_UNAVAILABLE"]`` decides: ``"run"`` answers True, without a lock.
+    """
+    lock = ProcessLock(name, DEFAULT if timeout is None else timeout, lease)
+    try:
+        if lock.acquire():
+            taken.add(lock)
+            return True
+    except BaseException:  # a time limit: who does not hear of a lock cannot release it
+        taken.discard(lock)
+        lock.struck()
+        raise
+    if lock.conflict is not None:
+        told_conflict(lock.conflict, "skip")
+    return False
+
+
+def release_task_lock(name: str) -> bool:
+    """Release what ``acquire_task_lock`` took in this process; False if it was not, or no longer, ours.
+
+    With the store down: False, and it is released as soon as that answers.
+    """
+    bare = _clean(name)
+    while (lock := taken.find(bare)) is not None:
+        try:
+            if taken.discard(lock):  # else another thread was sooner
+                return bool(lock.release())
+        except BaseException:  # a time limit may strike before release() has begun, and nobody has the lock any more
+            taken.discard(lock)
+            lock.struck()
+            raise
+    return False
+
+
+def extend_task_lock(name: str, timeout: Duration | None = None) -> bool:
+    """Start the timeout again from now, with ``timeout`` seconds or its own; False if it was not, or no longer, ours.
+
+    True for a lock that policy ``"run"`` went on without. Raises ``BackendUnavailable``.
+    """
+    bare = _clean(name)
+    if timeout is not None:
+        milliseconds(timeout, "timeout", name=bare)
+    lock = taken.find(bare)
+    try:
+        return lock is not None and lock.extend(timeout)
+    except TaskLockError:
+        if lock is not None and lock.taken:
+            raise
+        return False  # another thread released it just now
+
+
+def is_task_locked(name: str) -> bool:
+    """Whether anybody has the lock. Raises ``BackendUnavailable``: not known is not free."""
+    return get_backend().get(_clean(name)) is not None
+
+
+def get_lock_holder(name: str) -> str | None:
+    """Who has the lock, for people: ``host:pid (task[id])``. ``None`` if nobody has.
+
+    Raises ``BackendUnavailable``.
+    """
+    info = get_lock_info(name)
+    return None if info is None else info.holder
+
+
+def get_lock_ttl(name: str) -> float | None:
+    """Seconds until the lock expires unless its holder renews it. ``None``: free, or no expiry.
+
+    Raises ``BackendUnavailable``.
+    """
+    info = get_lock_info(name)
+    return None if info is None else info.ttl
+
+
+def get_lock_info(name: str) -> LockInfo | None:
+    """All that is known of who has the lock; ``None`` if nobody has. Raises ``BackendUnavailable``."""
+    record = get_backend().get(_clean(name))
+    return None if record is None else lock_info(record)
+
+
+def force_release_task_lock(name: str) -> bool:
+    """Take the lock away from whoever has it; False if nobody had.
+
+    Its holder goes on running: only a ``StateGuard`` keeps it from writing. Raises ``BackendUnavailable``.
+    """
+    bare = _clean(name)
+    removed = get_backend().remove(bare)
+    if removed is not None:
+        told_forced(bare, lock_info(removed))
+    return removed is not None
+
+
+def list_all_task_locks() -> list[LockInfo]:
+    """Every held lock, the next to expire first; read from an index, never by a scan.
+
+    Complete also while locks are renewed and released meanwhile. Raises ``BackendUnavailable``.
+    """
+    found: dict[str, Record] = {}
+    offset = 0
+    while True:
+        page = get_backend().records(limit=PAGE, offset=offset)
+        # A renewal puts a lock behind all others and so moves those up that were not read yet.
+        # Pages overlap by one: if that one has gone, read again from further up.
+        if offset and not (page and _same(page[0], found)):
+            offset = max(0, offset - PAGE // 2)
+            continue
+        found |= {record.name: record for record in page}
+        if len(page) < PAGE:
+            return [lock_info(record) for record in sorted(found.values(), key=_expiry)]
+        offset += PAGE - 1
+
+
+def _same(record: Record, found: dict[str, Record]) -> bool:
+    known = found.get(record.name)
+    return known is not None and _expiry(known) == _expiry(record)
+
+
+def _expiry(record: Record) -> int:
+    return record.now + (record.ttl or 0)
+
+
+class task_lock_context:  # noqa: N801  # reads like the function it is used as
+    """``with task_lock_context("task_lock:42"):`` or ``async with``; yields whether it was acquired.
+
+    Busy: raises ``TaskLockAcquireError``, or with ``raise_on_fail=False`` runs the body with
+    ``False``. A heartbeat renews the lock while the body runs. With ``blocking_timeout`` it
+    waits that many seconds first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        raise_on_fail: bool = True,
+        *,
+        timeout: Timeout = DEFAULT,
+        lease: Lease = DEFAULT,
+        blocking: bool | None = None,
+        blocking_timeout: Duration | None = None,
+        reentrant: bool = False,
+        on_unavailable: OnUnavailable | None = None,
+    ) -> None:
+        self.raise_on_fail = raise_on_fail
+        self.lock = TaskLock(
+            name,
+            timeout=timeout,
+            lease=lease,
+            blocking=blocking,
+            blocking_timeout=blocking_timeout,
+            reentrant=reentrant,
+            on_unavailable=on_unavailable,
+        )
+        self._skipped: list[Holds] = []
+
+    def __enter__(self) -> bool:
+        return True if self.lock.enter_if_free() else self._busy()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._was_skipped() or not self.lock.taken:
+                return
+        except BaseException:
+            self.lock.struck()
+            raise
+        self.lock.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> bool:
+        return True if await self.lock.aenter_if_free() else self._busy()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._was_skipped() and self.lock.taken:
+            await self.lock.__aexit__(kind, error, trace)
+
+    def _busy(self) -> bool:
+        error = self.lock.conflict or TaskLockAcquireError(f"lock {self.lock.name!r} is busy", name=self.lock.name)
+        told_conflict(error, "raise" if self.raise_on_fail else "skip")
+        if self.raise_on_fail:
+            raise error
+        self._skipped.append(holds_here())
+        return False
+
+    def _was_skipped(self) -> bool:
+        # Threads and asyncio tasks may share one object: what one of them met is not what another did.
+        here = holds_here()
+        for number, skipped in enumerate(self._skipped):
+            if skipped is here:
+                del self._skipped[number]
+                return True
+        return False
+
+
+def _clean(name: str) -> str:
+    return clean(name, get_settings().KEY_PREFIX)

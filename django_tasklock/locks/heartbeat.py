@@ -1,0 +1,323 @@
+"""One thread per process that renews every lease of it, in batches, a third of a lease apart.
+
+It starts with the first lock that has a lease, ends a little after the last, and knows
+three outcomes of a renewal: renewed, lost (the store said so), unknown (no answer).
+Unknown is tried again until the local deadline, where it turns into lost. It also
+runs the ``errands`` of the process.
+
+The weakness of a thread: code that keeps the interpreter to itself for longer than the
+lease starves it. The lock is lost then, and is seen to be lost: deadlines are compared
+whenever somebody asks, not only when this thread runs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import math
+import os
+import queue
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from django_tasklock.backends.contract.leases import Leases
+from django_tasklock.db.connections import release_connections
+from django_tasklock.locks.events import log
+from django_tasklock.locks.lease import Hold
+from django_tasklock.locks.reconcile import AGAIN, Errands, rested
+from django_tasklock.types import Ask, Kept, Renewal, monotonic
+
+__all__ = ["Heartbeat", "heartbeat"]
+
+FAREWELL = 5.0  # seconds for which the end of a process is put off at the most, to give back what it has left
+LINGER = 5.0  # seconds the thread stays when there is nothing left to renew
+CHUNK = 100  # leases renewed by one request: Redis serves nobody else meanwhile
+HALVED = 16  # failed requests of one beat that are sent again in halves: enough to find two leases among a hundred
+SILENT = 2.0  # seconds that one beat may spend on failing requests to a store: the leases of others wait
+GONE = "the store no longer knows it: it expired, was released by force, or the store was flushed"
+
+
+class Heartbeat:
+    """The renewals of one process. Methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, weakref.ref[Hold]] = {}
+        self.errands = Errands()
+        # Both in C, and the lock re-entrant: an exception out of a signal handler (a soft time limit) can
+        # leave neither half taken, as it can a Condition, and a collected lock may call abandon() anywhere.
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._starting = threading.RLock()
+        self._planned = math.inf  # when the thread wakes by itself; infinite while it does not sleep
+        self._thread: threading.Thread | None = None
+
+    def follow(self, hold: Hold) -> None:
+        """Renew ``hold`` until it is released, lost, or at its timeout."""
+        self._held[hold.token] = weakref.ref(hold)
+        if hold.due < self._planned or not self.alive:
+            self._rouse()
+
+    def forget(self, hold: Hold) -> None:
+        """Stop; a renewal that is under way cannot bring a released lock back."""
+        hold.released = True
+        self._held.pop(hold.token, None)
+        self.errands.late.pop(hold.token, None)
+
+    def abandon(self, hold: Hold, longest: int) -> None:
+        """Release ``hold`` as soon as the store answers; after ``longest`` ms it has ended by itself."""
+        self.errands.give_back(hold, longest)  # first: a time limit may strike in between
+        self.forget(hold)
+        self._rouse()
+
+    def give_back(self, hold: Hold, longest: int) -> None:
+        """Release ``hold`` here and now, for the process may be about to end; else ``abandon`` it."""
+        self.errands.give_back(hold, longest)
+        self.forget(hold)
+        try:
+            self.errands.free(hold.token)
+        except Exception as error:  # whoever was interrupted hears of that, and not of this
+            log(logging.WARNING, "%s %r: not given back yet, trying on: %s", hold.backend.noun, hold.name, error)
+        finally:
+            if self.errands:
+                self._rouse()
+
+    def flush(self, seconds: float = FAREWELL) -> bool:
+        """Wait for ``seconds`` at most until what was abandoned is given back; whether it is. For a process's end."""
+        ends = monotonic() + seconds
+        while not self.errands.settled and monotonic() < ends:
+            if not self.alive:  # at the end of a process none can be started
+                self.errands.free_all()
+            time.sleep(0.005)
+        return not self.errands.leftovers
+
+    def ensure_alive(self) -> None:
+        """Start the thread again if it has died of something: for whoever sees that it is missing."""
+        if (self._held or self.errands) and not self.alive:
+            self._rouse()
+
+    def catch_up(self, hold: Hold, ask: Ask) -> None:
+        """Take the lock that ``hold`` is without as soon as the store answers, and renew it from then on."""
+        self.errands.catch_up(hold, ask)
+        self._rouse()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs: it need not while nothing has a lease."""
+        thread = self._thread
+        return thread is not None and thread.is_alive()
+
+    @property
+    def late(self) -> float:
+        """Seconds by which the renewal is late that is most overdue; 0 if all are in good time."""
+        now = monotonic()
+        overdue = [now - hold.due for hold in self._holds() if now - hold.due > (hold.lease or 0) / 3000]
+        return max(overdue, default=0.0)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def _rouse(self) -> None:
+        self._wake.put(None)
+        with self._starting:
+            if not self.alive:
+                died = self._thread is not None
+                self._thread = threading.Thread(target=self._run, name="tasklock-heartbeat", daemon=True)
+                try:
+                    self._thread.start()
+                except BaseException:
+                    self._thread = None  # if it was started all the same, it sees that it is not wanted
+                    raise
+                if died:
+                    log(logging.ERROR, "heartbeat: its thread had died, another one was started")
+
+    def _run(self) -> None:
+        me = threading.current_thread()
+        try:
+            while not self._beats(me):
+                pass
+        finally:
+            if self._thread is me and not sys.is_finalizing():  # of what, was told by threading.excepthook
+                self._planned = math.inf
+                self._rouse_another(me)
+
+    def _rouse_another(self, me: threading.Thread) -> None:
+        with self._starting:
+            if self._thread is me:
+                self._thread = None
+        if self._held or self.errands:
+            self._rouse()
+            log(logging.ERROR, "heartbeat: its thread died, another one was started")
+
+    def _beats(self, me: threading.Thread) -> bool:
+        """Beat until there is nothing to do any more; False: something unexpected happened, begin again."""
+        ends = monotonic() + LINGER
+        try:
+            while self._thread is me:
+                self._planned = math.inf
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        self._wake.get_nowait()
+                until = self._beat()
+                if until < math.inf:
+                    ends = monotonic() + LINGER
+                elif monotonic() >= ends and self._end(me):
+                    break
+                self._planned = min(until, max(ends, monotonic() + 0.01))
+                with contextlib.suppress(queue.Empty):
+                    self._wake.get(timeout=max(0.0, self._planned - monotonic()))
+        except BaseException:  # the thread must outlive any surprise: without it every lease ends
+            log(logging.ERROR, "heartbeat: unexpected error, trying again", trace=True)
+            with contextlib.suppress(queue.Empty):
+                self._wake.get(timeout=AGAIN)
+            return False
+        return True
+
+    def _end(self, me: threading.Thread) -> bool:
+        with self._starting:
+            self._thread = None  # first: whoever comes from here on starts another
+            if self._held or self.errands or not self._wake.empty():
+                self._thread = me
+            return self._thread is not me
+
+    def _beat(self) -> float:
+        """Do what is due; when to do so again, infinite if there is nothing to look after."""
+        now = monotonic()
+        batches: dict[Leases, list[Hold]] = {}
+        lost: list[tuple[Hold, str]] = []
+        late: list[Hold] = []
+        for hold in self._holds():
+            lease = (hold.lease or 0) / 1000
+            if now - hold.due > lease / 3:
+                late.append(hold)
+            if reason := hold.lost:
+                lost.append((hold, reason))
+            elif hold.due <= now + hold.slack:  # what is due soon goes along
+                batches.setdefault(hold.backend, []).append(hold)
+        if late:
+            log(
+                logging.WARNING,
+                "heartbeat: %.1f s late for %d leases, that of %s %r among them: the interpreter was kept busy,"
+                " the process was stopped, or the store was silent",
+                max(now - hold.due for hold in late),
+                len(late),
+                late[0].backend.noun,
+                late[0].name,
+            )
+        for backend, batch in batches.items():
+            lost += self._renew(backend, batch)
+        self._announce(lost)
+        self.errands.run(self.follow, lambda hold, reason: self._announce([(hold, reason)]))
+        times = [min(hold.due, hold.deadline) for hold in self._holds()]
+        if self.errands:
+            times.append(monotonic() + self.errands.pause)
+        return min(times, default=math.inf)
+
+    def _holds(self) -> list[Hold]:
+        found = []
+        for token, reference in list(self._held.items()):
+            hold = reference()
+            if hold is None:  # dropped without a release: its lease ends by itself
+                self._held.pop(token, None)
+            else:
+                found.append(hold)
+        return found
+
+    def _renew(self, backend: Leases, batch: list[Hold]) -> list[tuple[Hold, str]]:
+        """Renew ``batch`` by requests that know nothing of each other; those that are lost, and why.
+
+        What a failing request was about is unknown, whatever the error is, and is asked again in halves: one lock
+        that makes every request fail must not end the leases beside it.
+        """
+        batch.sort(key=lambda hold: hold.due)
+        parts = deque(batch[start : start + CHUNK] for start in range(0, len(batch), CHUNK))
+        lost: list[tuple[Hold, str]] = []
+        unknown, failed, spent = 0, 0, 0.0
+        trouble: Exception | None = None
+        try:
+            while parts and spent < SILENT:
+                part, asked = parts.popleft(), monotonic()
+                left = [max(1, min(hold.lease or 1, round((hold.until - asked) * 1000))) for hold in part]
+                try:
+                    answers = backend.renew(
+                        [Renewal(hold.name, hold.token, ttl) for hold, ttl in zip(part, left, strict=True)]
+                    )
+                except Exception as error:
+                    trouble, failed, spent = error, failed + 1, spent + monotonic() - asked
+                    if len(part) > 1 and failed <= HALVED:
+                        parts += (part[: len(part) // 2], part[len(part) // 2 :])
+                    else:
+                        _put_off(part)
+                        unknown += len(part)
+                    continue
+                lost += _renewed(part, left, answers, asked)
+        finally:
+            rested(backend)
+        unknown += sum(map(len, parts))  # still due, and the first next time
+        if trouble is not None and unknown:
+            log(logging.WARNING, "heartbeat: %d leases not renewed, trying again: %s", unknown, trouble)
+        return lost
+
+    def _announce(self, lost: list[tuple[Hold, str]]) -> None:
+        told = []
+        for hold, reason in lost:
+            self._held.pop(hold.token, None)
+            if hold.lose(reason) and hold.on_lost is not None:
+                told.append(partial(hold.on_lost, reason))
+        if told:
+            _aside(told)
+
+
+def _put_off(part: list[Hold]) -> None:
+    """Renew these a little later."""
+    for hold in part:
+        hold.due = monotonic() + min(AGAIN, (hold.lease or 1) / 10_000)
+
+
+def _renewed(part: list[Hold], left: list[int], answers: Sequence[Kept], asked: float) -> Iterator[tuple[Hold, str]]:
+    """Take over what the store said to a request sent at ``asked``; those that are lost, and why."""
+    for hold, ttl, renewed in zip(part, left, answers, strict=True):
+        if renewed:
+            hold.renewed(asked, ttl)
+            if renewed is Kept.ASKED and hold.ask() and hold.on_asked is not None:
+                _aside([hold.on_asked])
+            if ttl < (hold.lease or 1) and hold.last:
+                hold.due = hold.until  # that was the last one, unless extended meanwhile: its timeout ends it
+        elif not hold.released:
+            yield hold, hold.lost or GONE  # at its timeout the key may end before this request arrives
+
+
+def _aside(told: Sequence[Callable[[], None]]) -> None:
+    # From a thread of its own: who listens may block, and the other leases must not wait for that.
+    try:
+        threading.Thread(target=_tell, args=(told,), name="tasklock-lost", daemon=True).start()
+    except RuntimeError:  # there can be no more threads: they are told all the same
+        _tell(told)
+
+
+def _tell(told: Sequence[Callable[[], None]]) -> None:
+    for listener in told:
+        try:
+            listener()
+        except BaseException:  # one that ends its thread does not end the others' word
+            log(logging.ERROR, "a listener to a lock that is lost, or asked for, failed", trace=True)
+    release_connections()  # a listener may ask the database, and nobody else closes those of a thread that ends
+
+
+heartbeat = Heartbeat()
+"""The one of this process."""
+
+
+atexit.register(heartbeat.flush)
+
+
+def _after_fork() -> None:
+    heartbeat.__init__()  # type: ignore[misc]  # in place: others have imported it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

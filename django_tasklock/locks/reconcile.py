@@ -1,0 +1,170 @@
+"""What a process still has to do in the store as soon as that answers.
+
+It gives back what a failed acquire or release may have left there, and takes the locks that
+bodies run without, because the policy ``"run"`` let them begin in an outage: from then on
+they are locked like any other.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+from django_tasklock.backends.contract.leases import Leases
+from django_tasklock.locks.events import log
+from django_tasklock.locks.lease import Hold
+from django_tasklock.types import Ask, Busy, monotonic
+
+__all__ = ["AGAIN", "Errands", "rested"]
+
+SOON = 0.01  # seconds, twice which is to the second try: most failures are a connection's, not the store's
+AGAIN = 0.5
+"""Seconds between two tries while the store does not answer, at the most."""
+STRAY = 2.0  # seconds in which a request that was given up may still reach the store
+LAST = 0.25  # of these seconds a process that ends waits for so many: the store has answered, so it is not far
+
+
+def rested(backend: Leases) -> None:
+    """``backend.rest()``; what that raises is no reason not to look after the others."""
+    try:
+        backend.rest()
+    except Exception as error:
+        log(logging.WARNING, "%s store: a connection was not closed: %r", backend.noun, error)
+
+
+class Leftover(NamedTuple):
+    """A token that may hold a lock although nobody counts on it."""
+
+    backend: Leases
+    name: str
+    token: str
+    until: float
+    """When its lease has ended by itself, or it has been missing in the store for long enough."""
+    missing: float = 0.0
+    """Since when: it may still be on its way to the store. 0: it was not found missing."""
+
+
+class Late(NamedTuple):
+    """A body that runs without its lock, and what it would have asked for."""
+
+    hold: weakref.ref[Hold]
+    ask: Ask
+
+
+class Errands:
+    """Those of one process, by token. The heartbeat's thread runs them."""
+
+    def __init__(self) -> None:
+        self.leftovers: dict[str, Leftover] = {}
+        self.late: dict[str, Late] = {}
+        self.pause = SOON
+        """Seconds to the next try: each that leaves something doubles it."""
+        self._complained = False
+
+    def __bool__(self) -> bool:
+        return bool(self.leftovers or self.late)
+
+    def give_back(self, hold: Hold, longest: int) -> None:
+        """Release ``hold``; after ``longest`` ms it has ended by itself."""
+        self.pause = SOON
+        self.leftovers[hold.token] = Leftover(hold.backend, hold.name, hold.token, monotonic() + longest / 1000)
+
+    def catch_up(self, hold: Hold, ask: Ask) -> None:
+        """Take the lock that ``hold`` is without, for as long as its timeout leaves it, unless somebody has it."""
+        self.pause = SOON
+        self.late[hold.token] = Late(weakref.ref(hold), ask)
+
+    def clear(self) -> None:
+        """Forget them all: what is left in the store ends with its lease."""
+        self.leftovers.clear()
+        self.late.clear()
+
+    def run(self, follow: Callable[[Hold], None], lose: Callable[[Hold, str], None]) -> None:
+        """Do what can be done; ``follow`` is given what has a lease now, ``lose`` whose lock somebody else has."""
+        self.pause = min(2 * self.pause, AGAIN)
+        asked = {left.backend for left in list(self.leftovers.values())}  # others add to them meanwhile
+        silent = self.free_all()
+        for token, late in list(self.late.items()):
+            hold = late.hold()
+            if hold is None or hold.released or monotonic() >= hold.until:
+                self.late.pop(token, None)
+            elif hold.backend not in silent:
+                asked.add(hold.backend)
+                if self._take(token, hold, late.ask, follow, lose) is None:
+                    silent.add(hold.backend)
+        for backend in asked:
+            rested(backend)
+        if not self:
+            self._complained = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether a process may end: what is left is missing in a store that answers."""
+        now = monotonic()
+        return all(left.missing and now >= left.missing + LAST for left in list(self.leftovers.values()))
+
+    def free_all(self) -> set[Leases]:
+        """Release what can be released; the stores that do not answer."""
+        silent: set[Leases] = set()
+        for token, left in list(self.leftovers.items()):
+            if left.backend not in silent and not self._free(token, left):
+                silent.add(left.backend)
+            if monotonic() >= self.leftovers.get(token, left).until:
+                self.leftovers.pop(token, None)  # its lease has ended by itself
+        return silent
+
+    def free(self, token: str) -> None:
+        """Try to release one at once, from the thread that has left it. Raises what the store raises."""
+        left = self.leftovers.get(token)
+        if left is not None and left.backend.release(left.name, token):
+            self.leftovers.pop(token, None)
+
+    def _free(self, token: str, left: Leftover) -> bool:
+        """Release one; False if the store does not answer."""
+        try:
+            outcome = left.backend.release(left.name, token)
+        except Exception as error:  # whatever it is, it must not end the renewal of the others
+            self._complain("released", left.backend, left.name, error)
+            return False
+        if outcome:
+            self.leftovers.pop(token, None)
+        elif not left.missing and token in self.leftovers:  # what was asked for may still be on its way to the store
+            now = monotonic()
+            self.leftovers[token] = left._replace(until=min(left.until, now + STRAY), missing=now)
+        return True
+
+    def _take(
+        self, token: str, hold: Hold, ask: Ask, follow: Callable[[Hold], None], lose: Callable[[Hold, str], None]
+    ) -> bool | None:
+        """Take one; ``None`` if the store does not answer."""
+        asked = monotonic()
+        left = max(1, round((hold.until - asked) * 1000))
+        try:
+            answer = hold.backend.acquire(ask._replace(ttl=min(ask.ttl, left), hold=left))
+        except Exception as error:
+            self._complain("taken", hold.backend, hold.name, error)
+            return None
+        if isinstance(answer, Busy):
+            self.late.pop(token, None)
+            who = "somebody" if answer.record is None else answer.record.holder
+            lose(hold, f"a body runs without it, and {who} has it now")
+            return False
+        hold.granted(answer, asked, left)
+        hold.unlocked = False
+        self.late.pop(token, None)
+        if hold.released:  # meanwhile, when there was nothing to release yet
+            self.give_back(hold, left)
+        else:
+            if hold.lease is not None:
+                follow(hold)
+            text = "%s %r: taken after all by a body that began without it"
+            log(logging.INFO, text, hold.backend.noun, hold.name)
+        return True
+
+    def _complain(self, what: str, backend: Leases, name: str, error: Exception) -> None:
+        if not self._complained:  # an outage is told once, not twice a second
+            self._complained = True
+            text = "%s %r and maybe others: not %s yet, trying on: %s"
+            log(logging.WARNING, text, backend.noun, name, what, error)

@@ -1,0 +1,97 @@
+"""What the plain functions took in this process, so that a name alone is enough to release it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from itertools import count
+
+from django_tasklock.conf import Lease, Timeout
+from django_tasklock.locks.lease import Holds, holds_here
+from django_tasklock.locks.lock import TaskLock
+
+__all__ = ["ProcessLock", "Taken", "taken"]
+
+LAPSED = 1000  # locks that ended without a release, and are remembered all the same
+
+
+class ProcessLock(TaskLock):
+    """Belongs to the process, not to the thread or asyncio task that took it."""
+
+    def __init__(self, name: str, timeout: Timeout, lease: Lease) -> None:
+        super().__init__(name, timeout=timeout, lease=lease)
+        self.owner = holds_here()  # one such object for each thread and asyncio task
+        self.number = 0
+        self._own = Holds()
+
+    def _here(self) -> Holds:
+        return self._own
+
+
+class Taken:
+    """Locks by name, the latest last. Bounded: of those that lapsed the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.RLock()
+        self._locks: dict[str, list[ProcessLock]] = {}
+        self._numbers = count(1)
+        self._count = 0
+        self._prune_at = 2 * LAPSED
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, lock: ProcessLock) -> None:
+        """Remember what was acquired just now."""
+        with self._mutex:
+            lock.number = next(self._numbers)
+            self._locks.setdefault(lock.name, []).append(lock)
+            self._count += 1
+            if self._count >= self._prune_at:
+                self._prune()
+
+    def find(self, name: str) -> ProcessLock | None:
+        """The caller's own first: who took a lock and lost it must not release its successor's."""
+        here = holds_here()
+        with self._mutex:
+            locks = self._locks.get(name)
+            if not locks:
+                return None
+            for lock in reversed(locks):
+                if lock.owner is here:
+                    return lock
+            return locks[-1]
+
+    def discard(self, lock: ProcessLock) -> bool:
+        """Forget a lock; False if it is not remembered any more."""
+        with self._mutex:
+            known = lock in self._locks.get(lock.name, ())
+            if known:
+                self._forget(lock)
+            return known
+
+    def _forget(self, lock: ProcessLock) -> None:
+        locks = self._locks[lock.name]
+        locks.remove(lock)
+        self._count -= 1
+        if not locks:
+            del self._locks[lock.name]
+
+    def _prune(self) -> None:
+        lapsed = [lock for locks in self._locks.values() for lock in locks if not lock.held]
+        lapsed.sort(key=lambda lock: lock.number)
+        for lock in lapsed[:-LAPSED]:
+            self._forget(lock)
+        self._prune_at = 2 * max(LAPSED, self._count)
+
+
+taken = Taken()
+"""Those of this process."""
+
+
+def _after_fork() -> None:
+    taken.__init__()  # type: ignore[misc]  # in place: others have imported it, and a mutex may be held by no thread of ours
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,47 @@
+"""A lock that outlives this process's hold on it: kept for whoever brings its token.
+
+For a task that says ``retry()`` and must find its lock still taken when it comes back.
+"""
+
+from __future__ import annotations
+
+from django_tasklock.conf import Duration, milliseconds
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.locks.events import told_unavailable
+from django_tasklock.locks.holder import me
+from django_tasklock.locks.lock import TaskLock
+from django_tasklock.types import Ask, Grant
+
+__all__ = ["follow", "keep", "resume"]
+
+
+def keep(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
+    """Stop holding ``lock`` without releasing it: its key lives for ``seconds``. False: it was lost before.
+
+    ``token``: another one than that of the hold, which whoever was told of it beforehand may ``follow``
+    from now on, and not before. With the store down the lock lives for what is left of its lease.
+    """
+    span = milliseconds(seconds, "seconds", name=lock.name)
+    hold = lock._mine()
+    lock.leave()
+    lock._drop(hold)
+    if hold.unlocked or hold.lost:
+        return False
+    try:
+        if token is None:
+            return hold.backend.extend(hold.name, hold.token, span, span)
+        return isinstance(hold.backend.acquire(Ask(hold.name, token, span, span, me(kept=True), hold.token)), Grant)
+    except BackendUnavailable as error:
+        told_unavailable(lock.name, error, "keep for its lease")
+        return False
+
+
+def resume(lock: TaskLock, token: str) -> None:
+    """Let the next ``acquire()`` of ``lock`` bring ``token``: granted if the lock was kept for it, or is free."""
+    lock._carried = token
+
+
+def follow(lock: TaskLock, token: str) -> None:
+    """Let ``lock``, where it does not wait, be granted over the hold with ``token``: once, and with a token of its own,
+    because the same message may be delivered twice."""
+    lock._follows = token

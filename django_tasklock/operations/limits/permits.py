@@ -1,0 +1,84 @@
+"""Concurrency limiters for operators: who has their permits, and taking one away."""
+
+from __future__ import annotations
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.locks.info import lock_info
+from django_tasklock.locks.semaphore import ConcurrencyLimiter
+from django_tasklock.names import clean
+from django_tasklock.operations.audit import Deed, record_acts
+from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, PermitsPage, PermitsView
+from django_tasklock.operations.values import Actor
+from django_tasklock.rates.options import TENANT
+
+__all__ = ["get_permits", "limiter_name", "list_permits", "parts", "permits_or_none", "release_permit"]
+
+INDEXED = 5000  # names that are read from the store's index
+
+
+def list_permits(text: str = "", limit: int = 100) -> PermitsPage:
+    """Concurrency limiters of which somebody has a permit, in order of their names.
+
+    Raises ``TaskLockError`` where the store has no permits, ``BackendUnavailable``.
+    """
+    store = get_backend().permits
+    names = sorted(name for name in store.names(INDEXED) if text.lower() in name.lower())
+    found = (permits_view(store, name) for name in names[:limit])
+    return PermitsPage([view for view in found if view is not None], len(names) > limit)
+
+
+def get_permits(name: str) -> PermitsView | None:
+    """Who has a permit of a concurrency limiter; ``None``: nobody has.
+
+    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that has no permits.
+    """
+    return permits_view(get_backend().permits, limiter_name(name))
+
+
+def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> LimitResult:
+    """Take the permit away from the member with this fingerprint, which goes on running.
+
+    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that has no permits.
+    """
+    limiter = ConcurrencyLimiter(limiter_name(name), 1)
+    removed = limiter.remove(member) if member else None
+    if removed is None:
+        return LimitResult(limiter.name, LimitOutcome.NOT_HELD)
+    record_acts(by, [Deed(limiter.name, "release_permit", reason, f"released; held by {removed.holder}")])
+    return LimitResult(limiter.name, LimitOutcome.RELEASED, member=removed)
+
+
+def limiter_name(name: str) -> str:
+    """``name``, if a limiter or a tenant of one can have it; ``TaskLockError`` saying why not."""
+    limiter, tenant = parts(name)
+    clean(limiter)
+    if tenant:
+        clean(tenant)
+    return name
+
+
+def parts(name: str) -> tuple[str, str | None]:
+    """A limiter's name and the tenant's."""
+    limiter, between, tenant = name.partition(TENANT)
+    return limiter, tenant if between else None
+
+
+def permits_or_none(name: str) -> PermitsView | None:
+    """Who has a permit of this name; ``None`` also where the store keeps none."""
+    try:
+        return permits_view(get_backend().permits, name)
+    except BackendUnavailable:
+        raise
+    except TaskLockError:
+        return None
+
+
+def permits_view(store: Permits, name: str) -> PermitsView | None:
+    """Who has a permit of this name."""
+    members = store.members(name)
+    if not members:
+        return None
+    limit = max(record.holder.limit for record in members)
+    return PermitsView(name, limit or None, members[0].waiting, [lock_info(record) for record in members])

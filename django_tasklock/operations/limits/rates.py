@@ -1,0 +1,186 @@
+"""Limiters for operators: what there are, how they stand, and what may be done to them.
+
+Known are those of ``TASKLOCK["RATE_LIMITS"]`` and those that the store's index has. The terms of a limiter that
+only some code somewhere has are those that its last caller left in the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from django.db import Error
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.conf import get_settings
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.operations.audit import Deed, acts, record_acts
+from django_tasklock.operations.limits.permits import limiter_name, parts, permits_or_none
+from django_tasklock.operations.limits.values import (
+    LimitDetail,
+    LimitOutcome,
+    LimitPage,
+    LimitResult,
+    LimitState,
+    LimitView,
+)
+from django_tasklock.operations.values import Act, Actor
+from django_tasklock.rates.events import changed
+from django_tasklock.rates.notation import Terms
+from django_tasklock.rates.options import TENANT, limit_of
+from django_tasklock.rates.usage import RateUsage, usage_of
+
+__all__ = ["change_limit", "get_limit", "list_limits", "reset_limit"]
+
+logger = logging.getLogger("django_tasklock")
+
+MOST = 200  # limiters of one page: each is one question to the store
+INDEXED = 5000  # names that are read from the store's index
+TENANTS = 100  # of one limiter
+WHOLE = 1_000_000
+
+
+def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, limit: int = 50) -> LimitPage:
+    """Rate limits: those that are paused, full, open, idle; of these the settings' first, then as they were used.
+
+    ``text``: in their names; ``name``: that one.
+
+    Tenants are counted, not listed. Raises ``TaskLockError`` where the store keeps no rate limits, or for a
+    page that cannot be, ``BackendUnavailable``.
+    """
+    if not 1 <= limit <= MOST or offset < 0:
+        raise TaskLockError(f"limit must be 1 to {MOST} and offset 0 or more, not {limit} and {offset}")
+    store = get_backend().rates
+    indexed = store.names(INDEXED)
+    tenants = Counter(parts(known)[0] for known in indexed if TENANT in known)
+    # A tenant's place is booked before the shared one, so for a while only the tenant may be known.
+    names = list(dict.fromkeys([*sorted(get_settings().RATE_LIMITS), *(parts(known)[0] for known in indexed)]))
+    if name is not None:
+        names = [name] if name in names or name in indexed else []
+    found = [known for known in names if text.lower() in known.lower()]
+    if len(found) <= MOST:  # what needs somebody comes first; of more than these nobody is asked all
+        views = sorted(_views(store, found, tenants), key=lambda view: _RANK[view.state])[offset : offset + limit]
+    else:
+        views = _views(store, found[offset : offset + limit], tenants)
+    following = offset + limit
+    return LimitPage(views, len(found), following if following < len(found) else None)
+
+
+_RANK = {LimitState.PAUSED: 0, LimitState.FULL: 1, LimitState.OPEN: 2, LimitState.IDLE: 3}
+
+
+def get_limit(name: str) -> LimitDetail:
+    """What is known of a name, as a rate limit and as a concurrency limiter.
+
+    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that keeps neither.
+    """
+    name = limiter_name(name)
+    store = get_backend().rates
+    indexed = store.names(INDEXED)
+    tenants = [known for known in indexed if known.startswith(name + TENANT)]
+    known = name in indexed or name in get_settings().RATE_LIMITS or tenants or _terms(store, [name])
+    [limit] = _views(store, [name], {name: len(tenants)}) if known else [None]
+    shown = _views(store, tenants[:TENANTS], {})
+    return LimitDetail(name, limit, shown, permits_or_none(name), _history(name))
+
+
+def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
+    """Forget what was used and booked of this name, a pause and a lowered limit too. Who sleeps books again.
+
+    A limiter's tenants have books of their own, and keep them. Raises as ``get_limit`` does.
+    """
+    name, store, terms, before = _known(name)
+    if terms is None or before is None:
+        return LimitResult(name, LimitOutcome.UNKNOWN)
+    store.reset(terms)
+    changed(name)
+    said = ", ".join(f"{window.used} used and {window.ahead} ahead of {window.rate}" for window in before.windows)
+    record_acts(by, [Deed(name, "reset_limit", reason, f"reset; before: {said}")])
+    return LimitResult(name, LimitOutcome.RESET, 1.0, before.share)
+
+
+def change_limit(name: str, share: float, *, by: Actor, reason: str = "") -> LimitResult:
+    """Let only this share of the limit be in force, 1.0 being all of it: ``RateLimiter.adjust`` says for how long.
+
+    Raises as ``get_limit`` does, and ``TaskLockError`` for a share that cannot be.
+    """
+    if type(share) not in (int, float) or not 0.000_001 <= share <= 1:
+        raise TaskLockError(f"a share of the limit is more than 0 and at most 1, not {share!r}")
+    name, store, terms, before = _known(name)
+    if terms is None or before is None:
+        return LimitResult(name, LimitOutcome.UNKNOWN)
+    store.adjust(terms, round(share * WHOLE))
+    said = f"changed from {before.share * 100:g} % to {share * 100:g} % of {', '.join(map(str, terms.rates))}"
+    record_acts(by, [Deed(name, "change_limit", reason, said)])
+    return LimitResult(name, LimitOutcome.CHANGED, float(share), before.share)
+
+
+def _known(name: str) -> tuple[str, RateStore, Terms | None, RateUsage | None]:
+    name, store = limiter_name(name), get_backend().rates
+    terms = _terms(store, [name]).get(name)
+    return name, store, terms, None if terms is None else usage_of(terms, store.use(terms))
+
+
+def _terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
+    """What the last callers had, and where the store has nothing, what the settings say."""
+    found = dict(store.terms(names))
+    configured = get_settings().RATE_LIMITS
+    for name in names:
+        limiter, tenant = parts(name)
+        if name in found or limiter not in configured:
+            continue
+        limit = limit_of(limiter, configured[limiter])
+        if tenant is None:
+            found[name] = limit.terms(name)
+        elif limit.tenants:
+            found[name] = limit.terms(name, limit.tenants)
+    return found
+
+
+def _views(store: RateStore, names: Sequence[str], tenants: Mapping[str, int]) -> list[LimitView]:
+    terms = _terms(store, names)
+    return [_view(store, name, terms.get(name), tenants.get(name, 0)) for name in names]
+
+
+def _view(store: RateStore, name: str, terms: Terms | None, tenants: int) -> LimitView:
+    limiter, tenant = parts(name)
+    usage = None if terms is None else usage_of(terms, store.use(terms))
+    return LimitView(
+        name=name,
+        limiter=limiter,
+        tenant=tenant,
+        configured=name in get_settings().RATE_LIMITS,
+        algorithm="" if terms is None else terms.algorithm,
+        rates=() if terms is None else tuple(map(str, terms.rates)),
+        state=_state(usage),
+        usage=usage,
+        waiting=0 if usage is None else _waiting(usage),
+        tenants=tenants,
+    )
+
+
+def _state(usage: RateUsage | None) -> LimitState:
+    if usage is None:
+        return LimitState.IDLE
+    if usage.paused:
+        return LimitState.PAUSED
+    return LimitState.FULL if usage.next > 0 else LimitState.OPEN
+
+
+def _waiting(usage: RateUsage) -> int:
+    ahead = max(window.ahead for window in usage.windows)
+    if ahead:
+        return max(0, ahead - usage.free)
+    # Paced limiters and buckets know when the last one goes, not how many are before it.
+    span = max(0.0, usage.tail - usage.paused)
+    return max(1, *(round(span * window.limit / window.window) for window in usage.windows)) if span else 0
+
+
+def _history(name: str) -> list[Act]:
+    try:
+        return acts(name, limit=20, of="limit")
+    except Error as error:
+        logger.warning("limiter %r: its history could not be read: %s", name, error)
+        return []

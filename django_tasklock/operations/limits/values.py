@@ -1,0 +1,142 @@
+"""What the doors show of limiters: frozen values, in seconds, without tokens."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django.utils.translation import gettext_lazy as _
+
+from django_tasklock.operations.values import Act
+from django_tasklock.rates.usage import RateUsage
+from django_tasklock.types import LockInfo
+
+__all__ = ["LimitDetail", "LimitOutcome", "LimitPage", "LimitResult", "LimitState", "LimitView", "PermitsPage",
+           "PermitsView"]  # fmt: skip
+
+
+class LimitState(enum.StrEnum):
+    """How a rate limit stands, in a word."""
+
+    OPEN = "open"
+    """A call that came now would go at once."""
+    FULL = "full"
+    """It would wait for its turn."""
+    PAUSED = "paused"
+    """Nobody goes: the other side asked for a pause."""
+    IDLE = "idle"
+    """Nothing is booked and its rates are not known here: none of its calls counts any more."""
+
+    @property
+    def label(self) -> Any:
+        """In the language of whoever reads it."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    LimitState.OPEN: _("open"),
+    LimitState.FULL: _("full"),
+    LimitState.PAUSED: _("paused"),
+    LimitState.IDLE: _("idle"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LimitView:
+    """One rate limit in a list."""
+
+    name: str
+    """As ``RateLimiter.name``; a tenant's has the limiter's before it."""
+    limiter: str
+    """Whose tenant it is; of a limiter itself its own name."""
+    tenant: str | None
+    """Empty: the default tenant. ``None``: it is no tenant's."""
+    configured: bool
+    """Whether ``TASKLOCK["RATE_LIMITS"]`` has it."""
+    algorithm: str
+    rates: Sequence[str]
+    """As configured, or as its last caller had them; none where it is idle."""
+    state: LimitState
+    usage: RateUsage | None
+    """``None``: it is idle."""
+    waiting: int
+    """Units whose turn is still to come."""
+    tenants: int
+    """How many were seen lately."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPage:
+    """A page of rate limits. ``next``: the offset at which to go on, ``None`` at the end."""
+
+    limits: Sequence[LimitView]
+    total: int
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PermitsView:
+    """A concurrency limiter. Its limit is its callers'; a store knows that of who has a permit."""
+
+    name: str
+    limit: int | None
+    """The greatest of them; ``None``: nobody has a permit."""
+    waiting: int
+    """How many wait in the store's queue; 0 where waiters poll."""
+    members: Sequence[LockInfo]
+    """The one that has a permit longest first."""
+
+    @property
+    def used(self) -> int:
+        """How many permits are taken."""
+        return len(self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class PermitsPage:
+    """Concurrency limiters of which somebody has a permit. ``more``: there are more than are shown."""
+
+    limiters: Sequence[PermitsView]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LimitDetail:
+    """Everything that is known of one name."""
+
+    name: str
+    limit: LimitView | None
+    """``None``: no rate limit of this name is known."""
+    tenants: Sequence[LimitView]
+    """The first of them, the one used last first; ``limit.tenants`` is how many there are."""
+    permits: PermitsView | None
+    """``None``: nobody has a permit of this name, or the store keeps none."""
+    history: Sequence[Act]
+
+
+class LimitOutcome(enum.StrEnum):
+    """What came of an act."""
+
+    RESET = "reset"
+    CHANGED = "changed"
+    RELEASED = "released"
+    UNKNOWN = "unknown"
+    """No such limiter is known: nothing was done."""
+    NOT_HELD = "not_held"
+    """No such member has a permit any more: nothing was to be done."""
+
+
+class LimitResult(NamedTuple):
+    """``outcome``; ``share``: of the limit, in force now; ``before``: in force until then; ``member``: who lost its
+    permit."""
+
+    name: str
+    outcome: LimitOutcome
+    share: float | None = None
+    before: float | None = None
+    member: LockInfo | None = None
+
+    def __bool__(self) -> bool:
+        return self.outcome not in (LimitOutcome.UNKNOWN, LimitOutcome.NOT_HELD)

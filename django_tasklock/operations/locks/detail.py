@@ -1,0 +1,98 @@
+"""Everything that is known of one name, held or not."""
+
+from __future__ import annotations
+
+import logging
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.queries import Query
+from django_tasklock.conf import get_settings
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.locks.info import moment
+from django_tasklock.names import clean
+from django_tasklock.operations.audit import acts
+from django_tasklock.operations.guarded_rows import row_ref, row_side
+from django_tasklock.operations.locks.explanation import explain
+from django_tasklock.operations.locks.listing import view
+from django_tasklock.operations.values import Act, LockDetail, LockView, Refused, RowRef, RowSide
+from django_tasklock.texts import shown
+from django_tasklock.types import Record, Refusal
+
+__all__ = ["find_lock", "find_row", "get_lock"]
+
+logger = logging.getLogger("django_tasklock")
+
+
+def get_lock(name: str) -> LockDetail:
+    """What is known of ``name``: ``detail.lock`` is ``None`` if nobody has it and nobody let it lapse.
+
+    What the database would add is left out, and logged, if it cannot be asked. Raises ``BackendUnavailable``,
+    and ``TaskLockError`` for a name that cannot be.
+    """
+    from django_tasklock.celery import parked_messages
+
+    bare = clean(name, get_settings().KEY_PREFIX)
+    record = get_backend().get(bare)
+    lapsed = None if record is not None else _lapsed(bare)
+    try:
+        parked = parked_messages(bare, limit=100)
+    except (BackendUnavailable, ImproperlyConfigured) as error:
+        logger.warning("lock %r: what is parked is not known: %s", bare, error)
+        parked = []
+    known = record or lapsed
+    waiting = sum(message.state in ("parked", "promoted") for message in parked)
+    lock = None if known is None else view(known, waiting, known is lapsed)
+    row = _row(bare, lock, record)
+    refused = [_refused(refusal) for refusal in get_backend().refused(bare)]
+    return LockDetail(bare, lock, explain(known, lock, row, parked, refused), row, parked, refused, _history(bare))
+
+
+def find_lock(name: str) -> LockView | None:
+    """Who has ``name``, in one trip; ``None``: nobody. Raises as ``get_lock`` does. What is parked is not counted."""
+    record = get_backend().get(clean(name, get_settings().KEY_PREFIX))
+    return None if record is None else view(record, 0)
+
+
+def find_row(name: str) -> RowSide | None:
+    """The guarded row of the lock ``name``, without all the rest of ``get_lock``, which raises the same."""
+    bare = clean(name, get_settings().KEY_PREFIX)
+    record = get_backend().get(bare)
+    return None if record is None else _row(bare, view(record, 0), record)
+
+
+def _lapsed(name: str) -> Record | None:
+    """What its last holder left behind, looked for among the first that lapsed."""
+    try:
+        page = get_backend().page(Query("lapsed", text=name, limit=100))
+    except TaskLockError as error:
+        if isinstance(error, BackendUnavailable):
+            raise
+        return None  # a store that cannot list
+    return next((record for record in page.records if record.name == name), None)
+
+
+def _row(name: str, lock: LockView | None, record: Record | None) -> RowSide | None:
+    ref: RowRef | None = None if record is None else row_ref(record)
+    if lock is None or ref is None:
+        return None
+    try:
+        return row_side(name, ref, "" if record is None else record.token)
+    except Error as error:
+        logger.warning("lock %r: its row %s could not be read: %s", name, ref, error)
+        return None
+
+
+def _refused(refusal: Refusal) -> Refused:
+    holder = refusal.holder
+    return Refused(str(holder), shown(holder.task), shown(holder.task_id), moment(refusal.at))
+
+
+def _history(name: str) -> list[Act]:
+    try:
+        return acts(name, limit=20, of="lock")
+    except Error as error:
+        logger.warning("lock %r: its history could not be read: %s", name, error)
+        return []

@@ -1,0 +1,129 @@
+"""Why a lock is as it is, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from django.utils.translation import gettext as _, ngettext
+
+from django_tasklock.operations.durations import span
+from django_tasklock.operations.values import LockState, LockView, Refused, RowSide
+from django_tasklock.texts import shown
+from django_tasklock.types import Record
+
+if TYPE_CHECKING:
+    from django_tasklock.celery import ParkedInfo
+
+__all__ = ["explain"]
+
+
+def explain(
+    record: Record | None,
+    lock: LockView | None,
+    row: RowSide | None,
+    parked: Sequence[ParkedInfo],
+    refused: Sequence[Refused],
+) -> list[str]:
+    """The sentences, in the language of whoever asks."""
+    found = []
+    if record is None or lock is None:
+        found.append(_("Nobody has this lock."))
+    elif lock.state is LockState.ORPHANED:
+        found.append(
+            _(
+                "It is free: its last holder let its lease end %(ago)s ago without giving it back, so it died, was"
+                " frozen, or lost touch with the store. The entry stays until somebody takes the lock or it is swept."
+            )
+            % {"ago": _span(lock.lapsed_for)}
+        )
+    else:
+        found += _held(record, lock)
+        found += _row(lock, row)
+    found += _queue(lock, parked)
+    if lock is None and refused:
+        found.append(_("Calls that were refused lately found it busy at that time; it has been given back since."))
+    return found
+
+
+def _held(record: Record, lock: LockView) -> list[str]:
+    info = lock.info
+    values = {
+        "holder": info.holder,
+        "host": shown(record.holder.host),
+        "pid": record.holder.pid,
+        "held": _span(info.held_for),
+        "ttl": _span(info.ttl),
+        "left": _span(info.time_left),
+        "ago": _span(lock.asked_for),
+    }
+    if not record.token:
+        first = _("Its value was put there by other means than this library, so who has it is not known.")
+    elif record.holder.unreadable:
+        first = _("Its value in the store cannot be read, so who has it is not known.")
+    elif record.holder.kept:
+        first = _("It is kept for a message of its task that is on its way, since %(held)s; no process holds it now.")
+    elif lock.alive is False:
+        first = _("Process %(pid)s on %(host)s, which took it %(held)s ago, has ended without giving it back.")
+    elif lock.alive:
+        first = _("%(holder)s has had it for %(held)s, and its process runs.")
+    else:
+        first = _("%(holder)s has had it for %(held)s. Whether that process still runs cannot be seen from here.")
+    found = [first % values]
+    if lock.state is LockState.UNENDING:
+        found.append(_("It has no expiry: if nobody releases it, it is never free."))
+    elif lock.alive is False and not record.holder.kept:
+        found.append(_("It is free in %(ttl)s by itself, and earlier if it is swept or released.") % values)
+    elif info.time_left <= 0 and record.token:
+        found.append(_("It is held beyond its timeout, which nothing renews: the sweep releases it."))
+    elif info.without_timeout and record.token:
+        found.append(_("If its holder dies it is free within %(ttl)s; it has no timeout.") % values)
+    elif record.token:
+        found.append(
+            _("If its holder dies it is free within %(ttl)s; its timeout ends it in %(left)s at most.") % values
+        )
+    if lock.asked_for is not None:
+        found.append(_("Its holder was asked %(ago)s ago to give it back, and has not yet.") % values)
+    return found
+
+
+def _row(lock: LockView, row: RowSide | None) -> list[str]:
+    if lock.row is None:
+        return []
+    values = {"row": str(lock.row), "state": "" if row is None else str(row.state)}
+    if row is not None and not row.exists:
+        return [_("Its holder works on %(row)s, which does not exist any more.") % values]
+    if row is None or not row.field:
+        return [_("Its holder works on %(row)s, of which no guard is known here.") % values]
+    if row.agrees:
+        return [_("%(row)s is %(state)s, claimed by this holder: nobody else's writes are accepted.") % values]
+    if row.fingerprint:
+        return [
+            _(
+                "%(row)s is %(state)s, claimed by somebody else than the lock's holder: what the holder writes to it is"
+                " refused. Either it has not claimed the row yet, or it was overtaken."
+            )
+            % values
+        ]
+    return [
+        _("%(row)s is %(state)s and claimed by nobody: its holder has not claimed it yet, or has finished.") % values
+    ]
+
+
+def _queue(lock: LockView | None, parked: Sequence[ParkedInfo]) -> list[str]:
+    found = []
+    waiting = 0 if lock is None else lock.info.waiting
+    if waiting:
+        text = ngettext("%(n)d caller waits for it.", "%(n)d callers wait for it.", waiting)
+        found.append(text % {"n": waiting})
+    kept = sum(message.state in ("parked", "promoted") for message in parked)
+    if kept:
+        text = ngettext("%(n)d message is parked behind it.", "%(n)d messages are parked behind it.", kept)
+        found.append(text % {"n": kept})
+        if lock is None or lock.state is LockState.ORPHANED:
+            found.append(_("A worker sends the next one within seconds; if none does, no worker of the project runs."))
+    return found
+
+
+def _span(value: float | None) -> str:
+    return "∞" if value is None else span(value)

@@ -1,0 +1,90 @@
+"""Pages of locks, with what the doors show of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from django.core.exceptions import ImproperlyConfigured
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.queries import Counts, Page, Query
+from django_tasklock.conf import expiring
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.locks.holder import alive
+from django_tasklock.locks.info import lock_info
+from django_tasklock.operations.guarded_rows import row_ref
+from django_tasklock.operations.values import LockPage, LockState, LockView
+from django_tasklock.types import Record, monotonic
+
+__all__ = ["count_locks", "list_locks", "state_of", "view"]
+
+logger = logging.getLogger("django_tasklock")
+
+MOST = 1000  # locks of one page
+PATIENCE = 1.0  # seconds of looking: each step looks through thousands, and lets others be served between
+
+
+def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
+    """Some locks. Index range reads in the store, one query for what is parked behind them.
+
+    With ``query.waiting`` those behind which messages are parked are found only if a caller waits as well.
+    Raises ``TaskLockError`` for a query that cannot be, ``BackendUnavailable``.
+    """
+    if not 0 <= query.limit <= MOST or query.offset < 0:
+        raise TaskLockError(f"limit must be 0 to {MOST} and offset 0 or more, not {query.limit} and {query.offset}")
+    page = _found(query)
+    parked = parked_behind([record.name for record in page.records])
+    views = [view(record, parked.get(record.name, 0), query.which == "lapsed") for record in page.records]
+    return LockPage(views, page.total, page.next)
+
+
+def _found(query: Query) -> Page:
+    """A page; where something is looked for, through as many locks as that takes, for a second or so."""
+    page: Page = get_backend().page(query)
+    if not (query.text or query.task or query.row or query.waiting):
+        return page
+    ends, at = monotonic() + PATIENCE, query.offset
+    while page.next is not None and page.next > at and len(page.records) < query.limit and monotonic() < ends:
+        at = page.next
+        more = get_backend().page(query._replace(offset=at, limit=query.limit - len(page.records)))
+        page = Page([*page.records, *more.records], more.total, more.next)
+    return page
+
+
+def count_locks() -> Counts:
+    """How many locks there are of each kind. Raises ``BackendUnavailable``."""
+    return get_backend().counts()
+
+
+def view(record: Record, parked: int, lapsed: bool = False) -> LockView:
+    """What the doors show of one lock."""
+    return LockView(
+        info=lock_info(record),
+        state=state_of(record, lapsed),
+        lapsed_for=-(record.ttl or 0) / 1000 if lapsed else None,
+        asked_for=max(0, record.now - record.asked) / 1000 if record.asked else None,
+        row=row_ref(record),
+        parked=parked,
+        alive=None if lapsed or record.holder.kept else alive(record.holder),
+    )
+
+
+def state_of(record: Record, lapsed: bool = False) -> LockState:
+    """What is left of a lock's lease, in a word."""
+    if lapsed:
+        return LockState.ORPHANED
+    if record.ttl is None:
+        return LockState.UNENDING
+    return LockState.EXPIRING if record.ttl <= expiring() else LockState.LIVE
+
+
+def parked_behind(names: Sequence[str]) -> Mapping[str, int]:
+    """How many messages wait for each of the locks; nothing, and a log line, if the table cannot be asked."""
+    from django_tasklock.celery.parking.listing import count_parked_by_name
+
+    try:
+        return count_parked_by_name(names)
+    except (BackendUnavailable, ImproperlyConfigured) as error:
+        logger.warning("what is parked is not known: %s", error)
+        return {}

@@ -1,0 +1,136 @@
+"""Taking a lock away from its holder, or asking for it.
+
+Of a guarded row the claim is fenced first: epoch + 1 and the chosen state, committed, and only
+then the lock goes. So whoever takes the lock next meets a row that it can claim, and the old
+holder, which goes on running, one that refuses whatever it writes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_tasklock.backends import get_backend
+from django_tasklock.conf import get_settings
+from django_tasklock.db.transactions import durable
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.guards.guard import fence
+from django_tasklock.locks.events import told_forced
+from django_tasklock.locks.holder import alive
+from django_tasklock.locks.info import lock_info
+from django_tasklock.names import clean
+from django_tasklock.operations.audit import Deed, record_acts
+from django_tasklock.operations.guarded_rows import GuardedRow, row_of, row_ref, states_after
+from django_tasklock.operations.values import Actor, Outcome, Result
+from django_tasklock.texts import shown
+from django_tasklock.types import Record, fingerprint as fingerprint_of
+
+__all__ = ["ask_to_release", "release_lock", "take_away"]
+
+
+def release_lock(
+    name: str, *, by: Actor, reason: str = "", fingerprint: str | None = None, row_state: Any = None
+) -> Result:
+    """Take the lock away from its holder, who goes on running; of a guarded row it cannot write any more.
+
+    ``fingerprint``: of the token that was shown; if somebody else has the lock by now nothing is done. ``row_state``:
+    what the row is left in, one of ``RowSide.states``; by default the guard's own choice.
+
+    Raises ``BackendUnavailable``, ``TaskLockError`` for a name or state that cannot be, ``TransactionOpen`` inside
+    ``atomic()``, because the row must be committed before the lock goes.
+    """
+    bare, record, refused = _shown(name, fingerprint)
+    if refused is not None:  # a Result that is false
+        return refused
+    if record is None:
+        return Result(bare, Outcome.NOT_HELD)
+    row = row_of(bare, row_ref(record))
+    state = _chosen(row, row_state, bare)
+    fenced = row is not None and _fence(row, record, state)
+    result = take_away(record, fenced)
+    done = f"{result.outcome}{_said(row, fenced, state, record)}; held by {record.holder}"
+    record_acts(by, [Deed(bare, "release", reason, done)])
+    return result
+
+
+def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str | None = None) -> Result:
+    """Ask the holder to give the lock back: it hears of it at its next heartbeat or ``ensure_held()``.
+
+    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be.
+    """
+    bare, record, refused = _shown(name, fingerprint)
+    if refused is not None:  # a Result that is false
+        return refused
+    if record is None:
+        return Result(bare, Outcome.NOT_HELD)
+    if not record.token:
+        raise TaskLockError(f"lock {bare!r} was put there by other means: there is nobody to ask", name=bare)
+    if not record.holder.kept and alive(record.holder) is False:
+        text = f"the process that holds lock {bare!r} has ended: there is nobody to ask; release it, or sweep"
+        raise TaskLockError(text, name=bare)
+    before = lock_info(record)
+    asked = get_backend().ask_release(bare, record.token)
+    result = Result(bare, Outcome.ASKED, before) if asked else _gone(bare, record, fenced=False)
+    record_acts(by, [Deed(bare, "ask", reason, f"{result.outcome}; held by {record.holder}")])
+    return result
+
+
+def take_away(record: Record, fenced: bool = False) -> Result:
+    """Compare-and-delete: the lock of exactly this acquisition, or nothing."""
+    removed = get_backend().remove(record.name, record.token)
+    if removed is None:
+        return _gone(record.name, record, fenced)
+    told_forced(record.name, lock_info(removed))
+    return Result(record.name, Outcome.RELEASED, lock_info(removed), fenced)
+
+
+def _shown(name: str, fingerprint: str | None) -> tuple[str, Record | None, Result | None]:
+    """The lock; and a refusal if it is not the one that was shown."""
+    bare = clean(name, get_settings().KEY_PREFIX)
+    record = get_backend().get(bare)
+    if record is None or fingerprint is None or fingerprint_of(record.token) == fingerprint:
+        return bare, record, None
+    return bare, record, Result(bare, Outcome.CHANGED_HANDS, lock_info(record))
+
+
+def _gone(name: str, record: Record, fenced: bool) -> Result:
+    now = get_backend().get(name)
+    if now is None:
+        return Result(name, Outcome.NOT_HELD, lock_info(record), fenced)
+    return Result(name, Outcome.CHANGED_HANDS, lock_info(now), fenced)
+
+
+def _chosen(row: GuardedRow | None, state: Any, name: str) -> Any:
+    if row is None:
+        if state is not None:
+            raise TaskLockError(f"lock {name!r} guards no row, so none can be left {state!r}", name=name)
+        return None
+    states = states_after(row.guard)
+    if row.guard is None:
+        if state is not None:
+            text = f"no guard of the row of lock {name!r} is known here, so it cannot be left {state!r}, only as it is"
+            raise TaskLockError(text, name=name)
+        return None
+    if state is None:
+        return states[0]
+    for known in states:  # a form sends text
+        if state in (known, str(known)):
+            return known
+    raise TaskLockError(f"row_state must be one of {', '.join(map(repr, states))}, not {state!r}", name=name)
+
+
+def _said(row: GuardedRow | None, fenced: bool, state: Any, record: Record) -> str:
+    """What was done to the row, for the audit trail."""
+    if row is None:
+        what = shown(record.holder.row)
+        return f", {what} not fenced: no guard of it is known here" if what else ""
+    if not fenced:
+        return ""
+    left = f"left {state!r}" if row.guard else "fenced, left in the state it had: no guard of it is known here"
+    return f", {row.model._meta.label} {row.pk} {left}"
+
+
+def _fence(row: GuardedRow, record: Record, state: Any) -> bool:
+    from django.db import router
+
+    with durable(router.db_for_write(row.model), f"release {record.name!r}"):
+        return fence(row.model, row.pk, row.guard, record.token, state)

@@ -1,0 +1,140 @@
+"""The terms of a rate limiter, as ``TASKLOCK["RATE_LIMITS"]`` or the arguments of ``RateLimiter`` give them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.names import clean
+from django_tasklock.rates.notation import ALGORITHMS, Algorithm, Rate, Terms, microseconds, parse
+
+__all__ = ["OPTIONS", "TENANT", "Limit", "OnOutage", "limit_of", "rate_problems"]
+
+OnOutage = Literal["closed", "open", "local"]
+"""What is done while the store cannot be asked: refuse, let pass, or keep to this process's share."""
+
+OPTIONS = (
+    "rates", "tenants", "algorithm", "burst", "margin", "max_wait", "on_unavailable", "grace", "workers",
+    "cold_start", "adaptive",
+)  # fmt: skip
+"""Keys of a dict in ``RATE_LIMITS``; the arguments of ``RateLimiter`` have the same names."""
+TENANT = ":tenant:"
+"""Between a limiter's name and a tenant's, in the store."""
+_HOUR = 3_600_000_000
+_SLACK = 1_000_000  # between a caller's clock and the store's answer
+LEAST_SHARE = 0.1  # of the limit, where it is adaptive and no floor is named
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What was checked. Times are microseconds."""
+
+    rates: tuple[Rate, ...]
+    tenants: tuple[Rate, ...] = ()
+    algorithm: Algorithm = "window"
+    burst: int = 0
+    max_wait: int = _HOUR
+    on_unavailable: OnOutage = "closed"
+    grace: int = 60_000_000
+    workers: int = 0
+    cold_wait: bool = False
+    floor: int = 0
+    margin: float | None = None
+
+    def terms(self, name: str, rates: tuple[Rate, ...] = ()) -> Terms:
+        """As a store wants it."""
+        return Terms(name, rates or self.rates, self.algorithm, self.burst, self.cold_wait, self.floor, self.max_wait)
+
+
+def limit_of(name: str, given: object, **more: Any) -> Limit:
+    """The limiter ``name`` by ``given``, rates or a dict of options, and what of ``more`` is not ``None``.
+
+    Raises ``TaskLockError`` for what cannot work.
+    """
+    clean(name)
+    if TENANT in name:
+        raise TaskLockError(f"a limiter's name must not contain {TENANT!r}: {name!r}", name=name)
+    options: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"rates": given}
+    for key in options:
+        if key not in OPTIONS:
+            near = difflib.get_close_matches(str(key).lower(), OPTIONS, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(OPTIONS)}"
+            raise TaskLockError(f"the rate limit {name!r} has no option {key!r}; {hint}", name=name)
+    options |= {key: value for key, value in more.items() if value is not None}
+    try:
+        return _checked(name, **options)
+    except TaskLockError as error:
+        raise TaskLockError(f"rate limit {name!r}: {error}", name=name) from None
+
+
+def _checked(
+    name: str,
+    rates: object = None,
+    tenants: object = None,
+    algorithm: Any = "window",
+    burst: Any = None,
+    margin: Any = None,
+    max_wait: object = None,
+    on_unavailable: Any = "closed",
+    grace: object = 60,
+    workers: Any = None,
+    cold_start: str = "go",
+    adaptive: Any = False,
+) -> Limit:
+    if rates is None:
+        raise TaskLockError("it needs a rate, e.g. '100/m'")
+    _among("algorithm", algorithm, ALGORITHMS)
+    _among("on_unavailable", on_unavailable, get_args(OnOutage))
+    _among("cold_start", cold_start, ("go", "wait"))
+    for what, value in (("burst", burst), ("workers", workers)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise TaskLockError(f"{what} must be a whole number, 1 or more, not {value!r}")
+    if burst is not None and algorithm != "bucket":
+        raise TaskLockError(f"burst goes with algorithm='bucket', not {algorithm!r}")
+    if on_unavailable == "local" and workers is None:
+        raise TaskLockError("on_unavailable='local' needs workers=, the number of processes that share the limit")
+    floor = LEAST_SHARE if adaptive is True else adaptive
+    if adaptive is not False and not (isinstance(floor, float) and 0.001 <= floor < 1):
+        raise TaskLockError(f"adaptive must be True, False or the least share of the limit (0.1), not {adaptive!r}")
+    all_share = parse(rates, margin=margin, name=name)
+    of_each = () if tenants is None else parse(tenants, margin=margin, name=name)
+    return Limit(
+        rates=all_share,
+        tenants=of_each,
+        algorithm=algorithm,
+        burst=burst or 0,
+        max_wait=_an_hour(*all_share, *of_each) if max_wait is None else microseconds(max_wait, "max_wait"),
+        on_unavailable=on_unavailable,
+        grace=microseconds(grace, "grace"),
+        workers=workers or 0,
+        cold_wait=cold_start == "wait",
+        floor=round(floor * 1_000_000),
+        margin=margin,
+    )
+
+
+def _an_hour(*rates: Rate) -> int:
+    """The longest wait where none is named: the next place of an hourly limit is an hour and a margin away."""
+    return _HOUR + max((rate.margin for rate in rates if rate.window <= _HOUR), default=0) + _SLACK
+
+
+def _among(what: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        near = difflib.get_close_matches(str(value).lower(), known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TaskLockError(f"{what} must be one of {', '.join(map(repr, known))}, not {value!r}{hint}")
+
+
+def rate_problems(given: Mapping[Any, Any]) -> list[tuple[str, str]]:
+    """Return what is wrong with ``RATE_LIMITS``: (what, what to do) for each finding."""
+    hint = "Write {'tavily': '100/m', ...}, or a dict with 'rates' and options in place of the text."
+    found = []
+    for name, value in given.items():
+        try:
+            limit_of(name, value)
+        except TaskLockError as error:
+            found.append((f"TASKLOCK['RATE_LIMITS'][{name!r}]: {error}.", hint))
+    return found

@@ -1,0 +1,225 @@
+"""Whose terms hold: those of a named limiter belong to its store, and who has others follows those, and says so."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from django_tasklock.backends.contract.rates import Booked, Penalty, RateStore, Refused, TermsDiffer, Use
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.rates.notation import Pushback, Terms
+from django_tasklock.types import monotonic
+
+__all__ = ["AgreedRates", "agreed"]
+
+logger = logging.getLogger("django_tasklock")
+T = TypeVar("T")
+SAY = 20.0  # seconds after which a process says its terms again
+DIFFERENT = 2.0  # the same while others are in force
+WARN = 60.0  # seconds after which it is said again that others are
+MOST = 4096  # limiters that one process remembers
+
+
+class Standing:
+    """What this process knows of the terms that it has of a limiter."""
+
+    def __init__(self, own: Terms) -> None:
+        self.own = own
+        self.terms = own
+        """Those in force."""
+        self.due = float("-inf")
+        """When to say its own again, by who books and by who asks in his sleep."""
+        self.warned = float("-inf")
+
+    def heard(self, rule: str) -> None:
+        """Note which are in force. Warns where they are not its own."""
+        self.terms = self.own if rule == self.own.rule() else self.own.under(rule)
+        if self.terms is self.own:
+            return
+        if self.terms.rule() != rule:
+            text = f"the terms {rule!r} that are in force cannot be read: they are of another version of this package"
+            raise TaskLockError(text, name=self.own.name)
+        now = monotonic()
+        self.due = min(self.due, now + DIFFERENT)
+        if now - self.warned >= WARN:
+            self.warned = now
+            logger.warning(
+                "rate limit %r: this process has the terms %s, but %s are in force, and hold for it too; let all"
+                " processes have the same, and restart those that have others",
+                self.own.name,
+                said(self.own),
+                said(self.terms),
+            )
+
+    def fits(self, cost: int) -> None:
+        """Raise ``TaskLockError`` for a cost that the terms in force have no room for."""
+        for rate in self.terms.rates:
+            most = self.terms.burst_of(rate) if self.terms.algorithm == "bucket" else rate.limit
+            if cost > most:
+                text = f"a cost of {cost} does not fit into the limit {rate} of {self.terms.name!r} that is in force"
+                raise TaskLockError(text, name=self.terms.name)
+
+
+def said(terms: Terms) -> str:
+    """Terms, for people."""
+    return f"{', '.join(map(str, terms.rates))} ({terms.algorithm}, margin {terms.margin / 1_000_000:g} s)"
+
+
+class AgreedRates(RateStore):
+    """Another store's rate limits, by the terms in force. ``process``: by what it is known to say its own."""
+
+    def __init__(self, store: RateStore, process: str = "") -> None:
+        self.store = store
+        self._process = process
+        self._standings: OrderedDict[Terms, Standing] = OrderedDict()
+
+    def _of(self, terms: Terms) -> Standing:
+        found = self._standings.get(terms)
+        if found is None:
+            found = self._standings.setdefault(terms, Standing(terms))
+            if len(self._standings) > MOST:
+                self._standings.popitem(last=False)
+        return found
+
+    def in_force(self, terms: Terms) -> Terms:
+        found = self._standings.get(terms)
+        return terms if found is None else found.terms
+
+    def _by(self, terms: Terms, cost: int, verb: Callable[[Terms], T], says: bool = False) -> T:
+        standing = self._of(terms)
+        if says and monotonic() >= standing.due:
+            standing.due = monotonic() + SAY
+            standing.heard(self.store.agree(terms, self._process or process()))
+        while True:
+            try:
+                if standing.terms is not terms:
+                    standing.fits(cost)
+                return verb(standing.terms)
+            except TermsDiffer as error:
+                standing.heard(error.rule)
+
+    async def _aby(self, terms: Terms, cost: int, verb: Callable[[Terms], Awaitable[T]], says: bool = False) -> T:
+        standing = self._of(terms)
+        if says and monotonic() >= standing.due:
+            standing.due = monotonic() + SAY
+            standing.heard(await self.store.aagree(terms, self._process or process()))
+        while True:
+            try:
+                if standing.terms is not terms:
+                    standing.fits(cost)
+                return await verb(standing.terms)
+            except TermsDiffer as error:
+                standing.heard(error.rule)
+
+    def agree(self, terms: Terms, process: str) -> str:
+        return self.store.agree(terms, process)
+
+    def reserve(
+        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+    ) -> Booked | Refused:
+        return self._by(terms, cost, lambda held: self.store.reserve(held, cost, longest, spaced, asks), says=True)
+
+    def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
+        return self._by(terms, cost, lambda held: self.store.reserve_many(held, cost, longest, number), says=True)
+
+    def resume(
+        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+    ) -> Booked | Refused:
+        return self._by(
+            terms, cost, lambda held: self.store.resume(held, cost, slot, epoch, longest, spaced, leeway), says=True
+        )
+
+    def exchange(
+        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+    ) -> list[Booked | Refused]:
+        return self._by(terms, cost, lambda held: self.store.exchange(held, cost, slots, epoch, longest, leeway))
+
+    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
+        return self.store.cancel(self.in_force(terms), cost, slot, epoch)
+
+    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
+        return self.store.settle(self.in_force(terms), cost, slot, epoch, actual)
+
+    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
+        return self.store.penalize(self.in_force(terms), pushback, longest)
+
+    def adjust(self, terms: Terms, share: int) -> None:
+        self.store.adjust(self.in_force(terms), share)
+
+    def use(self, terms: Terms) -> Use:
+        return self.store.use(self.in_force(terms))
+
+    def reset(self, terms: Terms) -> None:
+        self.store.reset(self.in_force(terms))
+
+    def names(self, limit: int = 1000) -> list[str]:
+        return self.store.names(limit)
+
+    def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
+        return self.store.terms(names)
+
+    async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
+        return await self._aby(terms, cost, lambda held: self.store.areserve(held, cost, longest, asks), says=True)
+
+    async def aresume(
+        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
+    ) -> Booked | Refused:
+        return await self._aby(
+            terms, cost, lambda held: self.store.aresume(held, cost, slot, epoch, longest, leeway), says=True
+        )
+
+    async def aexchange(
+        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+    ) -> list[Booked | Refused]:
+        return await self._aby(
+            terms, cost, lambda held: self.store.aexchange(held, cost, slots, epoch, longest, leeway)
+        )
+
+    async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
+        return await self.store.acancel(self.in_force(terms), cost, slot, epoch)
+
+    async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
+        return await self.store.asettle(self.in_force(terms), cost, slot, epoch, actual)
+
+    async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
+        return await self.store.apenalize(self.in_force(terms), pushback, longest)
+
+    async def ause(self, terms: Terms) -> Use:
+        return await self.store.ause(self.in_force(terms))
+
+    async def areset(self, terms: Terms) -> None:
+        await self.store.areset(self.in_force(terms))
+
+
+_processes: list[str] = []
+_agreed: list[AgreedRates] = []  # of the store in use
+
+
+def process() -> str:
+    """By what this process is known."""
+    if not _processes:
+        _processes.append(secrets.token_hex(8))
+    return _processes[0]
+
+
+def agreed(store: RateStore) -> AgreedRates:
+    """The one of this store, in this process."""
+    for found in _agreed:
+        if found.store is store:
+            return found
+    found = AgreedRates(store)
+    _agreed[:] = [found]
+    return found
+
+
+def _forked() -> None:
+    _processes.clear()
+    _agreed.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)  # a process of its own, with terms of its own to say

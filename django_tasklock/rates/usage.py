@@ -1,0 +1,80 @@
+"""How a rate limiter stands, for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django_tasklock.backends.contract.rates import Use
+from django_tasklock.rates.notation import Terms
+
+__all__ = ["RateUsage", "WindowUsage", "usage_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUsage:
+    """One of its rates. ``used``: units in the window that ends now, what ``ZCARD`` of a sorted set would say."""
+
+    rate: str
+    """As configured."""
+    window: float
+    """Seconds."""
+    limit: int
+    """In force now: the configured one, unless it was adapted."""
+    used: int
+    ahead: int
+    """Units booked for later."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateUsage:
+    """How a limiter stands. Seconds from ``time`` on, which is the store's clock."""
+
+    name: str
+    time: datetime
+    windows: tuple[WindowUsage, ...]
+    next: float
+    """How long a call would wait that came now."""
+    tail: float
+    """How long until the last place that is booked."""
+    paused: float
+    """For how long nobody goes, after a pushback."""
+    share: float
+    """Of the configured limit that is in force: 1.0 unless it was adapted."""
+    free: int
+    """Places given back that nobody has taken yet."""
+    refused: int
+    """Calls refused since the limiter was made or reset."""
+
+    @property
+    def used(self) -> int:
+        """Units used in the first of its windows."""
+        return self.windows[0].used
+
+
+def usage_of(terms: Terms, use: Use) -> RateUsage:
+    """What the store said, in seconds."""
+    still = _still(terms, use)
+    windows = []
+    for rate, told in zip(terms.rates, use.rates, strict=True):
+        gone = max(0, told.ahead - still) if rate.cell > 1 else 0
+        window = rate.window / 1_000_000
+        windows.append(WindowUsage(str(rate), window, told.limit, told.used + gone, told.ahead - gone))
+    return RateUsage(
+        name=terms.name,
+        time=datetime.fromtimestamp(use.time / 1_000_000, UTC),
+        windows=tuple(windows),
+        next=use.next / 1_000_000,
+        tail=use.tail / 1_000_000,
+        paused=use.paused / 1_000_000,
+        share=use.share / 1_000_000,
+        free=use.free,
+        refused=use.refused,
+    )
+
+
+def _still(terms: Terms, use: Use) -> int:
+    """Units whose turn is to come, at most. A rate with cells counts those of the current cell, which are gone, too."""
+    if use.tail <= use.paused:
+        return 0
+    return min(told.ahead for told in use.rates)
