@@ -23,6 +23,7 @@ from django_tasklock.texts import without_password
 
 __all__ = [
     "DEFAULT",
+    "EXPIRING",
     "UNTIL_RELEASED",
     "WORDS",
     "Duration",
@@ -110,16 +111,19 @@ class Settings:
         return hold, min(hold, milliseconds(self.LEASE, "LEASE"))
 
 
+EXPIRING = 10_000
+"""Milliseconds left of its lease below which a lock is called expiring, at most."""
+
+
 def expiring() -> int:
     """Milliseconds left of its lease below which a lock is called expiring: its renewal is overdue.
 
     Ten seconds, or a sixth of ``LEASE``, where that is less: a healthy lease of that length never comes so far.
     """
     lease = get_settings().default_spans[1]
-    return _EXPIRING if lease is None else min(_EXPIRING, lease // 6)
+    return EXPIRING if lease is None else min(EXPIRING, lease // 6)
 
 
-_EXPIRING = 10_000
 _CHOICES = {"ON_CONFLICT": WORDS, "ON_UNAVAILABLE": ("run", "raise", "skip")}
 _KEYS = tuple(field.name for field in fields(Settings))
 

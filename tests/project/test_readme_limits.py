@@ -19,7 +19,7 @@ from tests.testapp.models import Video
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 GUARD = StateGuard(claim_from=["uploading"], claim_as="processing", done="ready", failed="failed")
 
 

@@ -17,7 +17,7 @@ from django.core.management import call_command
 
 import django_tasklock
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "django_tasklock"
 MADE_HERE = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
 

@@ -190,7 +190,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     for name, text in {**FILES, "project/settings.py": settings, "project/__init__.py": app}.items():
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text(textwrap.dedent(text))
-    path = os.pathsep.join([str(home), str(Path(__file__).parent.parent)])
+    path = os.pathsep.join([str(home), str(Path(__file__).parents[2])])
     return Project(home, os.environ | {"DJANGO_SETTINGS_MODULE": "project.settings", "PYTHONPATH": path})
 
 

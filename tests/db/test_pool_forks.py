@@ -80,7 +80,7 @@ def test_fork() -> None:
     video = Video.objects.create()
     run = subprocess.run(
         [sys.executable, "-c", PARENT, str(video.pk)],
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         timeout=60,

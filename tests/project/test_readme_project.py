@@ -14,7 +14,7 @@ from tests.support import environment
 
 pytestmark = pytest.mark.redis
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FILE = re.compile(r"# ([a-z/]+\.py)\n")
 
 

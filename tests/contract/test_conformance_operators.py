@@ -9,7 +9,8 @@ import pytest
 from django_tasklock import TaskLockError
 from django_tasklock.backends.codec import text_of
 from django_tasklock.backends.contract.locks import Backend
-from django_tasklock.backends.contract.queries import EXPIRING, Counts, Query
+from django_tasklock.backends.contract.queries import Counts, Query
+from django_tasklock.conf import EXPIRING
 from django_tasklock.types import Holder, Kept, Released, Renewal
 from tests.support.stores import ALL, LISTING, an_ask, clear, eventually, granted, make, new_token, stores
 

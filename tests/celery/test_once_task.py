@@ -26,7 +26,7 @@ from tests.support.guards import GUARD, MEMORY, elsewhere, states
 from tests.support.once_app import OnceApp, once_app
 from tests.testapp.models import Video
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)

@@ -53,7 +53,11 @@ class TestKeys:
         where = {"LOCATION": django_settings.CACHES["default"]["LOCATION"]}
         mine = an_ask("video:1")
         granted(a_cache(path, **where, VERSION=1).acquire(mine))
-        for others in ({"VERSION": 2}, {"KEY_PREFIX": "site"}, {"KEY_FUNCTION": "tests.test_cache_backend.shout"}):
+        for others in (
+            {"VERSION": 2},
+            {"KEY_PREFIX": "site"},
+            {"KEY_FUNCTION": "tests.contract.test_cache_backend.shout"},
+        ):
             other = a_cache(path, **where, **others)
             assert isinstance(other.acquire(an_ask("video:1")), Busy)
             assert other.get("video:1").token == mine.token

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 TABLE = TESTS.parent / "docs" / "known-bugs.md"
 ROWS = re.findall(r"^\| (\d+) \| .* \| (.*) \|$", TABLE.read_text("utf-8"), re.MULTILINE)
 NAMED = [(number, node) for number, tests in ROWS for node in re.findall(r"`([^`]+)`", tests)]
@@ -18,7 +18,8 @@ NAMED = [(number, node) for number, tests in ROWS for node in re.findall(r"`([^`
 def test_the_test_is_there(number: str, node: str) -> None:
     """Each is found in its file; a test (not a whole file) names the bug in its docstring."""
     file, *path = node.split("::")
-    found: ast.AST = ast.parse((TESTS / file).read_text("utf-8"))
+    (where,) = TESTS.rglob(file)
+    found: ast.AST = ast.parse(where.read_text("utf-8"))
     for name in path:
         found = next(child for child in ast.iter_child_nodes(found) if getattr(child, "name", None) == name)
     if path:

@@ -79,7 +79,7 @@ def test_limits(curl):
     limiter.reset()
     limiter.acquire()
     permits.acquire()
-    text = (Path(__file__).parent.parent / "docs" / "rest.md").read_text("utf-8").split("## Limits")[1]
+    text = (Path(__file__).parents[2] / "docs" / "rest.md").read_text("utf-8").split("## Limits")[1]
     code = text.split("```bash\n")[1].split("```")[0].replace("$KEY", KEY).replace("8d9221072fa0", member(permits))
     said = []
     for command in code.splitlines():

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from django_tasklock import RateLimiter, TaskLockError
-from django_tasklock.conf import get_settings, problems
+from django_tasklock import RateLimiter, TaskLock, TaskLockError
+from django_tasklock.conf import get_settings
 from django_tasklock.rates.notation import Pushback, Rate, Terms, parse, pushback
-from django_tasklock.rates.options import limit_of
+from django_tasklock.rates.options import limit_of, rate_problems
 from django_tasklock.rates.outage import share_of
 
 SECOND = 1_000_000
@@ -156,7 +156,7 @@ class TestSettings:
                 "openai": {"rates": ["10/s", "5000/d"], "tenants": "1/s", "on_unavailable": "local", "workers": 8},
             }
         }
-        assert problems(settings.TASKLOCK) == []
+        assert rate_problems(settings.TASKLOCK["RATE_LIMITS"]) == []
         assert RateLimiter("tavily").terms.rates == parse("100/m")
         openai = RateLimiter("openai")
         assert openai.terms.rates == parse("10/s, 5000/d")
@@ -174,7 +174,6 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("given", "what"),
         [
-            ("100/m", "must be a dict, not str"),
             ({"tavily": "often"}, "'often' is no rate"),
             ({"tavily": {"rate": "5/s"}}, "no option 'rate'; did you mean 'rates'"),
             ({"tavily": {"rates": "5/s", "algoritm": "paced"}}, "did you mean 'algorithm'"),
@@ -182,16 +181,25 @@ class TestSettings:
             ({5: "5/s"}, "must be str"),
         ],
     )
-    def test_each_finding_says_what_is_wrong(self, settings, given, what):
-        [(found, hint)] = problems({"RATE_LIMITS": given})
+    def test_each_finding_says_what_is_wrong(self, given, what):
+        [(found, hint)] = rate_problems(given)
         assert what in found
         assert "'100/m'" in hint
-        settings.TASKLOCK = {"RATE_LIMITS": given}
-        with pytest.raises(ImproperlyConfigured, match="RATE_LIMITS"):
+
+    def test_what_is_no_dict_stops_everything(self, settings):
+        settings.TASKLOCK = {"RATE_LIMITS": "100/m"}
+        with pytest.raises(ImproperlyConfigured, match="RATE_LIMITS.* must be a dict, not str"):
             get_settings()
 
+    def test_a_limit_that_is_wrong_stops_who_uses_it_and_nobody_else(self, settings):
+        settings.TASKLOCK = {**settings.TASKLOCK, "RATE_LIMITS": {"tavily": "often", "mail": "5/s"}}
+        with pytest.raises(TaskLockError, match="rate limit 'tavily': 'often' is no rate"):
+            RateLimiter("tavily")
+        assert RateLimiter("mail").name == "mail"
+        assert not TaskLock("video:1").info()
+
     def test_all_are_found_at_once(self):
-        assert len(problems({"RATE_LIMITS": {"a": "x", "b": {"rates": 5}, "c": "5/s"}})) == 2
+        assert len(rate_problems({"a": "x", "b": {"rates": 5}, "c": "5/s"})) == 2
 
 
 def test_cells_of_a_great_limit():

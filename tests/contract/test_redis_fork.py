@@ -83,7 +83,7 @@ print(json.dumps(facts))
 def test_fork(name: str) -> None:
     run = subprocess.run(
         [sys.executable, "-c", PARENT, name],
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         timeout=60,

@@ -493,7 +493,7 @@ def test_loading_the_app_asks_nothing_of_anybody():
     subprocess.run([sys.executable, "-W", "error", "-c", SETUP], cwd=ROOT, check=True, timeout=60)
 
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SETUP = """
 import socket
 

@@ -42,7 +42,7 @@ pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.redis_fix
 SITE_TASKS = ["tests.support.celery_site.api_tasks"]
 
 BOTH = pytest.mark.parametrize("until", ["until_start", "until_finish"])
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.redis_server import RedisServer
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "example_project"
 
 PRELUDE = """
