@@ -25,7 +25,7 @@ class TaskLockConfig(AppConfig):
         from django_tasklock import checks, columns, metrics
         from django_tasklock.celery.receivers import install
         from django_tasklock.db import pools
-        from django_tasklock.texts import OneLine
+        from django_tasklock.logs import OneLine
 
         for model in apps.get_models():  # those that were made before ours could be imported
             columns.protect(model)

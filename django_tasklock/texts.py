@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from typing import Any
 
-__all__ = ["OneLine", "shown", "without_password"]
+__all__ = ["shown", "without_password"]
 
 LIMIT = 255
-LONGEST_ARGUMENT = 2000
 # Control characters, line and paragraph separators, what turns the direction of writing, halves of surrogate pairs.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -32,17 +29,3 @@ def _escaped(found: re.Match[str]) -> str:
 def without_password(text: str) -> str:
     """``text`` without what stands for name and password in the URLs in it."""
     return re.sub(r"(?i)(password=)[^&\s'\"]*", r"\1...", re.sub(r"//.*@", "//...@", text))
-
-
-class OneLine(logging.Filter):
-    """Lets every record pass, with the texts among its arguments as ``shown`` has them: a task's id is its sender's."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Always true."""
-        if isinstance(record.args, tuple):
-            record.args = tuple(map(_argument, record.args))
-        return True
-
-
-def _argument(value: Any) -> Any:
-    return shown(value, LONGEST_ARGUMENT) if isinstance(value, str) else value

@@ -7,10 +7,10 @@ from typing import Any
 
 from django.core import checks
 
+from django_tasklock.backends.contract.rates import Rate
 from django_tasklock.checks.settings import sound_settings
 from django_tasklock.checks.store import sound_backend
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.rates.notation import Rate
 from django_tasklock.rates.options import Limit, limit_of
 
 __all__ = ["check_limits", "check_limits_kept"]

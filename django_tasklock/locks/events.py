@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sys
-import threading
-import traceback
 from typing import TYPE_CHECKING
 
 from django_tasklock import signals
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.logs import log
 from django_tasklock.types import LockInfo, Released
 
 if TYPE_CHECKING:
@@ -18,7 +15,6 @@ if TYPE_CHECKING:
     from django_tasklock.locks.lock_base import LockBase
 
 __all__ = [
-    "log",
     "told_acquired",
     "told_asked",
     "told_conflict",
@@ -27,24 +23,6 @@ __all__ = [
     "told_released",
     "told_unavailable",
 ]
-
-logger = logging.getLogger("django_tasklock")
-
-
-def log(level: int, message: str, *args: object, trace: bool = False) -> None:
-    """Write a log line. In a thread of ours nothing that a filter or a handler raises ends what the thread is for.
-
-    It goes to standard error then, as what a handler's ``emit`` raises does. In the main thread it is raised, because
-    it may be a time limit that struck. ``trace``: with the traceback of the exception that is dealt with.
-    """
-    try:
-        logger.log(level, message, *args, exc_info=trace, stacklevel=2)
-    except BaseException:
-        if threading.current_thread() is threading.main_thread():
-            raise
-        with contextlib.suppress(Exception):
-            sys.stderr.write(f"django_tasklock: could not be logged: {message % args}\n")
-            traceback.print_exc()
 
 
 def told_acquired(lock: LockBase, hold: Hold) -> None:

@@ -28,9 +28,9 @@ from functools import partial
 
 from django_tasklock.backends.contract.leases import Leases
 from django_tasklock.db.connections import release_connections
-from django_tasklock.locks.events import log
 from django_tasklock.locks.lease import Hold
 from django_tasklock.locks.reconcile import AGAIN, Errands, rested
+from django_tasklock.logs import log
 from django_tasklock.types import Ask, Kept, Renewal, monotonic
 
 __all__ = ["Heartbeat", "heartbeat"]

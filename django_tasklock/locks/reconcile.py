@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from django_tasklock.backends.contract.leases import Leases
-from django_tasklock.locks.events import log
 from django_tasklock.locks.lease import Hold
+from django_tasklock.logs import log
 from django_tasklock.types import Ask, Busy, monotonic
 
 __all__ = ["AGAIN", "Errands", "rested"]

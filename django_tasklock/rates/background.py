@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from django.db import connections
 
-from django_tasklock.locks.events import log
+from django_tasklock.logs import log
 
 __all__ = ["Returns", "returns"]
 

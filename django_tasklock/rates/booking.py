@@ -8,12 +8,12 @@ import random
 from typing import Any, Self
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.rates import Booked, RateStore, Refused
+from django_tasklock.backends.contract.rates import Booked, RateStore, Refused, Terms
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
 from django_tasklock.names import clean
 from django_tasklock.rates.events import seen, told_refused
-from django_tasklock.rates.notation import Terms, microseconds, parse
+from django_tasklock.rates.notation import microseconds, parse
 from django_tasklock.rates.options import TENANT, limit_of
 from django_tasklock.rates.outage import Outage, outage_of, share_of
 from django_tasklock.rates.reservation import Reservation

@@ -13,10 +13,9 @@ from collections.abc import AsyncIterator, Hashable, Iterator
 from typing import NamedTuple
 
 from django_tasklock import signals
-from django_tasklock.backends.contract.rates import Booked, Penalty, Refused
+from django_tasklock.backends.contract.rates import Booked, Penalty, Refused, Terms
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded
 from django_tasklock.rates.lines import Line
-from django_tasklock.rates.notation import Terms
 from django_tasklock.types import monotonic
 
 __all__ = [

@@ -1,7 +1,4 @@
-"""Rates as people write them, ``"100/m"``, and as a store is told them. Pure functions and values.
-
-Inside the storage layer times are whole microseconds.
-"""
+"""Rates and pushbacks as people write them, ``"100/m"``, read into what a store is told. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,17 +8,12 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any
 
+from django_tasklock.backends.contract.rates import Pushback, Rate
 from django_tasklock.exceptions import TaskLockError
 
-__all__ = ["ALGORITHMS", "Algorithm", "Pushback", "Rate", "Terms", "microseconds", "parse", "pushback"]
-
-Algorithm = Literal["window", "paced", "bucket", "counter"]
-"""How calls are let through: see ``RateLimiter``."""
-ALGORITHMS = get_args(Algorithm)
-"""Those words."""
+__all__ = ["microseconds", "parse", "pushback"]
 
 _UNITS = {
     "ms": 1_000,
@@ -34,134 +26,7 @@ _WRITTEN = re.compile(r"\s*(\d[\d_]*)\s*(?:/|per\b)\s*(\d+(?:\.\d+)?)?\s*([a-z]+
 _MOST = 1_000_000_000  # units: what a store's arithmetic takes
 _LONGEST = 366 * 86_400_000_000
 _SHORTEST = 1_000
-_SINGLE = 1000  # bookings a store remembers one by one; with a greater limit they share a hundred cells
 _LEAST_MARGIN = 50_000
-
-
-class Rate(NamedTuple):
-    """At most ``limit`` units in any ``window``; a call may use its place up to ``margin`` late."""
-
-    limit: int
-    window: int
-    margin: int
-
-    @property
-    def cell(self) -> int:
-        """Within how many microseconds bookings count as one moment, its end: of a great limit not each is kept."""
-        return 1 if self.limit <= _SINGLE else -(-self.window // 100)
-
-    def __str__(self) -> str:
-        for unit in ("d", "h", "m", "s"):
-            if self.window == _UNITS[unit]:
-                return f"{self.limit}/{unit}"
-        return f"{self.limit}/{self.window / 1_000_000:g}s"
-
-
-class Terms(NamedTuple):
-    """All a store must know of a limiter. ``floor``: the least share of the limit, in millionths; 0: not adaptive."""
-
-    name: str
-    rates: tuple[Rate, ...]
-    algorithm: Algorithm = "window"
-    burst: int = 0
-    """Units a bucket holds; 0: a tenth of the limit."""
-    cold_wait: bool = False
-    """Whether a store that knows nothing of the limiter lets one window pass first."""
-    floor: int = 0
-    horizon: int = 3_600_000_000
-    """How far ahead a place may be booked."""
-
-    def burst_of(self, rate: Rate) -> int:
-        """Units that may go at once."""
-        if self.algorithm == "bucket":
-            return self.burst or max(1, rate.limit // 10)
-        return 1
-
-    @property
-    def longest(self) -> int:
-        """The longest window, its margin included: after so long nothing of the past counts."""
-        return max(rate.window + rate.margin for rate in self.rates)
-
-    @property
-    def margin(self) -> int:
-        """How late a place may be used, by the strictest of the rates."""
-        first, *others = self.rates
-        return min(first.margin, *[rate.margin for rate in others]) if others else first.margin
-
-    @property
-    def pace(self) -> int:
-        """How often the limit may be adapted: once in the shortest window."""
-        return max(1_000_000, min(rate.window for rate in self.rates))
-
-    def words(self) -> list[str | int]:
-        """All of it but the name, as a script is told it."""
-        found: list[str | int] = [
-            "tat" if self.algorithm in ("paced", "bucket") else self.algorithm,
-            "wait" if self.cold_wait else "",
-            self.floor,
-            self.horizon,
-            self.longest,
-            self.pace,
-        ]
-        for rate in self.rates:
-            found += [rate.limit, rate.window, rate.margin, rate.cell, self.burst_of(rate)]
-        return found
-
-    def text(self) -> str:
-        """What a store keeps of it, for those who look at the limiter and do not know it: see ``read``."""
-        return _text(self)
-
-    def rule(self) -> str:
-        """The part of ``text`` that all callers must have in common: how far ahead one books is his own affair."""
-        return _rule(self)
-
-    def under(self, rule: str) -> Terms:
-        """These, with what all have in common replaced by ``rule``; as they are if it cannot be read."""
-        found = Terms.read(self.name, rule)
-        return self if found is None else found._replace(cold_wait=self.cold_wait, horizon=self.horizon)
-
-    @classmethod
-    def read(cls, name: str, text: str) -> Terms | None:
-        """What ``text`` was made of; ``None`` if it is none. A bucket of one unit is read as paced, which it is."""
-        try:
-            algorithm, cold, *rest = text.split(" ")
-            floor, horizon, *numbers = map(int, rest)
-            size = 4 if algorithm == "tat" else 3
-            parts = [numbers[start : start + size] for start in range(0, len(numbers), size)]
-            rates = tuple(Rate(limit, window, margin) for limit, window, margin, *_burst in parts)
-        except ValueError:
-            return None
-        bursts = [part[-1] for part in parts]
-        usual = [max(1, rate.limit // 10) for rate in rates]
-        if algorithm == "tat":
-            algorithm = "paced" if all(burst == 1 for burst in bursts) else "bucket"
-        if algorithm not in ALGORITHMS or not rates:
-            return None
-        burst = bursts[0] if algorithm == "bucket" and bursts != usual else 0
-        return cls(name, rates, algorithm, burst, cold == "wait", floor, horizon)  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=256)
-def _text(terms: Terms) -> str:
-    algorithm, cold, floor, horizon, *_rest = terms.words()
-    found = [algorithm, cold, floor, horizon]
-    for rate in terms.rates:
-        found += rate
-        if algorithm == "tat":
-            found.append(terms.burst_of(rate))
-    return " ".join(map(str, found))
-
-
-@lru_cache(maxsize=256)
-def _rule(terms: Terms) -> str:
-    return _text(terms._replace(cold_wait=False, horizon=0))
-
-
-class Pushback(NamedTuple):
-    """How long to stop: microseconds from now, or until that time (since 1970)."""
-
-    amount: int
-    absolute: bool = False
 
 
 def microseconds(value: object, what: str, *, name: str | None = None, zero: bool = False) -> int:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from django_tasklock.backends.contract.rates import ALGORITHMS, Algorithm, Rate, Terms
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
-from django_tasklock.rates.notation import ALGORITHMS, Algorithm, Rate, Terms, microseconds, parse
+from django_tasklock.rates.notation import microseconds, parse
 
 __all__ = ["OPTIONS", "TENANT", "Limit", "OnOutage", "limit_of", "rate_problems"]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.contract.rates import Rate, RateStore, Terms
 from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.rates.events import told_unavailable
-from django_tasklock.rates.notation import Rate, Terms
 from django_tasklock.rates.options import Limit, OnOutage
 from django_tasklock.types import monotonic
 

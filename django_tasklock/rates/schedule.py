@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from django_tasklock.backends.contract.rates import Booked, RateStore, Refused
+from django_tasklock.backends.contract.rates import Booked, RateStore, Refused, Terms
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates.background import returns
 from django_tasklock.rates.events import seen, told_cancelled, told_granted, told_late, told_refused, watch_of
 from django_tasklock.rates.lines import Line, Place
-from django_tasklock.rates.notation import Terms
 from django_tasklock.rates.server_clock import clock_of
 from django_tasklock.types import monotonic
 

@@ -9,9 +9,17 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from django_tasklock.backends.contract.rates import Booked, Penalty, RateStore, Refused, TermsDiffer, Use
+from django_tasklock.backends.contract.rates import (
+    Booked,
+    Penalty,
+    Pushback,
+    RateStore,
+    Refused,
+    Terms,
+    TermsDiffer,
+    Use,
+)
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.rates.notation import Pushback, Terms
 from django_tasklock.types import monotonic
 
 __all__ = ["AgreedRates", "agreed"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from django_tasklock.backends.contract.rates import Use
-from django_tasklock.rates.notation import Terms
+from django_tasklock.backends.contract.rates import Terms, Use
 
 __all__ = ["RateUsage", "WindowUsage", "usage_of"]
 

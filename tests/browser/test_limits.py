@@ -8,7 +8,8 @@ import pytest
 from django.contrib.admin.utils import quote
 from playwright.sync_api import expect
 
-from django_tasklock.rates.notation import Pushback, Terms, parse
+from django_tasklock.backends.contract.rates import Pushback, Terms
+from django_tasklock.rates.notation import parse
 from django_tasklock.types import Ask, fingerprint
 from tests.browser.chromium import Visits
 from tests.browser.example import Example

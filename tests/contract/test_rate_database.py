@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from django_tasklock.backends.contract.rates import Terms
 from django_tasklock.backends.database import purging
 from django_tasklock.models import RateRow
-from django_tasklock.rates.notation import Terms, parse
+from django_tasklock.rates.notation import parse
 from tests.support.rate_callers import callers, most_within, times
 from tests.support.stores import make
 from tests.support.workers import Crew

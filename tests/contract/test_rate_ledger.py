@@ -7,11 +7,11 @@ import itertools
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from django_tasklock.backends.contract.rates import Booked, Refused, TermsDiffer
+from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, Refused, Terms, TermsDiffer
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import GRID, TICK, Ledger, base_of
 from django_tasklock.backends.ledger.state import State
-from django_tasklock.rates.notation import Pushback, Rate, Terms, parse
+from django_tasklock.rates.notation import parse
 from tests.support.rate_plays import START, Play, most_in_a_window, plays, terms
 
 SECOND = 1_000_000

@@ -8,9 +8,9 @@ import secrets
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from django_tasklock.backends.contract.rates import Terms
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.redis.rates import RedisRates, body_of
-from django_tasklock.rates.notation import Terms
 from tests.support.rate_plays import Play, plays, terms
 
 pytest_plugins = ["tests.support.redis_fixtures"]

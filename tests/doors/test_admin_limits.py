@@ -14,8 +14,9 @@ from django.test import Client
 from django_tasklock import ConcurrencyLimiter, RateLimiter, operations
 from django_tasklock.admin import RateLimitAdmin
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.rates import Terms
 from django_tasklock.models import AuditEntry
-from django_tasklock.rates.notation import Terms, parse
+from django_tasklock.rates.notation import parse
 from django_tasklock.types import Ask, fingerprint
 from tests.support.admin_pages import Reader, words
 from tests.support.redis_server import free_port

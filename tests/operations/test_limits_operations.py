@@ -15,10 +15,9 @@ from django.contrib.auth.models import User
 from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLock, TaskLockError, operations
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.contract.rates import Rate, RateStore, Terms
 from django_tasklock.models import AuditEntry
 from django_tasklock.operations import Actor, LimitOutcome, LimitState
-from django_tasklock.rates.notation import Rate, Terms
 from tests.support.stores import stores
 
 pytestmark = pytest.mark.django_db(transaction=True)

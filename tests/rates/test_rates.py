@@ -8,8 +8,9 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock import RateLimiter, TaskLock, TaskLockError
+from django_tasklock.backends.contract.rates import Pushback, Rate, Terms
 from django_tasklock.conf import get_settings
-from django_tasklock.rates.notation import Pushback, Rate, Terms, parse, pushback
+from django_tasklock.rates.notation import parse, pushback
 from django_tasklock.rates.options import limit_of, rate_problems
 from django_tasklock.rates.outage import share_of
 

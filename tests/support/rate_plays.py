@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from django_tasklock.backends.contract.rates import Booked
+from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, Terms
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import GRID, TICK, Ledger
 from django_tasklock.backends.ledger.state import State
-from django_tasklock.rates.notation import Pushback, Rate, Terms
 
 __all__ = ["START", "Place", "Play", "most_in_a_window", "plays", "terms"]
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 from django.db import IntegrityError, transaction
 from django.db.models import Max, QuerySet
 
-from django_tasklock.backends.contract.rates import Booked, Penalty, RateStore, Refused, Use
+from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import key_of
 from django_tasklock.backends.ledger import verbs as ledger_verbs
@@ -27,7 +27,6 @@ from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.db.session import Session
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import RateRow
-from django_tasklock.rates.notation import Pushback, Terms
 
 __all__ = ["DatabaseRates"]
 

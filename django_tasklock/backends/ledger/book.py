@@ -24,9 +24,9 @@ import bisect
 import itertools
 import math
 
+from django_tasklock.backends.contract.rates import Rate, Terms
 from django_tasklock.backends.ledger import counter
 from django_tasklock.backends.ledger.state import Entry, State
-from django_tasklock.rates.notation import Rate, Terms
 
 __all__ = ["ASKED", "GRID", "LEEWAY", "TICK", "VOTE", "WHOLE", "Ledger", "base_of", "end_of", "up"]
 

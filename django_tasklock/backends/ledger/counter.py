@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from django_tasklock.rates.notation import Rate
+from django_tasklock.backends.contract.rates import Rate
 
 if TYPE_CHECKING:
     from django_tasklock.backends.ledger.book import Ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django_tasklock.rates.notation import Terms
+from django_tasklock.backends.contract.rates import Terms
 
 __all__ = ["Entry", "State"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from django_tasklock.backends.contract.rates import Booked, Penalty, Refused, TermsDiffer, Use, Used
+from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, Refused, TermsDiffer, Use, Used
 from django_tasklock.backends.ledger.book import ASKED, GRID, LEEWAY, TICK, VOTE, WHOLE, Ledger, base_of, end_of, up
 from django_tasklock.backends.ledger.counter import estimate
-from django_tasklock.rates.notation import Pushback
 
 __all__ = ["adjust", "agree", "cancel", "exchange", "penalize", "reserve", "reset", "resume", "settle", "use"]
 

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from django_tasklock.backends.contract.rates import Booked, Penalty, RateStore, Refused, Use
+from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import Ledger
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.store import store
-from django_tasklock.rates.notation import Pushback, Terms
 
 __all__ = ["MemoryRates"]
 

@@ -14,10 +14,19 @@ from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django_tasklock.backends.contract.rates import Booked, Penalty, RateStore, Refused, TermsDiffer, Use, Used
+from django_tasklock.backends.contract.rates import (
+    Booked,
+    Penalty,
+    Pushback,
+    RateStore,
+    Refused,
+    Terms,
+    TermsDiffer,
+    Use,
+    Used,
+)
 from django_tasklock.backends.redis.wire import Script, bulk
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.rates.notation import Pushback, Terms
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend

@@ -24,7 +24,7 @@ from django_tasklock.celery.parking.envelope import Unfit
 from django_tasklock.celery.parking.store import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import holder as holders
-from django_tasklock.locks.events import log
+from django_tasklock.logs import log
 from django_tasklock.types import monotonic
 
 __all__ = ["Looked", "Promoter", "Strays", "next_in_line", "promote", "promote_next", "ran_here", "runs", "supersede"]

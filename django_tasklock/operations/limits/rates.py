@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from django.db import Error
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.contract.rates import RateStore, Terms
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.operations.audit import Deed, acts, record_acts
@@ -28,7 +28,6 @@ from django_tasklock.operations.limits.values import (
 )
 from django_tasklock.operations.values import Act, Actor
 from django_tasklock.rates.events import changed
-from django_tasklock.rates.notation import Terms
 from django_tasklock.rates.options import TENANT, limit_of
 from django_tasklock.rates.usage import RateUsage, usage_of
 

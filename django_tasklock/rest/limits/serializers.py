@@ -7,9 +7,9 @@ from typing import Any
 
 from rest_framework import serializers
 
+from django_tasklock.backends.contract.rates import ALGORITHMS
 from django_tasklock.operations import LimitDetail, LimitOutcome, LimitPage, LimitState, LimitView, PermitsView
 from django_tasklock.operations.limits.values import LimitResult
-from django_tasklock.rates.notation import ALGORITHMS
 from django_tasklock.rest.fields import Shape, moment, one_of
 from django_tasklock.rest.locks.parameters import AskSerializer
 from django_tasklock.rest.locks.serializers import ActSerializer, InfoSerializer, info
