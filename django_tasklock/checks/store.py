@@ -75,47 +75,29 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
 
 
 def check_shared(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """W004: ``clear()`` of a cache frees every lock. W005: two aliases of django-redis share a pool."""
+    """Warn (W004) when ``clear()`` of a cache would free every lock."""
     sound = sound_backend()
     if sound is None or not in_redis(*sound):
         return []
-    from django_tasklock.backends.redis.address import one_pool, place_of
-
-    settings, _ = sound
-    found: list[checks.CheckMessage] = []
-    try:
-        place = place_of(settings.LOCATION)
-    except ImproperlyConfigured:
-        return []  # E002 has said it
-    if clearing := _clearing(settings.LOCATION):
-        aliases = " and ".join(f"caches[{alias!r}]" for alias in clearing)
-        found.append(
-            checks.Warning(
-                f"The locks are in {place}, and so is {aliases}, whose clear() flushes it: every lock would be free"
-                " at once.",
-                hint="Give them a database number of their own: TASKLOCK['LOCATION'] = 'redis://host:port/<number>',"
-                " or a CACHES alias that only locks use.",
-                id="tasklock.W004",
-            )
-        )
-    if others := one_pool(settings.LOCATION):
-        names = " and ".join(map(repr, others))
-        found.append(
-            checks.Warning(
-                f"The CACHES alias {settings.LOCATION!r} has the URL of {names}, and other options: django-redis keeps"
-                " one pool for each URL, so whichever is used first decides for both.",
-                hint="Give the locks another database number, or the same options.",
-                id="tasklock.W005",
-            )
-        )
-    return found
-
-
-def _clearing(location: str) -> list[str]:
-    """The aliases whose ``clear()`` flushes the locks. An alias that only locks use is nobody's to clear."""
     from django_tasklock.backends.redis.address import place_of, places_of
 
-    place = place_of(location)
+    location = sound[0].LOCATION
+    try:
+        place = place_of(location)
+    except ImproperlyConfigured:
+        return []  # E002 has said it
+    # An alias that only locks use is nobody's to clear.
     used = {"default", django_settings.CACHE_MIDDLEWARE_ALIAS, django_settings.SESSION_CACHE_ALIAS}
     aliases = [alias for alias in django_settings.CACHES if alias != location or alias in used]
-    return sorted(alias for alias in aliases if any(place.same(other) for other in places_of(alias)))
+    clearing = sorted(alias for alias in aliases if any(place.same(other) for other in places_of(alias)))
+    if not clearing:
+        return []
+    names = " and ".join(f"caches[{alias!r}]" for alias in clearing)
+    return [
+        checks.Warning(
+            f"The locks are in {place}, and so is {names}, whose clear() flushes it: every lock would be free at once.",
+            hint="Give them a database number of their own: TASKLOCK['LOCATION'] = 'redis://host:port/<number>', or a"
+            " CACHES alias that only locks use.",
+            id="tasklock.W004",
+        )
+    ]

@@ -8,7 +8,6 @@ import pytest
 from django.core.cache import caches
 from django.core.checks import run_checks
 
-from django_tasklock.backends.redis.address import place_of
 from django_tasklock.checks import TAG
 from django_tasklock.guards import guard as guards
 from tests.support import environment
@@ -148,6 +147,15 @@ class TestTheAliasOfTheLocks:
         found = checked("default", default=self.CACHE, pages={"BACKEND": DJANGO, "LOCATION": URL})
         assert "caches['default'] and caches['pages']" in found["W004"].msg
 
+    @pytest.mark.parametrize("options", [{}, {"PASSWORD": "theirs"}, {"CONNECTION_POOL_KWARGS": {"db": 5}}], ids=str)
+    def test_w004_of_one_url_with_other_options(self, checked, options):
+        """django-redis keeps one pool for each URL, so both aliases lead to the database of whichever comes first."""
+        mine = {**self.CACHE, "OPTIONS": {"PASSWORD": "mine"}}
+        found = checked("locks", locks=mine, pages={**self.CACHE, "OPTIONS": options})
+        assert set(found) == {"W004"}
+        assert "caches['pages']" in found["W004"].msg
+        assert "mine" not in str(found["W004"])
+
     def test_w004_of_the_cache_backend_too(self, checked):
         backend = "django_tasklock.backends.cache.CacheBackend"
         assert set(checked("default", backend, default=self.CACHE)) == {"W004"}
@@ -155,42 +163,6 @@ class TestTheAliasOfTheLocks:
 
     def test_nothing_is_said_of_locks_that_are_not_in_redis(self, checked):
         assert checked("default", "django_tasklock.backends.database.DatabaseBackend", default=self.CACHE) == {}
-
-
-class TestOnePool:
-    MINE = {"BACKEND": DJANGO_REDIS, "LOCATION": URL, "OPTIONS": {"PASSWORD": "mine"}}
-
-    @pytest.mark.parametrize("options", [{}, {"PASSWORD": "theirs"}, {"CONNECTION_POOL_KWARGS": {"db": 5}}], ids=str)
-    def test_w005_other_options_for_one_url(self, checked, options):
-        found = checked("locks", locks=self.MINE, pages={**self.MINE, "OPTIONS": options})
-        assert set(found) == {"W004", "W005"}
-        assert "'locks' has the URL of 'pages', and other options" in found["W005"].msg
-        assert "mine" not in str(found["W005"])
-
-    @pytest.mark.parametrize(
-        "other",
-        [
-            {"OPTIONS": {"PASSWORD": "mine", "IGNORE_EXCEPTIONS": True}},
-            {"LOCATION": "redis://127.0.0.1:1/4", "OPTIONS": {}},
-            {"BACKEND": DJANGO, "OPTIONS": {}},
-        ],
-        ids=str,
-    )
-    def test_nothing_is_shared(self, checked, other):
-        assert "W005" not in checked("locks", locks=self.MINE, pages={**self.MINE, **other})
-
-    def test_what_it_warns_of(self, settings):
-        """Whichever is used first decides."""
-        settings.CACHES = {
-            "pages": {**self.MINE, "OPTIONS": {}, "LOCATION": "redis://127.0.0.1:1"},
-            "locks": {
-                "BACKEND": DJANGO_REDIS,
-                "LOCATION": "redis://127.0.0.1:1",
-                "OPTIONS": {"CONNECTION_POOL_KWARGS": {"db": 5}},
-            },
-        }
-        caches["pages"].client.get_client()
-        assert place_of("locks").database == 0
 
 
 @pytest.mark.redis

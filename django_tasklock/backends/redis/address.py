@@ -20,14 +20,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends.redis.location import sync_pool
 
-__all__ = ["Place", "one_pool", "place_of", "places_of"]
+__all__ = ["Place", "place_of", "places_of"]
 
 _HERE = ("127.0.0.1", "::1", "")
-# What an alias of django-redis says in OPTIONS about its connections, which belong to a pool.
-_OF_THE_POOL = (
-    "CONNECTION_POOL_CLASS", "CONNECTION_POOL_KWARGS", "CONNECTION_FACTORY", "PARSER_CLASS", "PASSWORD",
-    "SENTINELS", "SENTINEL_KWARGS", "SOCKET_CONNECT_TIMEOUT", "SOCKET_TIMEOUT", "USERNAME",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,29 +79,6 @@ def places_of(alias: str) -> list[Place]:
         return [place_of(alias)]
     except ImproperlyConfigured:  # several servers, or a client of another kind: what its addresses say
         return [place for url in _urls(given.get("LOCATION")) for place in _read(url)]
-
-
-def one_pool(alias: str) -> list[str]:
-    """Other aliases of django-redis with the URL of this one, and other options for the connections.
-
-    django-redis keeps one pool for each URL, made with the options of whichever alias was used first.
-    """
-    mine = _pooled(django_settings.CACHES.get(alias, {}))
-    if mine is None:
-        return []
-    found = []
-    for other, given in django_settings.CACHES.items():
-        theirs = _pooled(given)
-        if other != alias and theirs is not None and mine[0] & theirs[0] and mine[1] != theirs[1]:
-            found.append(other)
-    return sorted(found)
-
-
-def _pooled(given: Mapping[str, Any]) -> tuple[set[str], dict[str, Any]] | None:
-    if not str(given.get("BACKEND", "")).startswith("django_redis."):
-        return None
-    options = given.get("OPTIONS") or {}
-    return set(_urls(given.get("LOCATION"))), {key: options[key] for key in _OF_THE_POOL if options.get(key)}
 
 
 def _urls(location: object) -> list[str]:
