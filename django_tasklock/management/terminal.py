@@ -1,4 +1,4 @@
-"""What the commands share: a bar on a terminal, who types, and how errors are told."""
+"""What the commands share: who types, and how errors are told."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import getpass
 import os
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, OutputWrapper
@@ -20,39 +18,11 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.values import Act, Actor
 from django_tasklock.texts import shown
 
-__all__ = ["DOWN", "Bar", "actor", "in_line", "speaking", "while_read"]
+__all__ = ["DOWN", "actor", "in_line", "speaking", "while_read"]
 
 DOWN = 2
 """Exit code when a store does not answer. 1: nothing was done, or an argument cannot be meant."""
 CLOSED = 128 + 13  # SIGPIPE
-WIDTH = 30  # characters
-
-
-class Bar:
-    """Progress on a terminal: one line that is written over."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-        self._next = 0.0
-        self._width = 0
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Show it, a few times in a second."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + 0.2
-        part = min(1.0, done / total) if total else 0.0
-        filled = round(WIDTH * part)
-        text = f"{what:8} [{'#' * filled}{'.' * (WIDTH - filled)}] {100 * part:3.0f} %" if total else f"{what:8} {done}"
-        self.stream.write("\r" + text.ljust(self._width), ending="")
-        self.stream.flush()
-        self._width = len(text)
-
-    def close(self) -> None:
-        """Leave an empty line."""
-        if self._width:
-            self.stream.write("\r" + " " * self._width + "\r", ending="")
-            self.stream.flush()
 
 
 def actor(command: str) -> Actor:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ from django_tasklock.operations.sweep import PAUSE
 from django_tasklock.tasks import sweep_locks as task
 from tests.support.guards import GUARD, ONCE
 from tests.support.redis_server import RedisServer
-from tests.support.stores import clear, eventually
+from tests.support.stores import clear
 from tests.support.sweeping import between_looks, claimed, dead_holder, guarded_function, hold, lapsed
 from tests.testapp.models import PlainVideo
 
@@ -141,12 +139,19 @@ def test_prefix_model_and_age() -> None:
         run("--model", "testapp.Nothing")
 
 
-@pytest.mark.parametrize("wrong", ["--older-than=0", "--older-than=x", "--watch=-1", "--watch=nan", "--pause=-1"])
+@pytest.mark.parametrize("wrong", ["--older-than=0", "--older-than=x", "--older-than=nan", "--pause=-1"])
 def test_usage_errors(wrong: str) -> None:
     with pytest.raises(CommandError, match="is not a number of seconds"):
         run(wrong)
-    with pytest.raises(CommandError, match="use one of them"):
-        run("--check", "--watch=1")
+
+
+def test_it_does_not_watch() -> None:
+    """Beat, cron and timers repeat it; whoever still gives the option is told, and nothing is swept."""
+    lapsed("old")
+    for arguments in ["--watch=60"], ["--watch", "60"], ["--check", "--watch=1"]:
+        with pytest.raises(CommandError, match=r"unrecognized arguments: --watch"):
+            run(*arguments)
+    assert get_backend().counts().lapsed == 1
 
 
 def test_a_store_that_is_down_is_an_error_with_a_status_of_its_own(settings: Any) -> None:
@@ -156,22 +161,6 @@ def test_a_store_that_is_down_is_an_error_with_a_status_of_its_own(settings: Any
         call_command("sweep_locks", stdout=out)
     assert failed.value.returncode == 2
     assert out.getvalue() == "", "nothing is half told"
-
-
-def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave()
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    err = Terminal()
-    call_command("sweep_locks", "--dry-run", "--pause=0", stdout=io.StringIO(), stderr=err, no_color=True)
-    assert "entries" in err.getvalue() or "locks" in err.getvalue()
-    assert "\r" in err.getvalue()
-    err = Terminal()
-    call_command("sweep_locks", "--json", "--pause=0", stdout=io.StringIO(), stderr=err, no_color=True)
-    assert err.getvalue() == ""
 
 
 def test_the_checks_of_this_package_run_first() -> None:
@@ -195,19 +184,24 @@ def test_as_a_celery_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def manage(redis_server: RedisServer) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """``manage("--watch=1")`` on a Redis of its own."""
+    """``manage("--check")`` on a Redis of its own."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def start(*arguments: str) -> subprocess.Popen[str]:
         code = "import sys, django; django.setup(); from django.core.management import execute_from_command_line as run"
         code += "; run(['manage.py', 'sweep_locks', *sys.argv[1:]])"
         environment = {
             **os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "TASKLOCK_TEST_REDIS": redis_server.url,
             "PYTHONUNBUFFERED": "1", "TASKLOCK_TEST_DATABASE": "",
         }  # fmt: skip
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         started.append(
-            subprocess.Popen([sys.executable, "-c", code, "--pause=0", *arguments], env=environment, text=True, **pipes)
+            subprocess.Popen(
+                [sys.executable, "-c", code, "--pause=0", *arguments],
+                env=environment,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
         )
         return started[-1]
 
@@ -215,30 +209,6 @@ def manage(redis_server: RedisServer) -> Iterator[Callable[..., subprocess.Popen
     for process in started:
         process.kill()
         process.communicate()
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_watching_ends_by_a_signal_and_outlives_an_outage(manage, redis_server, settings, how: signal.Signals) -> None:
-    settings.TASKLOCK = {"LOCATION": redis_server.url}
-    lapsed("old")
-    process = manage("--watch=0.2", "--json")
-    first = json.loads(process.stdout.readline())
-    assert first["classes"]["expired"]["acted"] == 1
-    assert json.loads(process.stdout.readline())["swept"] == 0
-    redis_server.kill()
-    assert "Trying again in 0.2 s" in eventually(lambda: told_of_outage(process))
-    redis_server.start()
-    lapsed("again")
-    eventually(lambda: json.loads(process.stdout.readline())["swept"] == 1, 20)
-    process.send_signal(how)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 0, err
-    assert err.endswith("Stopped.\n")
-
-
-def told_of_outage(process: Any) -> str:
-    line = process.stderr.readline()
-    return line if "Nothing more was swept" in line else ""
 
 
 def test_the_exit_status_of_a_process(manage, redis_server, settings) -> None:
@@ -252,16 +222,3 @@ def test_the_exit_status_of_a_process(manage, redis_server, settings) -> None:
     process = manage()
     assert "Traceback" not in process.communicate(timeout=60)[1]
     assert process.returncode == 2
-
-
-def test_on_a_real_terminal_there_is_a_bar(manage, redis_server, settings) -> None:
-    settings.TASKLOCK = {"LOCATION": redis_server.url}
-    lapsed("old")
-    ours, theirs = pty.openpty()
-    process = manage(stderr=theirs)
-    out, _ = process.communicate(timeout=60)
-    os.close(theirs)
-    shown = os.read(ours, 65536).decode()
-    os.close(ours)
-    assert "entries  [##############################] 100 %" in shown
-    assert "1 swept" in out

@@ -467,18 +467,6 @@ def test_a_store_that_is_down_is_told_and_nothing_else(settings: Any, monkeypatc
     assert state(row)[0] == "processing"
 
 
-def test_progress_is_told(store: str) -> None:
-    guarded_function()
-    claimed()
-    lapsed("gone")
-    hold("alive")
-    said: list[tuple[str, int, int | None]] = []
-    swept(progress=lambda *what: said.append(what))
-    assert ("entries", 1, 1) in said
-    assert ("locks", 1, 1) in said
-    assert ("rows", 1, None) in said
-
-
 def test_every_lock_is_read_while_they_are_released_and_renewed(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases move those up that were not read yet."""
     monkeypatch.setattr(stream, "PAGE", 10)

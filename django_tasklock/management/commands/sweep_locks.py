@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error, close_old_connections
+from django.db import Error
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.management.terminal import DOWN, Bar, actor, while_read
+from django_tasklock.management.terminal import DOWN, actor, while_read
 from django_tasklock.operations.sweep import CLASSES, PAUSE, Came, Kind, SweepReport, sweep
 from django_tasklock.texts import shown
 
@@ -26,7 +22,7 @@ LINES = 20
 
 
 class Command(BaseCommand):
-    """Sweep once, or every so many seconds."""
+    """Sweep once."""
 
     help = (
         "Find what crashed holders left behind and put it right: expired index entries, locks without expiry, beyond"
@@ -69,30 +65,15 @@ class Command(BaseCommand):
             metavar="SECONDS",
             help="Between the two looks at a finding (default: %(default)s).",
         )
-        parser.add_argument(
-            "--watch",
-            type=_seconds,
-            metavar="SECONDS",
-            help="Sweep again so many seconds after each sweep, until interrupted. With --json: one document a line.",
-        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["check"] and options["watch"]:
-            raise CommandError("--check tells once, --watch goes on: use one of them.")
         with while_read(self.stdout):
-            self._handle(options)
-
-    def _handle(self, options: dict[str, Any]) -> None:
-        if options["watch"]:
-            self._watch(options)
-            return
-        report = self._sweep(options)
-        self._tell(report, options)
+            report = self._sweep(options)
+            self._tell(report, options)
         if options["check"] and report.swept:
             raise CommandError(f"{report.swept} to be swept.", returncode=1)
 
     def _sweep(self, options: dict[str, Any]) -> SweepReport:
-        bar = Bar(self.stderr) if options["verbosity"] and not options["json"] and self.stderr.isatty() else None
         try:
             return sweep(
                 dry_run=options["dry_run"] or options["check"],
@@ -101,40 +82,16 @@ class Command(BaseCommand):
                 models=options["models"],
                 requeue=options["requeue"],
                 by=actor("sweep_locks"),
-                progress=bar,
                 pause=options["pause"],
             )
         except (BackendUnavailable, Error) as error:
             raise CommandError(f"Nothing more was swept: {error}", returncode=DOWN) from error
         except (TaskLockError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from error
-        finally:
-            if bar is not None:
-                bar.close()
-
-    def _watch(self, options: dict[str, Any]) -> None:
-        """Sweep, wait, sweep. What is down is told and tried again; the first signal lets the sweep end that runs."""
-        with _ending() as ended:
-            while True:
-                try:
-                    report = self._sweep(options)
-                except CommandError as error:
-                    if error.returncode != DOWN:
-                        raise
-                    self.stderr.write(self.style.WARNING(f"{error} Trying again in {options['watch']:g} s."))
-                else:
-                    if report.swept or options["json"] or options["verbosity"] > 1:
-                        self._tell(report, options)
-                close_old_connections()
-                self.stdout.flush()
-                if ended.wait(options["watch"]):
-                    break
-        if options["verbosity"] > 0:
-            self.stderr.write("Stopped.")
 
     def _tell(self, report: SweepReport, options: dict[str, Any]) -> None:
         if options["json"]:
-            self.stdout.write(json.dumps(report.as_dict(), indent=None if options["watch"] else 2))
+            self.stdout.write(json.dumps(report.as_dict(), indent=2))
             for note in report.left_out:
                 self.stderr.write(f"Left out: {note}.")
             return
@@ -180,29 +137,6 @@ class Command(BaseCommand):
         hidden = len(report.findings) - len(listed) + report.unlisted
         if hidden:
             self.stdout.write(f"... and {hidden} more")
-
-
-@contextmanager
-def _ending() -> Iterator[threading.Event]:
-    """Set by SIGINT or SIGTERM, which then do nothing else; a second one does what it always does."""
-    ended = threading.Event()
-    before: dict[signal.Signals, Any] = {}
-
-    def end(number: int, frame: Any) -> None:
-        ended.set()
-        restore()
-
-    def restore() -> None:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-    if threading.current_thread() is threading.main_thread():
-        for one in (signal.SIGINT, signal.SIGTERM):
-            before[one] = signal.signal(one, end)
-    try:
-        yield ended
-    finally:
-        restore()
 
 
 def _seconds(text: str) -> float:

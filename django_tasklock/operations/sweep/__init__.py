@@ -27,10 +27,10 @@ from django_tasklock.operations.sweep.locks import sweep_locks
 from django_tasklock.operations.sweep.putback import PutBack
 from django_tasklock.operations.sweep.report import CLASSES, Came, Finding, Kind, Notebook, SweepReport, Tally
 from django_tasklock.operations.sweep.rows import Locks, sweep_rows
-from django_tasklock.operations.sweep.terms import Progress, Terms, terms
+from django_tasklock.operations.sweep.terms import Terms, terms
 from django_tasklock.operations.values import Actor
 
-__all__ = ["CLASSES", "PAUSE", "Came", "Finding", "Kind", "Progress", "SweepReport", "Tally", "sweep"]
+__all__ = ["CLASSES", "PAUSE", "Came", "Finding", "Kind", "SweepReport", "Tally", "sweep"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -47,7 +47,6 @@ def sweep(
     models: Iterable[type[Model] | str] = (),
     requeue: bool = False,
     by: Actor = Actor("sweep"),  # noqa: B008  # frozen
-    progress: Progress | None = None,
     pause: float = PAUSE,
 ) -> SweepReport:
     """Sweep once. Classes, evidence and actions are in docs/sweep.md.
@@ -60,7 +59,7 @@ def sweep(
     Raises ``BackendUnavailable`` when the store or the database is down, and ``TaskLockError`` for arguments that
     cannot be meant, ``TransactionOpen`` inside ``atomic()``. What was swept before that is swept.
     """
-    asked = terms(dry_run, older_than, prefix, models, requeue, by, progress, pause)
+    asked = terms(dry_run, older_than, prefix, models, requeue, by, pause)
     from django_tasklock.celery.task_modules import import_task_modules
 
     unknown = import_task_modules()

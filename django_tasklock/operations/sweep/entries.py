@@ -25,7 +25,6 @@ def sweep_entries(backend: Backend, terms: Terms, notes: Notebook) -> None:
     if terms.dry_run:
         _count(backend, before, terms, notes)
         return
-    total = backend.counts().lapsed
     offset = idle = 0
     while idle < 2:  # a step whose entries all exist puts them where they belong, and is no end
         pruned = backend.prune(AT_ONCE, lapsed_before=before, prefix=terms.prefix, offset=offset)
@@ -33,7 +32,6 @@ def sweep_entries(backend: Backend, terms: Terms, notes: Notebook) -> None:
         idle = 0 if any(pruned) else idle + 1
         notes.count(Kind.EXPIRED, found=pruned.removed, acted=pruned.removed)
         notes.looked_at["entries"] += sum(pruned)
-        terms.progress("entries", notes.looked_at["entries"], total)
 
 
 def _count(backend: Backend, before: int | None, terms: Terms, notes: Notebook) -> None:

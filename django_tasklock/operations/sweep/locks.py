@@ -44,15 +44,13 @@ def sweep_locks(backend: Backend, guards: Guards, back: PutBack, terms: Terms, n
 
 def _marks(backend: Backend, guards: Guards, terms: Terms, notes: Notebook) -> Iterator[Mark]:
     """The first look: what has no expiry, by an index of its own; then all that is held."""
-    counts = backend.counts()
     unending: set[str] = set()
-    if counts.unending:
+    if backend.counts().unending:
         for page in of_kind(backend, Query("unending", limit=PAGE)):
             unending |= {record.name for record in page}
             yield from _judged(page, guards, terms)
     for page in live_locks(backend):
         notes.looked_at["locks"] += len(page)
-        terms.progress("locks", notes.looked_at["locks"], counts.live)
         yield from _judged([record for record in page if record.name not in unending], guards, terms)
 
 

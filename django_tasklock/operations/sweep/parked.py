@@ -29,7 +29,6 @@ def sweep_parked(terms: Terms, notes: Notebook) -> None:
 def _marks(terms: Terms, notes: Notebook) -> Iterator[Stranded]:
     for looked in stranded.look():
         notes.looked_at["parked"] += 1
-        terms.progress("parked", notes.looked_at["parked"], None)
         if looked is None or not looked.name.startswith(terms.prefix):
             continue
         if terms.age is None or looked.waited >= terms.age:

@@ -98,7 +98,6 @@ def _marks(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes: Not
     for model, field, where, key, entries in guards.claims():
         for rows in claimed_pages(model, where, field, key):
             notes.looked_at["rows"] += len(rows)
-            terms.progress("rows", notes.looked_at["rows"], None)
             yield from locks.missing(list(_wanted(model, entries, rows, back, terms)))
 
 

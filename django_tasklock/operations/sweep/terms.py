@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django.apps import apps
@@ -15,10 +15,7 @@ from django_tasklock.names import strip_prefix
 from django_tasklock.operations.values import Actor
 from django_tasklock.types import Record
 
-__all__ = ["Progress", "Terms", "terms"]
-
-Progress = Callable[[str, int, int | None], object]
-"""Is told what is looked at, how many were, and how many there are, where that is known."""
+__all__ = ["Terms", "terms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,6 @@ class Terms:
     requeue: bool
     by: Actor
     pause: float
-    progress: Progress
 
     def wants(self, record: Record) -> bool:
         """Whether a held lock is one of those that were asked for."""
@@ -52,7 +48,6 @@ def terms(
     models: Iterable[type[Model] | str],
     requeue: bool,
     by: Actor,
-    progress: Progress | None,
     pause: float,
 ) -> Terms:
     """The terms, or ``TaskLockError`` for what cannot be meant."""
@@ -72,5 +67,4 @@ def terms(
         requeue=requeue,
         by=by,
         pause=pause,
-        progress=progress or (lambda what, done, total: None),
     )
