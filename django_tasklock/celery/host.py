@@ -11,7 +11,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from django_tasklock.celery.delivery.defer import Aside
 from django_tasklock.celery.delivery.duplicates import Duplicate
 from django_tasklock.celery.message import tries_of
-from django_tasklock.locks.holder import Task
+from django_tasklock.host import Task
 
 __all__ = ["LockAttribute", "task_here", "will_retry"]
 

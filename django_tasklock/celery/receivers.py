@@ -9,6 +9,7 @@ from celery import current_app, signals
 from celery._state import get_current_task, get_current_worker_task
 from celery.app.task import Task
 
+from django_tasklock import host
 from django_tasklock.celery.delivery import cleanup as endings, postrun as ended
 from django_tasklock.celery.delivery.defer import draw
 from django_tasklock.celery.delivery.elements import DeliveredElement, is_element
@@ -25,11 +26,8 @@ from django_tasklock.celery.rates.spread import spread_now
 from django_tasklock.celery.rates.turns import take_turn
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.conf import get_settings
-from django_tasklock.decorators import call as running, rates as limited
-from django_tasklock.decorators.call import Running
 from django_tasklock.decorators.concurrency import Limited
 from django_tasklock.exceptions import CrashLoop, StaleClaim
-from django_tasklock.locks import holder as holders
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import monotonic
 
@@ -42,10 +40,7 @@ _promoters: list[Promoter] = []
 
 def install() -> None:
     """Called by the app's ``ready()``."""
-    holders.describe_task(task_here)
-    running.retries(will_retry)
-    running.hosted(kind_for)
-    limited.hosted(take_turn)
+    host.install(CeleryHost())
     if Task.Request == CELERYS_REQUEST:
         Task.Request = "django_tasklock.celery.request:Request"
     Task.on_bound = classmethod(refuse_of_another)  # type: ignore[method-assign,assignment]  # Celery's does nothing
@@ -68,17 +63,32 @@ def install() -> None:
     signals.worker_process_shutdown.connect(give_back, weak=False, dispatch_uid="tasklock.child")
 
 
-def kind_for(locked: object) -> type[Running] | None:
-    """How to run a locked function here: as the body of the task that a worker runs, inside of it, or neither."""
-    if isinstance(locked, Limited):
-        return kind_of(locked)
-    task: Any = get_current_worker_task()
-    if task is None or not task.request.id or task.request.is_eager:
-        return None
-    here: Any = get_current_task()
-    if getattr(getattr(here, "run", None), "lock", None) is not locked:
-        return DeliveredInside
-    return Delivered if here is task else DeliveredElement if is_element(here) else DeliveredInside
+class CeleryHost(host.Host):
+    """Knows which task runs, and runs what is decorated as a part of it."""
+
+    def current_task(self) -> host.Task | None:
+        """Return the task that runs in this thread: the published one, whatever it calls directly."""
+        return task_here()
+
+    def will_retry(self, error: BaseException) -> bool:
+        """Tell whether Celery runs the task again after ``error``."""
+        return will_retry(error)
+
+    def call_for(self, decorated: object, plain: Any) -> Any:
+        """Return how to run the function: as the body of the task that a worker runs, inside of it, or plainly."""
+        if isinstance(decorated, Limited):
+            return kind_of(decorated) or plain
+        task: Any = get_current_worker_task()
+        if task is None or not task.request.id or task.request.is_eager:
+            return plain
+        here: Any = get_current_task()
+        if getattr(getattr(here, "run", None), "lock", None) is not decorated:
+            return DeliveredInside
+        return Delivered if here is task else DeliveredElement if is_element(here) else DeliveredInside
+
+    def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Wait for the turn of the task that a worker runs, in the broker if it is far off."""
+        return take_turn(limit, args, kwargs)
 
 
 def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:

@@ -28,9 +28,10 @@ from django_tasklock.celery.message import Message, token_of
 from django_tasklock.celery.retrying import MOVED
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockAcquireError
+from django_tasklock.host import Task
 from django_tasklock.locks.events import told_conflict, told_unavailable
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.holder import Task, me
+from django_tasklock.locks.holder import me
 from django_tasklock.locks.info import busy_error
 from django_tasklock.locks.lease import Hold
 from django_tasklock.locks.lock import TaskLock

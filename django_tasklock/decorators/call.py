@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 from django.db.models import Model
 
-from django_tasklock.blocks import ensure_standing
+from django_tasklock.context import ensure_standing
 from django_tasklock.db.connections import LONG, Scope
 from django_tasklock.db.threads import to_the_end
 from django_tasklock.exceptions import (
@@ -24,30 +23,13 @@ from django_tasklock.exceptions import (
 from django_tasklock.guards import guard as guards
 from django_tasklock.guards.claim import Claim
 from django_tasklock.guards.guard import StateGuard
+from django_tasklock.host import host
 from django_tasklock.locks.events import told_conflict
 from django_tasklock.locks.lock import Acquirable
 
-__all__ = ["Running", "begin", "hosted", "retries", "will_retry"]
+__all__ = ["Running"]
 
 logger = logging.getLogger("django_tasklock")
-
-
-def _never(error: BaseException) -> bool:
-    return False
-
-
-_will_retry: Callable[[BaseException], bool] = _never
-
-
-def retries(judge: Callable[[BaseException], bool]) -> None:
-    """Let ``judge`` say whether a body that ended with this exception will be run again."""
-    global _will_retry
-    _will_retry = judge
-
-
-def will_retry(error: BaseException) -> bool:
-    """Whether a body that ended with ``error`` will be run again, as far as whoever hosts it can tell."""
-    return _will_retry(error)
 
 
 class Running:
@@ -192,21 +174,6 @@ class Running:
         return False
 
 
-_kind_for: Callable[[object], type[Running] | None] | None = None
-
-
-def hosted(kind_for: Callable[[object], type[Running] | None]) -> None:
-    """Let ``kind_for`` say which ``Running`` a call of the function with that ``lock`` attribute needs here."""
-    global _kind_for
-    _kind_for = kind_for
-
-
-def begin(locked: object, *what: Any, plain: type[Running] = Running) -> Running:
-    """The ``Running`` for one call: a ``plain`` one, unless whoever hosts this code has a better one."""
-    kind = None if _kind_for is None else _kind_for(locked)
-    return (kind or plain)(*what)
-
-
 class Closing:
     """Makes ``claim`` current while the body runs, then writes how it ended."""
 
@@ -252,7 +219,7 @@ def close_failed(claim: Claim, error: BaseException, begun: bool = True) -> None
         if isinstance(error, StaleClaim) and error.name == claim.name:
             return  # the row is somebody else's: already logged, signalled and counted
         stopped = isinstance(error, ReleaseAsked) or (isinstance(error, LockLost) and not begun)
-        if stopped or not isinstance(error, Exception) or _will_retry(error):
+        if stopped or not isinstance(error, Exception) or host().will_retry(error):
             claim.give_back()
         else:
             claim.fail()

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from django_tasklock.conf import DEFAULT, WORDS, Duration, Lease, OnUnavailable, Timeout, get_settings, spans
-from django_tasklock.decorators.call import Running, begin
+from django_tasklock.decorators.call import Running
 from django_tasklock.decorators.wrapping import around, check_conflict, check_release, refuse
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.host import host
 from django_tasklock.locks.semaphore import ConcurrencyLimiter, check_limit
 from django_tasklock.names import NameTemplate
 from django_tasklock.types import LimiterInfo
@@ -115,7 +116,7 @@ def concurrency_limited(
                 blocking_timeout=blocking_timeout or hold / 1000,
                 on_unavailable=on_unavailable,
             )
-            return begin(limited, limiter, on_conflict, release_connections, plain=LimitedRun)
+            return host().call_for(limited, LimitedRun)(limiter, on_conflict, release_connections)
 
         wrapper = around(function, running, template.signature)
         wrapper.limiter = limited  # type: ignore[attr-defined]

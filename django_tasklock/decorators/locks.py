@@ -23,10 +23,11 @@ from django_tasklock.conf import (
     get_settings,
     spans,
 )
-from django_tasklock.decorators.call import Running, begin
+from django_tasklock.decorators.call import Running
 from django_tasklock.decorators.wrapping import around, check_conflict, check_release, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
+from django_tasklock.host import host
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.names import NameTemplate
 from django_tasklock.types import LockInfo
@@ -190,11 +191,12 @@ def _decorator(
                 {"blocking_timeout": blocking_timeout or hold / 1000} if conflict == "wait" else {}
             )
             lock = TaskLock(template.name(args, kwargs), **options, **patience)
+            call = host().call_for(locked, Running)
             if guard is None:
-                return begin(locked, lock, conflict, None, None, None, queue_limit, release_connections)
+                return call(lock, conflict, None, None, None, queue_limit, release_connections)
             key = template.bind(args, kwargs)[pk]
             table = apps.get_model(model) if isinstance(model, str) else model
-            return begin(locked, lock, conflict, table, key, guard, queue_limit, release_connections)
+            return call(lock, conflict, table, key, guard, queue_limit, release_connections)
 
         wrapper = around(function, running, template.signature)
         wrapper.lock = locked  # type: ignore[attr-defined]

@@ -7,19 +7,20 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
-from django_tasklock.blocks import ensure_standing
 from django_tasklock.conf import Duration, Settings, get_settings
+from django_tasklock.context import ensure_standing
 from django_tasklock.db.connections import Scope
 from django_tasklock.decorators.concurrency import Limited as Permitted
 from django_tasklock.decorators.locks import Locked
 from django_tasklock.decorators.wrapping import is_async, refuse
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.host import host
 from django_tasklock.names import NameTemplate
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.options import limit_of
 from django_tasklock.rates.reservation import Reservation
 
-__all__ = ["Limited", "hosted", "rate_limited"]
+__all__ = ["Limited", "rate_limited"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,16 +82,6 @@ class Limited:
         return await self.limiter(args, kwargs).aacquire(self.timeout, cost=self.cost(args, kwargs))
 
 
-_turn: Callable[[Limited, tuple[Any, ...], dict[str, Any]], bool] | None = None
-
-
-def hosted(turn: Callable[[Limited, tuple[Any, ...], dict[str, Any]], bool]) -> None:
-    """Let ``turn`` wait in place of ``acquire`` where it can do better: False where it cannot. It may leave by raising,
-    if the call is to be made again later by somebody else."""
-    global _turn
-    _turn = turn
-
-
 def rate_limited(
     name: str,
     *rates: Any,
@@ -140,7 +131,7 @@ def rate_limited(
 
             @functools.wraps(function)
             def wrapper(*args: Any, **kwargs: Any) -> Any:
-                if _turn is None or not _turn(limited, args, kwargs):
+                if not host().take_turn(limited, args, kwargs):
                     limited.acquire(args, kwargs)
                 ensure_standing()
                 return function(*args, **kwargs)

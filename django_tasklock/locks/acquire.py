@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from django_tasklock.backends.contract.leases import Leases, Waiter
-from django_tasklock.blocks import ensure_standing
 from django_tasklock.conf import Duration, milliseconds
+from django_tasklock.context import ensure_standing
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.locks.events import told_unavailable
 from django_tasklock.types import Ask, Busy, Grant, monotonic

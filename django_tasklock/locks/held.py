@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from django_tasklock.blocks import judge
+from django_tasklock.context import judge
 from django_tasklock.exceptions import BackendUnavailable, LockLost
 from django_tasklock.locks.heartbeat import GONE, heartbeat
 from django_tasklock.locks.lease import Hold

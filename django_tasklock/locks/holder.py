@@ -8,43 +8,21 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
+from django_tasklock.host import Task, host
 from django_tasklock.types import Holder
 
-__all__ = ["BOOT", "Task", "alive", "describe_task", "me"]
+__all__ = ["BOOT", "alive", "me"]
 
 BOOT = os.urandom(6).hex()
 """Tells this process from an earlier one with the same host name and pid; new after a fork."""
 
 
-class Task(NamedTuple):
-    """The task that runs here."""
-
-    name: str
-    id: str
-    retries: int = 0
-
-
-def _no_task() -> Task | None:
-    return None
-
-
-_current_task: Callable[[], Task | None] = _no_task
-
-
-def describe_task(provider: Callable[[], Task | None]) -> None:
-    """Let ``provider`` say which task runs here, or ``None``."""
-    global _current_task
-    _current_task = provider
-
-
 def me(task: Task | None = None, *, row: str = "", kept: bool = False, limit: int = 0) -> str:
     """This process, and ``task`` or the task that runs in it, as a JSON object: see ``Holder``."""
-    return _json(task or _current_task(), row, kept, limit)
+    return _json(task or host().current_task(), row, kept, limit)
 
 
 def alive(holder: Holder) -> bool | None:

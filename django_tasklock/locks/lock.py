@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from django_tasklock.backends import get_backend
-from django_tasklock.blocks import Block, lock_block
 from django_tasklock.conf import Duration
+from django_tasklock.context import Block, lock_block
 from django_tasklock.db.transactions import mention_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks.acquire import atake, take

@@ -14,8 +14,8 @@ from typing import Self
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.blocks import Block, limiter_block
 from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, Timeout
+from django_tasklock.context import Block, limiter_block
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.locks.acquire import Taken
 from django_tasklock.locks.events import told_forced

@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Any
 
 from django_tasklock.backends.contract.rates import Algorithm
-from django_tasklock.blocks import asleep, sleep
 from django_tasklock.conf import Duration
+from django_tasklock.context import asleep, sleep
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
 from django_tasklock.rates.events import changed, told_pushback, watch_of
 from django_tasklock.rates.notation import pushback

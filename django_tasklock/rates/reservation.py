@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from django_tasklock.backends.contract.rates import Booked
-from django_tasklock.blocks import asleep, sleep
+from django_tasklock.context import asleep, sleep
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates.background import returns
 from django_tasklock.rates.events import told_cancelled, watch_of

@@ -15,7 +15,8 @@ from django_tasklock.celery.delivery import duplicates as myself, postrun as end
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.envelope import sign
 from django_tasklock.celery.parking.promotion import Promoter
-from django_tasklock.locks.holder import Task, me
+from django_tasklock.host import Task
+from django_tasklock.locks.holder import me
 from django_tasklock.models import ParkedMessage
 from django_tasklock.types import Ask, Grant
 from tests.support.celery_site.courier import Courier

@@ -17,7 +17,8 @@ from django_tasklock.backends.memory import reset
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.delivery import once as runs
 from django_tasklock.celery.parking.promotion import promote
-from django_tasklock.locks.holder import Task as Known, me
+from django_tasklock.host import Task as Known
+from django_tasklock.locks.holder import me
 from django_tasklock.types import Ask, Grant
 from tests.support.guards import MEMORY, elsewhere, new_token
 from tests.support.once_app import OnceApp, once_app

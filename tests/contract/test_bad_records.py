@@ -24,7 +24,8 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query
-from django_tasklock.locks.holder import Task, me
+from django_tasklock.host import Task
+from django_tasklock.locks.holder import me
 from django_tasklock.operations import Actor, acts, get_lock, list_locks, list_permits, release_lock, sweep
 from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.texts import shown

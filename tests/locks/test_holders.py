@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.host import Task
 from django_tasklock.locks import holder as holders
-from django_tasklock.locks.holder import Task, alive, me
+from django_tasklock.locks.holder import alive, me
 from django_tasklock.types import Holder
 from tests.support.public import forked
 from tests.support.stores import eventually

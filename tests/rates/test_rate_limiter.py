@@ -376,7 +376,7 @@ class TestCancelling:
         def interrupted(seconds: float) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("django_tasklock.blocks.time.sleep", interrupted)
+        monkeypatch.setattr("django_tasklock.context.time.sleep", interrupted)
         with pytest.raises(KeyboardInterrupt):
             limiter.acquire()
         assert limiter.usage().windows[0].ahead == 0
@@ -531,7 +531,7 @@ class TestSignals:
             nap(seconds + 0.05)
             limiter.reserve(), limiter.reserve()  # nobody finds a place that is free at once
 
-        monkeypatch.setattr("django_tasklock.blocks.time.sleep", oversleep)
+        monkeypatch.setattr("django_tasklock.context.time.sleep", oversleep)
         with Received(signals.rate_late) as late:
             place.use()
         assert len(late) >= 3

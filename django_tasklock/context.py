@@ -1,4 +1,4 @@
-"""Which locks and permits the code that runs here is inside of, and whether they still stand.
+"""What the code that runs here is inside of, which locks and permits, and whether they still stand.
 
 Whoever waits inside of one, for another lock, a permit or a rate, must not begin a body afterwards whose lock is known
 to be lost, or asked for: so it looks again right before the body, and its sleep ends when something is known.
@@ -14,23 +14,45 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from django_tasklock.exceptions import LockLost, ReleaseAsked
-from django_tasklock.locks.lease import Hold
 from django_tasklock.types import monotonic
 
-if TYPE_CHECKING:
-    from django_tasklock.locks.lock_base import LockBase
-
 __all__ = ["Block", "asleep", "ensure_standing", "judge", "limiter_block", "lock_block", "sleep"]
+
+
+class Named(Protocol):
+    """What was taken, as messages call it: a lock, a limiter."""
+
+    name: str
+    noun: str
+
+
+class Lease(Protocol):
+    """One acquisition, as far as it concerns whoever waits inside of it."""
+
+    bells: list[Callable[[], None]]
+    """Called when it is lost, or asked for."""
+    asked: bool
+    deadline: float
+    released: bool
+    unlocked: bool
+
+    @property
+    def lost(self) -> str:
+        """Why it is certainly gone; empty while it is not."""
+
+    @property
+    def foreign(self) -> bool:
+        """Whether another process has it, the one that this one was forked from."""
 
 
 class Block(NamedTuple):
     """A block that runs here, and the one around it of the same kind."""
 
     lock: weakref.ref[Any]
-    hold: Hold
+    hold: Lease
     around: Block | None
 
 
@@ -40,7 +62,7 @@ limiter_block: ContextVar[Block | None] = ContextVar("tasklock_limiter", default
 """The innermost of a concurrency limiter."""
 
 
-def judge(lock: LockBase, hold: Hold) -> None:
+def judge(lock: Named, hold: Lease) -> None:
     """Raise ``LockLost`` or ``ReleaseAsked`` if that is known of ``hold``, which was taken through ``lock``."""
     if reason := hold.lost:
         raise LockLost(f"{lock.noun} {lock.name!r} is lost: {reason}", name=lock.name)
@@ -98,7 +120,7 @@ def _around() -> Iterator[Block]:
 
 
 @contextmanager
-def _told(ring: Callable[[], None]) -> Iterator[list[Hold]]:
+def _told(ring: Callable[[], None]) -> Iterator[list[Lease]]:
     """The holds around; ``ring`` is called when one of them is lost or asked for."""
     holds = [block.hold for block in _around()]
     try:
@@ -111,6 +133,6 @@ def _told(ring: Callable[[], None]) -> Iterator[list[Hold]]:
                 hold.bells.remove(ring)
 
 
-def _certain(holds: list[Hold]) -> float:
+def _certain(holds: list[Lease]) -> float:
     """Seconds until the first of them is over unless it is renewed. What nobody renews rings no bell."""
     return max(0.001, min((hold.deadline for hold in holds if not hold.unlocked), default=1e9) - monotonic())

@@ -1,0 +1,54 @@
+"""Who runs the code of this process: nobody in particular, or a task queue, which installs a host of its own."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+__all__ = ["Host", "Task", "host", "install"]
+
+Call = TypeVar("Call")
+
+
+class Task(NamedTuple):
+    """The task that runs here."""
+
+    name: str
+    id: str
+    retries: int = 0
+
+
+class Host:
+    """What runs us, where that is nobody in particular. A task queue overrides what it knows better."""
+
+    def current_task(self) -> Task | None:
+        """Return the task that runs in this thread, the published one, whatever it calls directly; or ``None``."""
+        return None
+
+    def will_retry(self, error: BaseException) -> bool:
+        """Tell whether the body that ended with ``error`` will be run again, as far as can be known."""
+        return False
+
+    def call_for(self, decorated: object, plain: type[Call]) -> type[Call]:
+        """Return the class of one call of the function that has ``decorated`` for its lock or limiter: ``plain``."""
+        return plain
+
+    def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Wait for the turn of a rate-limited call, where that can be done better than by sleeping; else return False.
+
+        May leave by raising, if the call is to be made again later by somebody else.
+        """
+        return False
+
+
+_host = Host()
+
+
+def host() -> Host:
+    """Return the host of this process."""
+    return _host
+
+
+def install(new: Host) -> None:
+    """Let ``new`` be the host of this process."""
+    global _host
+    _host = new
