@@ -26,7 +26,6 @@ __all__ = [
     "LimiterInfo",
     "LockInfo",
     "Record",
-    "Refusal",
     "Released",
     "Renewal",
     "fingerprint",
@@ -164,13 +163,6 @@ class Record:
     waiting: int = 0
     asked: int = 0
     """When somebody asked its holder to give it back; 0: nobody has."""
-
-
-class Refusal(NamedTuple):
-    """Somebody who found the lock busy: who, and when by the store's clock (ms since 1970)."""
-
-    holder: Holder
-    at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from django_tasklock.types import LockInfo
 if TYPE_CHECKING:
     from django_tasklock.celery import ParkedInfo
 
-__all__ = ["Act", "Actor", "LockDetail", "LockPage", "LockState", "LockView", "Outcome", "Refused", "Result", "RowRef",
+__all__ = ["Act", "Actor", "LockDetail", "LockPage", "LockState", "LockView", "Outcome", "Result", "RowRef",
            "RowSide"]  # fmt: skip
 
 
@@ -108,15 +108,6 @@ class RowSide:
     """What a release may leave it in; the first is the guard's own choice."""
 
 
-class Refused(NamedTuple):
-    """A call that found the lock busy."""
-
-    holder: str
-    task: str
-    task_id: str
-    at: datetime
-
-
 class Act(NamedTuple):
     """Something an operator, a key or the sweep did to a lock or a limiter."""
 
@@ -140,7 +131,6 @@ class LockDetail:
     """Why it is in this state, in sentences, in the language of whoever reads them."""
     row: RowSide | None
     parked: Sequence[ParkedInfo]
-    refused: Sequence[Refused]
     history: Sequence[Act]
 
 

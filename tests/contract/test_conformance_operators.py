@@ -1,4 +1,4 @@
-"""The verbs that operators use, on every store: pages, counts, asking, bounding, forgetting, who was refused."""
+"""The verbs that operators use, on every store: pages, counts, asking, bounding, forgetting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def backend(request) -> Backend:
 
 
 listing = pytest.mark.parametrize("backend", stores(*LISTING), indirect=True)
-noting = pytest.mark.parametrize("backend", stores("redis", "memory"), indirect=True)
+queueing = pytest.mark.parametrize("backend", stores("redis", "memory"), indirect=True)
 not_listing = pytest.mark.parametrize("backend", stores(*(name for name in ALL if name not in LISTING)), indirect=True)
 
 
@@ -217,7 +217,7 @@ class TestSearching:
         assert names(backend, row="app.video:1", task="app.tasks.work", text="b") == []
         assert names(backend, waiting=True) == []
 
-    @noting
+    @queueing
     def test_somebody_waits(self, backend):
         for name in "abc":
             backend.acquire(an_ask(name))
@@ -381,22 +381,6 @@ class TestRemoving:
         granted(backend.acquire(other))
         assert backend.remove("video:1", mine.token) is None
         assert backend.get("video:1").token == other.token
-
-
-class TestRefused:
-    @noting
-    def test_the_last_that_found_it_busy(self, backend):
-        backend.acquire(an_ask("video:1"))
-        assert backend.refused("video:1") == []
-        for number in range(7):
-            backend.acquire(an_ask("video:1", holder=text_of(Holder("web", number, task="t"))))
-        found = backend.refused("video:1")
-        assert [refusal.holder for refusal in found] == [Holder("web", number, task="t") for number in (6, 5, 4, 3, 2)]
-        assert all(backend.get("video:1").at <= refusal.at <= backend.get("video:1").now for refusal in found)
-        assert backend.refused("video:2") == []
-
-    def test_is_no_error_where_nobody_notes_it(self, backend):
-        assert backend.refused("video:1") == []
 
 
 class TestBounding:

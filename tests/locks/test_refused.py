@@ -19,7 +19,6 @@ from django_tasklock import (
     ConcurrencyLimiter,
     RateLimiter,
     TaskLock,
-    TaskLockAcquireError,
     get_lock_info,
     signals,
 )
@@ -202,17 +201,6 @@ class TestAnAnswerThatIsNone:
         store.rpush(f"task_lock:{name}", "something else")
         with pytest.raises(BackendUnavailable, match="KEY_PREFIX"):
             call(way, TaskLock(name, on_unavailable="run"), "acquire")
-
-    @TWINS
-    def test_a_trail_of_another_type_does_not_turn_busy_into_anything(
-        self, proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, way: str
-    ) -> None:
-        """Who was refused is written down for people."""
-        granted(stranger.acquire(an_ask(name)))
-        store.set(f"task_lock#refused:{name}", "something else")
-        lock = TaskLock(name, on_unavailable="run")
-        assert call(way, lock, "acquire") is False
-        assert isinstance(lock.conflict, TaskLockAcquireError)
 
     @TWINS
     def test_a_limiter_lets_nobody_through_uncounted(self, proxy: Proxy, name: str, way: str) -> None:

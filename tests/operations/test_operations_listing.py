@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pytest
 from django.test.utils import override_settings
@@ -190,18 +189,6 @@ class TestStates:
         detail = get_lock("video:1")
         assert detail.lock.alive is None
         assert "message of its task that is on its way" in sentences(detail)
-
-    @pytest.mark.parametrize("store", stores("redis", "memory"), indirect=True)
-    def test_who_was_refused(self, store):
-        granted(get_backend().acquire(an_ask("video:1")))
-        for number in range(7):
-            holder = {"host": "web", "pid": number + 1, "task": "t", "task_id": "i"}
-            get_backend().acquire(an_ask("video:1", holder=json.dumps(holder)))
-        detail = get_lock("video:1")
-        assert [one.holder for one in detail.refused] == [f"web:{number} (t[i])" for number in (7, 6, 5, 4, 3)]
-        assert abs((detail.refused[0].at - datetime.now(UTC)).total_seconds()) < 60
-        assert get_backend().remove("video:1")
-        assert "refused lately" in sentences(get_lock("video:1"))
 
     def test_in_another_language(self, store):
         with override("zh-hans"):

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from django_tasklock import operations
 from django_tasklock.admin.doors import is_fragment
-from django_tasklock.admin.locks.rows import Row, lock_row, where
+from django_tasklock.admin.locks.rows import Row, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.values import LockDetail, LockState, LockView
@@ -68,7 +68,6 @@ def show(
         "row_url": admin.row_address(request)(detail.row.ref) if detail.row else "",
         "pairs": _pairs(detail),
         "moment": MOMENT,
-        "refused": [(call, where(call.holder, call.task, call.task_id)) for call in detail.refused],
         "parked": [(message, _word(message.state), span(message.waited)) for message in detail.parked],
         "history": [(act, _word(act.action)) for act in detail.history],
         "release_url": admin.address("release", detail.name),

@@ -22,7 +22,7 @@ from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.types import Condition, Record, Refusal
+from django_tasklock.types import Condition, Record
 
 __all__ = ["Backend", "Waiter"]
 
@@ -102,10 +102,6 @@ class Backend(Leases):
         From the one that lapsed first on, ``offset`` of them left out. One that exists is never forgotten.
         """
         return Pruned(0, 0)
-
-    def refused(self, name: str) -> list[Refusal]:
-        """The last that found ``name`` busy, the latest first; none where the store does not note them."""
-        return []
 
     @abstractmethod
     def remove(self, name: str, token: str | None = None) -> Record | None:

@@ -1,6 +1,6 @@
 -- Take the lock, if it is free or already held by this token; join the queue if asked to.
 -- A holder that asks to follow an earlier one (6) replaces it: a token is good for one holder.
--- KEYS: 1 to 6 as in every script that grants, 7 who found it busy, 8 seen
+-- KEYS: as in every script that grants
 -- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 queue entry ('' or absent: do not wait),
 --       6 the token of the hold to follow ('' or absent: none), 7 rank in the queue ('' or absent: the last),
 --       8 '1': it listens on its channel
@@ -30,15 +30,7 @@ local now, t = clock()
 if (ARGV[6] or '') ~= '' and owned(value, ARGV[6]) then
   return grant(tick(t), now, token, ARGV[2], ARGV[3], ARGV[4])
 end
-local rank
-if entry ~= '' then
-  rank = join(token, entry, ARGV[7], ARGV[8], now, t)
-else -- whoever wonders why it was refused asks within the hour
-  -- pcall: busy it is, whatever that key is, and although a full server or a replica refuses.
-  redis.pcall('LPUSH', KEYS[7], string.format('%.0f ', now) .. ARGV[4])
-  redis.pcall('LTRIM', KEYS[7], 0, 4)
-  redis.pcall('PEXPIRE', KEYS[7], 3600000)
-end
+local rank = entry ~= '' and join(token, entry, ARGV[7], ARGV[8], now, t) or nil
 local left = redis.call('PTTL', key)
 if foreign(value) then -- whom it holds up shall find it listed
   local ends = left < 0 and '+inf' or now + left

@@ -14,7 +14,7 @@ from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.backends.memory.store import store
 from django_tasklock.backends.memory.waiter import MemoryWaiter
 from django_tasklock.conf import Settings, expiring
-from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Refusal, Released, Renewal
+from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
 
 __all__ = ["MemoryBackend"]
 
@@ -45,7 +45,6 @@ class MemoryBackend(Backend):
             elif held.token == ask.token:
                 held.expires = store.now() + ask.ttl
             else:
-                store.refuse(ask)
                 record = store.record(ask.name, held)
                 return Busy(record, record.ttl)
             return Grant(held.fence, ask.ttl)
@@ -116,10 +115,6 @@ class MemoryBackend(Backend):
             for name in gone:
                 store.free(name)
             return Pruned(len(gone), len(looked) - len(gone))
-
-    def refused(self, name: str) -> list[Refusal]:
-        with store.mutex:
-            return list(store.refusals.get(name, ()))
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         with store.mutex:

@@ -11,15 +11,12 @@ from typing import Protocol
 
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.backends.ledger.state import State
-from django_tasklock.types import Ask, Record, Refusal, monotonic
+from django_tasklock.types import Ask, Record, monotonic
 
 __all__ = ["CLAIM", "Held", "Place", "advance", "reset", "store"]
 
 CLAIM = 1000
 """Milliseconds a lock that was handed over is kept for a waiter that has not taken it yet."""
-
-REFUSALS = 5
-"""How many of those that found a lock busy are remembered."""
 
 
 class Place(Protocol):
@@ -55,7 +52,6 @@ class Store:
         self.mutex = threading.RLock()  # reentrant: the garbage collector may release a lock in here
         self.held: dict[str, Held] = {}
         self.queues: dict[str, deque[Place]] = {}
-        self.refusals: dict[str, deque[Refusal]] = {}
         self.permits: dict[str, dict[str, Held]] = {}
         self.lines: dict[str, deque[Place]] = {}
         self.rates: dict[str, State] = {}
@@ -145,11 +141,6 @@ class Store:
         left = held.expires - now
         return Record(name, held.token, holder, held.at, held.until, now, held.fence, left, waiting, held.asked)
 
-    def refuse(self, ask: Ask) -> None:
-        """Note that ``ask`` found the lock busy."""
-        last = self.refusals.setdefault(ask.name, deque(maxlen=REFUSALS))
-        last.appendleft(Refusal(holder_of(json_object(ask.holder)), self.now()))
-
 
 store = Store()
 """The one of this process."""
@@ -161,7 +152,6 @@ def reset() -> None:
         store.held.clear()
         store.permits.clear()
         store.rates.clear()
-        store.refusals.clear()
         store.skipped = 0.0
         store.ring()
         store.queues.clear()

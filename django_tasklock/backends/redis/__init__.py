@@ -12,7 +12,7 @@ from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout
-from django_tasklock.backends.redis.listing import page_in, page_of, refusal
+from django_tasklock.backends.redis.listing import page_in, page_of
 from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.rates import RedisRates
@@ -21,15 +21,15 @@ from django_tasklock.backends.redis.waiter import RedisWaiter
 from django_tasklock.backends.redis.wire import Wire, bulk, load
 from django_tasklock.backends.redis.wire_async import AsyncWires
 from django_tasklock.conf import Settings, expiring
-from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Refusal, Released, Renewal
+from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
 
 if TYPE_CHECKING:
     from django_tasklock.backends.contract.locks import Waiter
 
 __all__ = ["RedisBackend"]
 
-ACQUIRE = load("acquire", 8, 4)
-FOLLOW = load("acquire", 8, 6)
+ACQUIRE = load("acquire", 7, 4)
+FOLLOW = load("acquire", 7, 6)
 RELEASE = load("release", 7, 1)
 EXTEND = load("extend", 3, 3)
 RENEW = load("renew", 1, 0)
@@ -40,7 +40,6 @@ CONDITION = load("condition", 0, 0)
 ASK_RELEASE = load("ask_release", 1, 1)
 BOUND = load("bound", 2, 2)
 PRUNE = load("prune", 3, 4)
-REFUSED = load("refused", 1, 0)
 TICKET = load("ticket", 2, 2)
 LINE = load("line", 1, 3)
 FLAG = load("flag", 2, 1)
@@ -64,7 +63,7 @@ class RedisBackend(Backend):
 
     lines = True
     wakes = True
-    JOIN = load("acquire", 8, 8)
+    JOIN = load("acquire", 7, 8)
     LEAVE = load("release", 7, 2)
 
     def __init__(self, settings: Settings) -> None:
@@ -167,9 +166,6 @@ class RedisBackend(Backend):
         before = "" if lapsed_before is None else lapsed_before
         arguments = bulk(limit) + bulk(before) + bulk(self.layout.prefix + prefix) + bulk(offset)
         return Pruned(*self.wire.call(PRUNE, self.layout.indexes + arguments)[0])
-
-    def refused(self, name: str) -> list[Refusal]:
-        return [refusal(entry) for entry in self.wire.call(REFUSED, self.layout.refused(name))[0]]
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         # Never sent again: the second sending could take the lock from the next holder.

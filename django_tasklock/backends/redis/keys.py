@@ -7,8 +7,7 @@ the locks: ``task_lock#index`` (a sorted set of keys, scored by expiry),
 ``task_lock#seen:video:42`` (when who waits last looked),
 ``task_lock#flag:video:42`` (something waits elsewhere: a parked message), ``task_lock#since`` and
 ``task_lock#until`` (the index again, scored by acquisition and by the end of the timeout),
-``task_lock#refused:video:42`` (the last that found it busy), ``task_lock#ticket`` (the last ticket drawn),
-``task_lock#line:video:42`` (who drew one for it and is not over) and
+``task_lock#ticket`` (the last ticket drawn), ``task_lock#line:video:42`` (who drew one for it and is not over) and
 ``task_lock#newest:video:42`` (the last ticket that was shown for it).
 A prefix with a hash tag, ``{task_lock}:``, keeps them all in one cluster slot.
 """
@@ -52,20 +51,17 @@ class Layout:
         self.flags = f"{root}flag:"
         self.lines = f"{root}line:"
         self.shown = f"{root}newest:"
-        self.refusals = f"{root}refused:"
         self.index = bulk(f"{root}index")
         self.since = bulk(f"{root}since")
         self.until = bulk(f"{root}until")
         self.fence = bulk(f"{root}fence")
         self.ticket = bulk(f"{root}ticket")
         self._prefix, self._queue = len(prefix.encode()), len(self.queue.encode())
-        self._refusals, self._seen = len(self.refusals.encode()), len(self.seen.encode())
-        parts = (prefix.encode(), self.index, self.fence, self.queue.encode(), self.since, self.until)
+        self._seen = len(self.seen.encode())
+        queue, seen = self.queue.encode(), self.seen.encode()
+        parts = (prefix.encode(), self.index, self.fence, queue, self.since, self.until, seen)
         name = b"$%%d\r\n%b%%b\r\n"
-        keys = (name + b"%b%b" + name + b"%b%b") % tuple(part.replace(b"%", b"%%") for part in parts)
-        seen, refusals = (name % part.encode().replace(b"%", b"%%") for part in (self.seen, self.refusals))
-        self._keys = keys + seen
-        self._asking = keys + refusals + seen
+        self._keys = (name + b"%b%b" + name + b"%b%b" + name) % tuple(part.replace(b"%", b"%%") for part in parts)
 
     def lock(self, name: str) -> bytes:
         """The key of a lock."""
@@ -83,10 +79,6 @@ class Layout:
         """The key of the greatest ticket that was shown for a lock."""
         return bulk(self.shown + name)
 
-    def refused(self, name: str) -> bytes:
-        """The key of who found a lock busy."""
-        return bulk(self.refusals + name)
-
     @property
     def indexes(self) -> bytes:
         """By expiry, by acquisition, by the end of the timeout."""
@@ -100,11 +92,7 @@ class Layout:
 
     def ask(self, ask: Ask) -> bytes:
         """Keys and arguments of ``acquire.lua`` for somebody who does not wait."""
-        bare = ask.name.encode()
-        size = len(bare)
-        sizes = (size + self._prefix, size + self._queue, size + self._refusals, size + self._seen)
-        keys = self._asking % tuple(part for length in sizes for part in (length, bare))
-        return keys + bulk(ask.token) + _terms(ask.ttl, ask.hold, ask.holder)
+        return self.keys(ask.name) + bulk(ask.token) + _terms(ask.ttl, ask.hold, ask.holder)
 
     def following(self, ask: Ask) -> bytes:
         """The same for somebody who follows an earlier holder."""

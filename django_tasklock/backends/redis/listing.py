@@ -6,14 +6,12 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.backends.contract.queries import Page, Query
 from django_tasklock.backends.redis.keys import Layout, record
 from django_tasklock.backends.redis.wire import Script, bulk, load
 from django_tasklock.conf import expiring
-from django_tasklock.types import LATEST, Refusal
 
-__all__ = ["page_in", "page_of", "refusal"]
+__all__ = ["page_in", "page_of"]
 
 PAGE = load("page", 3, 11)
 INDEXES = {"expiry": 1, "age": 2, "left": 3}
@@ -61,12 +59,6 @@ def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
             shown = replace(shown, ttl=left)  # -1 is "lapsed 1 ms ago" here, not "no expiry"
         found.append(shown)
     return Page(found, total, None if further < 0 else further)
-
-
-def refusal(entry: bytes) -> Refusal:
-    """One of those that found a lock busy."""
-    at, _, holder = entry.decode(errors="replace").partition(" ")
-    return Refusal(holder_of(json_object(holder)), int(at) if at.isdecimal() and len(at) < len(str(LATEST)) else 0)
 
 
 def lower(text: str) -> str:

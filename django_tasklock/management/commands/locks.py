@@ -95,8 +95,6 @@ class Command(BaseCommand):
             self.stdout.write(
                 f"parked: {shown(message.task)}[{shown(message.task_id)}] {message.state}, {message.waited:.0f} s"
             )
-        for refused in detail.refused:
-            self.stdout.write(f"found it busy: {refused.holder} at {refused.at:%Y-%m-%d %H:%M:%S} UTC")
         for act in detail.history:
             self.stdout.write(in_line(act))
 
@@ -193,10 +191,6 @@ def detail_as_dict(detail: LockDetail) -> dict[str, Any]:
         "parked": [
             {"task": one.task, "task_id": one.task_id, "state": one.state, "mode": one.mode, "waited": one.waited}
             for one in detail.parked
-        ],
-        "refused": [
-            {"holder": one.holder, "task": one.task, "task_id": one.task_id, "at": one.at.isoformat()}
-            for one in detail.refused
         ],
         "history": [
             {

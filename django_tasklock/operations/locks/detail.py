@@ -11,15 +11,13 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.locks.info import moment
 from django_tasklock.names import clean
 from django_tasklock.operations.audit import acts
 from django_tasklock.operations.guarded_rows import row_ref, row_side
 from django_tasklock.operations.locks.explanation import explain
 from django_tasklock.operations.locks.listing import view
-from django_tasklock.operations.values import Act, LockDetail, LockView, Refused, RowRef, RowSide
-from django_tasklock.texts import shown
-from django_tasklock.types import Record, Refusal
+from django_tasklock.operations.values import Act, LockDetail, LockView, RowRef, RowSide
+from django_tasklock.types import Record
 
 __all__ = ["find_lock", "find_row", "get_lock"]
 
@@ -46,8 +44,7 @@ def get_lock(name: str) -> LockDetail:
     waiting = sum(message.state in ("parked", "promoted") for message in parked)
     lock = None if known is None else view(known, waiting, known is lapsed)
     row = _row(bare, lock, record)
-    refused = [_refused(refusal) for refusal in get_backend().refused(bare)]
-    return LockDetail(bare, lock, explain(known, lock, row, parked, refused), row, parked, refused, _history(bare))
+    return LockDetail(bare, lock, explain(known, lock, row, parked), row, parked, _history(bare))
 
 
 def find_lock(name: str) -> LockView | None:
@@ -83,11 +80,6 @@ def _row(name: str, lock: LockView | None, record: Record | None) -> RowSide | N
     except Error as error:
         logger.warning("lock %r: its row %s could not be read: %s", name, ref, error)
         return None
-
-
-def _refused(refusal: Refusal) -> Refused:
-    holder = refusal.holder
-    return Refused(str(holder), shown(holder.task), shown(holder.task_id), moment(refusal.at))
 
 
 def _history(name: str) -> list[Act]:

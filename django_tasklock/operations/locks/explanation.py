@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock.operations.durations import span
-from django_tasklock.operations.values import LockState, LockView, Refused, RowSide
+from django_tasklock.operations.values import LockState, LockView, RowSide
 from django_tasklock.texts import shown
 from django_tasklock.types import Record
 
@@ -23,7 +23,6 @@ def explain(
     lock: LockView | None,
     row: RowSide | None,
     parked: Sequence[ParkedInfo],
-    refused: Sequence[Refused],
 ) -> list[str]:
     """The sentences, in the language of whoever asks."""
     found = []
@@ -41,8 +40,6 @@ def explain(
         found += _held(record, lock)
         found += _row(lock, row)
     found += _queue(lock, parked)
-    if lock is None and refused:
-        found.append(_("Calls that were refused lately found it busy at that time; it has been given back since."))
     return found
 
 

@@ -104,15 +104,6 @@ class ParkedSerializer(Shape):
     crashes = serializers.IntegerField(help_text="How many workers died of it.")
 
 
-class RefusedSerializer(Shape):
-    """A call that found the lock busy."""
-
-    holder = serializers.CharField()
-    task = serializers.CharField()
-    task_id = serializers.CharField()
-    at = moment()
-
-
 class ActSerializer(Shape):
     """What an operator, a key or the sweep did to it."""
 
@@ -129,7 +120,6 @@ class LockDetailSerializer(LockSerializer):
     row = RowSideSerializer(allow_null=True)
     explanation = serializers.ListField(child=serializers.CharField(), help_text="Why it is in this state.")
     messages = ParkedSerializer(many=True, help_text="Those that wait for it in the database.")
-    refused = RefusedSerializer(many=True, help_text="The last callers that found it busy.")
     history = ActSerializer(many=True)
 
 
@@ -162,7 +152,6 @@ def detail(found: LockDetail) -> dict[str, Any]:
         "row": _side(found.row) if found.row else None,
         "explanation": [str(sentence) for sentence in found.explanation],
         "messages": found.parked,
-        "refused": found.refused,
         "history": found.history,
     }
     return lock(found.lock) | more

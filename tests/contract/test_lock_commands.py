@@ -1,0 +1,61 @@
+"""What finding a lock busy costs the server: counted by a server of the test's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from django_tasklock import TaskLock
+from django_tasklock.backends import get_backend
+from django_tasklock.operations import get_lock
+from tests.support.redis_server import RedisServer
+from tests.support.stores import an_ask, granted
+from tests.support.twins import TWINS, call
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = [pytest.mark.redis, pytest.mark.django_db]
+
+BUSY = {"evalsha": 1, "get": 1, "time": 1, "pttl": 1}
+
+
+def counted(client: redis.Redis) -> dict[str, int]:
+    """How often each command was called, without those of the counting itself."""
+    found = client.info("commandstats").items()
+    calls = {what.removeprefix("cmdstat_"): stats["calls"] for what, stats in found}
+    return {what: number for what, number in calls.items() if not what.startswith(("config", "info"))}
+
+
+@TWINS
+def test_a_busy_lock_is_only_read(configure: Any, redis_server: RedisServer, name: str, way: str) -> None:
+    """Whoever does not wait leaves nothing behind: no key, no write."""
+    configure(LOCATION=redis_server.url)
+    granted(get_backend().acquire(an_ask(name)))
+    lock = TaskLock(name)
+    call(way, lock, "acquire")  # connects, and loads the script
+    with redis.Redis.from_url(redis_server.url) as client:
+        keys = set(client.keys())
+        client.config_resetstat()
+        assert call(way, lock, "acquire") is False
+        assert counted(client) == BUSY
+        assert set(client.keys()) == keys
+
+
+@TWINS
+def test_what_an_earlier_version_noted_is_left_to_lapse(
+    configure: Any, redis_server: RedisServer, name: str, way: str
+) -> None:
+    """In a rolling deploy it still writes who was refused, for an hour; here nothing reads it or makes it last."""
+    configure(LOCATION=redis_server.url)
+    granted(get_backend().acquire(an_ask(name)))
+    with redis.Redis.from_url(redis_server.url) as client:
+        trail = f"task_lock#refused:{name}"
+        client.lpush(trail, '1790000000000 {"host":"web","pid":7}')
+        client.pexpire(trail, 1000)
+        assert call(way, TaskLock(name), "acquire") is False
+        assert client.llen(trail) == 1
+        assert 0 < client.pttl(trail) <= 1000
+    assert get_lock(name).lock is not None
+    assert get_backend().remove(name) is not None
+    assert get_lock(name).lock is None
