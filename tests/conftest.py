@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,14 +16,46 @@ from tests.support.redis_server import NoRedis, RedisServer
 _made_here = ExitStack()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The selection of ``make test``."""
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="run the tests marked quick, unless -m, -k, --last-failed, a file or a test says what to run",
+    )
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """How many processes ``-n auto`` is: twice as many as processors, because tests wait more than they work.
+
+    None beside this one where a Redis or a broker was named, because its tests would be in each other's way, and where
+    files or tests were, because those are few.
+    """
+    if environment.redis_is_named() or os.environ.get(environment.BROKER) or _names_files(config):
+        return 0
+    return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)
+
+
+def _names_files(config: pytest.Config) -> bool:
+    return config.args_source is pytest.Config.ArgsSource.ARGS
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Make what was not named and no parent process has made: a directory, and a Redis."""
-    if config.option.collectonly:
+    option = config.option
+    if option.quick and not (option.markexpr or option.keyword or option.lf or _names_files(config)):
+        option.markexpr = "quick"
+    if option.collectonly:
         return
     directory, port = environment.directory(), environment.embedded_redis_port()
     if not directory.exists():
         directory.mkdir(mode=0o700)
         _made_here.callback(shutil.rmtree, directory, ignore_errors=True)
+    if option.dist != "no":  # the workers have a Redis each, and this process tests nothing
+        if environment.redis_is_named():
+            raise pytest.UsageError(f"tests in parallel would flush each other's {environment.REDIS}: take -n0")
+        return
     if port is None:
         return
     server = RedisServer(port)
@@ -33,11 +66,14 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(str(problem), returncode=pytest.ExitCode.USAGE_ERROR)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts Celery workers."""
+    """Mark what starts Celery workers, and what is quick: all but these, the slow ones and those in a browser."""
     for item in items:
         if "celery_site" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.workers)
+        if not any(map(item.get_closest_marker, ("workers", "slow", "browser"))):
+            item.add_marker(pytest.mark.quick)
 
 
 def pytest_collection_finish() -> None:
@@ -50,6 +86,11 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Leave nothing running and nothing lying about. A killed run takes its Redis along: see ``RedisServer``."""
     _made_here.close()
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings_xdist_suffix() -> None:
+    """Nothing: the settings name a database of this worker's own, so that its child processes find that, too."""
 
 
 @pytest.fixture(autouse=True)

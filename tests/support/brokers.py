@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from celery import Celery
 from kombu.exceptions import ChannelError
 
-__all__ = ["BROKER", "clean", "named", "waiting"]
+from tests.support.environment import BROKER
 
-BROKER = "TASKLOCK_TEST_BROKER"
-"""``amqp://user:password@host:port/vhost``. The tests remove what they make there."""
+__all__ = ["clean", "named", "waiting"]
 
 
 def named() -> str | None:

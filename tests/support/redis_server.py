@@ -24,9 +24,18 @@ class NoRedis(Exception):
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as probe:
+    """A TCP port on 127.0.0.1 that nobody listens on, and that the system gives to nobody else for a minute.
+
+    For so long a connection that was closed here first is remembered (TIME_WAIT). Who asks for the port by its number
+    can have it nevertheless, so a server starts there: no other test that runs at the same time is given the same.
+    """
+    with socket.socket() as probe, socket.socket() as client:
         probe.bind(("127.0.0.1", 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after bind: that is not to share with anybody
+        probe.listen(1)
+        client.connect(probe.getsockname())
+        accepted, _ = probe.accept()
+        accepted.close()
         return int(probe.getsockname()[1])
 
 
