@@ -45,12 +45,14 @@ class Standing:
 
     def heard(self, rule: str) -> None:
         """Note which are in force. Warns where they are not its own."""
-        self.terms = self.own if rule == self.own.rule() else self.own.under(rule)
-        if self.terms is self.own:
+        if rule == self.own.rule():
+            self.terms = self.own
             return
-        if self.terms.rule() != rule:
+        terms = self.own.under(rule)
+        if terms.rule() != rule:
             text = f"the terms {rule!r} that are in force cannot be read: they are of another version of this package"
             raise TaskLockError(text, name=self.own.name)
+        self.terms = terms
         now = monotonic()
         self.due = min(self.due, now + DIFFERENT)
         if now - self.warned >= WARN:

@@ -92,12 +92,12 @@ class TestStray:
         at("stray")
         limiter = RateLimiter("api", *stray)
         with caplog.at_level(logging.WARNING, "django_tasklock"):
-            assert [call(way, limiter, "reserve").wait for _ in range(5)] == [0] * 5
+            assert max(call(way, limiter, "reserve").wait for _ in range(5)) < 0.001  # places are microseconds apart
         [told] = [one.getMessage() for one in caplog.records if "are in force" in one.getMessage()]
         assert "1000/m (window" in told
         assert ", ".join(stray) + " (window" in told
         at("one")
-        assert call(way, RateLimiter("api", "1000/m"), "reserve").wait == 0
+        assert call(way, RateLimiter("api", "1000/m"), "reserve").wait < 0.001
 
     def test_whoever_came_first(self, way, stray, at):
         """It has the limiter to itself until more processes have other terms."""
@@ -131,3 +131,13 @@ def test_a_book_of_an_earlier_version_has_no_terms_yet(at):
     for _ in range(2):
         limiter.store.store.reserve(limiter.terms, 1, 0)
     assert not limiter.try_acquire()
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+def test_terms_of_a_version_that_is_not_known(at):
+    """Nobody can keep to what he cannot read."""
+    at("one")
+    RateLimiter("api", "4/h").try_acquire()
+    memory.rates["api"].rule = "newest  0 0 4 3600000000 7200000"
+    with pytest.raises(TaskLockError, match="cannot be read: they are of another version"):
+        RateLimiter("api", "4/h").try_acquire()
