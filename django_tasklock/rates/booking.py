@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import difflib
-import random
 from typing import Any, Self
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.rates import Booked, RateStore, Refused, Terms
 from django_tasklock.conf import Duration, get_settings
-from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.names import clean
 from django_tasklock.rates.events import seen, told_refused
 from django_tasklock.rates.notation import microseconds, parse
@@ -137,10 +136,3 @@ class LimiterBase:
                 raise told_refused(desk.terms, answer.wait, longest)
             place.at(answer, sent)
         return desk
-
-    def _pause(self, error: RateLimitExceeded, deadline: float) -> float:
-        """How long to wait before a counter is asked again. Raises ``error`` if that is too long."""
-        wait = (error.retry_after or 0.0) * random.uniform(1.0, 1.1) + 0.001
-        if monotonic() + wait > deadline:
-            raise error
-        return wait

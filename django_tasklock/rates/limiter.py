@@ -7,7 +7,6 @@ from typing import Any
 
 from django_tasklock.backends.contract.rates import Algorithm
 from django_tasklock.conf import Duration
-from django_tasklock.context import asleep, sleep
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
 from django_tasklock.rates.events import changed, told_pushback, watch_of
 from django_tasklock.rates.notation import pushback
@@ -31,8 +30,6 @@ class RateLimiter(LimitTickets):
     * ``"window"``: L. The default; exact.
     * ``"paced"``: L, evenly spread: one every W/L. For APIs that dislike bursts, and for very large limits.
     * ``"bucket"``: L + ``burst`` (by default a tenth of L). For APIs that document a token bucket.
-    * ``"counter"``: about L on average, up to 2 L across the edge of a window. Cheap; who must
-      wait asks again, in no order.
 
     A caller books a place, sleeps once, goes: in order of arrival, up to ``margin`` (50 ms or 0.2 % of
     the window) late. ``max_wait``: seconds, how far ahead places may be booked. ``cold_start="wait"``: if
@@ -81,14 +78,7 @@ class RateLimiter(LimitTickets):
         Raises ``RateLimitExceeded``, at once if it cannot be in time: ``retry_after`` says how long it
         would have taken. ``BackendUnavailable`` by the policy ``"closed"``.
         """
-        deadline = self._deadline(timeout)
-        while True:
-            try:
-                return self._reserve(deadline, cost).use()
-            except RateLimitExceeded as error:
-                if self.in_force.algorithm != "counter":
-                    raise
-                sleep(self._pause(error, deadline))
+        return self._reserve(self._deadline(timeout), cost).use()
 
     def try_acquire(self, *, cost: int = 1) -> Reservation | None:
         """Whether the call may be made now: the place, or ``None``. Never waits."""
@@ -111,14 +101,7 @@ class RateLimiter(LimitTickets):
 
     async def aacquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
         """``acquire`` for coroutines. A cancelled one leaves its place to others."""
-        deadline = self._deadline(timeout)
-        while True:
-            try:
-                return await (await self._areserve(deadline, cost)).ause()
-            except RateLimitExceeded as error:
-                if self.in_force.algorithm != "counter":
-                    raise
-                await asleep(self._pause(error, deadline))
+        return await (await self._areserve(self._deadline(timeout), cost)).ause()
 
     async def atry_acquire(self, *, cost: int = 1) -> Reservation | None:
         """``try_acquire`` for coroutines."""

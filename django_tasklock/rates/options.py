@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from django_tasklock.backends.contract.rates import ALGORITHMS, Algorithm, Rate, Terms
+from django_tasklock.backends.contract.rates import ALGORITHMS, REMOVED_ALGORITHM, Algorithm, Rate, Terms
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 from django_tasklock.rates.notation import microseconds, parse
@@ -87,6 +87,11 @@ def _checked(
 ) -> Limit:
     if rates is None:
         raise TaskLockError("it needs a rate, e.g. '100/m'")
+    if algorithm == REMOVED_ALGORITHM:
+        raise TaskLockError(
+            f"the approximate algorithm {REMOVED_ALGORITHM!r} was removed: write algorithm='window', the default,"
+            " which is exact and asks the store as often, once a call"
+        )
     _among("algorithm", algorithm, ALGORITHMS)
     _among("on_unavailable", on_unavailable, get_args(OnOutage))
     _among("cold_start", cold_start, ("go", "wait"))

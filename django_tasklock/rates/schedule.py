@@ -128,7 +128,7 @@ class Wakening:
 
     def _leave(self) -> None:
         booked = self._booked
-        if booked is not None and not booked.asks and not self._halfway and self._terms.algorithm != "counter":
+        if booked is not None and not booked.asks and not self._halfway:
             self._left = Place(booked, self._sent, self._heard)
             self._line.put(self._left)
 
@@ -182,7 +182,7 @@ class Wakening:
     def _asks_now(self, booked: Booked) -> bool:
         if self._halfway and not (self._short and self.wait > 0 and self._heard_of(booked, LOOK / 2)):
             return True
-        if self.wait > 0 or self._terms.algorithm == "counter":  # that has no places to be late for
+        if self.wait > 0:
             return False
         return booked.asks or self._was_missed or not self._current(booked)
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from django_tasklock.backends.contract.rates import (
+    REMOVED_ALGORITHM,
     Booked,
     Penalty,
     Pushback,
@@ -76,7 +77,8 @@ class Standing:
 
 def said(terms: Terms) -> str:
     """Terms, for people."""
-    return f"{', '.join(map(str, terms.rates))} ({terms.algorithm}, margin {terms.margin / 1_000_000:g} s)"
+    algorithm = f"{REMOVED_ALGORITHM}, served as {terms.algorithm}" if terms.rule_in_store else terms.algorithm
+    return f"{', '.join(map(str, terms.rates))} ({algorithm}, margin {terms.margin / 1_000_000:g} s)"
 
 
 class AgreedRates(RateStore):

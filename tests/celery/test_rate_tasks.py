@@ -158,14 +158,6 @@ class TestWaiting:
         assert booked(limiter)[1] == 0
         assert "a place was missed by" in worker.log()
 
-    def test_a_counter_books_nothing_and_comes_again(self, celery_site):
-        worker = celery_site.worker(concurrency=1)
-        limiter = RateLimiter("count", "5/0.8s", algorithm="counter")
-        while limiter.try_acquire():
-            pass
-        assert celery_site.outcome(celery_site.publish("rated_counter", "a"))[0] == "SUCCESS"
-        assert "its turn is in" in worker.log()
-
     def test_the_place_of_a_tenant_and_that_of_all(self, celery_site):
         celery_site.worker(concurrency=2)
         limiter = RateLimiter("api", "8/s", tenants="5/s")

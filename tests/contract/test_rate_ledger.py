@@ -123,18 +123,6 @@ class TestNeverMoreThanTheLimit:
             assert most_in_a_window(used, rate.window) <= rate.limit + limiter.burst_of(rate)
 
     @many
-    @given(terms(("counter",)), plays(without=("back", "settle", "change")))
-    def test_counter(self, limiter, steps):
-        """Twice the limit in the worst window, across the edge of two; never more."""
-        play = Play(limiter)
-        for step in steps:
-            play.do(step)
-        play.end()
-        for rate in limiter.rates:
-            used = [(place.used, place.cost) for place in play.used]
-            assert most_in_a_window(used, rate.window) <= 2 * rate.limit
-
-    @many
     @given(terms(("window",)), plays(without=("reset", "change")))
     def test_a_clock_that_steps_back_stalls_at_the_most(self, limiter, steps):
         """By the limiter's own clock no window has more than the limit, unless it was set back by hours."""

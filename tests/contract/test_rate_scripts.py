@@ -71,7 +71,7 @@ class Twins(Play):
             assert ring == self.state.rings.get(str(rate.window), [])
 
 
-ALGORITHMS = ("window", "window", "window", "paced", "bucket", "counter")
+ALGORITHMS = ("window", "window", "window", "paced", "bucket")
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -111,7 +111,7 @@ class TestLooking:
         assert (view(name).state, view(name).tenants) == (LimitState.IDLE, 1)
         assert [one.tenant for one in operations.get_limit(name).tenants] == ["acme"]
 
-    @pytest.mark.parametrize("algorithm", ["paced", "bucket", "counter"])
+    @pytest.mark.parametrize("algorithm", ["paced", "bucket"])
     def test_the_other_algorithms(self, kept: str, name: str, algorithm: Any) -> None:
         limiter = RateLimiter(name, "60/m", algorithm=algorithm)
         limiter.acquire()
@@ -271,7 +271,6 @@ class TestActing:
         Terms("n", (Rate(50, 1_000_000, 50_000),), "paced"),
         Terms("n", (Rate(50, 1_000_000, 50_000),), "bucket"),
         Terms("n", (Rate(50, 1_000_000, 50_000), Rate(90, 2_000_000, 1)), "bucket", 7),
-        Terms("n", (Rate(50, 1_000_000, 50_000),), "counter"),
     ],
 )
 def test_terms_are_read_as_they_were_written(terms: Terms) -> None:

@@ -403,16 +403,6 @@ class TestAlgorithms:
         with pytest.raises(TaskLockError, match="bucket of 4"):
             limiter.acquire(cost=5)
 
-    @TWINS
-    def test_counter(self, way):
-        limiter = RateLimiter("api", "5/0.2s", algorithm="counter")
-        assert [bool(call(way, limiter, "try_acquire")) for _ in range(6)].count(True) in (5, 6)
-        began = time.monotonic()
-        for _ in range(5):
-            call(way, limiter, "acquire", 5)
-        assert time.monotonic() - began > 0.1
-        assert 1 <= limiter.usage().used <= 5
-
     def test_a_cold_start_waits_for_a_window(self):
         limiter = RateLimiter("api", "5/0.2s", cold_start="wait")
         began = time.monotonic()
@@ -514,11 +504,6 @@ class TestSignals:
         with Received(signals.rate_pushback) as pushback:
             limiter.penalize(0.1)
         assert 0 < pushback[0]["wait"] <= 0.1
-
-    def test_a_counter_has_no_places_that_could_be_missed(self):
-        place = RateLimiter("api", "5/s", algorithm="counter").reserve()
-        eventually(lambda: place.late > 0.06)
-        assert place.use_within(1.0)
 
     def test_a_place_that_was_missed_again_and_again(self, monkeypatch):
         """Each sleep is too long: its places get more and more leeway, and it never goes too late for one."""

@@ -19,6 +19,7 @@ from asgiref.sync import sync_to_async
 
 __all__ = [
     "ALGORITHMS",
+    "REMOVED_ALGORITHM",
     "Algorithm",
     "Booked",
     "Penalty",
@@ -32,10 +33,12 @@ __all__ = [
     "Used",
 ]
 
-Algorithm = Literal["window", "paced", "bucket", "counter"]
+Algorithm = Literal["window", "paced", "bucket"]
 """How calls are let through: see ``RateLimiter``."""
 ALGORITHMS = get_args(Algorithm)
 """Those words."""
+REMOVED_ALGORITHM = "counter"
+"""An approximate algorithm of earlier versions. Where a store still has it, ``"window"`` takes its place."""
 
 _SINGLE = 1000  # bookings a store remembers one by one; with a greater limit they share a hundred cells
 _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
@@ -73,6 +76,8 @@ class Terms(NamedTuple):
     floor: int = 0
     horizon: int = 3_600_000_000
     """How far ahead a place may be booked."""
+    rule_in_store: str = ""
+    """The rule that older processes brought into force, where this version has no such algorithm any more."""
 
     def burst_of(self, rate: Rate) -> int:
         """Units that may go at once."""
@@ -116,16 +121,25 @@ class Terms(NamedTuple):
 
     def rule(self) -> str:
         """The part of ``text`` that all callers must have in common: how far ahead one books is his own affair."""
-        return _rule(self)
+        return self.rule_in_store or _rule(self)
 
     def under(self, rule: str) -> Terms:
-        """These, with what all have in common replaced by ``rule``; as they are if it cannot be read."""
+        """These, with what all have in common replaced by ``rule``; as they are if it cannot be read.
+
+        Under a rule of the removed algorithm the rates of that rule hold, as windows, until it is outvoted.
+        """
         found = Terms.read(self.name, rule)
-        return self if found is None else found._replace(cold_wait=self.cold_wait, horizon=self.horizon)
+        if found is None:
+            return self
+        older = rule if rule.startswith(f"{REMOVED_ALGORITHM} ") else ""
+        return found._replace(cold_wait=self.cold_wait, horizon=self.horizon, rule_in_store=older)
 
     @classmethod
     def read(cls, name: str, text: str) -> Terms | None:
-        """What ``text`` was made of; ``None`` if it is none. A bucket of one unit is read as paced, which it is."""
+        """What ``text`` was made of; ``None`` if it is none. A bucket of one unit is read as paced, which it is.
+
+        What an older version wrote of the removed algorithm is read as windows.
+        """
         try:
             algorithm, cold, *rest = text.split(" ")
             floor, horizon, *numbers = map(int, rest)
@@ -138,6 +152,8 @@ class Terms(NamedTuple):
         usual = [max(1, rate.limit // 10) for rate in rates]
         if algorithm == "tat":
             algorithm = "paced" if all(burst == 1 for burst in bursts) else "bucket"
+        elif algorithm == REMOVED_ALGORITHM:
+            algorithm = "window"
         if algorithm not in ALGORITHMS or not rates:
             return None
         burst = bursts[0] if algorithm == "bucket" and bursts != usual else 0

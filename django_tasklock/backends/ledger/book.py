@@ -25,7 +25,6 @@ import itertools
 import math
 
 from django_tasklock.backends.contract.rates import Rate, Terms
-from django_tasklock.backends.ledger import counter
 from django_tasklock.backends.ledger.state import Entry, State
 
 __all__ = ["ASKED", "GRID", "LEEWAY", "TICK", "VOTE", "WHOLE", "Ledger", "base_of", "end_of", "up"]
@@ -99,7 +98,7 @@ class Ledger:
                 self.meta |= {f"n:{key}": 0, f"x:{key}": len(ring), f"b:{key}": last}
                 self.meta[f"z:{key}"] = min(self.get(f"z:{key}"), cut)
                 self.recount(rate)
-            elif self.terms.algorithm != "counter":  # as if all had been used then
+            else:  # as if all had been used then
                 self.meta[f"tat:{key}"] = last + self.terms.burst_of(rate) * self.interval(rate)
 
     def get(self, key: str) -> int:
@@ -142,8 +141,6 @@ class Ledger:
     def first(self, rate: Rate, units: int) -> int:
         """Before this time it has no place for so many units."""
         algorithm, key = self.terms.algorithm, rate.window
-        if algorithm == "counter":
-            return self.now + counter.excess(self, rate, units)
         if algorithm != "window":
             burst = max(self.terms.burst_of(rate), units)
             return self.get(f"tat:{key}") - (burst - units) * self.interval(rate)
@@ -159,9 +156,7 @@ class Ledger:
     def enter(self, rate: Rate, slot: int, units: int) -> None:
         """Book."""
         key, slot = rate.window, base_of(slot)
-        if self.terms.algorithm == "counter":
-            counter.count(self, rate, units)
-        elif self.terms.algorithm != "window":
+        if self.terms.algorithm != "window":
             self.meta[f"tat:{key}"] = max(self.get(f"tat:{key}"), slot) + units * self.interval(rate)
         else:
             ring = self.ring(rate)
@@ -194,9 +189,7 @@ class Ledger:
     def strike(self, rate: Rate, slot: int, units: int) -> None:
         """Undo a booking that was not used, as far as the book still knows it."""
         key, slot = rate.window, base_of(slot)
-        if self.terms.algorithm == "counter":
-            counter.uncount(self, rate, slot, units)
-        elif self.terms.algorithm != "window":
+        if self.terms.algorithm != "window":
             if slot == self.get("last"):  # later bookings were built upon it otherwise
                 self.meta[f"tat:{key}"] = self.get(f"tat:{key}") - units * self.interval(rate)
         else:
@@ -226,9 +219,6 @@ class Ledger:
         """The first time at which all of them have room, behind everybody else; ``spaced``: at some distance."""
         firsts = [(self.first(rate, units), rate) for rate in self.terms.rates]
         bound, strictest = max(firsts, key=lambda one: one[0])
-        slot = max(self.now, self.get("from"), bound)
-        if self.terms.algorithm == "counter":
-            return slot
         slot = max(base_of(self.now), up(max(bound, self.get("from"), self.get("last") + 1)))
         if spaced and slot > self.now + 2 * TICK and self.terms.algorithm == "window":
             slot = max(slot, up(self.get("last") + units * self.interval(strictest)))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, Refused, TermsDiffer, Use, Used
 from django_tasklock.backends.ledger.book import ASKED, GRID, LEEWAY, TICK, VOTE, WHOLE, Ledger, base_of, end_of, up
-from django_tasklock.backends.ledger.counter import estimate
 
 __all__ = ["adjust", "agree", "cancel", "exchange", "penalize", "reserve", "reset", "resume", "settle", "use"]
 
@@ -25,15 +24,12 @@ def reserve(
     index = -1 if leeway else book.found(cost)
     slot = book.place(cost, spaced) if index < 0 else base_of(book.state.free[index][0])
     wait = book.wait(slot)
-    counts = book.terms.algorithm == "counter"
-    if (wait > longest and wait >= TICK) or (counts and wait > 0):
+    if wait > longest and wait >= TICK:
         book.meta["refused"] = book.get("refused") + 1
         return Refused(wait, book.get("epoch"), book.get("off"))
     if index >= 0:
         slot = book.take(index, cost)
     else:
-        if counts:  # it goes now; the place is but a number
-            slot = max(base_of(slot), up(book.get("last") + 1))
         leeway = min(leeway, LEEWAY)
         slot = up(slot + leeway)
         while (number := book.number(slot)) >= slot + GRID:
@@ -46,7 +42,7 @@ def reserve(
         slot = number
     if book.get("share") < WHOLE:
         book.meta["spent"] = book.get("spent") + cost
-    asks = asks and wait > ASKED and not leeway and not counts
+    asks = asks and wait > ASKED and not leeway
     if asks:
         book.stand(slot, cost)
     return Booked(slot, wait, book.get("epoch") + asks, book.get("off"), book.time + wait, book.rebuilt, leeway, asks)
@@ -61,8 +57,6 @@ def resume(
         return stood(book, cost, slot, longest, spaced, leeway)
     if epoch != book.get("epoch") or not book.known(slot):
         return reserve(book, cost, longest, spaced, False, leeway)
-    if book.terms.algorithm == "counter":
-        return booked(book, slot)
     if slot > book.now:
         book.sweep()
         index = book.found(cost)
@@ -119,7 +113,7 @@ def cancel(book: Ledger, cost: int, slot: int, epoch: int) -> bool:
     elif epoch != book.get("epoch") or not book.known(slot) or slot < book.now - book.terms.longest:
         return False
     book.bury(slot)
-    if slot > book.now and book.terms.algorithm != "counter":
+    if slot > book.now:
         book.give(slot, cost)
     else:
         book.undo(slot, cost)
@@ -206,9 +200,7 @@ def use(book: Ledger) -> Use:
     rates = []
     for rate in book.terms.rates:
         used = ahead = 0
-        if book.terms.algorithm == "counter":
-            used = estimate(book, rate)
-        elif book.terms.algorithm != "window":
+        if book.terms.algorithm != "window":
             behind = max(0, book.get(f"tat:{rate.window}") - book.now)
             used = -(-behind // book.interval(rate))
         for time, number in book.ring(rate):

@@ -18,7 +18,7 @@
 --   rough (the newest in the rings when they came into force, which may be the end of a cell);
 --   exp (until when, in milliseconds, everything lives), idx (when the index was told), calm (until then there is
 --   nothing to look at but whether there is room), buried (the last of the numbers), stood (whether there is a line);
---   tat:<w> (paced, bucket), k:<w> c:<w> p:<w> (counter: number of the window, units in it, in the one before).
+--   tat:<w> (paced, bucket). An older version may have left k:<w>, c:<w> and p:<w>, which mean nothing any more.
 -- ring (list): time, units, time, units, ..., the newest first.
 -- places given back (sorted set): "units:serial", scored by slot.
 -- the line (sorted set): "units:slot" of a place that nobody has claimed yet, scored by slot.
@@ -191,29 +191,6 @@ local function newest(rate)
   return math.max(tonumber(redis.call('LINDEX', rate.ring, 0) or get('z:' .. rate.key)), get('b:' .. rate.key))
 end
 
-local function turn(rate)
-  local number = (now() - math.fmod(now(), rate.window)) / rate.window
-  local ago = number - get('k:' .. rate.key)
-  if ago ~= 0 then
-    set('p:' .. rate.key, ago == 1 and get('c:' .. rate.key) or 0)
-    set('c:' .. rate.key, 0)
-    set('k:' .. rate.key, number)
-  end
-end
-
-local function excess(rate, units)
-  turn(rate)
-  local current, previous, limit = get('c:' .. rate.key), get('p:' .. rate.key), limit_of(rate)
-  local window, past = rate.window, math.fmod(now(), rate.window)
-  if current + units + previous * ((window - past) / window) <= limit then return 0 end
-  if current + units <= limit then
-    return math.max(1, math.ceil(window - (limit - current - units) * (window / previous)) - past)
-  end
-  local further = 0
-  if current > 0 then further = math.ceil(window - math.max(0, limit - units) * (window / current)) end
-  return window - past + math.max(0, further)
-end
-
 -- Count again what stands aside, if places were given back or the limit was raised.
 local function recount(rate)
   local total, aside = get('n:' .. rate.key), get('x:' .. rate.key)
@@ -228,7 +205,6 @@ end
 
 -- Before this time the rate has no place for so many units.
 local function first(rate, units)
-  if algorithm == 'counter' then return now() + excess(rate, units) end
   if algorithm ~= 'window' then
     local burst = math.max(rate.burst, units)
     return get('tat:' .. rate.key) - (burst - units) * interval(rate)
@@ -253,10 +229,7 @@ end
 
 local function enter(rate, at, units)
   at = base_of(at)
-  if algorithm == 'counter' then
-    turn(rate)
-    set('c:' .. rate.key, get('c:' .. rate.key) + units)
-  elseif algorithm ~= 'window' then
+  if algorithm ~= 'window' then
     set('tat:' .. rate.key, math.max(get('tat:' .. rate.key), at) + units * interval(rate))
   else
     if not meta['n:' .. rate.key] and get('last') > 0 then set('b:' .. rate.key, get('last')) end
@@ -294,12 +267,7 @@ end
 
 local function strike(rate, at, units)
   at, rate.oldest = base_of(at), nil
-  if algorithm == 'counter' then
-    turn(rate)
-    if (at - math.fmod(at, rate.window)) / rate.window == get('k:' .. rate.key) then
-      set('c:' .. rate.key, math.max(0, get('c:' .. rate.key) - units))
-    end
-  elseif algorithm ~= 'window' then
+  if algorithm ~= 'window' then
     if at == get('last') then
       set('tat:' .. rate.key, get('tat:' .. rate.key) - units * interval(rate))
     end
@@ -335,7 +303,6 @@ local function place(units)
     local one = first(rate, units)
     if one > bound then bound, strictest = one, rate end
   end
-  if algorithm == 'counter' then return math.max(now(), get('from'), bound) end
   local at = math.max(base_of(now()), up(math.max(bound, get('from'), get('last') + 1)))
   if spaced and at > now() + 2 * TICK and algorithm == 'window' then
     at = math.max(at, up(get('last') + units * interval(strictest)))
@@ -485,8 +452,8 @@ local function reserve()
   local member, at
   if leeway == 0 then member, at = found(cost) end
   if not member then at = place(cost) end
-  local wait = wait_for(member and base_of(at) or at)
-  if (wait > amount and wait >= TICK) or (algorithm == 'counter' and wait > 0) then
+  local wait = wait_for(base_of(at))
+  if wait > amount and wait >= TICK then
     set('refused', get('refused') + 1)
     finish()
     return string.format('0 %.0f %.0f %.0f', wait, get('epoch'), get('off'))
@@ -495,7 +462,6 @@ local function reserve()
   if member then
     number = take(member, at, cost)
   else
-    if algorithm == 'counter' then at = math.max(base_of(at), up(get('last') + 1)) end -- the place is but a number
     leeway = math.min(leeway, LEEWAY)
     at = up(at + leeway)
     number = at
@@ -510,7 +476,7 @@ local function reserve()
     set('last', at)
   end
   if get('share') < WHOLE then set('spent', get('spent') + cost) end
-  local standing = asks and wait > ASKED and leeway == 0 and algorithm ~= 'counter'
+  local standing = asks and wait > ASKED and leeway == 0
   if standing then stand(number, cost) end
   finish()
   return answer(number, wait, leeway, standing and 1 or 0)
@@ -546,7 +512,6 @@ local function resume()
   end
   asks = false
   if epoch ~= get('epoch') or not known(slot) then return reserve() end
-  if algorithm == 'counter' then return booked(slot) end
   if slot > now() then
     sweep()
     local member, better = found(cost)

@@ -38,7 +38,7 @@ if rule and rule ~= own then
       set('b:' .. rate.key, last)
       set('z:' .. rate.key, math.min(get('z:' .. rate.key), cut))
       recount(rate)
-    elseif algorithm ~= 'counter' then
+    else
       set('tat:' .. rate.key, last + rate.burst * interval(rate))
     end
   end

@@ -7,6 +7,6 @@ elseif epoch ~= get('epoch') or not known(slot) or slot < now() - longest then
   return 0
 end
 bury(slot)
-if slot > now() and algorithm ~= 'counter' then give(slot, cost) else undo(slot, cost) end
+if slot > now() then give(slot, cost) else undo(slot, cost) end
 finish()
 return 1

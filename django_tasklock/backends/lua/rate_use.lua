@@ -7,11 +7,7 @@ local reply = {time, redis.call('ZCOUNT', KEYS[2], text(now()), '+inf'), math.ma
   get('refused')}
 for _, rate in ipairs(rates) do
   local used, ahead = 0, 0
-  if algorithm == 'counter' then
-    turn(rate)
-    local past = math.fmod(now(), rate.window)
-    used = get('c:' .. rate.key) + math.floor(get('p:' .. rate.key) * ((rate.window - past) / rate.window))
-  elseif algorithm ~= 'window' then
+  if algorithm ~= 'window' then
     used = math.ceil(math.max(0, get('tat:' .. rate.key) - now()) / interval(rate))
   else
     local ring = redis.call('LRANGE', rate.ring, 0, -1)

@@ -16,7 +16,6 @@ from celery.exceptions import Retry
 from django_tasklock.celery.message import KEPT, Message, visibility_timeout
 from django_tasklock.celery.rates.places import BEGINS, RATE, doubtful, limit_of, takes, to_come
 from django_tasklock.decorators.rates import Limited
-from django_tasklock.exceptions import RateLimitExceeded
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.reservation import Reservation
 from django_tasklock.types import monotonic
@@ -61,12 +60,7 @@ class Turn:
     def take(self) -> None:
         """Wait here, or leave."""
         began = monotonic()
-        try:
-            place = self._place()
-        except RateLimitExceeded as error:
-            if self.limiter.limit.algorithm == "counter" and self._in_time(error):  # it books nothing
-                self._leave(error.retry_after or 0.0, {"ticket": "", "time": 0.0}, began)
-            raise
+        place = self._place()
         self.missed += place.missed
         patience = 2 * lead(self.limiter, self.missed)
         if place.wait <= patience:
@@ -89,10 +83,6 @@ class Turn:
         if ticket and (not doubtful(self.message.task, self.request) or to_come(self.limiter, self.ours)):
             return self.limiter.restore(ticket, self.timeout, spaced=True)
         return self.limiter.reserve(self.timeout, cost=self.cost, spaced=True)
-
-    def _in_time(self, error: RateLimitExceeded) -> bool:
-        longest = self.limiter.limit.max_wait / 1_000_000
-        return (error.retry_after or 0.0) <= (longest if self.timeout is None else min(longest, self.timeout))
 
     def _leave(self, wait: float, place: dict[str, Any], began: float) -> NoReturn:
         message = self.message

@@ -14,7 +14,6 @@ from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
 __all__ = [
-    "rated_counter",
     "rated_fast",
     "rated_guarded",
     "rated_impatient",
@@ -102,11 +101,4 @@ def rated_once(key: str) -> dict[str, Any]:
 @rate_limited("api", "8/s", tenants="5/s", tenant="{customer}")
 def rated_tenant(customer: str, key: str) -> dict[str, Any]:
     """Each customer has a quota of its own inside of that of all."""
-    return hold_here(key)
-
-
-@shared_task
-@rate_limited("count", "5/0.8s", algorithm="counter")
-def rated_counter(key: str) -> dict[str, Any]:
-    """Books nothing: comes again when there may be room."""
     return hold_here(key)
