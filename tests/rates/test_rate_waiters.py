@@ -33,7 +33,8 @@ def crew() -> Iterator[Crew]:
 
 def test_exactly_the_limit_in_each_window_and_one_question_each(crew, name, store):
     """Four processes with fifty threads each; who waits no longer than a second never asks again."""
-    store.script_load(body_of("reserve")), store.script_load(body_of("resume"))
+    for verb in ("agree", "reserve", "resume"):
+        store.script_load(body_of(verb))
     with Trips(store) as trips:
         workers = callers(crew, 4)
         for worker in workers:
