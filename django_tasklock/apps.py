@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
-__all__ = ["TaskLockConfig"]
+__all__ = ["AFTER_FORK", "TaskLockConfig"]
+
+AFTER_FORK = (
+    "django_tasklock.locks.holder",
+    "django_tasklock.locks.lease",
+    "django_tasklock.locks.heartbeat",
+    "django_tasklock.locks.registry",
+    "django_tasklock.backends",
+    "django_tasklock.backends.memory.store",
+    "django_tasklock.rates.background",
+    "django_tasklock.rates.events",
+    "django_tasklock.rates.terms",
+    "django_tasklock.db.pools",
+    "django_tasklock.metrics",
+)
+"""Modules whose ``after_fork()`` is called in a forked child, in this order, if they were imported: who the child is
+comes first, then what it must not believe that it has."""
+
+
+def _after_fork() -> None:
+    for name in AFTER_FORK:
+        module = sys.modules.get(name)
+        if module is not None:
+            module.after_fork()
 
 
 class TaskLockConfig(AppConfig):
@@ -34,3 +60,5 @@ class TaskLockConfig(AppConfig):
         pools.install()
         metrics.install()
         logging.getLogger("django_tasklock").addFilter(OneLine())
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_after_fork)

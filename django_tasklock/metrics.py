@@ -6,7 +6,6 @@ The app's ``ready()`` installs it. A forked process begins at zero.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Iterator
 from functools import lru_cache, partial
@@ -165,12 +164,9 @@ def _named(template: str, how: str, action: str) -> tuple[str, str]:
     return what, what.removeprefix("rates_")
 
 
-def _after_fork() -> None:
+def after_fork() -> None:
+    """Count from zero."""
     global _mutex
     _mutex = threading.RLock()  # the other one may be held by a thread that is not here
     _counts.update(dict.fromkeys(_counts, 0))
     _limiters.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 
@@ -77,12 +76,11 @@ def _forget(*, setting: str, **kwargs: object) -> None:
         reset()
 
 
-def _after_fork() -> None:
+def after_fork() -> None:
+    """Let this process make a backend of its own. The parent's is not closed: its connections are the parent's."""
     global _backend, _making
     _making = threading.RLock()  # a thread that is not here may have it
-    _backend = None  # not closed: the connections belong to the parent
+    _backend = None
 
 
 setting_changed.connect(_forget, dispatch_uid="tasklock.backends")
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["no_fork"]
+__all__ = ["install", "no_fork"]
 
 PATIENCE = 3.0  # seconds for which a fork waits: with the broker down a thread may take long, and the worker must go on
 
@@ -24,6 +24,12 @@ def no_fork() -> Iterator[None]:
     """Something brief that must not be cut in two by a fork of another thread."""
     with _lock:
         yield
+
+
+def install() -> None:
+    """Let forks of this process wait. Once."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
 def _before() -> None:
@@ -39,7 +45,3 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     global _lock
     _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

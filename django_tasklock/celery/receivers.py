@@ -10,6 +10,7 @@ from celery._state import get_current_task, get_current_worker_task
 from celery.app.task import Task
 
 from django_tasklock import host
+from django_tasklock.celery import forks
 from django_tasklock.celery.delivery import cleanup as endings, postrun as ended
 from django_tasklock.celery.delivery.defer import draw
 from django_tasklock.celery.delivery.elements import DeliveredElement, is_element
@@ -41,6 +42,7 @@ _promoters: list[Promoter] = []
 def install() -> None:
     """Called by the app's ``ready()``."""
     host.install(CeleryHost())
+    forks.install()
     if Task.Request == CELERYS_REQUEST:
         Task.Request = "django_tasklock.celery.request:Request"
     Task.on_bound = classmethod(refuse_of_another)  # type: ignore[method-assign,assignment]  # Celery's does nothing

@@ -12,7 +12,6 @@ import sys
 import threading
 import weakref
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from django.db import connections
@@ -83,7 +82,8 @@ def _note(sender: Any = None, connection: BaseDatabaseWrapper | None = None, **d
             _seen.add(connection)
 
 
-def _after_fork() -> None:
+def after_fork() -> None:
+    """Forget the pools of the parent, whose sockets this process has inherited, and keep quiet on them."""
     global _seen, _seen_lock
     _seen, _seen_lock = weakref.WeakSet(), threading.Lock()
     module = sys.modules.get("django.db.backends.postgresql.base")
@@ -109,9 +109,6 @@ def _cut_off(connection: Any) -> None:
             os.close(nowhere)
 
 
-@cache
 def install() -> None:
-    """Begin to note connections, and let children of this process forget its pools. Once; before anything forks."""
+    """Begin to note connections."""
     connection_created.connect(_note, dispatch_uid="tasklock.pools")
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_after_fork)

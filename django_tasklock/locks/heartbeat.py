@@ -16,7 +16,6 @@ import atexit
 import contextlib
 import logging
 import math
-import os
 import queue
 import sys
 import threading
@@ -315,9 +314,6 @@ heartbeat = Heartbeat()
 atexit.register(heartbeat.flush)
 
 
-def _after_fork() -> None:
-    heartbeat.__init__()  # type: ignore[misc]  # in place: others have imported it
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def after_fork() -> None:
+    """Begin without leases and without a thread, in place: others have imported it."""
+    heartbeat.__init__()  # type: ignore[misc]

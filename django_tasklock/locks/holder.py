@@ -109,12 +109,9 @@ def _json(task: Task | None, row: str, kept: bool, limit: int) -> str:
     return json.dumps(known, separators=(",", ":"))
 
 
-def _after_fork() -> None:
+def after_fork() -> None:
+    """Be a process of its own."""
     global BOOT
     BOOT = os.urandom(6).hex()
     _process.cache_clear()
     _alone.cache_clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

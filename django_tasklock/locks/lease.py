@@ -271,12 +271,9 @@ def _callers(task: asyncio.Task[object]) -> Holds | None:
     return caller if thread == caller.thread and around is caller.executor else None
 
 
-def _after_fork() -> None:
+def after_fork() -> None:
+    """Make foreign what the parent's threads and coroutines hold."""
     global _generation, _threads, _tasks
     _generation += 1
     _threads = threading.local()
     _tasks = weakref.WeakKeyDictionary()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from itertools import count
 
@@ -89,9 +88,6 @@ taken = Taken()
 """Those of this process."""
 
 
-def _after_fork() -> None:
-    taken.__init__()  # type: ignore[misc]  # in place: others have imported it, and a mutex may be held by no thread of ours
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def after_fork() -> None:
+    """Begin empty, in place: others have imported it, and a mutex may be held by no thread of ours."""
+    taken.__init__()  # type: ignore[misc]

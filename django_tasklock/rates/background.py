@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -56,9 +55,6 @@ returns = Returns()
 """The one of this process."""
 
 
-def _after_fork() -> None:
-    returns.__init__()  # type: ignore[misc]  # the parent gives back what is the parent's
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def after_fork() -> None:
+    """Begin without work: the parent gives back what is the parent's."""
+    returns.__init__()  # type: ignore[misc]

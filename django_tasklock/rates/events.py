@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -166,5 +165,6 @@ def told_unavailable(name: str, error: BackendUnavailable, action: str) -> None:
     signals.send(signals.rate_unavailable, name, error=error, action=action)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_watches.clear)  # a lock of it may be held by a thread that is not here
+def after_fork() -> None:
+    """Forget the parent's watches: a lock of one may be held by a thread that is not here."""
+    _watches.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -228,10 +227,7 @@ def agreed(store: RateStore) -> AgreedRates:
     return found
 
 
-def _forked() -> None:
+def after_fork() -> None:
+    """Forget what the parent's processes agreed on: the child is one of its own, with terms of its own to say."""
     _processes.clear()
     _agreed.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)  # a process of its own, with terms of its own to say

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -165,9 +164,6 @@ def advance(seconds: float) -> None:
         store.ring()
 
 
-def _after_fork() -> None:
-    store.__init__()  # type: ignore[misc]  # in place: a lock is its process's, and a mutex may be held by no thread of ours
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def after_fork() -> None:
+    """Begin empty, in place: a lock is its process's, and a mutex may be held by no thread of ours."""
+    store.__init__()  # type: ignore[misc]
