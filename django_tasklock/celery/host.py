@@ -8,8 +8,7 @@ from typing import Any
 from celery._state import get_current_worker_task
 from celery.exceptions import Ignore, Reject, Retry
 
-from django_tasklock.celery.delivery.defer import Aside
-from django_tasklock.celery.delivery.duplicates import Duplicate
+from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.message import tries_of
 from django_tasklock.host import Task
 
@@ -44,7 +43,7 @@ def will_retry(error: BaseException) -> bool:
 
     If the error gets as far as Celery: a body that was called by another task's cannot know that.
     """
-    if isinstance(error, Retry | Aside | Duplicate):
+    if isinstance(error, Retry | Parked | Duplicate):
         return True
     if isinstance(error, Ignore):
         return False

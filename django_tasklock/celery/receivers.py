@@ -12,14 +12,13 @@ from celery.app.task import Task
 from django_tasklock import host
 from django_tasklock.celery import forks
 from django_tasklock.celery.delivery import cleanup as endings, postrun as ended
-from django_tasklock.celery.delivery.defer import draw
 from django_tasklock.celery.delivery.elements import DeliveredElement, is_element
 from django_tasklock.celery.delivery.permits import kind_of
 from django_tasklock.celery.delivery.run import Delivered, DeliveredInside
 from django_tasklock.celery.host import LockAttribute, task_here, will_retry
 from django_tasklock.celery.message import HEADER, RECEIVED, header_of, hide, sealed_for, written_for
 from django_tasklock.celery.misplaced import refuse_of_another
-from django_tasklock.celery.parking import dead
+from django_tasklock.celery.parking import dead, order
 from django_tasklock.celery.parking.promotion import Promoter
 from django_tasklock.celery.rates import places as tickets
 from django_tasklock.celery.rates.places import RATE
@@ -114,7 +113,7 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
         args, kwargs = (body or ((), {}))[:2]
         stands = word == "queue" and not headers.get("eta")  # what is not due yet does not keep the others waiting
         name = endings.lock_name(task, ours, args, kwargs) if stands else None
-        ours["ticket"] = draw(name, headers["id"]) if name else draw()
+        ours["ticket"] = order.next_number(name, headers["id"]) if name else order.next_number()
 
 
 def _brought(task: str, headers: dict[str, Any]) -> dict[str, Any]:

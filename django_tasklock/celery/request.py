@@ -6,7 +6,7 @@ from typing import Any
 
 from celery.worker import request
 
-from django_tasklock.celery.delivery.defer import Rejected
+from django_tasklock.celery.exceptions import Rejected
 
 __all__ = ["Request"]
 

@@ -14,12 +14,12 @@ from celery.contrib.django.task import DjangoTask
 from celery.utils import uuid
 
 from django_tasklock.celery import options
-from django_tasklock.celery.delivery.defer import draw, leave_line
 from django_tasklock.celery.fingerprint import fingerprint_name
 from django_tasklock.celery.message import HEADER, KEPT, Message, header_of, sealed_for, written_for
 from django_tasklock.celery.misplaced import refuse_sent, refuse_written
 from django_tasklock.celery.once import Once
 from django_tasklock.celery.overridden import lock_in_run, locked
+from django_tasklock.celery.parking import order
 from django_tasklock.celery.rates.places import begins
 from django_tasklock.celery.retrying import MOVED, autoretried, moved
 from django_tasklock.celery.unique import Pending, publish
@@ -176,12 +176,12 @@ class OnceTask(_DjangoTask):
 
         def send() -> Any:
             if lines_up:
-                header["ticket"] = draw(name, task_id if stands else "")
+                header["ticket"] = order.next_number(name, task_id if stands else "")
             try:
                 return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
             except BaseException:
                 if lines_up:
-                    leave_line(name, task_id)
+                    order.leave(name, task_id)
                 raise
 
         if terms["unique"] is None:
@@ -274,7 +274,7 @@ class OnceTask(_DjangoTask):
         """The header that its publisher, who did not know the task, could not write."""
         ours = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.plain(asked)}
         if terms["on_conflict"] in ("queue", "coalesce"):
-            ours.setdefault("ticket", draw())
+            ours.setdefault("ticket", order.next_number())
         self.request.__dict__[HEADER] = ours
         return ours
 

@@ -21,8 +21,7 @@ from celery.utils.time import maybe_iso8601
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.locks import Backend
-from django_tasklock.celery.delivery.defer import Aside
-from django_tasklock.celery.delivery.duplicates import Duplicate
+from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
 from django_tasklock.celery.message import Message, token_of
 from django_tasklock.celery.retrying import MOVED
@@ -219,7 +218,7 @@ class Pending:
         assert self.message is not None
         if isinstance(error, Retry) and MOVED in self.message.request.__dict__:
             return False  # with other arguments it is another one
-        if isinstance(error, Retry | Aside):
+        if isinstance(error, Retry | Parked):
             return True
         if isinstance(error, Reject):
             return bool(getattr(error, "requeue", False)) and self.message.late  # else it was acknowledged: it is gone

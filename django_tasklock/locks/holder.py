@@ -12,10 +12,12 @@ from functools import cache
 from pathlib import Path
 
 from django_tasklock.host import Task, host
-from django_tasklock.types import Holder
+from django_tasklock.types import Holder, Record
 
-__all__ = ["BOOT", "alive", "me"]
+__all__ = ["BOOT", "RENEWED", "abandoned", "alive", "me"]
 
+RENEWED = 250
+"""Milliseconds by which the end of a lease must have moved to have been renewed."""
 BOOT = os.urandom(6).hex()
 """Tells this process from an earlier one with the same host name and pid; new after a fork."""
 
@@ -43,6 +45,17 @@ def alive(holder: Holder) -> bool | None:
     if state is None:
         return False if _there(holder.pid) is False else None  # it may have ended between the two looks
     return state[1] == began and state[0] not in "ZX"
+
+
+def abandoned(record: Record) -> bool:
+    """Whether the process of a lock's holder is known to be dead, and nobody else is to find the lock held.
+
+    Not one that is kept for a message on its way, and not one without a lease, as the plain functions take it: it may
+    be meant to outlive its process. One of another machine ends with its lease.
+    """
+    holder, ttl = record.holder, record.ttl
+    leased = ttl is not None and record.until - record.now > ttl + RENEWED
+    return leased and bool(record.token) and not holder.kept and alive(holder) is False
 
 
 def _there(pid: int) -> bool | None:

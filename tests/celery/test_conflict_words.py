@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, metrics, task_lock
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.delivery import defer as busy
-from django_tasklock.celery.delivery.defer import pause, visibility_timeout
+from django_tasklock.celery.delivery.defer import backoff, visibility_timeout
 from django_tasklock.conf import WORDS
 from django_tasklock.signals import lock_conflict
 from django_tasklock.types import Holder, Record
@@ -182,21 +182,21 @@ class TestPause:
     def test_soon_and_then_later(self, celery_site, waits, seconds):
         """F42: it came back when the holder's lease would have ended, a minute after a body of half a second."""
         lock = met(TaskLock("video:1"), 60, 3600)
-        assert pause(FakeMessage(celery_site.app, waits), lock) == pytest.approx(seconds)
+        assert backoff(FakeMessage(celery_site.app, waits), lock) == pytest.approx(seconds)
 
     @pytest.mark.parametrize("waits", [0, 9])
     @pytest.mark.parametrize(("delay", "seconds"), [(7, 8.75), (0.5, 0.625), (9000, 1800)])
     def test_the_tasks_own_delay(self, celery_site, waits, delay, seconds):
         """F42: ``default_retry_delay`` counts, up to half of Redis's visibility timeout of an hour."""
         lock = met(TaskLock("video:1"), 60, 3600)
-        assert pause(FakeMessage(celery_site.app, waits, delay), lock) == pytest.approx(seconds)
+        assert backoff(FakeMessage(celery_site.app, waits, delay), lock) == pytest.approx(seconds)
 
     def test_nobody_could_be_seen(self, celery_site):
-        assert pause(FakeMessage(celery_site.app), TaskLock("video:1")) == pytest.approx(busy.UNSEEN * 1.25)
+        assert backoff(FakeMessage(celery_site.app), TaskLock("video:1")) == pytest.approx(busy.UNSEEN * 1.25)
 
     def test_half_of_the_visibility_timeout_that_was_set(self, celery_site):
         celery_site.configure(visibility_timeout=8)
-        assert pause(FakeMessage(celery_site.app, 9), met(TaskLock("video:1"), 60, 3600)) == 4
+        assert backoff(FakeMessage(celery_site.app, 9), met(TaskLock("video:1"), 60, 3600)) == 4
 
 
 class TestTheVisibilityTimeout:
@@ -239,7 +239,7 @@ class TestTheVisibilityTimeout:
 def test_it_is_drawn(celery_site):
     """Many that meet the same holder do not come back together."""
     lock = met(TaskLock("video:1"), 60, 3600)
-    drawn = {pause(FakeMessage(celery_site.app), lock) for _ in range(20)}
+    drawn = {backoff(FakeMessage(celery_site.app), lock) for _ in range(20)}
     assert len(drawn) > 10
     assert all(1 <= seconds <= 1.25 for seconds in drawn)
 

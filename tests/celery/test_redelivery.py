@@ -11,7 +11,8 @@ from celery import chord
 from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
-from django_tasklock.celery.delivery.duplicates import Duplicate, meet
+from django_tasklock.celery.delivery.duplicates import meet
+from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.types import Ask, Grant
 from tests.support.celery_site.journal import most_at_once
 from tests.support.celery_site.redelivery_tasks import MACHINE, PAUSE, collect, late_once

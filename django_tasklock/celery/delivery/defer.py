@@ -7,39 +7,26 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from typing import Any, NoReturn
 
 from celery import states
 from celery.app.task import Task
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Retry
 
-from django_tasklock.backends import get_backend
+from django_tasklock.celery.exceptions import Rejected
 from django_tasklock.celery.message import Message, visibility_timeout
 from django_tasklock.celery.parking.envelope import send
 from django_tasklock.celery.rates.places import forgo
-from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks.lock import Acquirable
 
-__all__ = ["Aside", "Rejected", "draw", "leave_line", "pause", "postpone", "reject", "ticket_of"]
+__all__ = ["backoff", "defer", "reject"]
 
 logger = logging.getLogger("django_tasklock")
 
 SHORTEST = 1.0  # seconds to the first try again
 LONGEST = 60.0  # the most: how long the lock is free before somebody looks, if only this message wants it
 UNSEEN = 5.0  # seconds to come back after, where the holder could not be read
-
-
-class Aside(Ignore):
-    """The message was parked: its state stays ``PARKED`` until it is promoted."""
-
-
-class Rejected(Ignore):
-    """The message is over, unrun; the broker is told that it was rejected (``request.Request``).
-
-    Not Celery's ``Reject``: that leaves its caller waiting for ever, or since Celery 5.7 is a failure with all that
-    belongs to one.
-    """
 
 
 def reject(error: TaskLockAcquireError, message: Message) -> NoReturn:
@@ -52,16 +39,16 @@ def reject(error: TaskLockAcquireError, message: Message) -> NoReturn:
     raise Rejected(str(error))
 
 
-def postpone(message: Message, lock: Acquirable, seconds: float | None = None, **header: Any) -> NoReturn:
+def defer(message: Message, lock: Acquirable, seconds: float | None = None, **header: Any) -> NoReturn:
     """Send the message again, to come when the lock may be free or in ``seconds``. No retries of the task are spent."""
-    seconds = pause(message, lock) if seconds is None else min(seconds, visibility_timeout(message.task.app) / 2)
+    seconds = backoff(message, lock) if seconds is None else min(seconds, visibility_timeout(message.task.app) / 2)
     forgo(message.task, message.request)
     header |= {"waits": message.header.get("waits", 0) + 1, "put_back": None}
     send(message.again(countdown=seconds, **header), message.task)
     raise Retry(f"{lock.noun} {lock.name!r} is busy, again in {seconds:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
-def pause(message: Message, lock: Acquirable) -> float:
+def backoff(message: Message, lock: Acquirable) -> float:
     """Seconds until another try: soon, as bodies are usually short, and twice as long each time; or as long as the
     task's own ``default_retry_delay``. Jittered, and at most half of the broker's visibility timeout, beyond which it
     would be delivered twice.
@@ -76,27 +63,3 @@ def pause(message: Message, lock: Acquirable) -> float:
     else:
         seconds = min(SHORTEST * 2.0 ** min(message.header.get("waits", 0), 16), LONGEST)
     return float(min(seconds * random.uniform(1.0, 1.25), visibility_timeout(message.task.app) / 2))
-
-
-def leave_line(name: str, task_id: str) -> bool:
-    """The message is over, or goes another way: nobody waits for it any more. Whether others may be in the line."""
-    try:
-        return get_backend().arrived(name, task_id)
-    except BackendUnavailable as error:
-        logger.warning("lock %r: the line still has %s in it for a while: %s", name, task_id, error)
-        return True
-
-
-def ticket_of(message: Message, line: str = "") -> int:
-    """Its place in the order of publication; drawn on arrival, in ``line``, where its publisher drew none."""
-    ticket = message.header.get("ticket")
-    return int(ticket) if ticket else draw(line, message.id if line else "")
-
-
-def draw(name: str = "", task_id: str = "") -> int:
-    """A ticket from the lock's store, and a place in its line. With that down, from this machine's clock."""
-    try:
-        return get_backend().ticket(name, task_id)
-    except BackendUnavailable as error:
-        logger.warning("no ticket from the store, this machine's clock must do: %s", error)
-        return time.time_ns() // 1000

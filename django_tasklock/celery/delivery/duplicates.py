@@ -10,29 +10,23 @@ import logging
 from collections.abc import Generator
 from typing import NoReturn
 
-from celery.exceptions import Ignore
-
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks.events import told_conflict
-from django_tasklock.locks.holder import alive
+from django_tasklock.locks.holder import RENEWED, abandoned, alive
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import follow
 from django_tasklock.types import Record, monotonic
 
-__all__ = ["Duplicate", "Outcome", "abandoned", "ameet", "drop", "freed", "meet"]
+__all__ = ["Outcome", "ameet", "drop", "freed", "meet"]
 
 logger = logging.getLogger("django_tasklock")
 
 LOOK = 1.0  # seconds between two looks at a lease that may be renewed
 BRIEF = 0.1  # the same where the holder is to pass the lock on, of which nobody is told
 MARGIN = 0.1  # seconds by which a lease that ends by itself may seem to end early
-RENEWED = 250  # milliseconds by which the end of a lease must have moved
-
-
-class Duplicate(Ignore):
-    """Another delivery of this message runs, ran or will run: this one changes nothing, not even its result."""
 
 
 class Outcome:
@@ -117,17 +111,6 @@ def _looks(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
             given_back = living is None and not later and in_time
             return Outcome(taken=True, died=died, crashed=crashed, given_back=given_back)
     return Outcome(died=died, crashed=crashed)
-
-
-def abandoned(record: Record) -> bool:
-    """Whether the process of a lock's holder is known to be dead, and nobody else is to find the lock held.
-
-    Not one that is kept for a message on its way, and not one without a lease, as the plain functions take it: it may
-    be meant to outlive its process. One of another machine ends with its lease.
-    """
-    holder, ttl = record.holder, record.ttl
-    leased = ttl is not None and record.until - record.now > ttl + RENEWED
-    return leased and bool(record.token) and not holder.kept and alive(holder) is False
 
 
 def freed(record: Record | None, name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from celery._state import get_current_task, get_current_worker_task
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.delivery.defer import postpone, reject
+from django_tasklock.celery.delivery.defer import defer, reject
 from django_tasklock.celery.message import Message
 from django_tasklock.decorators.concurrency import Limited, LimitedRun
 from django_tasklock.exceptions import BackendUnavailable
@@ -110,4 +110,4 @@ class LimitedTask(LimitedRun):
 
     def _put_off(self) -> NoReturn:
         seconds = min(FIRST * 2.0 ** min(self.message.header.get("waits", 0), 16), LONGEST) * random.uniform(1.0, 1.25)
-        postpone(self.message, self.lock, seconds)
+        defer(self.message, self.lock, seconds)

@@ -16,7 +16,7 @@ from celery._state import get_current_worker_task
 from celery.exceptions import Retry
 
 from django_tasklock.celery.delivery import postrun as ended
-from django_tasklock.celery.delivery.defer import postpone
+from django_tasklock.celery.delivery.defer import defer
 from django_tasklock.celery.delivery.duplicates import Outcome, ameet, drop, freed, meet
 from django_tasklock.celery.delivery.results import succeeded
 from django_tasklock.celery.message import Message, visibility_timeout
@@ -84,7 +84,7 @@ class DeliveredInside(Running):
         return outcome.taken
 
     def _put_off(self) -> NoReturn:
-        postpone(self.message, self.lock)
+        defer(self.message, self.lock)
 
 
 class Redelivered(DeliveredInside, ABC):
@@ -260,10 +260,10 @@ class Redelivered(DeliveredInside, ABC):
         ended.look_after(self.message.request, sure=True)
 
     def _put_off(self) -> NoReturn:
-        """``postpone``: from then on the broker has it, with the number of its crashes, and no row has."""
+        """Defer: from then on the broker has it, with the number of its crashes, and no row has."""
         crashes = self._crashes
         try:
-            postpone(self.message, self.lock, crashes=(crashes, self.message.retries) if crashes else None)
+            defer(self.message, self.lock, crashes=(crashes, self.message.retries) if crashes else None)
         except Retry:
             if self._row is not None:
                 self._quietly_forget()

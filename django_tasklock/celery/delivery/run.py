@@ -9,10 +9,11 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.codec import text_of
 from django_tasklock.backends.database.rows import key_of
 from django_tasklock.celery.delivery import postrun as ended
-from django_tasklock.celery.delivery.defer import Aside, leave_line, reject, ticket_of
-from django_tasklock.celery.delivery.duplicates import Duplicate, freed
+from django_tasklock.celery.delivery.defer import reject
+from django_tasklock.celery.delivery.duplicates import freed
 from django_tasklock.celery.delivery.redelivery import DeliveredInside, Redelivered
-from django_tasklock.celery.parking import store as parking
+from django_tasklock.celery.exceptions import Duplicate, Parked
+from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.promotion import promote, supersede
 from django_tasklock.celery.parking.rows import DOWN
 from django_tasklock.celery.rates.places import forgo
@@ -37,7 +38,7 @@ class Delivered(Redelivered):
     def ticket(self) -> int:
         """Its place in the order of publication."""
         if not self._ticket:
-            self._ticket = ticket_of(self.message, self.name if self.on_conflict == "queue" else "")
+            self._ticket = order.number_of(self.message, self.name if self.on_conflict == "queue" else "")
         return self._ticket
 
     def _acquire(self) -> bool:
@@ -179,7 +180,7 @@ class Delivered(Redelivered):
                 fresh=not self._known,
             )
             if not kept:
-                leave_line(self.name, message.id)
+                order.leave(self.name, message.id)
                 text = f"lock {self.name!r}: {self.queue_limit} messages are parked for it, its queue_limit"
                 raise TaskLockAcquireError(text, name=self.name)
             if shown:
@@ -189,7 +190,7 @@ class Delivered(Redelivered):
                     return False
         except DOWN as error:
             logger.warning("lock %r: the message could not be parked, the broker keeps it: %s", self.name, error)
-            leave_line(self.name, message.id)
+            order.leave(self.name, message.id)
             self._put_off()
         if self.on_conflict == "coalesce":
             # Looks after it was parked, so that of two that are parked at once the older one sees the newer.
@@ -199,7 +200,7 @@ class Delivered(Redelivered):
             self._supersede()
         if not self._wave():
             promote(self.name, self.task.app)
-        raise Aside(f"parked behind lock {self.name!r}")
+        raise Parked(f"parked behind lock {self.name!r}")
 
     def _show(self) -> None:
         """Store the state ``PARKED``, for people. It is parked by then, and its line waits a while for this: were it
@@ -237,7 +238,7 @@ class Delivered(Redelivered):
         """Before the release: who finds the lock free finds neither a row nor a place in the line of ours."""
         if self.on_conflict == "queue":
             # Who was promoted looks in any case: a flush may have emptied the line that others are parked in.
-            self._alone = not leave_line(self.name, self.message.id) and not self.message.sent
+            self._alone = not order.leave(self.name, self.message.id) and not self.message.sent
         if self._kept:
             self._let_go(error)
 

@@ -9,9 +9,8 @@ from celery.app.task import Context
 from celery.canvas import Signature
 
 from django_tasklock.backends.database.rows import key_of
-from django_tasklock.celery.delivery.defer import leave_line
 from django_tasklock.celery.message import HEADER
-from django_tasklock.celery.parking import store as parking
+from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.envelope import Unfit, check, read, unseal
 from django_tasklock.celery.parking.rows import DEAD, Parked
 from django_tasklock.celery.unique import free
@@ -88,7 +87,7 @@ def _cease(row: Parked, text: str, app: Any) -> Context | None:
     if not _belongs(name, signature, row):
         return None
     sent = signature.options
-    leave_line(name, row.task_id)
+    order.leave(name, row.task_id)
     free((sent.get("headers") or {}).get(HEADER) or {}, row.task_id)
     return Context(
         id=row.task_id,

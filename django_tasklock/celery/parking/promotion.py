@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.backends.database.rows import key_of
-from django_tasklock.celery.delivery.duplicates import abandoned
 from django_tasklock.celery.forks import no_fork
 from django_tasklock.celery.message import HEADER, sealed_for
 from django_tasklock.celery.parking import store as parking
@@ -24,6 +23,7 @@ from django_tasklock.celery.parking.envelope import Unfit
 from django_tasklock.celery.parking.store import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import holder as holders
+from django_tasklock.locks.holder import abandoned
 from django_tasklock.logs import log
 from django_tasklock.types import monotonic
 

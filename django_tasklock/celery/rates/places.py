@@ -110,7 +110,7 @@ def bound(task: Any, args: Any) -> tuple[Any, ...]:
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     """``task_postrun``: the message may have ended before it was its turn: skipped, rejected, failed."""
-    from django_tasklock.celery.delivery.duplicates import Duplicate
+    from django_tasklock.celery.exceptions import Duplicate
 
     ended = details.get("retval")
     if brought(sender.request) is None or isinstance(ended, Duplicate):  # another delivery of it has the place

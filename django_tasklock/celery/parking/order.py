@@ -1,0 +1,38 @@
+"""The order in which messages of one lock were published: each has a sequence number, and a place among who waits."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from django_tasklock.backends import get_backend
+from django_tasklock.celery.message import Message
+from django_tasklock.exceptions import BackendUnavailable
+
+__all__ = ["leave", "next_number", "number_of"]
+
+logger = logging.getLogger("django_tasklock")
+
+
+def next_number(name: str = "", task_id: str = "") -> int:
+    """Draw a sequence number from the lock's store and line up there; with that down, from this machine's clock."""
+    try:
+        return get_backend().ticket(name, task_id)
+    except BackendUnavailable as error:
+        logger.warning("no sequence number from the store, this machine's clock must do: %s", error)
+        return time.time_ns() // 1000
+
+
+def number_of(message: Message, name: str = "") -> int:
+    """Return the sequence number of ``message``; drawn on arrival, for ``name``, where its publisher drew none."""
+    number = message.header.get("ticket")
+    return int(number) if number else next_number(name, message.id if name else "")
+
+
+def leave(name: str, task_id: str) -> bool:
+    """Say that the message waits no more: it is over, or goes another way. Return whether others may wait."""
+    try:
+        return get_backend().arrived(name, task_id)
+    except BackendUnavailable as error:
+        logger.warning("lock %r: %s keeps its place in the order for a while: %s", name, task_id, error)
+        return True
