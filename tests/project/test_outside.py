@@ -170,7 +170,7 @@ DOORS = {
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_dotted_path_that_people_write(path: str) -> None:
-    assert import_string(path)
+    import_string(path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
