@@ -145,7 +145,7 @@ class TestATaskThatIsNotKnown:
     def test_unique_is_free(self, app: OnceApp, monkeypatch: Any) -> None:
         """F35: it answered with the dead message's result for an hour."""
         task = dead(app, monkeypatch, unique="until_finish")
-        assert [one for one in list_all_task_locks() if one.name.startswith("unique:")] == []
+        assert [one for one in list_all_task_locks() if one.name.startswith(f"unique:{task.name}:")] == []
         app.app.tasks.register(task)
         assert task.delay(5).id == app.take().id  # type: ignore[union-attr]
 

@@ -179,7 +179,7 @@ def test_every_dotted_path_on_a_page(page: Path) -> None:
         try:
             __import__(path)
         except ImportError:
-            assert import_string(path), path
+            import_string(path)
 
 
 def test_signals() -> None:
