@@ -1,28 +1,32 @@
-"""What the pages of locks and those of limiters have in common: they show a store, and no table."""
+"""What the pages of locks and those of limiters have in common: they show a store, and no table.
+
+The doors before every view, the addresses of the pages, and the class that both admins are made of.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from urllib.parse import urlencode
 
 import django
+from django.apps import apps
 from django.contrib import admin
+from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.db.models import Model
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
-from django_tasklock.admin.addresses import address
-from django_tasklock.admin.doors import is_fragment, unavailable
-from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.operations.values import Actor
-
-__all__ = ["StoreAdmin"]
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.models import Lock
+from django_tasklock.operations.values import Actor, RowRef
 
 logger = logging.getLogger("django_tasklock")
 
@@ -30,6 +34,89 @@ if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Model]
 else:
     _ModelAdmin = admin.ModelAdmin
+
+LOOK = ("GET", "HEAD")
+"""Methods of a view that changes nothing."""
+LOOK_AND_ACT = ("GET", "HEAD", "POST")
+"""Methods of a view whose POST acts."""
+_View = TypeVar("_View", bound=Callable[..., HttpResponse])
+_Found = TypeVar("_Found")
+_DIGITS = 9
+
+
+def door(*, methods: tuple[str, ...] = LOOK, release: bool = False) -> Callable[[_View], _View]:
+    """Let in those who may look, and with ``release`` only those who may also act.
+
+    Without permission 403, with another method 405, with the store down 503; nothing of the view has run then,
+    except where a store went down in the middle of it.
+    """
+
+    def decorate(view: _View) -> _View:
+        @wraps(view)
+        def guarded(admin: StoreAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            may = admin.has_release_permission(request) if release else admin.has_view_permission(request)
+            if not may:
+                raise PermissionDenied
+            if request.method not in methods:
+                return HttpResponseNotAllowed(methods)
+            request.current_app = admin.admin_site.name
+            try:
+                return view(admin, request, *args, **kwargs)
+            except BackendUnavailable as error:
+                return admin.store_down(request, error)
+
+        return cast(_View, guarded)
+
+    return decorate
+
+
+def known(look: Callable[..., _Found], name: str, *args: Any, **options: Any) -> _Found:
+    """Return what ``look`` says of a name; 404 for what cannot be one, or where the store keeps no such thing.
+
+    Raises ``BackendUnavailable``.
+    """
+    try:
+        return look(name, *args, **options)
+    except BackendUnavailable:
+        raise
+    except TaskLockError as error:
+        raise Http404(str(error)) from error
+
+
+# Addresses
+
+
+def quoted(name: str) -> str:
+    """Write a lock's name as a part of a path: ``order:1/x`` is one part."""
+    text: str = quote(name)
+    # Browsers take "." and ".." for directories, however they are written. "_2E" is nothing that quote() makes.
+    return text.replace(".", "_2E") if name.strip(".") == "" else text
+
+
+def unquoted(text: str) -> str:
+    """Return the name that ``quoted`` made this of."""
+    return str(unquote(text.replace("_2E", ".")))
+
+
+def address(site: admin.AdminSite, page: str, name: str | None = None, model: type[Model] = Lock) -> str:
+    """Return the path of ``page`` (``changelist``, ``change``, ``release``...), of one lock or limiter if named."""
+    args = () if name is None else (quoted(name),)
+    return reverse(f"admin:tasklock_{model._meta.model_name}_{page}", args=args, current_app=site.name)
+
+
+def query_string(words: Mapping[str, str]) -> str:
+    """Write a query string, without what is empty; ``?`` where all is."""
+    return "?" + urlencode({key: value for key, value in words.items() if value})
+
+
+def offset(text: str) -> int:
+    """Read where a page of a list starts; 0 for what is no such number."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
+
+
+def is_fragment(request: HttpRequest) -> bool:
+    """Tell whether only the part that changes is asked for, to put it in place of what is shown."""
+    return request.GET.get("fragment") == "1"
 
 
 class StoreAdmin(_ModelAdmin):
@@ -97,6 +184,17 @@ class StoreAdmin(_ModelAdmin):
         """Of one of our pages on this admin site."""
         return address(self.admin_site, page, name, self.model)
 
+    def row_address(self, request: HttpRequest) -> Callable[[RowRef], str]:
+        """Make ``f(row)``: the change page of a guarded row, empty where this site has none or it may not be seen."""
+        seen: dict[RowRef, str] = {}
+
+        def of(ref: RowRef) -> str:
+            if ref not in seen:
+                seen[ref] = self._row_address(request, ref)
+            return seen[ref]
+
+        return of
+
     def actor(self, request: HttpRequest) -> Actor:
         """Who acts, for the history."""
         user: Any = request.user
@@ -134,8 +232,24 @@ class StoreAdmin(_ModelAdmin):
         template = f"{self.down}_fragment" if is_fragment(request) else self.down
         again = request.get_full_path() if request.method in ("GET", "HEAD") else self.address("changelist")
         context: dict[str, Any] = {"again": again, "acted": request.method == "POST"}
-        return unavailable(self.page(request, template, _("The lock store cannot be reached"), status=503, **context))
+        response = self.page(request, template, _("The lock store cannot be reached"), status=503, **context)
+        response.headers["Retry-After"] = "10"
+        return response
 
     def _has(self, request: HttpRequest, action: str) -> bool:
         user: Any = request.user
         return bool(user.has_perm(f"{self.opts.app_label}.{action}_{self.opts.model_name}"))
+
+    def _row_address(self, request: HttpRequest, ref: RowRef) -> str:
+        try:
+            model: Any = apps.get_model(ref.model)
+        except (LookupError, ValueError):
+            return ""
+        row_admin = self.admin_site._registry.get(model)
+        if row_admin is None or not row_admin.has_view_or_change_permission(request):
+            return ""
+        try:
+            page = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
+            return reverse(page, args=(quote(ref.pk),), current_app=self.admin_site.name)
+        except NoReverseMatch:
+            return ""

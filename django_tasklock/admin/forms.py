@@ -11,8 +11,6 @@ from django.utils.translation import gettext, gettext_lazy as _
 
 from django_tasklock.operations.values import RowSide
 
-__all__ = ["AskForm", "LimitReasonForm", "MemberForm", "ReleaseForm", "SelectedForm", "ShareForm"]
-
 REASON = 1000
 
 

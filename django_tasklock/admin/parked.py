@@ -15,8 +15,6 @@ from django_tasklock import operations
 from django_tasklock.models import ParkedMessage
 from django_tasklock.operations.values import Actor
 
-__all__ = ["ParkedMessageAdmin"]
-
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[ParkedMessage]
 else:

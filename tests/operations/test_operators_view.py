@@ -12,7 +12,6 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from django_tasklock import RateLimiter, TaskLockError, operations
-from django_tasklock.admin.locks import actions as admin_acts
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.backends.database import listing as in_database
 from django_tasklock.backends.redis import listing as in_redis
@@ -138,7 +137,6 @@ def test_a_click_does_not_build_the_page_that_it_does_not_show(admin_settings, o
     mark = take("6")
     take("7")
     monkeypatch.setattr(operations, "get_lock", None)
-    monkeypatch.setattr(admin_acts, "find", None)
     done = operator.post(page_of("6", "ask"), {"fingerprint": mark})
     assert done.status_code == 302
     done = operator.post(page_of("6", "release"), {"fingerprint": mark, "reason": "stuck"})

@@ -2,105 +2,90 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from django import forms
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from django_tasklock import operations
+from django_tasklock.admin.base import StoreAdmin, known
 from django_tasklock.admin.forms import LimitReasonForm, MemberForm, ShareForm
-from django_tasklock.admin.limits.pages import find
 from django_tasklock.admin.limits.rows import limit_row, percent, permits_row
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.limits.values import LimitOutcome, LimitResult
-
-if TYPE_CHECKING:
-    from django_tasklock.admin.limits.admin import RateLimitAdmin
-
-__all__ = ["change", "release", "reset"]
+from django_tasklock.operations.limits.values import LimitDetail, LimitOutcome, LimitResult
 
 
-def reset(admin: RateLimitAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """GET confirms. POST forgets what was used and booked."""
+def reset(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    """Confirm on GET. Forget on POST what was used and booked."""
     form = LimitReasonForm(request.POST if request.method == "POST" else None)
-    if form.is_bound and form.is_valid():
-        result = operations.reset_limit(_checked(name), by=admin.actor(request), reason=form.cleaned_data["reason"])
-        return _done(admin, request, result)
-    return _page(admin, request, name, "limit_reset", _("Reset this rate limit?"), form)
+    if form.is_valid():
+        return _act(admin, request, name, form, operations.reset_limit)
+    return _confirm(admin, request, "limit_reset", _("Reset this rate limit?"), _find(name), form)
 
 
-def change(admin: RateLimitAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """GET asks how much of the limit is to be in force. POST has it so."""
-    if request.method == "POST":
-        form = ShareForm(request.POST)
-        if form.is_valid():
-            result = operations.change_limit(
-                _checked(name), form.share, by=admin.actor(request), reason=form.cleaned_data["reason"]
-            )
-            return _done(admin, request, result)
-    else:
-        usage = None if (limit := find(name).limit) is None else limit.usage
-        form = ShareForm(initial={"percent": f"{100 if usage is None else usage.share * 100:g}"})
-    return _page(admin, request, name, "limit_change", _("Change this rate limit?"), form)
+def change(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    """Ask on GET how much of the limit is to be in force. Have it so on POST."""
+    form = ShareForm(request.POST) if request.method == "POST" else None
+    if form and form.is_valid():
+        return _act(admin, request, name, form, operations.change_limit, form.share)
+    detail = _find(name)
+    usage = detail.limit.usage if detail.limit else None
+    form = form or ShareForm(initial={"percent": f"{usage.share * 100 if usage else 100:g}"})
+    return _confirm(admin, request, "limit_change", _("Change this rate limit?"), detail, form)
 
 
-def release(admin: RateLimitAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """GET confirms. POST takes the permit away from the member that was confirmed, and from no other."""
-    if request.method == "POST":
-        form = MemberForm(request.POST)
-        if form.is_valid():
-            try:
-                result = operations.release_permit(
-                    _checked(name),
-                    form.cleaned_data["member"],
-                    by=admin.actor(request),
-                    reason=form.cleaned_data["reason"],
-                )
-            except BackendUnavailable:
-                raise
-            except TaskLockError as error:  # a store without permits
-                raise Http404(str(error)) from error
-            return _done(admin, request, result)
-        member = request.POST.get("member", "")
-    else:
-        member = request.GET.get("member", "")
-        form = MemberForm(initial={"member": member})
-    permits = find(name).permits
-    members = () if permits is None else permits_row(permits, lambda name: "").members
+def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    """Confirm on GET. Take the permit on POST away from the member that was confirmed, and from no other."""
+    sent = request.POST if request.method == "POST" else request.GET
+    member = sent.get("member", "")
+    form = MemberForm(sent) if request.method == "POST" else MemberForm(initial={"member": member})
+    if form.is_valid():
+        return _act(admin, request, name, form, operations.release_permit, form.cleaned_data["member"])
+    detail = _find(name)
+    members = permits_row(detail.permits, _nowhere).members if detail.permits else ()
     chosen = next((one for one in members if member and one.info.fingerprint == member), None)
-    return _page(admin, request, name, "permit_release", _("Release this permit?"), form, member=chosen)
+    return _confirm(admin, request, "permit_release", _("Release this permit?"), detail, form, member=chosen)
 
 
-def _page(
-    admin: RateLimitAdmin, request: HttpRequest, name: str, template: str, title: str, form: forms.Form, **more: Any
+def _act(
+    admin: StoreAdmin,
+    request: HttpRequest,
+    name: str,
+    form: LimitReasonForm,
+    do: Callable[..., LimitResult],
+    *what: str | float,
 ) -> HttpResponse:
-    found = find(name)
-    view, back = found.limit, admin.address("change", name)
-    known = view is not None and view.usage is not None
-    return admin.page(
-        request,
-        template,
-        title,
-        trail=((name, back),),
-        detail=found,
-        limit=limit_row(view, lambda name: "") if view is not None and known else None,
-        form=form,
-        limit_page=back,
-        **more,
-    )
-
-
-def _checked(name: str) -> str:
-    """404 for what cannot be a name, or where the store keeps no limits."""
-    return find(name).name
-
-
-def _done(admin: RateLimitAdmin, request: HttpRequest, result: LimitResult) -> HttpResponse:
+    """Do it, and say on the limiter's page what came of it; 404 for what cannot be a name."""
+    result = known(do, name, *what, by=admin.actor(request), reason=form.cleaned_data["reason"])
     level, text = _sentence(result)
     messages.add_message(request, level, text)
     return HttpResponseRedirect(admin.address("change", result.name))
+
+
+def _confirm(
+    admin: StoreAdmin,
+    request: HttpRequest,
+    template: str,
+    title: str,
+    detail: LimitDetail,
+    form: LimitReasonForm,
+    **more: Any,
+) -> HttpResponse:
+    """Show what would happen, with the form that does it."""
+    view, page = detail.limit, admin.address("change", detail.name)
+    limit = None if view is None or view.usage is None else limit_row(view, _nowhere)
+    context = {"detail": detail, "limit": limit, "form": form, "limit_page": page, **more}
+    return admin.page(request, template, title, trail=((detail.name, page),), **context)
+
+
+def _find(name: str) -> LimitDetail:
+    return known(operations.get_limit, name)
+
+
+def _nowhere(name: str) -> str:
+    """Nothing on these pages is a link."""
+    return ""
 
 
 def _sentence(result: LimitResult) -> tuple[int, str]:

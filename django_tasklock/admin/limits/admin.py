@@ -7,12 +7,8 @@ from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
-from django_tasklock.admin.addresses import unquoted
-from django_tasklock.admin.base import StoreAdmin
-from django_tasklock.admin.doors import LOOK_AND_ACT, door
-from django_tasklock.admin.limits import actions as limit_acts, pages as limit_pages
-
-__all__ = ["RateLimitAdmin"]
+from django_tasklock.admin.base import LOOK_AND_ACT, StoreAdmin, door, unquoted
+from django_tasklock.admin.limits import actions, pages
 
 
 class RateLimitAdmin(StoreAdmin):
@@ -42,29 +38,29 @@ class RateLimitAdmin(StoreAdmin):
     @door()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """The list."""
-        return limit_pages.listing(self, request, extra_context)
+        return pages.listing(self, request, extra_context)
 
     @door()
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Everything about one name."""
-        return limit_pages.detail(self, request, unquoted(object_id), extra_context)
+        return pages.detail(self, request, unquoted(object_id), extra_context)
 
     @door(methods=LOOK_AND_ACT, release=True)
     def reset_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Confirm, then reset."""
-        return limit_acts.reset(self, request, unquoted(object_id))
+        return actions.reset(self, request, unquoted(object_id))
 
     @door(methods=LOOK_AND_ACT, release=True)
     def limit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Say how much of the limit is to be in force."""
-        return limit_acts.change(self, request, unquoted(object_id))
+        return actions.change(self, request, unquoted(object_id))
 
     @door(methods=LOOK_AND_ACT, release=True)
     def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Confirm, then take the permit away from ``?member=``."""
-        return limit_acts.release(self, request, unquoted(object_id))
+        return actions.release(self, request, unquoted(object_id))
 
     @door()
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlencode
+from typing import Any
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
-from django_tasklock.admin.doors import is_fragment
-from django_tasklock.admin.limits.rows import MOMENT, LimitRow, limit_row, permits_row, sentences
+from django_tasklock.admin.base import StoreAdmin, is_fragment, known, offset, query_string
+from django_tasklock.admin.formats import MOMENT, Fact
+from django_tasklock.admin.limits.rows import LimitRow, limit_row, permits_row, sentences
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.limits.values import LimitDetail, LimitPage, LimitView, PermitsPage
-
-if TYPE_CHECKING:
-    from django_tasklock.admin.limits.admin import RateLimitAdmin
-
-__all__ = ["detail", "find", "listing"]
-
-DIGITS = 9
+from django_tasklock.operations.limits.values import LimitPage, LimitView, PermitsPage
 
 
-class Fact(NamedTuple):
-    """Something that is known. ``code``: an identifier, to be read letter by letter."""
-
-    label: str
-    text: str
-    code: bool = False
-
-
-def listing(admin: RateLimitAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
+def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
     """The list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
-    text, start = request.GET.get("q", "").strip(), request.GET.get("from", "")
-    offset = int(start) if start.isascii() and start.isdigit() and len(start) <= DIGITS else 0
+    text, start = request.GET.get("q", "").strip(), offset(request.GET.get("from", ""))
     title = capfirst(str(admin.opts.verbose_name_plural))
-    limits = _limits(text, offset, admin.list_per_page)
+    limits = _limits(text, start, admin.list_per_page)
     permits = _permits(text)
     if limits is None and permits is None:
         return admin.page(request, "limits_none", title)
@@ -45,8 +29,7 @@ def listing(admin: RateLimitAdmin, request: HttpRequest, extra_context: Mapping[
     permits = permits or PermitsPage([], False)
 
     def address(number: int) -> str:
-        words = {"q": text, "from": str(number) if number else ""}
-        return "?" + urlencode({key: value for key, value in words.items() if value})
+        return query_string({"q": text, "from": str(number) if number else ""})
 
     def page_of(name: str) -> str:
         return admin.address("change", name)
@@ -57,8 +40,8 @@ def listing(admin: RateLimitAdmin, request: HttpRequest, extra_context: Mapping[
         "permits": [permits_row(view, page_of) for view in permits.limiters],
         "more_permits": permits.more,
         "summary": _summary(limits, permits),
-        "here": address(offset),
-        "first": address(0) if offset else "",
+        "here": address(start),
+        "first": address(0) if start else "",
         "next": "" if limits.next is None else address(limits.next),
     }
     template = "limits_fragment" if is_fragment(request) else "limits"
@@ -66,10 +49,10 @@ def listing(admin: RateLimitAdmin, request: HttpRequest, extra_context: Mapping[
 
 
 def detail(
-    admin: RateLimitAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
+    admin: StoreAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
     """The page of one name, or with ``?fragment=1`` the part of it that changes."""
-    found = find(name)
+    found = known(operations.get_limit, name)
 
     def page_of(name: str) -> str:
         return admin.address("change", name)
@@ -95,16 +78,6 @@ def detail(
     template = "limit_fragment" if is_fragment(request) else "limit"
     trail = () if view is None or view.tenant is None else ((view.limiter, page_of(view.limiter)),)
     return admin.page(request, template, name, trail=trail, **context, **(extra_context or {}))
-
-
-def find(name: str) -> LimitDetail:
-    """All about one name. 404 for what cannot be a name; raises ``BackendUnavailable``."""
-    try:
-        return operations.get_limit(name)
-    except BackendUnavailable:
-        raise
-    except TaskLockError as error:
-        raise Http404(str(error)) from error
 
 
 def _limits(text: str, offset: int, limit: int) -> LimitPage | None:

@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from django.utils.formats import date_format
 from django.utils.safestring import SafeString
-from django.utils.timezone import localtime
 from django.utils.translation import gettext as _, ngettext
 
-from django_tasklock.admin.locks.rows import Bar, soft, where
+from django_tasklock.admin.formats import Bar, moment, soft, where
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.limits.values import LimitState, LimitView, PermitsView
 from django_tasklock.rates.usage import RateUsage, WindowUsage
 from django_tasklock.types import LockInfo
 
-__all__ = ["LimitRow", "Member", "PermitsRow", "Window", "limit_row", "percent", "permits_row", "sentences"]
-
 SYMBOLS = {LimitState.OPEN: "●", LimitState.FULL: "◐", LimitState.PAUSED: "‖", LimitState.IDLE: "○"}
 """Beside the word, never in place of it."""
-MOMENT = "Y-m-d H:i:s"
 NONE = "\N{EN DASH}"
 
 
@@ -185,8 +180,7 @@ def _wait(seconds: float) -> str:
 
 
 def _until(usage: RateUsage) -> str:
-    moment: Any = localtime(usage.time + timedelta(seconds=usage.paused))
-    return str(date_format(moment, MOMENT))
+    return moment(usage.time + timedelta(seconds=usage.paused))
 
 
 def _member_left(info: LockInfo) -> str:
@@ -200,7 +194,7 @@ def _member(info: LockInfo) -> Member:
     return Member(
         info=info,
         where=where(info.holder, info.task, info.task_id),
-        since=date_format(localtime(info.acquired_at), MOMENT),
+        since=moment(info.acquired_at),
         held_for=span(info.held_for),
         left=_member_left(info),
         bar=Bar(str(left), str(whole), str(whole // 10)) if left > 0 and not info.without_timeout else None,

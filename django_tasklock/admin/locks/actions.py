@@ -3,100 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
+from django_tasklock.admin.base import StoreAdmin, known
 from django_tasklock.admin.forms import AskForm, ReleaseForm, SelectedForm
-from django_tasklock.admin.locks.detail import find
 from django_tasklock.admin.locks.filters import Filters
 from django_tasklock.admin.locks.outcomes import sentence, sentences
 from django_tasklock.admin.locks.rows import Row, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.values import Result
-
-if TYPE_CHECKING:
-    from django_tasklock.admin.locks.admin import LockAdmin
-
-T = TypeVar("T")
-
-__all__ = ["ask", "release", "release_selected"]
+from django_tasklock.operations.values import LockDetail, Result
 
 
-def release(admin: LockAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """GET confirms. POST releases the hold with the fingerprint that was confirmed, and no other."""
+def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    """Confirm on GET. Release on POST the hold with the fingerprint that was confirmed, and no other."""
     form: ReleaseForm | None = None
     if request.method == "POST":
-        form = ReleaseForm(request.POST, row=_known(operations.find_row, name))
+        form = ReleaseForm(request.POST, row=known(operations.find_row, name))
         if form.is_valid():
-            try:
-                result = operations.release_lock(
-                    name,
-                    by=admin.actor(request),
-                    reason=form.cleaned_data["reason"],
-                    fingerprint=form.cleaned_data["fingerprint"],
-                    row_state=form.row_state,
-                )
-            except BackendUnavailable:
-                raise
-            except TaskLockError as error:  # the state that was chosen is no state of this row any more
-                messages.error(request, _not_done(error))
-                return HttpResponseRedirect(admin.address("change", name))
-            return _done(admin, request, result)
-    detail = find(name)
-    lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
-    form = form or ReleaseForm(row=detail.row, initial={"fingerprint": lock.fingerprint if lock else ""})
-    return admin.page(
-        request,
-        "release",
-        _("Release this lock?"),
-        trail=((detail.name, admin.address("change", detail.name)),),
-        detail=detail,
-        lock=lock,
-        form=form,
-        lock_url=admin.address("change", detail.name),
-    )
+            return _act(admin, request, name, form, operations.release_lock, row_state=form.row_state)
+    detail = known(operations.get_lock, name)
+    form = form or ReleaseForm(row=detail.row, initial=_shown(detail))
+    return _confirm(admin, request, "release", _("Release this lock?"), detail, form)
 
 
-def ask(admin: LockAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """GET confirms. POST notes on the lock that its holder should give it back."""
+def ask(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    """Confirm on GET. Note on POST on the lock that its holder should give it back."""
     form: AskForm | None = None
     if request.method == "POST":
         form = AskForm(request.POST)
-        _known(operations.find_lock, name)
+        known(operations.find_lock, name)
         if form.is_valid():
-            try:
-                result = operations.ask_to_release(
-                    name,
-                    by=admin.actor(request),
-                    reason=form.cleaned_data["reason"],
-                    fingerprint=form.cleaned_data["fingerprint"],
-                )
-            except BackendUnavailable:
-                raise
-            except TaskLockError as error:  # put there by hand, or its process has ended: there is no holder
-                messages.error(request, _not_done(error))
-                return HttpResponseRedirect(admin.address("change", name))
-            return _done(admin, request, result)
-    detail = find(name)
-    lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
-    form = form or AskForm(initial={"fingerprint": lock.fingerprint if lock else ""})
-    return admin.page(
-        request,
-        "ask",
-        _("Ask the holder to give it back?"),
-        trail=((detail.name, admin.address("change", detail.name)),),
-        detail=detail,
-        lock=lock,
-        form=form,
-        lock_url=admin.address("change", detail.name),
-    )
+            return _act(admin, request, name, form, operations.ask_to_release)
+    detail = known(operations.get_lock, name)
+    form = form or AskForm(initial=_shown(detail))
+    return _confirm(admin, request, "ask", _("Ask the holder to give it back?"), detail, form)
 
 
-def release_selected(admin: LockAdmin, request: HttpRequest) -> HttpResponse:
+def release_selected(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
     """POST of the list confirms; POST of the confirmation releases. GET has nothing to confirm: back to the list."""
     back = admin.address("changelist")
     if request.method != "POST":
@@ -124,20 +72,41 @@ def release_selected(admin: LockAdmin, request: HttpRequest) -> HttpResponse:
     )
 
 
-def _known(look: Callable[[str], T], name: str) -> T:
-    """What ``look`` finds; 404 for what cannot be a name."""
+def _act(
+    admin: StoreAdmin,
+    request: HttpRequest,
+    name: str,
+    form: AskForm,
+    do: Callable[..., Result],
+    **more: Any,
+) -> HttpResponse:
+    """Do it to the hold that was confirmed, and say on the lock's page what came of it."""
+    confirmed = {key: form.cleaned_data[key] for key in ("reason", "fingerprint")}
     try:
-        return look(name)
+        result = do(name, by=admin.actor(request), **confirmed, **more)
     except BackendUnavailable:
         raise
-    except TaskLockError as error:
-        raise Http404(str(error)) from error
-
-
-def _done(admin: LockAdmin, request: HttpRequest, result: Result) -> HttpResponse:
+    except TaskLockError as error:  # the state that was chosen is none of the row's any more, or there is no holder
+        messages.error(request, _not_done(error))
+        return HttpResponseRedirect(admin.address("change", name))
     level, text = sentence(result)
     messages.add_message(request, level, text)
     return HttpResponseRedirect(admin.address("change", result.name))
+
+
+def _confirm(
+    admin: StoreAdmin, request: HttpRequest, template: str, title: str, detail: LockDetail, form: AskForm
+) -> HttpResponse:
+    """Show what would happen, with the form that does it."""
+    page = admin.address("change", detail.name)
+    lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
+    context: dict[str, Any] = {"detail": detail, "lock": lock, "form": form, "lock_url": page}
+    return admin.page(request, template, title, trail=((detail.name, page),), **context)
+
+
+def _shown(detail: LockDetail) -> dict[str, str]:
+    """Which hold is meant: the one that the page shows."""
+    return {"fingerprint": detail.lock.info.fingerprint if detail.lock else ""}
 
 
 def _not_done(error: TaskLockError) -> str:
@@ -154,7 +123,7 @@ def _picks(values: list[str]) -> dict[str, str]:
     return picks
 
 
-def _still(admin: LockAdmin, request: HttpRequest, picks: dict[str, str]) -> tuple[list[Row], list[str]]:
+def _still(admin: StoreAdmin, request: HttpRequest, picks: dict[str, str]) -> tuple[list[Row], list[str]]:
     """Those that are held as they were when they were ticked, and the names of the others."""
     rows, changed = [], []
     for name, fingerprint in picks.items():
@@ -171,7 +140,9 @@ def _still(admin: LockAdmin, request: HttpRequest, picks: dict[str, str]) -> tup
     return rows, changed
 
 
-def _release_all(admin: LockAdmin, request: HttpRequest, picks: dict[str, str], reason: str, back: str) -> HttpResponse:
+def _release_all(
+    admin: StoreAdmin, request: HttpRequest, picks: dict[str, str], reason: str, back: str
+) -> HttpResponse:
     results: list[Result] = []
     failed = 0
     for name, fingerprint in picks.items():
@@ -180,7 +151,7 @@ def _release_all(admin: LockAdmin, request: HttpRequest, picks: dict[str, str], 
                 operations.release_lock(name, by=admin.actor(request), reason=reason, fingerprint=fingerprint)
             )
         except BackendUnavailable:
-            break  # what was done is said, and what was not
+            break
         except TaskLockError as error:
             messages.error(request, _not_done(error))
             failed += 1

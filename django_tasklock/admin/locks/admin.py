@@ -8,13 +8,8 @@ from typing import Any, ClassVar
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
-from django_tasklock.admin.addresses import row_address, unquoted
-from django_tasklock.admin.base import StoreAdmin
-from django_tasklock.admin.doors import LOOK_AND_ACT, door
-from django_tasklock.admin.locks import actions as acts, detail, listing
-from django_tasklock.operations.values import RowRef
-
-__all__ = ["LockAdmin"]
+from django_tasklock.admin.base import LOOK_AND_ACT, StoreAdmin, door, unquoted
+from django_tasklock.admin.locks import actions, detail, listing
 
 
 class LockAdmin(StoreAdmin):
@@ -60,17 +55,17 @@ class LockAdmin(StoreAdmin):
     @door(methods=LOOK_AND_ACT, release=True)
     def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Confirm, then release."""
-        return acts.release(self, request, unquoted(object_id))
+        return actions.release(self, request, unquoted(object_id))
 
     @door(methods=LOOK_AND_ACT, release=True)
     def ask_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Confirm, then ask the holder."""
-        return acts.ask(self, request, unquoted(object_id))
+        return actions.ask(self, request, unquoted(object_id))
 
     @door(methods=LOOK_AND_ACT, release=True)
     def release_selected_view(self, request: HttpRequest) -> HttpResponse:
         """Confirm, then release those that were ticked."""
-        return acts.release_selected(self, request)
+        return actions.release_selected(self, request)
 
     @door()
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
@@ -81,17 +76,6 @@ class LockAdmin(StoreAdmin):
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Who would delete means release."""
         return HttpResponseRedirect(self.address("release", unquoted(object_id)))
-
-    def row_address(self, request: HttpRequest) -> Any:
-        """``f(row) -> address``, empty where this reader may not see it."""
-        known: dict[RowRef, str] = {}
-
-        def of(ref: RowRef) -> str:
-            if ref not in known:
-                known[ref] = row_address(self.admin_site, request, ref)
-            return known[ref]
-
-        return of
 
     def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
         """With the form that looks a name up."""

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.formats import date_format
-from django.utils.timezone import localtime
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from django_tasklock import operations
-from django_tasklock.admin.doors import is_fragment
+from django_tasklock.admin.base import StoreAdmin, is_fragment, known
+from django_tasklock.admin.formats import MOMENT, Fact, moment
 from django_tasklock.admin.locks.rows import Row, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.values import LockDetail, LockState, LockView
-
-if TYPE_CHECKING:
-    from django_tasklock.admin.locks.admin import LockAdmin
-
-__all__ = ["MOMENT", "find", "look_up", "show"]
-
-MOMENT = "Y-m-d H:i:s"
-"""How times are written: to the second, in the reader's time zone."""
-
-
-class Fact(NamedTuple):
-    """Something that is known. ``code``: an identifier, to be read letter by letter."""
-
-    label: str
-    text: str
-    code: bool = False
 
 
 class Pair(NamedTuple):
@@ -44,21 +27,11 @@ class Pair(NamedTuple):
     code: bool = False
 
 
-def find(name: str) -> LockDetail:
-    """All about one name. 404 for what cannot be a name; raises ``BackendUnavailable``."""
-    try:
-        return operations.get_lock(name)
-    except BackendUnavailable:
-        raise
-    except TaskLockError as error:
-        raise Http404(str(error)) from error
-
-
 def show(
-    admin: LockAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
+    admin: StoreAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
     """The page, or with ``?fragment=1`` the part of it that changes."""
-    detail = find(name)
+    detail = known(operations.get_lock, name)
     lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
     context: dict[str, Any] = {
         "detail": detail,
@@ -77,18 +50,18 @@ def show(
     return admin.page(request, template, detail.name, **context, **(extra_context or {}))
 
 
-def look_up(admin: LockAdmin, request: HttpRequest) -> HttpResponse:
+def look_up(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
     """To the page of ``?name=``; back to the list if there can be no such lock."""
     name = request.GET.get("name", "").strip()
     try:
-        known = operations.get_lock(name).name
+        bare = operations.get_lock(name).name
     except BackendUnavailable:
         raise
     except TaskLockError:
         text = _("“%(name)s” cannot be the name of a lock.") % {"name": name} if name else _("Type the name of a lock.")
         messages.warning(request, text)
         return HttpResponseRedirect(admin.address("changelist"))
-    return HttpResponseRedirect(admin.address("change", known))
+    return HttpResponseRedirect(admin.address("change", bare))
 
 
 def _word(code: str) -> str:
@@ -120,7 +93,7 @@ def _facts(view: LockView, row: Row) -> list[Fact]:
         facts.append(Fact(_("Task"), info.task, code=True))
         facts.append(Fact(_("Task id"), info.task_id, code=True))
     facts += [
-        Fact(_("Held since"), date_format(localtime(info.acquired_at), MOMENT)),
+        Fact(_("Held since"), moment(info.acquired_at)),
         Fact(_("Held for"), row.held_for),
         Fact(_("Time left"), row.left),
     ]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from django.http import QueryDict
 
+from django_tasklock.admin.base import offset, query_string
 from django_tasklock.backends.contract.queries import Order, Query, Which
 from django_tasklock.operations.values import LockState
-
-__all__ = ["ORDERS", "Filters"]
 
 _WHICH: Final[dict[str, Which]] = {
     "": "live",
@@ -27,7 +25,6 @@ ORDERS: Final[dict[str, tuple[Order, bool]]] = {
 }
 """By their words in addresses. The longest held come first unless something else is asked for."""
 _BY_EXPIRY: Final = frozenset(state for state in _WHICH if state)
-_DIGITS: Final = 9
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Filters:
             task=data.get("task", "").strip(),
             waiting=data.get("waiting", "") == "1",
             order=order if order in ORDERS and state not in _BY_EXPIRY else "",
-            start=int(start) if start.isascii() and start.isdigit() and len(start) <= _DIGITS else 0,
+            start=offset(start),
         )
 
     @property
@@ -83,12 +80,13 @@ class Filters:
     def address(self, **changes: Any) -> str:
         """The query string with these changes; back to the first page unless ``start`` is one of them."""
         new = replace(self, **{"start": 0, **changes})
-        words = {
-            "state": new.state,
-            "q": new.q,
-            "task": new.task,
-            "waiting": "1" if new.waiting else "",
-            "o": new.order,
-            "from": str(new.start) if new.start else "",
-        }
-        return "?" + urlencode({key: value for key, value in words.items() if value})
+        return query_string(
+            {
+                "state": new.state,
+                "q": new.q,
+                "task": new.task,
+                "waiting": "1" if new.waiting else "",
+                "o": new.order,
+                "from": str(new.start) if new.start else "",
+            }
+        )

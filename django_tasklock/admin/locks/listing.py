@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
-from django_tasklock.admin.doors import is_fragment
+from django_tasklock.admin.base import StoreAdmin, is_fragment
+from django_tasklock.admin.formats import soft
 from django_tasklock.admin.locks.filters import Filters
-from django_tasklock.admin.locks.rows import Row, lock_row, soft
+from django_tasklock.admin.locks.rows import Row, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.values import LockPage, LockState
-
-if TYPE_CHECKING:
-    from django_tasklock.admin.locks.admin import LockAdmin
-
-__all__ = ["show"]
 
 
 class Choice(NamedTuple):
@@ -33,7 +29,7 @@ class Choice(NamedTuple):
     """``ascending`` or ``descending``, for a heading that the list is ordered by."""
 
 
-def show(admin: LockAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
+def show(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
     """The list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
     filters = Filters.read(request.GET)
     title = capfirst(str(admin.opts.verbose_name_plural))
@@ -68,7 +64,7 @@ def show(admin: LockAdmin, request: HttpRequest, extra_context: Mapping[str, Any
 class _Links:
     """The addresses in one line, and what stands there instead of long words."""
 
-    def __init__(self, admin: LockAdmin, filters: Filters, row: Row) -> None:
+    def __init__(self, admin: StoreAdmin, filters: Filters, row: Row) -> None:
         self.lock = admin.address("change", row.name)
         self.task = filters.address(task=row.task) if row.task else ""
         self.name, self.where, self.called = soft(row.name), soft(row.where), soft(row.task)

@@ -10,8 +10,6 @@ from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock.operations.values import Outcome, Result
 
-__all__ = ["sentence", "sentences"]
-
 
 def sentence(result: Result) -> tuple[int, str]:
     """The level of the message, and the message."""

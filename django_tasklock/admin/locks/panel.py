@@ -13,13 +13,11 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy as _
 
 from django_tasklock import operations
-from django_tasklock.admin.addresses import address
+from django_tasklock.admin.base import address
 from django_tasklock.admin.locks.rows import lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.models import Lock
 from django_tasklock.operations.guarded_rows import guards_of, lock_name
-
-__all__ = ["LockPanelMixin"]
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]

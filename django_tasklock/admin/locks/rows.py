@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django.utils.html import escape
-from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _, ngettext
 
+from django_tasklock.admin.formats import Bar, where
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.values import LockState, LockView, RowRef
-
-__all__ = ["Bar", "Row", "RowLink", "lock_row", "soft", "where"]
 
 SYMBOLS = {
     LockState.LIVE: "●",
@@ -24,17 +20,6 @@ SYMBOLS = {
 }
 """Beside the word, never in place of it."""
 DEAD = "✕"
-
-
-_JOINTS = re.compile(r"([._:/@-])(?=[^._:/@-])")
-
-
-class Bar(NamedTuple):
-    """How much of the timeout is left. Text: a template would put separators into numbers."""
-
-    value: str
-    of: str
-    low: str
 
 
 class RowLink(NamedTuple):
@@ -97,16 +82,6 @@ def lock_row(view: LockView, address_of: Callable[[RowRef], str]) -> Row:
         notes=tuple(_notes(view)),
         pick=f"{info.fingerprint} {info.name}",
     )
-
-
-def soft(text: str) -> SafeString:
-    """The text, escaped, with places where a line may end: identifiers have no spaces."""
-    return mark_safe(_JOINTS.sub(r"\1<wbr>", escape(text)))  # noqa: S308
-
-
-def where(holder: str, task: str, task_id: str) -> str:
-    """``host:pid`` of ``host:pid (task[id])``."""
-    return holder.removesuffix(f" ({task}[{task_id}])")
 
 
 def _bar(view: LockView) -> Bar | None:
