@@ -27,7 +27,7 @@ __all__ = [
     "UNTIL_RELEASED",
     "WORDS",
     "Duration",
-    "Lease",
+    "LeaseTime",
     "OnConflict",
     "OnUnavailable",
     "Settings",
@@ -50,7 +50,7 @@ class _Default(enum.Enum):
 DEFAULT: Final = _Default.DEFAULT
 """For a lease or a timeout: what the setting says. ``None`` means no heartbeat, or no timeout."""
 
-Lease = Duration | None | _Default
+LeaseTime = Duration | None | _Default
 """A duration, ``None`` for no heartbeat, or ``DEFAULT``."""
 
 Timeout = Duration | None | _Default
@@ -214,7 +214,7 @@ def get_settings() -> Settings:
     return Settings(**given)
 
 
-def spans(timeout: Timeout, lease: Lease, name: str) -> tuple[int, int | None]:
+def spans(timeout: Timeout, lease: LeaseTime, name: str) -> tuple[int, int | None]:
     """Timeout and lease in milliseconds, defaults filled in; ``TaskLockError`` for a pair that cannot work."""
     settings = get_settings()
     if timeout is DEFAULT and lease is DEFAULT:

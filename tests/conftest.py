@@ -97,13 +97,13 @@ def django_db_modify_db_settings_xdist_suffix() -> None:
 def _what_a_test_leaves() -> Iterator[None]:
     """Guards that it registered, locks and permits that its thread did not give back: not the next one's concern."""
     from django_tasklock.guards import guard as guards
-    from django_tasklock.locks.lease import holds_here
+    from django_tasklock.locks.lease import leases_here
 
     before = list(guards._registered)
     yield
     guards._registered[:] = before
-    holds_here().clear()
-    holds_here().permits.clear()
+    leases_here().clear()
+    leases_here().permits.clear()
 
 
 @pytest.fixture

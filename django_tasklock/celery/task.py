@@ -23,7 +23,7 @@ from django_tasklock.celery.parking import order
 from django_tasklock.celery.rates.places import begins
 from django_tasklock.celery.retrying import MOVED, autoretried, moved
 from django_tasklock.celery.unique import Pending, publish
-from django_tasklock.conf import DEFAULT, Duration, Lease, OnConflict, OnUnavailable, Timeout, get_settings
+from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
 from django_tasklock.decorators.locks import Locked, leave_undecided
 from django_tasklock.decorators.wrapping import check_release
 from django_tasklock.exceptions import TaskLockError
@@ -60,7 +60,7 @@ class OnceTask(_DjangoTask):
     ``None``: the task's name and a fingerprint of the arguments."""
     timeout: ClassVar[Timeout] = DEFAULT
     """The most one run may hold the lock; ``TASKLOCK["TIMEOUT"]``. ``None``: until it has ended."""
-    lease: ClassVar[Lease] = DEFAULT
+    lease: ClassVar[LeaseTime] = DEFAULT
     """How long the lock outlives a worker that died; ``TASKLOCK["LEASE"]``."""
     on_conflict: ClassVar[OnConflict] = "reject"
     """Busy: ``skip``, ``raise``, ``wait``, ``retry``, ``reject``, ``queue`` or ``coalesce``."""

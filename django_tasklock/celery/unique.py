@@ -32,7 +32,7 @@ from django_tasklock.locks.events import told_conflict, told_unavailable
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.holder import me
 from django_tasklock.locks.info import busy_error
-from django_tasklock.locks.lease import Hold
+from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import keep, resume
 from django_tasklock.names import MAX_LENGTH
@@ -122,7 +122,7 @@ def _name(task: str, key: str) -> str:
 
 def _abandon(backend: Backend, ask: Ask) -> None:
     """Free it as soon as the store answers."""
-    hold = Hold(backend, ask.name, None, None)
+    hold = Lease(backend, ask.name, None, None)
     hold.token = ask.token
     heartbeat.abandon(hold, PROVISIONAL)
 

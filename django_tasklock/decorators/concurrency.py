@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-from django_tasklock.conf import DEFAULT, WORDS, Duration, Lease, OnUnavailable, Timeout, get_settings, spans
+from django_tasklock.conf import DEFAULT, WORDS, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
 from django_tasklock.decorators.call import Running
 from django_tasklock.decorators.wrapping import around, check_conflict, check_release, refuse
 from django_tasklock.exceptions import TaskLockError
@@ -67,7 +67,7 @@ def concurrency_limited(
     limit: int,
     *,
     timeout: Timeout = DEFAULT,
-    lease: Lease = DEFAULT,
+    lease: LeaseTime = DEFAULT,
     on_conflict: OnLimit | None = None,
     blocking_timeout: Duration | None = None,
     on_unavailable: OnUnavailable | None = None,

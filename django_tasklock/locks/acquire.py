@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
-from django_tasklock.backends.contract.leases import Leases, Waiter
-from django_tasklock.conf import Duration, milliseconds
+from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.context import ensure_standing
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.events import told_unavailable
 from django_tasklock.types import Ask, Busy, Grant, monotonic
 
-__all__ = ["atake", "patience", "take"]
+__all__ = ["Taken", "atake", "take"]
 
 AGAIN = 0.25  # seconds between two tries of who was told "busy" while the store does not answer, or refuses
 LOOK = 1.0  # seconds asleep at most: a lock deleted by hand, or a flush, wakes nobody
@@ -21,16 +18,7 @@ Taken = tuple[float, Grant | Busy]
 """When the answered request was sent (monotonic), and the answer."""
 
 
-def patience(blocking: bool | None, blocking_timeout: Duration | None, name: str) -> float:
-    """Seconds to wait: 0 not at all, infinite without a limit. ``TaskLockError`` for a limit that is none."""
-    if blocking_timeout is None:
-        return math.inf if blocking else 0.0
-    if blocking is False:
-        raise TaskLockError(f"blocking_timeout={blocking_timeout!r} with blocking=False means nothing", name=name)
-    return milliseconds(blocking_timeout, "blocking_timeout", name=name) / 1000
-
-
-def take(backend: Leases, ask: Ask, wait: float, whole: bool) -> Taken:
+def take(backend: LeaseStore, ask: Ask, wait: float, whole: bool) -> Taken:
     """Take the lock, waiting for at most ``wait`` seconds.
 
     ``whole``: a lock that was handed over as a short claim is made a whole lease before
@@ -70,7 +58,7 @@ def _wait(waiter: Waiter, ends: float, whole: bool) -> Taken:
             return asked, handed
 
 
-async def atake(backend: Leases, ask: Ask, wait: float, whole: bool) -> Taken:
+async def atake(backend: LeaseStore, ask: Ask, wait: float, whole: bool) -> Taken:
     """``take`` for coroutines."""
     asked = monotonic()
     if not wait:

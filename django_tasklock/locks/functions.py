@@ -9,11 +9,11 @@ from __future__ import annotations
 from types import TracebackType
 
 from django_tasklock.backends import get_backend
-from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, Timeout, get_settings, milliseconds
+from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
 from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
 from django_tasklock.locks.events import told_conflict, told_forced
 from django_tasklock.locks.info import lock_info
-from django_tasklock.locks.lease import Holds, holds_here
+from django_tasklock.locks.lease import Leases, leases_here
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.registry import ProcessLock, taken
 from django_tasklock.names import clean
@@ -35,7 +35,7 @@ __all__ = [
 PAGE = 1000  # locks listed by one request
 
 
-def acquire_task_lock(name: str, timeout: Duration | None = None, lease: Lease = None) -> bool:
+def acquire_task_lock(name: str, timeout: Duration | None = None, lease: LeaseTime = None) -> bool:
     """Take the lock for ``timeout`` seconds; False if anybody has it, this process included.
 
     The process remembers the token, so any of its threads may release or extend it. With the
@@ -173,7 +173,7 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
         raise_on_fail: bool = True,
         *,
         timeout: Timeout = DEFAULT,
-        lease: Lease = DEFAULT,
+        lease: LeaseTime = DEFAULT,
         blocking: bool | None = None,
         blocking_timeout: Duration | None = None,
         reentrant: bool = False,
@@ -189,7 +189,7 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
             reentrant=reentrant,
             on_unavailable=on_unavailable,
         )
-        self._skipped: list[Holds] = []
+        self._skipped: list[Leases] = []
 
     def __enter__(self) -> bool:
         return True if self.lock.enter_if_free() else self._busy()
@@ -219,12 +219,12 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
         told_conflict(error, "raise" if self.raise_on_fail else "skip")
         if self.raise_on_fail:
             raise error
-        self._skipped.append(holds_here())
+        self._skipped.append(leases_here())
         return False
 
     def _was_skipped(self) -> bool:
         # Threads and asyncio tasks may share one object: what one of them met is not what another did.
-        here = holds_here()
+        here = leases_here()
         for number, skipped in enumerate(self._skipped):
             if skipped is here:
                 del self._skipped[number]

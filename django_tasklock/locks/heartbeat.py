@@ -25,9 +25,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from django_tasklock.backends.contract.leases import Leases
+from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.db.connections import release_connections
-from django_tasklock.locks.lease import Hold
+from django_tasklock.locks.lease import GONE, Lease
 from django_tasklock.locks.reconcile import AGAIN, Errands, rested
 from django_tasklock.logs import log
 from django_tasklock.types import Ask, Kept, Renewal, monotonic
@@ -39,14 +39,13 @@ LINGER = 5.0  # seconds the thread stays when there is nothing left to renew
 CHUNK = 100  # leases renewed by one request: Redis serves nobody else meanwhile
 HALVED = 16  # failed requests of one beat that are sent again in halves: enough to find two leases among a hundred
 SILENT = 2.0  # seconds that one beat may spend on failing requests to a store: the leases of others wait
-GONE = "the store no longer knows it: it expired, was released by force, or the store was flushed"
 
 
 class Heartbeat:
     """The renewals of one process. Methods may be called from any thread."""
 
     def __init__(self) -> None:
-        self._held: dict[str, weakref.ref[Hold]] = {}
+        self._held: dict[str, weakref.ref[Lease]] = {}
         self.errands = Errands()
         # Both in C, and the lock re-entrant: an exception out of a signal handler (a soft time limit) can
         # leave neither half taken, as it can a Condition, and a collected lock may call abandon() anywhere.
@@ -55,25 +54,25 @@ class Heartbeat:
         self._planned = math.inf  # when the thread wakes by itself; infinite while it does not sleep
         self._thread: threading.Thread | None = None
 
-    def follow(self, hold: Hold) -> None:
+    def follow(self, hold: Lease) -> None:
         """Renew ``hold`` until it is released, lost, or at its timeout."""
         self._held[hold.token] = weakref.ref(hold)
         if hold.due < self._planned or not self.alive:
             self._rouse()
 
-    def forget(self, hold: Hold) -> None:
+    def forget(self, hold: Lease) -> None:
         """Stop; a renewal that is under way cannot bring a released lock back."""
         hold.released = True
         self._held.pop(hold.token, None)
         self.errands.late.pop(hold.token, None)
 
-    def abandon(self, hold: Hold, longest: int) -> None:
+    def abandon(self, hold: Lease, longest: int) -> None:
         """Release ``hold`` as soon as the store answers; after ``longest`` ms it has ended by itself."""
         self.errands.give_back(hold, longest)  # first: a time limit may strike in between
         self.forget(hold)
         self._rouse()
 
-    def give_back(self, hold: Hold, longest: int) -> None:
+    def give_back(self, hold: Lease, longest: int) -> None:
         """Release ``hold`` here and now, for the process may be about to end; else ``abandon`` it."""
         self.errands.give_back(hold, longest)
         self.forget(hold)
@@ -99,7 +98,7 @@ class Heartbeat:
         if (self._held or self.errands) and not self.alive:
             self._rouse()
 
-    def catch_up(self, hold: Hold, ask: Ask) -> None:
+    def catch_up(self, hold: Lease, ask: Ask) -> None:
         """Take the lock that ``hold`` is without as soon as the store answers, and renew it from then on."""
         self.errands.catch_up(hold, ask)
         self._rouse()
@@ -114,7 +113,7 @@ class Heartbeat:
     def late(self) -> float:
         """Seconds by which the renewal is late that is most overdue; 0 if all are in good time."""
         now = monotonic()
-        overdue = [now - hold.due for hold in self._holds() if now - hold.due > (hold.lease or 0) / 3000]
+        overdue = [now - hold.due for hold in self._holds() if now - hold.due > (hold.span or 0) / 3000]
         return max(overdue, default=0.0)
 
     def __len__(self) -> int:
@@ -186,11 +185,11 @@ class Heartbeat:
     def _beat(self) -> float:
         """Do what is due; when to do so again, infinite if there is nothing to look after."""
         now = monotonic()
-        batches: dict[Leases, list[Hold]] = {}
-        lost: list[tuple[Hold, str]] = []
-        late: list[Hold] = []
+        batches: dict[LeaseStore, list[Lease]] = {}
+        lost: list[tuple[Lease, str]] = []
+        late: list[Lease] = []
         for hold in self._holds():
-            lease = (hold.lease or 0) / 1000
+            lease = (hold.span or 0) / 1000
             if now - hold.due > lease / 3:
                 late.append(hold)
             if reason := hold.lost:
@@ -216,7 +215,7 @@ class Heartbeat:
             times.append(monotonic() + self.errands.pause)
         return min(times, default=math.inf)
 
-    def _holds(self) -> list[Hold]:
+    def _holds(self) -> list[Lease]:
         found = []
         for token, reference in list(self._held.items()):
             hold = reference()
@@ -226,7 +225,7 @@ class Heartbeat:
                 found.append(hold)
         return found
 
-    def _renew(self, backend: Leases, batch: list[Hold]) -> list[tuple[Hold, str]]:
+    def _renew(self, backend: LeaseStore, batch: list[Lease]) -> list[tuple[Lease, str]]:
         """Renew ``batch`` by requests that know nothing of each other; those that are lost, and why.
 
         What a failing request was about is unknown, whatever the error is, and is asked again in halves: one lock
@@ -234,13 +233,13 @@ class Heartbeat:
         """
         batch.sort(key=lambda hold: hold.due)
         parts = deque(batch[start : start + CHUNK] for start in range(0, len(batch), CHUNK))
-        lost: list[tuple[Hold, str]] = []
+        lost: list[tuple[Lease, str]] = []
         unknown, failed, spent = 0, 0, 0.0
         trouble: Exception | None = None
         try:
             while parts and spent < SILENT:
                 part, asked = parts.popleft(), monotonic()
-                left = [max(1, min(hold.lease or 1, round((hold.until - asked) * 1000))) for hold in part]
+                left = [max(1, min(hold.span or 1, round((hold.until - asked) * 1000))) for hold in part]
                 try:
                     answers = backend.renew(
                         [Renewal(hold.name, hold.token, ttl) for hold, ttl in zip(part, left, strict=True)]
@@ -261,7 +260,7 @@ class Heartbeat:
             log(logging.WARNING, "heartbeat: %d leases not renewed, trying again: %s", unknown, trouble)
         return lost
 
-    def _announce(self, lost: list[tuple[Hold, str]]) -> None:
+    def _announce(self, lost: list[tuple[Lease, str]]) -> None:
         told = []
         for hold, reason in lost:
             self._held.pop(hold.token, None)
@@ -271,20 +270,20 @@ class Heartbeat:
             _aside(told)
 
 
-def _put_off(part: list[Hold]) -> None:
+def _put_off(part: list[Lease]) -> None:
     """Renew these a little later."""
     for hold in part:
-        hold.due = monotonic() + min(AGAIN, (hold.lease or 1) / 10_000)
+        hold.due = monotonic() + min(AGAIN, (hold.span or 1) / 10_000)
 
 
-def _renewed(part: list[Hold], left: list[int], answers: Sequence[Kept], asked: float) -> Iterator[tuple[Hold, str]]:
+def _renewed(part: list[Lease], left: list[int], answers: Sequence[Kept], asked: float) -> Iterator[tuple[Lease, str]]:
     """Take over what the store said to a request sent at ``asked``; those that are lost, and why."""
     for hold, ttl, renewed in zip(part, left, answers, strict=True):
         if renewed:
             hold.renewed(asked, ttl)
             if renewed is Kept.ASKED and hold.ask() and hold.on_asked is not None:
                 _aside([hold.on_asked])
-            if ttl < (hold.lease or 1) and hold.last:
+            if ttl < (hold.span or 1) and hold.last:
                 hold.due = hold.until  # that was the last one, unless extended meanwhile: its timeout ends it
         elif not hold.released:
             yield hold, hold.lost or GONE  # at its timeout the key may end before this request arrives

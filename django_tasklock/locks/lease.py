@@ -1,4 +1,4 @@
-"""One acquisition, and which of them belong to the thread, asyncio task or call that asks.
+"""A lease, which is one acquisition, and which of them belong to the thread, asyncio task or call that asks.
 
 After a fork the child has none: it neither renews nor releases what its parent holds.
 """
@@ -16,38 +16,41 @@ from typing import TYPE_CHECKING
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 
-from django_tasklock.types import Grant, monotonic
+from django_tasklock.types import Grant, Record, monotonic
 
 if TYPE_CHECKING:
-    from django_tasklock.backends.contract.leases import Leases
+    from django_tasklock.backends.contract.leases import LeaseStore
 
-__all__ = ["LINEAGE", "Hold", "Holds", "holds_here"]
+__all__ = ["GONE", "LINEAGE", "Lease", "Leases", "leases_here"]
 
+GONE = "the store no longer knows it: it expired, was released by force, or the store was flushed"
+"""Why a lease is lost that the store does not know any more."""
 LINEAGE = 8
 """Calls of one coroutine that know of each other."""
+LOOK = 1.0  # seconds in which the store is asked once whether a lease stands
 ROUNDED = 1  # milliseconds by which a store may count a lease too short: its clock has no fractions of them
 
 
-class Hold:
+class Lease:
     """A lock in somebody's hands. Times are seconds on the monotonic clock of this process.
 
-    ``deadline``: until then the lease is certain, counted from before the request that
-    was answered. ``until``: the end of the timeout. ``due``: the next renewal, which may
-    be ``slack`` early to go along with others. ``asked``: somebody wants it back; ``looked``: when the store was
-    last asked about that.
+    ``span``: how long its key lives without a renewal, in milliseconds; ``None``: nobody renews it. ``deadline``: until
+    then the lease is certain, counted from before the request that was answered. ``until``: the end of the timeout.
+    ``due``: the next renewal, which may be ``slack`` early to go along with others. ``asked``: somebody wants it back;
+    ``looked``: when the store was last asked about that.
     """
 
     __slots__ = (
         "__weakref__", "_lost", "asked", "backend", "bells", "count", "deadline", "due", "entered", "fence",
-        "generation", "home", "lease", "looked", "name", "on_asked", "on_lost", "released", "slack", "successor",
+        "generation", "home", "looked", "name", "on_asked", "on_lost", "released", "slack", "span", "successor",
         "token", "unlocked", "until",
     )  # fmt: skip
 
-    def __init__(self, backend: Leases, name: str, lease: int | None, on_lost: Callable[[str], None] | None) -> None:
+    def __init__(self, backend: LeaseStore, name: str, span: int | None, on_lost: Callable[[str], None] | None) -> None:
         self.backend = backend
         self.name = name
         self.token = os.urandom(16).hex()
-        self.lease = lease
+        self.span = span
         self.on_lost = on_lost
         self.fence = 0
         self.count = 1
@@ -59,12 +62,12 @@ class Hold:
         self.looked = 0.0
         self.on_asked: Callable[[], None] | None = None
         self.released = False
-        self.successor: Hold | None = None
+        self.successor: Lease | None = None
         """What was taken in place of this one, when that was lost."""
         self.unlocked = False
         self._lost = ""
         self.generation = _generation
-        self.home: weakref.ref[Holds] | None = None
+        self.home: weakref.ref[Leases] | None = None
 
     def granted(self, grant: Grant, asked: float, hold: int) -> None:
         """Take over what the store said to a request sent at ``asked``."""
@@ -105,6 +108,22 @@ class Hold:
         for ring in list(self.bells):
             ring()
 
+    def due_to_look(self) -> bool:
+        """Tell whether to ask the store now, which hears of a loss, and of who asks for it, at once."""
+        now = monotonic()
+        if self.unlocked or self.lost or self.asked or now < self.looked + LOOK:
+            return False
+        self.looked = now
+        return True
+
+    def heard(self, record: Record | None) -> None:
+        """Take note of what the store said: who has the lock."""
+        if record is None or record.token != self.token:
+            if self.lose(GONE) and self.on_lost is not None:  # the heartbeat drops it at its next turn
+                self.on_lost(self._lost)
+        elif record.asked and self.ask() and self.on_asked is not None:
+            self.on_asked()
+
     @property
     def last(self) -> bool:
         """Whether the lease goes to the end of the timeout: there is no more to renew."""
@@ -115,7 +134,7 @@ class Hold:
         """True in a process forked from the one that has the lock."""
         return self.generation != _generation
 
-    def settle(self, home: Holds) -> None:
+    def settle(self, home: Leases) -> None:
         """Belong to the thread or asyncio task whose ``home`` this is."""
         self.home = weakref.ref(home)  # first: a time limit may strike in between, and who is struck leaves it
         home[self.name] = self
@@ -127,15 +146,15 @@ class Hold:
             del home[self.name]
 
 
-class Holds(dict[str, Hold]):
+class Leases(dict[str, Lease]):
     """By name, what one thread, asyncio task or call holds."""
 
     __slots__ = ("__weakref__", "_before", "_kept", "_permits", "call", "executor", "generation", "thread")
 
     def __init__(self) -> None:
         self.generation = _generation
-        self._before: weakref.ref[Holds] | None = None
-        self._kept: Holds | None = None
+        self._before: weakref.ref[Leases] | None = None
+        self._kept: Leases | None = None
         self.thread = 0
         """Of whoever is no asyncio task."""
         self.call: list[object] | None = None
@@ -144,22 +163,22 @@ class Holds(dict[str, Hold]):
         """Of a thread: what waits in it already."""
 
     @property
-    def permits(self) -> Holds:
+    def permits(self) -> Leases:
         """Its permits, which are no locks even where they have the same name."""
-        found: Holds | None = getattr(self, "_permits", None)
+        found: Leases | None = getattr(self, "_permits", None)
         if found is None:
-            found = self._permits = Holds()
+            found = self._permits = Leases()
         return found
 
     @property
-    def before(self) -> Holds | None:
+    def before(self) -> Leases | None:
         """Who asked before it in the same coroutine, itself or a call that it made."""
         before = self._kept  # not ``or``: who has nothing is false
         if before is None and self._before is not None:
             before = self._before()
         return None if before is None or before.generation != _generation else before
 
-    def after(self, before: Holds | None) -> None:
+    def after(self, before: Leases | None) -> None:
         """Remember who asked before, so that one call knows what another of the same coroutine was answered."""
         if before is None or before is self:
             return
@@ -184,7 +203,7 @@ class _Mark:
 
     __slots__ = ("holds", "token")
 
-    def __init__(self, holds: Holds) -> None:
+    def __init__(self, holds: Leases) -> None:
         self.holds = holds
         self.token = _asked.set(holds)
 
@@ -201,13 +220,13 @@ class _Mark:
 
 
 _generation = 0
-_asked: ContextVar[Holds | None] = ContextVar("tasklock_asked", default=None)
+_asked: ContextVar[Leases | None] = ContextVar("tasklock_asked", default=None)
 _threads = threading.local()
-_tasks: weakref.WeakKeyDictionary[asyncio.Task[object], Holds] = weakref.WeakKeyDictionary()
+_tasks: weakref.WeakKeyDictionary[asyncio.Task[object], Leases] = weakref.WeakKeyDictionary()
 _CALLS = SyncToAsync.thread_handler.__code__
 
 
-def holds_here() -> Holds:
+def leases_here() -> Leases:
     """What the running asyncio task holds; else the context this code runs in: a thread's, or a single call's.
 
     ``sync_to_async`` and ``asyncio.to_thread`` run each call in a context of its own, in a thread that serves many:
@@ -220,7 +239,7 @@ def holds_here() -> Holds:
             found = _tasks.get(task)
             if found is None:
                 caller = _callers(task)
-                found = _tasks[task] = Holds() if caller is None else caller
+                found = _tasks[task] = Leases() if caller is None else caller
             if (last := _asked.get()) is not found:
                 if last is not None and last.call is not None:
                     found.after(last)
@@ -235,7 +254,7 @@ def holds_here() -> Holds:
     for mark in marks[-2::-1]:  # hardly ever more than one
         if mark.here():
             return mark.holds
-    holds = Holds()
+    holds = Leases()
     holds.thread = threading.get_ident()
     holds.executor = getattr(AsyncToSync.executors, "current", None)
     holds.call = _call()
@@ -256,7 +275,7 @@ def _call() -> list[object] | None:
     return None
 
 
-def _callers(task: asyncio.Task[object]) -> Holds | None:
+def _callers(task: asyncio.Task[object]) -> Leases | None:
     """What the synchronous caller holds for whom asgiref runs this task, if it is one of those."""
     caller = _asked.get()
     if caller is None or not caller.thread or caller.generation != _generation:

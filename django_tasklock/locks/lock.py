@@ -7,39 +7,90 @@ its next step. Guard the row that is worked on (``StateGuard``), and that does n
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from django_tasklock.backends import get_backend
-from django_tasklock.conf import Duration
-from django_tasklock.context import Block, lock_block
+from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, milliseconds
+from django_tasklock.context import Block, judge, lock_block
 from django_tasklock.db.transactions import mention_uncommitted
-from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
-from django_tasklock.locks.acquire import atake, take
-from django_tasklock.locks.events import told_released
+from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
+from django_tasklock.locks.acquire import Taken, atake, take
+from django_tasklock.locks.events import told_acquired, told_asked, told_lost, told_released, told_unavailable
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.held import Held
-from django_tasklock.locks.info import lock_info
-from django_tasklock.locks.lease import Hold
-from django_tasklock.types import LockInfo, Released, monotonic
+from django_tasklock.locks.holder import me
+from django_tasklock.locks.info import busy_error, lock_info
+from django_tasklock.locks.lease import Lease
+from django_tasklock.locks.takes import Takes
+from django_tasklock.locks.terms import Terms, patience
+from django_tasklock.types import Ask, Busy, Grant, LockInfo, Record, Released, monotonic
 
 __all__ = ["Acquirable", "TaskLock", "current_lock"]
 
 
 def current_lock() -> TaskLock | None:
-    """The innermost lock whose ``with`` block or decorated function runs here."""
+    """Return the innermost lock whose ``with`` block or decorated function runs here."""
     block = lock_block.get()
     return None if block is None else block.lock()
 
 
-class Acquirable(Held, ABC):
-    """The verbs of a ``TaskLock``, and of whatever else is acquired and released like one."""
+class Acquirable(ABC):
+    """The verbs of a ``TaskLock``, and of whatever else is acquired and released like one.
 
-    _block: Hold | None = None
+    It has terms, which never change, and remembers which caller has taken which lease through it.
+    """
+
+    noun = "lock"
+    """What this is, for people."""
+    limit = 1
+    """How many may hold it at once."""
+    _block: Lease | None = None
     _blocks = 0
+
+    def __init__(self, terms: Terms, takes: Takes, on_lost: Callable[[str], object] | None) -> None:
+        self.name = terms.name
+        self.terms = terms
+        self._takes = takes
+        self._on_lost = partial(_lost, weakref.ref(self), self.noun, self.name, on_lost)
+        self._on_asked = partial(_asked, weakref.ref(self), self.name)
+        self.brings: str | None = None
+        """The token that the next ``acquire()`` brings: granted if the lock was kept for it. See ``transfer``."""
+        self.supersedes = ""
+        """The token of the lease over which it is granted where it does not wait. See ``transfer``."""
+        self.row = ""
+        """The guarded row that is worked on, ``videos.video:42``: for people, beside the lock."""
+        self.met: Record | None = None
+        """Who had the lock when the last ``acquire()`` found it busy, where that could be read."""
+        self.conflict: TaskLockAcquireError | None = None
+        """Why the last ``acquire()`` through this object returned False."""
+
+    # What kind of thing this is
+
+    @abstractmethod
+    def _store(self) -> LeaseStore:
+        """Return where its leases are kept."""
+
+    @abstractmethod
+    def _busy(self, answer: Busy) -> TaskLockAcquireError:
+        """Return the error that says who has it."""
+
+    @abstractmethod
+    def enter(self) -> Self:
+        """Become the current one; for code that acquires and releases around a body by itself."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Undo ``enter``."""
+
+    # The verbs
 
     def acquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
         """Take the lock; True if it is yours now. False: busy, or not free in time.
@@ -51,14 +102,14 @@ class Acquirable(Held, ABC):
         wait = self._wait(blocking, blocking_timeout)
         if self._reenter():
             return True
-        hold, ask = self._begin()
+        lease, ask = self._begin()
         try:
-            return self._settle(hold, take(hold.backend, ask, wait, hold.lease is None))
+            return self._settle(lease, take(lease.backend, ask, wait, lease.span is None))
         except BackendUnavailable as error:
             error.doubt |= wait > 0  # of a place in the queue there is always some
-            return self._unavailable(hold, ask, error)
+            return self._unavailable(lease, ask, error)
         except BaseException:
-            self._give_up(hold, ask.ttl)
+            self._give_up(lease, ask.ttl)
             raise
 
     async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
@@ -66,15 +117,15 @@ class Acquirable(Held, ABC):
         wait = self._wait(blocking, blocking_timeout)
         if self._reenter():
             return True
-        hold, ask = self._begin()
+        lease, ask = self._begin()
         try:
-            return self._settle(hold, await atake(hold.backend, ask, wait, hold.lease is None))
+            return self._settle(lease, await atake(lease.backend, ask, wait, lease.span is None))
         except BackendUnavailable as error:
             error.doubt |= wait > 0  # of a place in the queue there is always some
-            return self._unavailable(hold, ask, error)
+            return self._unavailable(lease, ask, error)
         except BaseException:  # a cancelled task had better not await its own clean-up
-            self._drop(hold)
-            heartbeat.abandon(hold, ask.ttl)
+            self.drop(lease)
+            heartbeat.abandon(lease, ask.ttl)
             raise
 
     def release(self) -> Released:
@@ -83,83 +134,167 @@ class Acquirable(Held, ABC):
         The last of several re-entries releases. With the store down it is released as soon
         as that answers. Raises ``TaskLockError`` if it was not acquired through this object.
         """
-        hold = self._mine()
-        if not self._returned(hold):
+        lease = self.mine()
+        if not self._takes.returned(lease):
             return Released.RELEASED
         lost = False
         try:
-            lost = bool(hold.lost)
-            self._drop(hold)
-            outcome = Released.GONE if hold.unlocked else hold.backend.release(hold.name, hold.token)
+            lost = bool(lease.lost)
+            self.drop(lease)
+            outcome = Released.GONE if lease.unlocked else lease.backend.release(lease.name, lease.token)
         except BackendUnavailable as error:
-            outcome = self._later(hold, error)
+            outcome = self._later(lease, error)
         except BaseException:
-            self._give_up(hold, self._hold_ms)
+            self._give_up(lease, self.terms.hold_ms)
             raise
         if self.noun == "lock":
             mention_uncommitted(self.name)
-        return told_released(self, hold, outcome, lost)
+        return told_released(self, lease, outcome, lost)
 
     async def arelease(self) -> Released:
         """``release`` for coroutines. If it is cancelled, the lock is released all the same."""
-        hold = self._mine()
-        if not self._returned(hold):
+        lease = self.mine()
+        if not self._takes.returned(lease):
             return Released.RELEASED
         lost = False
         try:
-            lost = bool(hold.lost)
-            self._drop(hold)
-            outcome = Released.GONE if hold.unlocked else await hold.backend.arelease(hold.name, hold.token)
+            lost = bool(lease.lost)
+            self.drop(lease)
+            outcome = Released.GONE if lease.unlocked else await lease.backend.arelease(lease.name, lease.token)
         except BackendUnavailable as error:
-            outcome = self._later(hold, error)
+            outcome = self._later(lease, error)
         except BaseException:
-            heartbeat.abandon(hold, self._hold_ms)
+            heartbeat.abandon(lease, self.terms.hold_ms)
             raise
-        return told_released(self, hold, outcome, lost)
+        return told_released(self, lease, outcome, lost)
 
     def extend(self, timeout: Duration | None = None) -> bool:
         """Start the timeout again from now, with ``timeout`` seconds or its own. False: no longer yours.
 
         True, as ``acquire()`` said, when run without the lock. Raises ``BackendUnavailable``.
         """
-        hold, ttl, hold_ms = self._extending(timeout)
-        if hold.unlocked:
+        lease, ttl, hold_ms = self._extending(timeout)
+        if lease.unlocked:
             return True
         asked = monotonic()
-        return self._extended(hold, asked, ttl, hold_ms, hold.backend.extend(self.name, hold.token, ttl, hold_ms))
+        done = lease.backend.extend(self.name, lease.token, ttl, hold_ms)
+        return self._extended(lease, asked, ttl, hold_ms, done)
 
     async def aextend(self, timeout: Duration | None = None) -> bool:
         """``extend`` for coroutines."""
-        hold, ttl, hold_ms = self._extending(timeout)
-        if hold.unlocked:
+        lease, ttl, hold_ms = self._extending(timeout)
+        if lease.unlocked:
             return True
         asked = monotonic()
-        return self._extended(
-            hold, asked, ttl, hold_ms, await hold.backend.aextend(self.name, hold.token, ttl, hold_ms)
-        )
+        done = await lease.backend.aextend(self.name, lease.token, ttl, hold_ms)
+        return self._extended(lease, asked, ttl, hold_ms, done)
+
+    # What its holder may ask: whether it still has it, and whether somebody wants it back
+
+    @property
+    def lease(self) -> Lease | None:
+        """What who asks has taken through this object, and not given back."""
+        return self._takes.find()
+
+    def mine(self) -> Lease:
+        """Return ``lease``. Raises ``TaskLockError`` if there is none."""
+        lease = self._takes.find()
+        if lease is None:
+            raise TaskLockError(
+                f"{self.noun} {self.name!r} is not held through this object: acquire() it first", name=self.name
+            )
+        return lease
+
+    @property
+    def timeout(self) -> float:
+        """The most one holder may hold it, in seconds."""
+        return self.terms.hold_ms / 1000
+
+    @property
+    def taken(self) -> bool:
+        """Whether there is something to release: held, lost, or run without the lock."""
+        return self._takes.find() is not None
+
+    @property
+    def held(self) -> bool:
+        """Whether it is certainly still yours."""
+        lease = self._takes.find()
+        return lease is not None and not lease.unlocked and not lease.lost
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is certainly gone although it was not released."""
+        lease = self._takes.find()
+        return lease is not None and bool(lease.lost)
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody asks for it: known since the last heartbeat or ``ensure_held()``."""
+        lease = self._takes.find()
+        return lease is not None and lease.asked
+
+    def ensure_held(self) -> None:
+        """Raise ``LockLost`` if the lock is not certainly yours: call it before a step that must not run twice.
+
+        So it raises where the body runs without the lock (``on_unavailable="run"``), until the lock is taken after
+        all. Raises ``ReleaseAsked`` if an operator asks for the lock. It asks the store once a second at most, in a
+        coroutine never: see ``aensure_held``. With the store down what is known here decides.
+        """
+        lease = self.mine()
+        heartbeat.ensure_alive()
+        if asyncio._get_running_loop() is None and lease.due_to_look():
+            with contextlib.suppress(BackendUnavailable):
+                lease.heard(lease.backend.mine(self.name, lease.token))
+        self._judge(lease)
+
+    async def aensure_held(self) -> None:
+        """``ensure_held`` for coroutines."""
+        lease = self.mine()
+        heartbeat.ensure_alive()
+        if lease.due_to_look():
+            with contextlib.suppress(BackendUnavailable):
+                lease.heard(await lease.backend.amine(self.name, lease.token))
+        self._judge(lease)
+
+    @property
+    def fence(self) -> int:
+        """A number greater than that of every earlier holder of this name; 0 when run without the lock."""
+        return self.mine().fence
+
+    @property
+    def token(self) -> str:
+        """The proof of ownership. Secret."""
+        return self.mine().token
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the timeout."""
+        return max(0.0, self.mine().until - monotonic())
+
+    # As a block
 
     def enter_if_free(self) -> bool:
         """``acquire()`` and ``enter()``: a time limit that strikes anywhere in between leaves nothing taken."""
-        before = self._times()
+        before = self._takes.times()
         try:
             if self.acquire():
                 self.enter()
                 return True
         except BaseException:
-            if self._times() > before:
+            if self._takes.times() > before:
                 self.struck()
             raise
         return False
 
     async def aenter_if_free(self) -> bool:
         """``enter_if_free`` for coroutines."""
-        before = self._times()
+        before = self._takes.times()
         try:
             if await self.aacquire():
                 self.enter()
                 return True
         except BaseException:
-            if self._times() > before:
+            if self._takes.times() > before:
                 self.struck(later=True)
             raise
         return False
@@ -183,9 +318,9 @@ class Acquirable(Held, ABC):
 
     def __del__(self) -> None:
         # Only a time limit that struck as ``__exit__`` was called leaves a block without leaving it.
-        hold = self._block
-        if self._blocks and hold is not None and not (hold.released or hold.foreign or sys.is_finalizing()):
-            heartbeat.abandon(hold, hold.lease or self._hold_ms)
+        lease = self._block
+        if self._blocks and lease is not None and not (lease.released or lease.foreign or sys.is_finalizing()):
+            heartbeat.abandon(lease, lease.span or self.terms.hold_ms)
 
     async def __aenter__(self) -> Self:
         if await self.aenter_if_free():
@@ -202,20 +337,149 @@ class Acquirable(Held, ABC):
             self.struck(later=True)
             raise
 
-    @abstractmethod
-    def enter(self) -> Self:
-        """Become the current one; for code that acquires and releases around a body by itself."""
-
-    @abstractmethod
-    def leave(self) -> None:
-        """Undo ``enter``."""
-
     def _inherited(self) -> bool:
         """Whether the block that is left was entered by the process that this one was forked from."""
-        return self._last is not None and self._last.foreign
+        last = self._takes.last
+        return last is not None and last.foreign
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}{' held' if self.held else ''}>"
+
+    # What is given up
+
+    def drop(self, lease: Lease) -> None:
+        """Stop renewing ``lease``, which belongs to nobody any more. The store is not told."""
+        heartbeat.forget(lease)
+        self._takes.drop(lease)
+
+    def struck(self, *, later: bool = False) -> None:
+        """Give up what an exception out of a signal handler, a time limit say, has kept from being released.
+
+        ``later``: without waiting for the store.
+        """
+        lease = self._takes.find()
+        if lease is not None and self._takes.returned(lease):
+            self._give_up(lease, lease.span or self.terms.hold_ms, later)
+
+    def _give_up(self, lease: Lease, longest: int, later: bool = False) -> None:
+        """Release at once what nobody will release later."""
+        try:
+            self.drop(lease)
+        finally:
+            if later or lease.unlocked:
+                heartbeat.abandon(lease, longest)  # in an outage it takes its time; its lock may be on its way
+            else:
+                heartbeat.give_back(lease, longest)
+
+    def _later(self, lease: Lease, error: BackendUnavailable) -> Released:
+        heartbeat.abandon(lease, lease.span or self.terms.hold_ms)
+        told_unavailable(self.name, error, "release later", self.noun)
+        return Released.UNKNOWN
+
+    # An acquisition, from the question to what is made of the answer
+
+    def _wait(self, blocking: bool | None, blocking_timeout: Duration | None) -> float:
+        if blocking is None and blocking_timeout is None:
+            return self.terms.patience
+        return patience(blocking, blocking_timeout, self.name)
+
+    def _reenter(self) -> bool:
+        lease = self._takes.here().get(self.name)
+        if lease is None or lease.released or lease.lost:
+            return False
+        if not self.terms.reentrant:
+            raise TaskLockError(
+                f"{self.noun} {self.name!r} is already held by this thread or asyncio task; release it first, "
+                "or pass reentrant=True if taking it twice is meant",
+                name=self.name,
+            )
+        self._takes.again(lease)
+        return True
+
+    def _begin(self) -> tuple[Lease, Ask]:
+        self.conflict = self.met = None
+        terms = self.terms
+        lease = Lease(self._store(), self.name, terms.lease_ms, self._on_lost)
+        lease.on_asked = self._on_asked
+        if self.brings is not None:
+            lease.token, self.brings = self.brings, None
+        holder = me(row=self.row, limit=self.limit if self.noun == "limiter" else 0)
+        return lease, Ask(self.name, lease.token, terms.ttl, terms.hold_ms, holder, self.supersedes, self.limit)
+
+    def _settle(self, lease: Lease, taken: Taken) -> bool:
+        asked, answer = taken
+        if isinstance(answer, Busy):
+            self.met = answer.record
+            self.conflict = self._busy(answer)
+            self._takes.refused()
+            return False
+        lease.granted(answer, asked, self.terms.hold_ms)
+        if lease.lost:
+            late = "the store's answer came after the lease was over"
+            raise BackendUnavailable(late, name=self.name, down=False)
+        self._takes.keep(lease)
+        if lease.span is not None:
+            heartbeat.follow(lease)
+        told_acquired(self, lease)
+        return True
+
+    def _unavailable(self, lease: Lease, ask: Ask, error: BackendUnavailable) -> bool:
+        self.drop(lease)
+        if error.doubt:  # otherwise there is nothing to undo, however long the outage
+            heartbeat.abandon(lease, ask.ttl)
+        if error.busy is not None:  # which no silence turns into anything else
+            self.met = error.busy.record
+            self.conflict = self._busy(error.busy)
+            return False
+        action = self.terms.on_unavailable
+        if action == "run" and not error.down:
+            action = "raise"
+        told_unavailable(self.name, error, action, self.noun)
+        if action == "raise":
+            error.name = error.name or self.name
+            raise error
+        if action == "skip":
+            self._takes.refused()
+            self.conflict = TaskLockAcquireError(f"{self.noun} {self.name!r} was not taken: {error}", name=self.name)
+            self.conflict.__cause__ = error
+            return False
+        without = Lease(lease.backend, self.name, self.terms.lease_ms, self._on_lost)
+        without.on_asked = self._on_asked
+        without.unlocked = True
+        without.until = monotonic() + self.terms.hold_ms / 1000
+        try:
+            self._takes.keep(without)
+            heartbeat.catch_up(without, ask._replace(token=without.token, instead=""))
+        except BaseException:  # a time limit; nobody would ever give back what is taken for it later
+            self.drop(without)
+            raise
+        return True
+
+    def _extending(self, timeout: Duration | None) -> tuple[Lease, int, int]:
+        lease = self.mine()
+        hold_ms = self.terms.hold_ms if timeout is None else milliseconds(timeout, "timeout", name=self.name)
+        return lease, hold_ms if lease.span is None else min(lease.span, hold_ms), hold_ms
+
+    def _extended(self, lease: Lease, asked: float, ttl: int, hold_ms: int, done: bool) -> bool:
+        if not done:
+            if lease.lose("the store no longer knows it"):
+                self._on_lost(lease.lost)
+            return False
+        if lease.lost:
+            return False
+        lease.granted(Grant(lease.fence, ttl), asked, hold_ms)
+        if lease.span is not None:
+            heartbeat.follow(lease)
+        return True
+
+    def _judge(self, lease: Lease) -> None:
+        judge(self, lease)
+        if lease.unlocked:
+            raise LockLost(
+                f"{self.noun} {self.name!r} is not held: the store could not be asked, and on_unavailable='run' let"
+                " the body begin without it",
+                name=self.name,
+            )
 
 
 class TaskLock(Acquirable):
@@ -231,10 +495,34 @@ class TaskLock(Acquirable):
     Raises ``TaskLockError`` for what cannot work, before anything is stored.
     """
 
+    def __init__(
+        self,
+        name: str,
+        *,
+        timeout: Timeout = DEFAULT,
+        lease: LeaseTime = DEFAULT,
+        blocking: bool | None = None,
+        blocking_timeout: Duration | None = None,
+        reentrant: bool = False,
+        on_unavailable: OnUnavailable | None = None,
+        on_lost: Callable[[str], object] | None = None,
+    ) -> None:
+        terms = Terms.checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
+        super().__init__(terms, self._who(), on_lost)
+
+    def _who(self) -> Takes:
+        return Takes()
+
+    def _store(self) -> LeaseStore:
+        return get_backend()
+
+    def _busy(self, answer: Busy) -> TaskLockAcquireError:
+        return busy_error(self.name, answer)
+
     def enter(self) -> Self:
         """Become ``current_lock()``; for code that acquires and releases around a body by itself."""
         try:
-            self._block = self._mine()
+            self._block = self.mine()
             around = lock_block.get()
             self._block.entered.append(around)
             self._blocks += 1
@@ -246,13 +534,13 @@ class TaskLock(Acquirable):
 
     def leave(self) -> None:
         """Undo ``enter``."""
-        hold = self._find() or self._block  # the latter if it was released inside of its block
-        if hold is not None and hold.entered:
+        lease = self._takes.find() or self._block  # the latter if it was released inside of its block
+        if lease is not None and lease.entered:
             self._blocks -= 1
-            lock_block.set(hold.entered.pop())  # type: ignore[arg-type]
+            lock_block.set(lease.entered.pop())  # type: ignore[arg-type]
 
     def info(self) -> LockInfo | None:
-        """Who has the lock now, whoever that is. Raises ``BackendUnavailable``."""
+        """Return who has the lock now, whoever that is. Raises ``BackendUnavailable``."""
         record = get_backend().get(self.name)
         return None if record is None else lock_info(record)
 
@@ -262,5 +550,20 @@ class TaskLock(Acquirable):
         return None if record is None else lock_info(record)
 
     def locked(self) -> bool:
-        """Whether anybody has it. Raises ``BackendUnavailable``."""
+        """Tell whether anybody has it. Raises ``BackendUnavailable``."""
         return get_backend().get(self.name) is not None
+
+
+def _asked(lock: weakref.ref[Acquirable], name: str) -> None:
+    told_asked(name, lock())
+
+
+def _lost(
+    lock: weakref.ref[Acquirable], noun: str, name: str, listener: Callable[[str], object] | None, reason: str
+) -> None:
+    # Weak: who drops a lock object must not be kept waiting for the garbage collector.
+    try:
+        told_lost(name, lock(), reason, noun)
+    finally:
+        if listener is not None:
+            listener(reason)

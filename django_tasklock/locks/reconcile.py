@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
-from django_tasklock.backends.contract.leases import Leases
-from django_tasklock.locks.lease import Hold
+from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.locks.lease import Lease
 from django_tasklock.logs import log
 from django_tasklock.types import Ask, Busy, monotonic
 
@@ -26,7 +26,7 @@ STRAY = 2.0  # seconds in which a request that was given up may still reach the 
 LAST = 0.25  # of these seconds a process that ends waits for so many: the store has answered, so it is not far
 
 
-def rested(backend: Leases) -> None:
+def rested(backend: LeaseStore) -> None:
     """``backend.rest()``; what that raises is no reason not to look after the others."""
     try:
         backend.rest()
@@ -37,7 +37,7 @@ def rested(backend: Leases) -> None:
 class Leftover(NamedTuple):
     """A token that may hold a lock although nobody counts on it."""
 
-    backend: Leases
+    backend: LeaseStore
     name: str
     token: str
     until: float
@@ -49,7 +49,7 @@ class Leftover(NamedTuple):
 class Late(NamedTuple):
     """A body that runs without its lock, and what it would have asked for."""
 
-    hold: weakref.ref[Hold]
+    hold: weakref.ref[Lease]
     ask: Ask
 
 
@@ -66,12 +66,12 @@ class Errands:
     def __bool__(self) -> bool:
         return bool(self.leftovers or self.late)
 
-    def give_back(self, hold: Hold, longest: int) -> None:
+    def give_back(self, hold: Lease, longest: int) -> None:
         """Release ``hold``; after ``longest`` ms it has ended by itself."""
         self.pause = SOON
         self.leftovers[hold.token] = Leftover(hold.backend, hold.name, hold.token, monotonic() + longest / 1000)
 
-    def catch_up(self, hold: Hold, ask: Ask) -> None:
+    def catch_up(self, hold: Lease, ask: Ask) -> None:
         """Take the lock that ``hold`` is without, for as long as its timeout leaves it, unless somebody has it."""
         self.pause = SOON
         self.late[hold.token] = Late(weakref.ref(hold), ask)
@@ -81,7 +81,7 @@ class Errands:
         self.leftovers.clear()
         self.late.clear()
 
-    def run(self, follow: Callable[[Hold], None], lose: Callable[[Hold, str], None]) -> None:
+    def run(self, follow: Callable[[Lease], None], lose: Callable[[Lease, str], None]) -> None:
         """Do what can be done; ``follow`` is given what has a lease now, ``lose`` whose lock somebody else has."""
         self.pause = min(2 * self.pause, AGAIN)
         asked = {left.backend for left in list(self.leftovers.values())}  # others add to them meanwhile
@@ -105,9 +105,9 @@ class Errands:
         now = monotonic()
         return all(left.missing and now >= left.missing + LAST for left in list(self.leftovers.values()))
 
-    def free_all(self) -> set[Leases]:
+    def free_all(self) -> set[LeaseStore]:
         """Release what can be released; the stores that do not answer."""
-        silent: set[Leases] = set()
+        silent: set[LeaseStore] = set()
         for token, left in list(self.leftovers.items()):
             if left.backend not in silent and not self._free(token, left):
                 silent.add(left.backend)
@@ -136,7 +136,7 @@ class Errands:
         return True
 
     def _take(
-        self, token: str, hold: Hold, ask: Ask, follow: Callable[[Hold], None], lose: Callable[[Hold, str], None]
+        self, token: str, hold: Lease, ask: Ask, follow: Callable[[Lease], None], lose: Callable[[Lease, str], None]
     ) -> bool | None:
         """Take one; ``None`` if the store does not answer."""
         asked = monotonic()
@@ -157,13 +157,13 @@ class Errands:
         if hold.released:  # meanwhile, when there was nothing to release yet
             self.give_back(hold, left)
         else:
-            if hold.lease is not None:
+            if hold.span is not None:
                 follow(hold)
             text = "%s %r: taken after all by a body that began without it"
             log(logging.INFO, text, hold.backend.noun, hold.name)
         return True
 
-    def _complain(self, what: str, backend: Leases, name: str, error: Exception) -> None:
+    def _complain(self, what: str, backend: LeaseStore, name: str, error: Exception) -> None:
         if not self._complained:  # an outage is told once, not twice a second
             self._complained = True
             text = "%s %r and maybe others: not %s yet, trying on: %s"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from itertools import count
 
-from django_tasklock.conf import Lease, Timeout
-from django_tasklock.locks.lease import Holds, holds_here
+from django_tasklock.conf import LeaseTime, Timeout
+from django_tasklock.locks.lease import Leases, leases_here
 from django_tasklock.locks.lock import TaskLock
+from django_tasklock.locks.takes import Takes
 
 __all__ = ["ProcessLock", "Taken", "taken"]
 
@@ -17,14 +18,13 @@ LAPSED = 1000  # locks that ended without a release, and are remembered all the 
 class ProcessLock(TaskLock):
     """Belongs to the process, not to the thread or asyncio task that took it."""
 
-    def __init__(self, name: str, timeout: Timeout, lease: Lease) -> None:
+    def __init__(self, name: str, timeout: Timeout, lease: LeaseTime) -> None:
         super().__init__(name, timeout=timeout, lease=lease)
-        self.owner = holds_here()  # one such object for each thread and asyncio task
+        self.owner = leases_here()  # one such object for each thread and asyncio task
         self.number = 0
-        self._own = Holds()
 
-    def _here(self) -> Holds:
-        return self._own
+    def _who(self) -> Takes:
+        return Takes(own=Leases())
 
 
 class Taken:
@@ -51,7 +51,7 @@ class Taken:
 
     def find(self, name: str) -> ProcessLock | None:
         """The caller's own first: who took a lock and lost it must not release its successor's."""
-        here = holds_here()
+        here = leases_here()
         with self._mutex:
             locks = self._locks.get(name)
             if not locks:

@@ -14,15 +14,17 @@ from typing import Self
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.conf import DEFAULT, Duration, Lease, OnUnavailable, Timeout
+from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout
 from django_tasklock.context import Block, limiter_block
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.locks.acquire import Taken
 from django_tasklock.locks.events import told_forced
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.info import all_taken, lock_info
-from django_tasklock.locks.lease import Hold, Holds, holds_here
+from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import Acquirable
+from django_tasklock.locks.takes import Takes
+from django_tasklock.locks.terms import Terms
 from django_tasklock.types import Ask, Busy, LimiterInfo, LockInfo, Record, fingerprint
 
 __all__ = ["ConcurrencyLimiter", "check_limit", "current_limiter"]
@@ -71,22 +73,16 @@ class ConcurrencyLimiter(Acquirable):
         limit: int,
         *,
         timeout: Timeout = DEFAULT,
-        lease: Lease = DEFAULT,
+        lease: LeaseTime = DEFAULT,
         blocking: bool | None = None,
         blocking_timeout: Duration | None = None,
         on_unavailable: OnUnavailable | None = None,
         on_lost: Callable[[str], object] | None = None,
     ) -> None:
-        super().__init__(
-            name,
-            timeout=timeout,
-            lease=lease,
-            blocking=True if blocking is None and blocking_timeout is None else blocking,
-            blocking_timeout=blocking_timeout,
-            reentrant=True,
-            on_unavailable=on_unavailable,
-            on_lost=on_lost,
-        )
+        if blocking is None and blocking_timeout is None:
+            blocking = True
+        terms = Terms.checked(name, timeout, lease, blocking, blocking_timeout, True, on_unavailable)
+        super().__init__(terms, Takes(permits=True), on_lost)
         self.limit = check_limit(limit, self.name)
 
     def _store(self) -> Permits:
@@ -95,38 +91,27 @@ class ConcurrencyLimiter(Acquirable):
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
         return all_taken(self.name, self.limit, answer)
 
-    def _here(self) -> Holds:
-        return holds_here().permits
+    def _settle(self, lease: Lease, taken: Taken) -> bool:
+        before, times = self._takes.here().get(self.name), self._takes.times()
+        return super()._settle(lease, taken) and self._follow(before, lease, times)
 
-    def _handed(self) -> Hold | None:
-        # Nobody else's, not even through this object: the second release of one would be the other's first.
-        return None
+    def _unavailable(self, lease: Lease, ask: Ask, error: BackendUnavailable) -> bool:
+        before, times = self._takes.here().get(self.name), self._takes.times()
+        return super()._unavailable(lease, ask, error) and self._follow(before, self.lease, times)
 
-    def _part(self, home: Holds) -> Holds:
-        return home.permits
-
-    def _settle(self, hold: Hold, taken: Taken) -> bool:
-        before, times = self._here().get(self.name), self._times()
-        return super()._settle(hold, taken) and self._follow(before, hold, times)
-
-    def _unavailable(self, hold: Hold, ask: Ask, error: BackendUnavailable) -> bool:
-        before, times = self._here().get(self.name), self._times()
-        return super()._unavailable(hold, ask, error) and self._follow(before, self._find(), times)
-
-    def _follow(self, before: Hold | None, hold: Hold | None, times: int) -> bool:
+    def _follow(self, before: Lease | None, lease: Lease | None, times: int) -> bool:
         """A nested call has taken a permit in place of a lost one: it is released as often as both were taken."""
-        if before is not None and hold is not None and not (before.released or before.foreign):
-            hold.count += before.count
-            before.successor = hold
-            if (take := self._take_in(self._here())) is not None:
-                take.times += times
-            heartbeat.abandon(before, before.lease or self._hold_ms)
+        if before is not None and lease is not None and not (before.released or before.foreign):
+            lease.count += before.count
+            before.successor = lease
+            self._takes.inherit(times)
+            heartbeat.abandon(before, before.span or self.terms.hold_ms)
         return True
 
     def enter(self) -> Self:
         """Become ``current_limiter()``; for code that acquires and releases around a body by itself."""
         try:
-            self._block = self._mine()
+            self._block = self.mine()
             self._blocks += 1
             limiter_block.set(Block(weakref.ref(self), self._block, limiter_block.get()))
         except BaseException:  # a time limit may strike anywhere; the caller does not know of the permit yet

@@ -1,4 +1,4 @@
-"""A lock that outlives this process's hold on it: kept for whoever brings its token.
+"""A lock that outlives this process's lease on it: kept for whoever brings its token.
 
 For a task that says ``retry()`` and must find its lock still taken when it comes back.
 """
@@ -22,15 +22,15 @@ def keep(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
     from now on, and not before. With the store down the lock lives for what is left of its lease.
     """
     span = milliseconds(seconds, "seconds", name=lock.name)
-    hold = lock._mine()
+    lease = lock.mine()
     lock.leave()
-    lock._drop(hold)
-    if hold.unlocked or hold.lost:
+    lock.drop(lease)
+    if lease.unlocked or lease.lost:
         return False
     try:
         if token is None:
-            return hold.backend.extend(hold.name, hold.token, span, span)
-        return isinstance(hold.backend.acquire(Ask(hold.name, token, span, span, me(kept=True), hold.token)), Grant)
+            return lease.backend.extend(lease.name, lease.token, span, span)
+        return isinstance(lease.backend.acquire(Ask(lease.name, token, span, span, me(kept=True), lease.token)), Grant)
     except BackendUnavailable as error:
         told_unavailable(lock.name, error, "keep for its lease")
         return False
@@ -38,10 +38,10 @@ def keep(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
 
 def resume(lock: TaskLock, token: str) -> None:
     """Let the next ``acquire()`` of ``lock`` bring ``token``: granted if the lock was kept for it, or is free."""
-    lock._carried = token
+    lock.brings = token
 
 
 def follow(lock: TaskLock, token: str) -> None:
     """Let ``lock``, where it does not wait, be granted over the hold with ``token``: once, and with a token of its own,
     because the same message may be delivered twice."""
-    lock._follows = token
+    lock.supersedes = token

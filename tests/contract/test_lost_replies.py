@@ -115,7 +115,7 @@ def test_the_lease_counts_from_the_request(proxy: Proxy, name: str, way: str) ->
     lock = TaskLock(name, lease=None, timeout=30)
     call(way, lock, "acquire")
     assert lock.time_left <= 30 - 0.4
-    assert lock._find().deadline <= monotonic() + 30 - 0.4
+    assert lock.lease.deadline <= monotonic() + 30 - 0.4
     call(way, lock, "release")
 
 
@@ -312,8 +312,8 @@ def test_a_renewal_that_failed_is_tried_again_before_the_lease_ends(proxy: Proxy
     lost = proxy.fault(RENEW, times=2, unsent=True)
     lock = TaskLock(name, lease=3, on_lost=told.append)
     lock.acquire()
-    first = lock._find().deadline
-    eventually(lambda: lock._find().deadline > first)
+    first = lock.lease.deadline
+    eventually(lambda: lock.lease.deadline > first)
     assert len(lost.met) == 2
     assert lock.held
     assert not told

@@ -71,8 +71,8 @@ with os.fdopen(read, "rb") as pipe:
     facts = json.loads(pipe.read() or b"null")
 os.waitpid(child, 0)
 facts["parent_keeps_its_connection"] = end() == before
-deadline = lock._find().deadline
-while lock._find().deadline == deadline:  # until the next renewal
+deadline = lock.lease.deadline
+while lock.lease.deadline == deadline:  # until the next renewal
     assert lock.held, "the parent's lock was lost"
 facts["parent_holds"] = lock.release() is Released.RELEASED
 facts["parent_plain"] = release_task_lock(f"{name}:plain")

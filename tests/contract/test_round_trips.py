@@ -12,7 +12,7 @@ from django_tasklock import TaskLock, acquire_task_lock, list_all_task_locks, re
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.locks.heartbeat import Heartbeat
-from django_tasklock.locks.lease import Hold
+from django_tasklock.locks.lease import Lease
 from django_tasklock.types import Released, Renewal
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
@@ -91,7 +91,7 @@ def test_renewing_a_hundred(known: Proxy, store: redis.Redis, name: str) -> None
 
 def test_renewing_more_leaves_room_for_others(known: Proxy, name: str) -> None:
     """In parts: Redis serves nobody else while a script runs."""
-    held = [Hold(get_backend(), f"{name}:{index}", 1000, None) for index in range(250)]
+    held = [Lease(get_backend(), f"{name}:{index}", 1000, None) for index in range(250)]
     beat = Heartbeat()
     assert requests(known, lambda: beat._renew(get_backend(), held)) == [b"EVALSHA"] * 3
     assert beat._renew(get_backend(), held) == [(hold, hold.lost) for hold in held]

@@ -27,7 +27,7 @@ from django_tasklock import (
 from django_tasklock.db import transactions
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.lease import Hold
+from django_tasklock.locks.lease import Lease
 from tests.support.guards import GUARD
 from tests.support.public import in_store
 from tests.support.stores import eventually, stores
@@ -42,7 +42,7 @@ def store(request: Any, settings: Any) -> Iterator[str]:
     yield from in_store(request.param, settings)
 
 
-def known(name: str) -> Hold:
+def known(name: str) -> Lease:
     """What this process has of a lock."""
     [hold] = [hold for hold in heartbeat._holds() if hold.name == name]
     return hold

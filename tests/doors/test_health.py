@@ -288,7 +288,7 @@ class TestLocks:
         settings.TASKLOCK = MEMORY
         with TaskLock("a", timeout=100, lease=3) as lock:
             assert client.get("/health/locks").status_code == 200
-            hold = lock._find()
+            hold = lock.lease
             hold.due = monotonic() - 1.5
             response = client.get("/health/locks")
             hold.due = monotonic() + 1

@@ -23,7 +23,7 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.locks.lease import holds_here
+from django_tasklock.locks.lease import leases_here
 from tests.support.public import in_store, raw_redis, script, stored
 from tests.support.stores import LISTING, an_ask, eventually, granted, stores
 
@@ -136,9 +136,9 @@ class TestVerbs:
         async def main():
             told = []
             async with TaskLock("video:1", lease=4, on_lost=told.append) as lock:
-                await until(lambda: lock._find().deadline - lock._find().due > 0 and lock.held)
-                before = lock._find().deadline
-                await until(lambda: lock._find().deadline > before)
+                await until(lambda: lock.lease.deadline - lock.lease.due > 0 and lock.held)
+                before = lock.lease.deadline
+                await until(lambda: lock.lease.deadline > before)
                 lock.ensure_held()
                 await sync_to_async(get_backend().remove)("video:1")
                 await until(lambda: told)
@@ -472,14 +472,14 @@ class TestLoops:
             async_to_sync(main)()
         gc.collect()
         assert stored(store) <= 1  # the counter of fences, or the released row
-        assert lock._find() is None
+        assert lock.lease is None
 
     def test_a_lock_outlives_the_loop_it_was_taken_in(self, store):
         """As when a view takes it and a later request gives it back: its heartbeat is no coroutine."""
         lock = TaskLock("video:1", lease=4)
         assert run(lock.aacquire)
-        before = lock._find().deadline
-        eventually(lambda: lock._find().deadline > before)
+        before = lock.lease.deadline
+        eventually(lambda: lock.lease.deadline > before)
         assert is_task_locked("video:1")
         assert run(lock.arelease) is Released.RELEASED
         assert not is_task_locked("video:1")
@@ -493,7 +493,7 @@ class TestLoops:
         lock = TaskLock("video:1")
         assert lock.acquire()
         assert run(lock.arelease) is Released.RELEASED
-        assert "video:1" not in holds_here()
+        assert "video:1" not in leases_here()
         assert run(TaskLock("video:1").aacquire)
 
     @pytest.mark.parametrize("store", stores("redis"), indirect=True)

@@ -286,7 +286,7 @@ class TestLosing:
             async with limiter:
                 await limiter.aensure_held()
                 await sync_to_async(limiter.remove)((await limiter.ainfo()).members[0].fingerprint)
-                limiter._find().looked = 0
+                limiter.lease.looked = 0
                 with pytest.raises(LockLost):
                     await limiter.aensure_held()
 
@@ -296,7 +296,7 @@ class TestLosing:
         with limiter:
             limiter.ensure_held()
             limiter.remove(limiter.members()[0].fingerprint)
-            limiter._find().looked = 0
+            limiter.lease.looked = 0
             with pytest.raises(LockLost):
                 limiter.ensure_held()
 
@@ -305,7 +305,7 @@ class TestLosing:
         with limiter:
             first = limiter.token
             limiter.remove(fingerprint(first))
-            limiter._find().looked = 0
+            limiter.lease.looked = 0
             with pytest.raises(LockLost):
                 limiter.ensure_held()
             with limiter:
@@ -344,7 +344,7 @@ class TestLosing:
             assert ends <= 3
         assert max(renewed) >= 6, "not in batches"
         for limiter in limiters:
-            heartbeat.forget(limiter._last)
+            heartbeat.forget(limiter._takes.last)
 
     @memory_only
     def test_a_timeout_ends_a_permit_whatever_the_heartbeat_does(self, store):
@@ -358,7 +358,7 @@ class TestLosing:
     def test_without_a_heartbeat_it_lives_for_its_timeout(self, store):
         limiter = ConcurrencyLimiter("transcode", 1, timeout=0.15, lease=None)
         assert limiter.acquire()
-        assert limiter._find().token not in heartbeat._held
+        assert limiter.lease.token not in heartbeat._held
         eventually(lambda: limiter.info().used == 0)
         assert limiter.lost
         assert limiter.release() is Released.GONE

@@ -272,8 +272,8 @@ class TestStoreTrouble:
         thread.join(20)
         assert got == [True]
         eventually(lambda: stranger.permits.members(name)[0].ttl > 3000)  # renewed: a whole lease
-        heartbeat.forget(limiter._last)
-        stranger.permits.remove(name, limiter._last.token)
+        heartbeat.forget(limiter.lease)
+        stranger.permits.remove(name, limiter.lease.token)
 
 
 @pytest.mark.redis
@@ -296,5 +296,5 @@ def test_who_may_not_subscribe_polls_and_still_gets_a_permit(store, name, monkey
         eventually(thread.is_alive)
     thread.join(20)
     assert got == [True]
-    heartbeat.forget(limiter._last)
-    get_backend().permits.remove(name, limiter._last.token)
+    heartbeat.forget(limiter.lease)
+    get_backend().permits.remove(name, limiter.lease.token)

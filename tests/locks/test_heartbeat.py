@@ -138,8 +138,8 @@ def test_a_lease_taken_as_the_thread_ends_is_renewed(crew: Crew, name: str) -> N
         with TaskLock({name!r} + "first", lease=60):
             pass
         eventually(lambda: late and late[0].held)
-        deadline = late[0]._find().deadline
-        eventually(lambda: late[0]._find().deadline > deadline)
+        deadline = late[0].lease.deadline
+        eventually(lambda: late[0].lease.deadline > deadline)
     """)
     assert worker.do("len(heartbeat), heartbeat.alive") == (1, True)
     assert not TaskLock(name).acquire()
@@ -496,8 +496,8 @@ def test_a_forked_child_neither_renews_nor_releases_what_its_parent_holds(
                 tell("refused", "not held" in str(error))
             own = TaskLock({name!r} + ":child", lease=4)
             tell(own.acquire(), TaskLock({name!r}).acquire())
-            deadline = own._find().deadline
-            eventually(lambda: own._find().deadline > deadline)
+            deadline = own.lease.deadline
+            eventually(lambda: own.lease.deadline > deadline)
             tell(own.held, len(heartbeat), bool(own.release()))
         def fork():
             global lock
@@ -573,7 +573,7 @@ def no_log() -> Iterator[None]:
 
 def renews_at_once(lock: TaskLock) -> None:
     """It is due now, and is renewed."""
-    hold = lock._find()
+    hold = lock.lease
     assert hold is not None
     before = hold.deadline
     hold.due = 0.0
@@ -595,7 +595,7 @@ def test_neither_logging_nor_any_exception_ends_the_renewals(name: str, error: B
 
     with TaskLock(name, lease=60) as lock:
         with no_log(), renewing(fails_once):
-            hold = lock._find()
+            hold = lock.lease
             assert hold is not None
             hold.due = 0.0
             heartbeat.follow(hold)

@@ -26,7 +26,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.lease import holds_here
+from django_tasklock.locks.lease import leases_here
 from tests.support.proxy import Proxy, scripts
 from tests.support.public import PROJECT, script, setting
 from tests.support.stores import eventually
@@ -125,7 +125,7 @@ def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) 
         if not struck:
             break
         where[mine] = struck[0]
-        for home in (holds_here(), holds_here().permits):
+        for home in (leases_here(), leases_here().permits):
             assert mine not in home or home[mine].released, struck
     assert number > 60
     get_backend().wire.close()

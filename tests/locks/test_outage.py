@@ -6,7 +6,7 @@ import pytest
 
 from django_tasklock import BackendUnavailable, TaskLock, acquire_task_lock
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.lease import Hold
+from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.reconcile import Errands
 from django_tasklock.types import Grant, Released
 from tests.support.redis_server import free_port
@@ -37,7 +37,7 @@ def test_what_is_left_meanwhile_does_not_disturb_what_is_being_given_back() -> N
     class Store:
         def __hash__(self) -> int:
             if len(errands.leftovers) < 3:
-                errands.give_back(Hold(self, "late", None, None), 1000)  # type: ignore[arg-type]
+                errands.give_back(Lease(self, "late", None, None), 1000)  # type: ignore[arg-type]
             return 1
 
         def release(self, name: str, token: str) -> Released:
@@ -46,7 +46,7 @@ def test_what_is_left_meanwhile_does_not_disturb_what_is_being_given_back() -> N
 
         def rest(self) -> None: ...
 
-    errands.give_back(Hold(Store(), "early", None, None), 1000)  # type: ignore[arg-type]
+    errands.give_back(Lease(Store(), "early", None, None), 1000)  # type: ignore[arg-type]
     for _ in range(3):
         errands.run(lambda hold: None, lambda hold, reason: None)
     assert released.count("early") == 1
@@ -55,7 +55,7 @@ def test_what_is_left_meanwhile_does_not_disturb_what_is_being_given_back() -> N
 
 def test_a_lease_is_over_here_before_it_is_in_the_store() -> None:
     """Stores count whole milliseconds: from 0.9 ms to 150.9 ms is 149.1 ms to one that cuts the first short."""
-    hold = Hold(None, "a", 150, None)  # type: ignore[arg-type]
+    hold = Lease(None, "a", 150, None)  # type: ignore[arg-type]
     hold.granted(Grant(1, 150), 1000.0009, 150)
     assert hold.deadline <= 1000.0 + 0.150
     assert hold.lost == "its timeout is over"

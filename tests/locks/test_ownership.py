@@ -24,7 +24,7 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.locks.lease import holds_here
+from django_tasklock.locks.lease import leases_here
 from tests.support.public import in_store
 from tests.support.stores import an_ask, granted, stores
 
@@ -123,7 +123,7 @@ class TestWhoWasRefused:
         lost, later = TaskLock("video:1"), TaskLock("video:1")
         assert lost.acquire()
         assert get_backend().remove("video:1") is not None
-        holds_here()["video:1"].looked = 0.0
+        leases_here()["video:1"].looked = 0.0
         with pytest.raises(LockLost):
             lost.ensure_held()
         assert later.acquire()
@@ -145,7 +145,7 @@ class TestWhoWasRefused:
             outer, inner = ConcurrencyLimiter("transcode", 1), ConcurrencyLimiter("transcode", 1)
             assert outer.acquire()
             assert outer.acquire()
-            hold = outer._find()
+            hold = outer.lease
             get_backend().permits.remove("transcode", hold.token)
             hold.lose("for this test")
             assert inner.acquire()
@@ -240,7 +240,7 @@ class TestCalls:
 
         def call():
             with TaskLock("video:1"):
-                seen.append(weakref.ref(holds_here()))
+                seen.append(weakref.ref(leases_here()))
 
         async def main():
             for _ in range(20):

@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.leases import Leases
+from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.locks.heartbeat import SILENT, Heartbeat
-from django_tasklock.locks.lease import Hold
+from django_tasklock.locks.lease import Lease
 from django_tasklock.types import Kept, Renewal
 from tests.support.proxy import Proxy, Request, scripts
 from tests.support.stores import an_ask, granted
@@ -44,11 +44,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def take(backend: Leases, beat: Heartbeat, name: str, number: int, now: float) -> list[Hold]:
+def take(backend: LeaseStore, beat: Heartbeat, name: str, number: int, now: float) -> list[Lease]:
     """Hold so many locks, as lock objects do."""
     held = []
     for index in range(number):
-        hold = Hold(backend, f"{name}:{index}", LEASE, None)
+        hold = Lease(backend, f"{name}:{index}", LEASE, None)
         hold.granted(granted(backend.acquire(an_ask(hold.name, hold.token, ttl=LEASE))), now, 3_600_000)
         beat._held[hold.token] = weakref.ref(hold)  # without the thread: it is the test that says what time it is
         held.append(hold)

@@ -17,7 +17,7 @@ from django.db import transaction
 from django_tasklock import Claim, StaleClaim, TaskLock, TaskLockError, model_lock, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import TransactionOpen
-from django_tasklock.locks.lease import Holds
+from django_tasklock.locks.lease import Leases
 from django_tasklock.operations import Actor, Outcome, acts, get_lock, release_lock
 from django_tasklock.operations.locks import release as release_module
 from django_tasklock.types import Released
@@ -53,9 +53,9 @@ class Elsewhere(TaskLock):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._own = Holds()
+        self._own = Leases()
 
-    def _here(self) -> Holds:
+    def _here(self) -> Leases:
         return self._own
 
 

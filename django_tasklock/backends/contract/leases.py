@@ -17,12 +17,12 @@ from asgiref.sync import sync_to_async
 
 from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
 
-__all__ = ["Leases", "Waiter"]
+__all__ = ["LeaseStore", "Waiter"]
 
 POLL = 0.25  # seconds between two looks of a waiter that no release can wake
 
 
-class Leases(ABC):
+class LeaseStore(ABC):
     """The verbs of a holder, over locks or over permits."""
 
     noun = "lock"
@@ -95,7 +95,7 @@ class Waiter:
     Not in order of arrival. Leaving the ``with`` block gives up the place.
     """
 
-    def __init__(self, backend: Leases, ask: Ask) -> None:
+    def __init__(self, backend: LeaseStore, ask: Ask) -> None:
         self.backend = backend
         self.ask = ask
 

@@ -17,7 +17,7 @@ from abc import abstractmethod
 
 from asgiref.sync import sync_to_async
 
-from django_tasklock.backends.contract.leases import Leases, Waiter
+from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.contract.rates import RateStore
@@ -30,7 +30,7 @@ _tickets = threading.Lock()
 _last_ticket = 0
 
 
-class Backend(Leases):
+class Backend(LeaseStore):
     """A store of locks. One object per process, shared by its threads, made anew after a fork."""
 
     across_processes: bool = True

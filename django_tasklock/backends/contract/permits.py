@@ -11,13 +11,13 @@ from abc import abstractmethod
 
 from asgiref.sync import sync_to_async
 
-from django_tasklock.backends.contract.leases import Leases
+from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.types import Record
 
 __all__ = ["Permits"]
 
 
-class Permits(Leases):
+class Permits(LeaseStore):
     """The permits of a store. ``Busy.record`` is the member whose lease ends first, ``None`` if others merely wait.
 
     A release never finds another's: ``Released.NOT_YOURS`` is not among its answers.

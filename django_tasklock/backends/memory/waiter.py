@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from django_tasklock.backends.contract.leases import Leases, Waiter
+from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.backends.memory.store import CLAIM, Place, store
 from django_tasklock.types import Ask, Busy, Grant, monotonic
 
@@ -18,7 +18,7 @@ __all__ = ["MemoryWaiter"]
 class MemoryWaiter(Waiter):
     """A place in the queue of one lock or limiter. Whoever neither waits nor asks for a second is passed over."""
 
-    def __init__(self, backend: Leases, ask: Ask, queues: dict[str, deque[Place]]) -> None:
+    def __init__(self, backend: LeaseStore, ask: Ask, queues: dict[str, deque[Place]]) -> None:
         super().__init__(backend, ask)
         self._queues = queues
         self._taken = False

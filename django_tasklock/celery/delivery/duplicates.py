@@ -80,13 +80,13 @@ async def ameet(lock: TaskLock, message: Message) -> Outcome:
 
 
 def _nap(lock: TaskLock) -> float:
-    return BRIEF if lock._follows else LOOK
+    return BRIEF if lock.supersedes else LOOK
 
 
 def _looks(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
     """Looks at who was met, and is told each time whether the lock could be had after that."""
     died = crashed = False
-    ends = monotonic() + (lock._lease_ms or 60_000) / 1000 + 2 * LOOK
+    ends = monotonic() + (lock.terms.lease_ms or 60_000) / 1000 + 2 * LOOK
     first: Record | None = None
     while (met := lock.met) is not None and met.holder.task_id == message.id and met.holder.task == message.task.name:
         later = message.tries - met.holder.retries

@@ -18,11 +18,12 @@ from django_tasklock.celery.delivery.run import Delivered
 from django_tasklock.celery.message import KEPT, token_of
 from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.celery.unique import seconds_until
+from django_tasklock.conf import spans
 from django_tasklock.decorators.call import Running
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.locks.events import told_conflict
-from django_tasklock.locks.lease import holds_here
+from django_tasklock.locks.lease import leases_here
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import follow, keep
 from django_tasklock.types import monotonic
@@ -94,7 +95,7 @@ class Direct(Running):
     """A direct call: there is no message to put aside, and nobody else may be waited for by oneself."""
 
     def _acquire(self) -> bool:
-        hold = holds_here().get(self.lock.name)
+        hold = leases_here().get(self.lock.name)
         if hold is not None and not (hold.released or hold.lost):
             self.lock.conflict = TaskLockAcquireError(
                 f"lock {self.lock.name!r} is held by this very thread, which called its task again", name=self.lock.name
@@ -136,19 +137,17 @@ def made(
 ) -> Running:
     """The run of one call on these terms. ``header``: that of the message, if a worker was sent one."""
     conflict = terms["on_conflict"]
-    patience = {"blocking_timeout": terms["blocking_timeout"]} if conflict == "wait" else {}
-    lock = TaskLock(
-        name, timeout=terms["timeout"], lease=terms["lease"], on_unavailable=terms["on_unavailable"], **patience
-    )
-    if conflict == "wait" and not terms["blocking_timeout"]:
-        lock._patience = lock._hold_ms / 1000
+    waits = {"timeout": terms["timeout"], "lease": terms["lease"], "on_unavailable": terms["on_unavailable"]}
+    if conflict == "wait":  # by default for as long as its holder may have it
+        waits["blocking_timeout"] = terms["blocking_timeout"] or spans(terms["timeout"], terms["lease"], name)[0] / 1000
+    lock = TaskLock(name, **waits)
     row = row_of(task, args, kwargs)
     if way != "message":
         kind = Eager if way == "eager" else Element if maps(get_current_task()) else Direct
         return kind(lock, conflict, *row, None, task.release_connections)
     run = OnceRun(lock, conflict, *row, terms["queue_limit"], task.release_connections)
     run.keeps = terms["retry_keeps_lock"]
-    run.patience = lock._patience
+    run.patience = lock.terms.patience
     if header.get("kept"):
         follow(lock, token_of(header["kept"]))
     return run

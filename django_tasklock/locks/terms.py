@@ -1,0 +1,66 @@
+"""What a lock was made with: its options, checked once."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from django_tasklock.conf import Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds, spans
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.names import clean
+
+__all__ = ["Terms", "patience"]
+
+POLICIES = ("run", "raise", "skip")
+
+
+def patience(blocking: bool | None, blocking_timeout: Duration | None, name: str) -> float:
+    """Return the seconds to wait: 0 not at all, infinite without a limit.
+
+    Raises ``TaskLockError`` for a limit that is none.
+    """
+    if blocking_timeout is None:
+        return math.inf if blocking else 0.0
+    if blocking is False:
+        raise TaskLockError(f"blocking_timeout={blocking_timeout!r} with blocking=False means nothing", name=name)
+    return milliseconds(blocking_timeout, "blocking_timeout", name=name) / 1000
+
+
+class Terms(NamedTuple):
+    """The terms of one lock. ``hold_ms`` and ``lease_ms`` are milliseconds, ``patience`` is seconds."""
+
+    name: str
+    hold_ms: int
+    """The timeout: the most that one holder may have it."""
+    lease_ms: int | None
+    """How long it outlives a holder that died; ``None``: it is not renewed, and lives for its timeout."""
+    patience: float
+    """How long ``acquire()`` waits where nobody says otherwise."""
+    reentrant: bool
+    on_unavailable: OnUnavailable
+
+    @classmethod
+    def checked(
+        cls,
+        name: str,
+        timeout: Timeout,
+        lease: LeaseTime,
+        blocking: bool | None,
+        blocking_timeout: Duration | None,
+        reentrant: bool,
+        on_unavailable: OnUnavailable | None,
+    ) -> Terms:
+        """Return the terms that these options make, defaults filled in. Raises ``TaskLockError`` for what cannot be."""
+        settings = get_settings()
+        name = clean(name, settings.KEY_PREFIX)
+        hold_ms, lease_ms = spans(timeout, lease, name)
+        wait = patience(blocking, blocking_timeout, name)
+        policy = settings.ON_UNAVAILABLE if on_unavailable is None else on_unavailable
+        if policy not in POLICIES:
+            raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=name)
+        return cls(name, hold_ms, lease_ms, wait, reentrant, policy)
+
+    @property
+    def ttl(self) -> int:
+        """How long its key lives if nobody renews it, in milliseconds."""
+        return self.lease_ms or self.hold_ms
