@@ -35,8 +35,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        for module in ("heartbeat", "holds", "errands"):
-            monkeypatch.setattr(f"django_tasklock.{module}.monotonic", lambda: self.now)
+        for module in ("heartbeat", "lease", "reconcile"):
+            monkeypatch.setattr(f"django_tasklock.locks.{module}.monotonic", lambda: self.now)
 
 
 @pytest.fixture
