@@ -24,14 +24,19 @@ STRANGER = new_token()
 Store = redis.Redis  # bytes in and out
 
 
+def arguments(request: Request) -> int:
+    """How many a script is told, beside its keys."""
+    return len(request) - 3 - int(request[2])
+
+
 def enqueue(request: Request) -> bool:
     """A waiter's acquire, once it listens: it carries its place in the queue, and says so."""
-    return ACQUIRE(request) and len(request) == 3 + 8 + 8 and request[-1] == b"1"
+    return ACQUIRE(request) and arguments(request) == 8 and request[-1] == b"1"
 
 
 def leave(request: Request) -> bool:
     """A waiter's good-bye: a release that also names its place."""
-    return RELEASE(request) and len(request) == 3 + 7 + 2
+    return RELEASE(request) and arguments(request) == 2
 
 
 def waiting(store: Store, name: str) -> int:
