@@ -164,9 +164,15 @@ def _named(template: str, how: str, action: str) -> tuple[str, str]:
     return what, what.removeprefix("rates_")
 
 
+def forget() -> None:
+    """Count from zero again."""
+    with _mutex:
+        _counts.update(dict.fromkeys(_counts, 0))
+        _limiters.clear()
+
+
 def after_fork() -> None:
     """Count from zero."""
     global _mutex
     _mutex = threading.RLock()  # the other one may be held by a thread that is not here
-    _counts.update(dict.fromkeys(_counts, 0))
-    _limiters.clear()
+    forget()

@@ -95,15 +95,14 @@ def django_db_modify_db_settings_xdist_suffix() -> None:
 
 @pytest.fixture(autouse=True)
 def _what_a_test_leaves() -> Iterator[None]:
-    """Guards that it registered, locks and permits that its thread did not give back: not the next one's concern."""
+    """Guards that it registered, and what this process remembers of locks and limits: not the next one's concern."""
+    from django_tasklock import testing
     from django_tasklock.guards import guard as guards
-    from django_tasklock.locks.lease import leases_here
 
-    before = list(guards._registered)
+    before = guards.registered()
     yield
-    guards._registered[:] = before
-    leases_here().clear()
-    leases_here().permits.clear()
+    guards.replace_registered(before)
+    testing.reset()
 
 
 @pytest.fixture

@@ -94,6 +94,12 @@ def mention_uncommitted(name: str) -> None:
             return
 
 
+def forget() -> None:
+    """Let ``mention_uncommitted`` say it once more."""
+    global _mentioned
+    _mentioned = False
+
+
 def counts_changes(connection: BaseDatabaseWrapper) -> bool:
     """Whether an UPDATE may answer with the rows it changed, not those it matched: MySQL without ``FOUND_ROWS``."""
     return connection.vendor == "mysql"

@@ -26,7 +26,17 @@ from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError
 if TYPE_CHECKING:
     from django_tasklock.guards.claim import Claim
 
-__all__ = ["Guarded", "StateGuard", "current_claim", "fence", "fenced", "own_table", "registered", "unfit"]
+__all__ = [
+    "Guarded",
+    "StateGuard",
+    "current_claim",
+    "fence",
+    "fenced",
+    "own_table",
+    "registered",
+    "replace_registered",
+    "unfit",
+]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -56,6 +66,11 @@ def current_claim() -> Claim:
 def registered() -> tuple[Guarded, ...]:
     """Every guard that a decorator or a task was given."""
     return tuple(_registered)
+
+
+def replace_registered(guards: Iterable[Guarded]) -> None:
+    """Let ``guards`` be all that are in use, as sweeps and checks see it: for tests."""
+    _registered[:] = guards
 
 
 def fenced(model: type[Model]) -> bool:

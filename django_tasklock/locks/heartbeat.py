@@ -119,6 +119,14 @@ class Heartbeat:
     def __len__(self) -> int:
         return len(self._held)
 
+    def __contains__(self, token: object) -> bool:
+        return token in self._held
+
+    def clear(self) -> None:
+        """Renew nothing any more, and give nothing back: what is in the store ends with its lease."""
+        self._held.clear()
+        self.errands.clear()
+
     def _rouse(self) -> None:
         self._wake.put(None)
         with self._starting:
@@ -311,6 +319,11 @@ heartbeat = Heartbeat()
 
 
 atexit.register(heartbeat.flush)
+
+
+def forget() -> None:
+    """Renew nothing of this process any more."""
+    heartbeat.clear()
 
 
 def after_fork() -> None:

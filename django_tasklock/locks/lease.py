@@ -290,9 +290,14 @@ def _callers(task: asyncio.Task[object]) -> Leases | None:
     return caller if thread == caller.thread and around is caller.executor else None
 
 
-def after_fork() -> None:
-    """Make foreign what the parent's threads and coroutines hold."""
+def forget() -> None:
+    """Make foreign what the threads and coroutines of this process hold, as if another process had taken it."""
     global _generation, _threads, _tasks
     _generation += 1
     _threads = threading.local()
     _tasks = weakref.WeakKeyDictionary()
+
+
+def after_fork() -> None:
+    """Forget what the parent's threads and coroutines hold."""
+    forget()

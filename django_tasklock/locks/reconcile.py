@@ -80,6 +80,7 @@ class Errands:
         """Forget them all: what is left in the store ends with its lease."""
         self.leftovers.clear()
         self.late.clear()
+        self._complained = False
 
     def run(self, follow: Callable[[Lease], None], lose: Callable[[Lease, str], None]) -> None:
         """Do what can be done; ``follow`` is given what has a lease now, ``lose`` whose lock somebody else has."""

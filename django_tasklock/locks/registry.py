@@ -69,6 +69,13 @@ class Taken:
                 self._forget(lock)
             return known
 
+    def clear(self) -> None:
+        """Forget them all."""
+        with self._mutex:
+            self._locks.clear()
+            self._count = 0
+            self._prune_at = 2 * LAPSED
+
     def _forget(self, lock: ProcessLock) -> None:
         locks = self._locks[lock.name]
         locks.remove(lock)
@@ -86,6 +93,11 @@ class Taken:
 
 taken = Taken()
 """Those of this process."""
+
+
+def forget() -> None:
+    """Forget what the plain functions took in this process."""
+    taken.clear()
 
 
 def after_fork() -> None:

@@ -165,6 +165,11 @@ def told_unavailable(name: str, error: BackendUnavailable, action: str) -> None:
     signals.send(signals.rate_unavailable, name, error=error, action=action)
 
 
+def forget() -> None:
+    """Forget what this process has heard of every limiter."""
+    _watches.clear()
+
+
 def after_fork() -> None:
     """Forget the parent's watches: a lock of one may be held by a thread that is not here."""
-    _watches.clear()
+    forget()

@@ -70,6 +70,11 @@ def outage_of(name: str) -> Outage:
     return _outages.setdefault(name, Outage()) if found is None else found
 
 
+def forget() -> None:
+    """Forget every outage that this process has met."""
+    _outages.clear()
+
+
 def share_of(terms: Terms, workers: int) -> Terms:
     """What one of so many processes may do: a part of the limit, or all of it in longer windows."""
     rates = tuple(

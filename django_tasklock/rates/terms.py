@@ -227,7 +227,12 @@ def agreed(store: RateStore) -> AgreedRates:
     return found
 
 
-def after_fork() -> None:
-    """Forget what the parent's processes agreed on: the child is one of its own, with terms of its own to say."""
+def forget() -> None:
+    """Be a process that has said no terms yet and has heard of none."""
     _processes.clear()
     _agreed.clear()
+
+
+def after_fork() -> None:
+    """Forget what the parent's processes agreed on: the child is one of its own, with terms of its own to say."""
+    forget()

@@ -171,7 +171,7 @@ def test_the_panel_asks_the_store_once(visitor, take, monkeypatch: pytest.Monkey
 def test_a_lock_that_depends_on_more_than_the_row(visitor, locks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said, instead of a lock that is none."""
     own = [one for one in guards.registered() if one.locked is process_kind.lock]  # type: ignore[attr-defined]
-    monkeypatch.setattr(guards, "_registered", own)
+    guards.replace_registered(own)
     row_admin = VideoAdmin(PlainVideo, operators)
     request = visitor("root").get(OURS).wsgi_request
     row = PlainVideo.objects.create()

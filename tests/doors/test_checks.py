@@ -35,7 +35,7 @@ SECRET = "3q8nDkYH2rTtVb5mXw9LpZc7FsJ4aGeU"  # 32 characters
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     """No guard but those that the test registers."""
-    monkeypatch.setattr(guards, "_registered", [])
+    guards.replace_registered([])
 
 
 @pytest.fixture(autouse=True)

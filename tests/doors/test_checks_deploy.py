@@ -35,7 +35,7 @@ LEAST = ("~task_lock:*", "~task_lock#*", "&task_lock#*", *COMMANDS)
 def nothing_else(settings, monkeypatch):
     """No guard and no lock but those of the test."""
     settings.CACHES = {"default": settings.CACHES["locmem"]}
-    monkeypatch.setattr(guards, "_registered", [])
+    guards.replace_registered([])
     monkeypatch.setattr(decorators, "_undecided", type(decorators._undecided)())
 
 

@@ -33,7 +33,7 @@ def sentinel(*nodes: tuple[str, int], url: str = "redis://video/3", **more):
 
 @pytest.fixture(autouse=True)
 def _no_guards(monkeypatch):
-    monkeypatch.setattr(guards, "_registered", [])
+    guards.replace_registered([])
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def store(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "database":
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
-    monkeypatch.setattr(guards, "_registered", [])
+    guards.replace_registered([])
     clear(request.param)
 
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "_registered", [])
+    guards.replace_registered([])
     clear("redis")
 
 

@@ -26,10 +26,10 @@ from django_tasklock import (
     signals,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.memory import advance
 from django_tasklock.exceptions import RateLimitExceeded
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.rates.limiter import RateLimiter
+from django_tasklock.testing import advance, forget
 from django_tasklock.types import Released, fingerprint
 from tests.support.permits import clear_permits
 from tests.support.stores import eventually, stores
@@ -343,8 +343,7 @@ class TestLosing:
             assert {member.fingerprint for member in left} == tokens
             assert ends <= 3
         assert max(renewed) >= 6, "not in batches"
-        for limiter in limiters:
-            heartbeat.forget(limiter._takes.last)
+        forget()
 
     @memory_only
     def test_a_timeout_ends_a_permit_whatever_the_heartbeat_does(self, store):
@@ -358,7 +357,7 @@ class TestLosing:
     def test_without_a_heartbeat_it_lives_for_its_timeout(self, store):
         limiter = ConcurrencyLimiter("transcode", 1, timeout=0.15, lease=None)
         assert limiter.acquire()
-        assert limiter.lease.token not in heartbeat._held
+        assert limiter.lease.token not in heartbeat
         eventually(lambda: limiter.info().used == 0)
         assert limiter.lost
         assert limiter.release() is Released.GONE

@@ -40,8 +40,9 @@ from django_tasklock.backends import get_backend
 from django_tasklock.locks import functions, registry as remembered
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.registry import Taken, taken
+from django_tasklock.testing import forget
 from django_tasklock.types import Renewal
-from tests.support.public import Received, forget, forked, in_store, raw_redis, setting, stored
+from tests.support.public import Received, forked, in_store, raw_redis, setting, stored
 from tests.support.stores import LISTING, an_ask, clear, eventually, granted, renewed, stores
 
 SHORT = 0.5  # seconds: a timeout that is to lapse, and not before the store has answered
@@ -233,9 +234,9 @@ class TestLapsing:
         assert acquire_task_lock("video:1", timeout=100, lease=30)
         assert 20 < get_lock_ttl("video:1") <= 30
         token = taken.find("video:1").token
-        assert token in heartbeat._held
+        assert token in heartbeat
         assert release_task_lock("video:1")
-        assert token not in heartbeat._held
+        assert token not in heartbeat
 
     def test_a_lock_that_is_only_remembered_here_is_renewed_all_the_same(self, store):
         """Nobody but the process's memory refers to it; that must be enough for the heartbeat."""

@@ -17,9 +17,10 @@ import pytest
 from django_tasklock import LockLost, TaskLock, TaskLockAcquireError, TaskLockError, force_release_task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.testing import forget
 from django_tasklock.types import Released
 from tests.support.guards import elsewhere
-from tests.support.public import forget, in_store, raw_redis
+from tests.support.public import in_store, raw_redis
 from tests.support.stores import LISTING, an_ask, clear, eventually, granted, renewed, stores
 
 pytest_plugins = ["tests.support.worker_fixtures"]

@@ -48,7 +48,7 @@ def store(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.Mon
     kind: str = request.param
     if kind == "database":
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
-    monkeypatch.setattr(guards, "_registered", [])
+    guards.replace_registered([])
     clear(kind)
     return kind
 
@@ -431,7 +431,7 @@ def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.cache.CacheBackend"}
-    monkeypatch.setattr(guards, "_registered", [])
+    guards.replace_registered([])
     clear("redis")
     guarded_function(guard=ONCE)
     guarded_function(PlainVideo, name="a:{video_id}:{video_id.__class__}", guard=ONCE)
@@ -448,7 +448,7 @@ def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(
 def test_with_locks_of_one_process_rows_are_not_judged(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
     reset()
-    monkeypatch.setattr(guards, "_registered", [])
+    guards.replace_registered([])
     guarded_function(guard=ONCE)
     row = claimed()
     report = swept()
@@ -459,7 +459,7 @@ def test_with_locks_of_one_process_rows_are_not_judged(settings: Any, monkeypatc
 
 def test_a_store_that_is_down_is_told_and_nothing_else(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0"}
-    monkeypatch.setattr(guards, "_registered", [])
+    guards.replace_registered([])
     guarded_function(guard=ONCE)
     row = claimed()
     with pytest.raises(BackendUnavailable):

@@ -41,7 +41,7 @@ def store(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.Mon
     """The store, empty; no guard is registered."""
     if request.param == "database":
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
-    monkeypatch.setattr(guards, "_registered", [])
+    guards.replace_registered([])
     clear(request.param)
     guarded_function(guard=ONCE)
     return str(request.param)
@@ -98,7 +98,7 @@ def test_a_row_that_is_closed_between_the_looks_is_left_alone(monkeypatch: pytes
 
 def test_a_row_whose_worker_writes_to_it_between_the_looks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has lost its lock, as after a flush of the store, and is alive."""
-    guards._registered.clear()
+    guards.replace_registered([])
     guarded_function(guard=GUARD)
     row = claimed()
     worker = Claim(Video, row.pk, GUARD, row.lock_token)
@@ -194,7 +194,7 @@ def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its state alone would not tell: so its lock is held for the moment of the UPDATE."""
-    guards._registered.clear()
+    guards.replace_registered([])
     guarded_function(PlainVideo, name="plain:{video_id}", guard=ONCE)
     row = claimed(PlainVideo)
     busy: list[bool] = []

@@ -30,7 +30,7 @@ EXPIRED, LIVE, DEAD = 20_000, 3_000, 1_500
 
 @pytest.fixture(autouse=True)
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "_registered", [])
+    guards.replace_registered([])
     clear("redis")
 
 

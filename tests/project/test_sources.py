@@ -31,9 +31,10 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
+from django_tasklock.testing import forget
 from tests.support.celery_site import journal
 from tests.support.celery_site.journal import most_at_once
-from tests.support.public import forget, forked, in_store, raw_redis, setting
+from tests.support.public import forked, in_store, raw_redis, setting
 from tests.support.stores import LISTING, an_ask, granted, stores
 from tests.testapp.models import PlainVideo
 

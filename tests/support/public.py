@@ -21,11 +21,10 @@ from django.conf import settings as django_settings
 from django.db import connections
 from django.dispatch import Signal
 
-from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.registry import taken
+from django_tasklock.testing import forget
 from tests.support.stores import clear
 
-__all__ = ["Received", "forget", "forked", "in_store", "raw_redis", "script", "setting", "stored"]
+__all__ = ["Received", "forked", "in_store", "raw_redis", "script", "setting", "stored"]
 
 PROJECT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
@@ -53,13 +52,6 @@ def in_store(store: str, settings: Any, **more: Any) -> Iterator[str]:
     forget()
     if store == "database":  # coroutines used it in a thread of asgiref's, which stays, as would its connection
         asyncio.run(sync_to_async(connections.close_all)())
-
-
-def forget() -> None:
-    """Let this process drop every lock it has, as if it had died."""
-    heartbeat._held.clear()
-    heartbeat.errands.clear()
-    taken.__init__()  # type: ignore[misc]
 
 
 @contextmanager

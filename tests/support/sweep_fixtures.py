@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from django_tasklock.guards import guard as guards
 from tests.support import sweeper
 from tests.support.celery_site.configuration import ENVIRONMENT
 
@@ -15,7 +14,6 @@ from tests.support.celery_site.configuration import ENVIRONMENT
 @pytest.fixture
 def only(celery_site, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``only("swept_video")``: no other guards are registered, here or in the sweeps that are started."""
-    monkeypatch.setattr(guards, "_registered", list(guards._registered))
     chosen: list[str] = []
 
     def choose(*tasks: str) -> None:

@@ -39,7 +39,7 @@ def only(tasks: Sequence[str]) -> None:
     where = "tests.support.celery_site."
     known = [current_app.tasks[f"{where}{'' if '.' in task else 'sweep_tasks.'}{task}"] for task in tasks]
     locks = [getattr(task.run, "lock", type(task)) for task in known]
-    guards._registered[:] = [one for one in guards._registered if any(one.locked is lock for lock in locks)]
+    guards.replace_registered([one for one in guards.registered() if any(one.locked is lock for lock in locks)])
 
 
 def start(environment: dict[str, str], **asked: Any) -> subprocess.Popen[str]:

@@ -3,7 +3,8 @@
     TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
 
 The whole contract holds: leases lapse, releases hand over in order of arrival. ``reset()``
-forgets every lock between two tests; ``advance(60)`` lets a minute pass without waiting.
+forgets every lock in it; ``advance(60)`` lets a minute pass without waiting. ``django_tasklock.testing``
+has both, and forgets what else a test leaves in its process.
 """
 
 from django_tasklock.backends.memory.backend import MemoryBackend

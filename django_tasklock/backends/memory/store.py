@@ -146,7 +146,7 @@ store = Store()
 
 
 def reset() -> None:
-    """Forget every lock and waiter of this process, and the time that ``advance`` skipped."""
+    """Forget every lock, permit, booking and waiter of this process, and the time that ``advance`` skipped."""
     with store.mutex:
         store.held.clear()
         store.permits.clear()

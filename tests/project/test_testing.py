@@ -1,0 +1,247 @@
+"""``django_tasklock.testing``: what it forgets, loses and lets pass, with every store where that has a meaning."""
+
+from __future__ import annotations
+
+import doctest
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_tasklock import (
+    ConcurrencyLimiter,
+    LockLost,
+    RateLimiter,
+    TaskLock,
+    TaskLockError,
+    acquire_task_lock,
+    get_lock_info,
+    is_task_locked,
+    metrics,
+    release_task_lock,
+    signals,
+    testing,
+)
+from django_tasklock.apps import AFTER_FORK
+from django_tasklock.locks.heartbeat import heartbeat
+from tests.support.public import Received, in_store, script, setting
+from tests.support.stores import ALL, LAPSING, LISTING, eventually, stores
+
+
+@pytest.fixture(params=stores(*ALL))
+def store(request: pytest.FixtureRequest, settings: Any) -> Iterator[str]:
+    """The name of the store in force, empty."""
+    yield from in_store(request.param, settings)
+
+
+@pytest.fixture
+def memory(settings: Any) -> Iterator[str]:
+    yield from in_store("memory", settings)
+
+
+class TestForget:
+    def test_what_was_held_is_held_by_nobody_here_and_busy_in_the_store(self, store: str) -> None:
+        lock = TaskLock("report", lease=60)
+        assert lock.acquire()
+        assert acquire_task_lock("mail", timeout=60)
+        testing.forget()
+        assert not lock.held
+        assert not lock.taken
+        assert len(heartbeat) == 0
+        assert is_task_locked("report")
+        assert not TaskLock("report").acquire()
+        assert release_task_lock("mail") is False
+        assert is_task_locked("mail")
+
+    def test_nobody_renews_it(self, settings: Any) -> None:
+        for _ in in_store("memory", settings):
+            assert TaskLock("report", lease=0.2).acquire()
+            testing.forget()
+            eventually(lambda: not is_task_locked("report"))
+
+    def test_a_block_that_is_left_afterwards_releases_nothing(self, store: str) -> None:
+        with TaskLock("report"):
+            testing.forget()
+        assert is_task_locked("report")
+
+    def test_permits_and_what_other_threads_have(self, memory: str) -> None:
+        limiter, taken = ConcurrencyLimiter("transcode", 2), threading.Event()
+        over = threading.Event()
+        kept: list[bool] = []
+
+        def work() -> None:
+            assert limiter.acquire()
+            taken.set()
+            assert over.wait(30)
+            kept.append(limiter.held)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert taken.wait(30)
+        assert limiter.acquire()
+        testing.forget()
+        over.set()
+        thread.join(30)
+        assert kept == [False]
+        assert not limiter.held
+        assert limiter.info().used == 2
+
+    def test_counts_and_what_was_heard_of_limits(self, memory: str, settings: Any) -> None:
+        settings.TASKLOCK = setting("redis", LOCATION="redis://127.0.0.1:1/0")
+        outage = RateLimiter("mail", "1/m", on_unavailable="open", grace=60)
+        outage.acquire()
+        assert metrics.limiters()["mail"]["unavailable_open"] == 1
+        testing.forget()
+        assert metrics.limiters() == {}
+        assert set(metrics.snapshot().values()) == {0}
+        assert "lost" in metrics.snapshot()
+
+
+class TestReset:
+    def test_the_memory_store_is_empty_and_its_time_is_now(self, memory: str) -> None:
+        assert acquire_task_lock("report")
+        assert ConcurrencyLimiter("transcode", 1).acquire()
+        RateLimiter("mail", "1/m").acquire()
+        testing.advance(3600)
+        testing.reset()
+        assert not is_task_locked("report")
+        assert ConcurrencyLimiter("transcode", 1).acquire(blocking=False)
+        RateLimiter("mail", "1/m").acquire(timeout=0.01)
+        assert acquire_task_lock("report")
+        assert abs(get_lock_info("report").acquired_at.timestamp() - time.time()) < 60
+
+    def test_the_last_test_left_nothing(self, memory: str) -> None:
+        """Without a call of it: the one before, in whatever order, has held a lock and two permits to its end."""
+        assert not is_task_locked("report")
+        assert len(heartbeat) == 0
+        assert acquire_task_lock("report")
+        assert TaskLock("kept", lease=60).acquire()
+
+    test_nor_did_that_one = test_the_last_test_left_nothing
+
+    @pytest.mark.redis
+    def test_a_store_of_others_is_not_emptied(self, settings: Any) -> None:
+        for _ in in_store("redis", settings):
+            assert acquire_task_lock("report")
+            testing.reset()
+            assert is_task_locked("report")
+
+    def test_every_module_that_begins_anew_in_a_fork_is_forgotten_or_has_nothing_of_locks(self) -> None:
+        stays = {
+            "django_tasklock.locks.holder",  # which process this is
+            "django_tasklock.backends",  # the store in force, and its connections
+            "django_tasklock.backends.memory.store",  # emptied by reset()
+            "django_tasklock.rates.background",  # a thread that ends by itself
+            "django_tasklock.db.pools",  # connections
+        }
+        assert set(AFTER_FORK) - stays <= set(testing.REMEMBERING)
+
+
+class TestLose:
+    def test_its_holder_knows_at_once_and_others_can_take_it(self, store: str) -> None:
+        told: list[str] = []
+        with TaskLock("report", lease=60, on_lost=told.append) as lock, Received(signals.lock_lost) as received:
+            testing.lose(lock)
+            assert told == ["a test says so"]
+            assert len(received) == 1
+            assert lock.lost
+            with pytest.raises(LockLost, match="is lost: a test says so"):
+                lock.ensure_held()
+            assert acquire_task_lock("report")
+        assert is_task_locked("report")
+
+    @pytest.mark.parametrize("store", stores(*LISTING), indirect=True)
+    def test_permits_too(self, store: str) -> None:
+        limiter = ConcurrencyLimiter("transcode", 1)
+        with limiter:
+            testing.lose(limiter)
+            assert limiter.lost
+            assert limiter.info().used == 0
+
+    def test_it_is_told_once(self, memory: str) -> None:
+        told: list[str] = []
+        with TaskLock("report", lease=0.2, on_lost=told.append) as lock:
+            testing.lose(lock, "an outage")
+            eventually(lambda: lock.lease.token not in heartbeat)
+            with pytest.raises(TaskLockError, match="'report' is not held"):
+                testing.lose(lock)
+        assert told == ["an outage"]
+
+    def test_who_does_not_hold_it_cannot_lose_it(self, memory: str) -> None:
+        with pytest.raises(TaskLockError, match="limiter 'transcode' is not held"):
+            testing.lose(ConcurrencyLimiter("transcode", 1))
+
+    @pytest.mark.redis
+    def test_a_store_that_is_down_has_lost_it_too(self, redis_server: Any, settings: Any) -> None:
+        settings.TASKLOCK = {"LOCATION": redis_server.url}
+        lock = TaskLock("report")
+        assert lock.acquire()
+        redis_server.kill()
+        testing.lose(lock)
+        assert lock.lost
+
+
+class TestAdvance:
+    def test_leases_end_and_windows_pass(self, memory: str) -> None:
+        limiter = RateLimiter("mail", "1/h")
+        limiter.acquire()
+        assert acquire_task_lock("report", timeout=3600)
+        testing.advance(timedelta(hours=2))
+        assert not is_task_locked("report")
+        limiter.acquire(timeout=0.01)
+
+    def test_who_waits_looks_again(self, memory: str) -> None:
+        assert acquire_task_lock("report", timeout=3600)
+        got: list[bool] = []
+        thread = threading.Thread(target=lambda: got.append(TaskLock("report").acquire(blocking_timeout=60)))
+        thread.start()
+        eventually(lambda: get_lock_info("report").waiting == 1)
+        testing.advance(3601)
+        thread.join(10)
+        assert got == [True]
+
+    @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "60"])
+    def test_time_does_not_stand_or_go_back(self, memory: str, seconds: Any) -> None:
+        with pytest.raises(TaskLockError, match="seconds must be"):
+            testing.advance(seconds)
+
+    @pytest.mark.parametrize("store", stores(*(name for name in LAPSING if name != "memory")))
+    def test_the_clock_of_another_store_is_its_servers(self, settings: Any, store: str) -> None:
+        for _ in in_store(store, settings):
+            with pytest.raises(TaskLockError, match="moves the clock of the memory store, but the store in force is"):
+                testing.advance(60)
+
+
+def test_the_examples_are_true(memory: str) -> None:
+    names = {"TaskLock": TaskLock, "acquire_task_lock": acquire_task_lock, "is_task_locked": is_task_locked}
+    for function in (testing.reset, testing.forget, testing.lose, testing.advance):
+        testing.reset()
+        [example] = doctest.DocTestFinder(recurse=False).find(function, globs={**names, "testing": testing})
+        assert example.examples
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
+        assert runner.run(example).failed == 0
+
+
+def test_the_page_for_users_is_true(memory: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    names: dict[str, Any] = {}
+    for block in page.split("```python\n")[1:]:
+        exec(block.partition("```")[0], names)
+    assert names["TASKLOCK"] == setting("memory")
+    tests = [name for name in names if name.startswith("test_")]
+    assert len(tests) == 3
+    for name in tests:
+        names[name]()
+        testing.reset()
+
+
+def test_importing_it_brings_neither_celery_nor_models() -> None:
+    said = script(
+        "import sys, django_tasklock.testing\n"
+        "print([name for name in sys.modules if name.split('.')[0] == 'celery' or name == 'django_tasklock.models'])"
+    )
+    assert said == "[]\n"
