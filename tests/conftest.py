@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from django.core.management.color import no_style
+from django.db import connections
+from django.test import TransactionTestCase
 
 from tests.support import environment
 from tests.support.redis_server import NoRedis, RedisServer
@@ -91,6 +94,23 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings_xdist_suffix() -> None:
     """Nothing: the settings name a database of this worker's own, so that its child processes find that, too."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _flushed_in_no_time() -> Iterator[None]:
+    """A test's rows are deleted when it ends, but not Django's content types and permissions, which ``flush`` makes
+    anew: that took longer than most tests do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", _flush)
+        yield
+
+
+def _flush(case: TransactionTestCase) -> None:
+    for alias in case._databases_names(include_mirrors=False):
+        connection = connections[alias]
+        tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
+        tables = [table for table in tables if table not in ("django_content_type", "auth_permission")]
+        connection.ops.execute_sql_flush(connection.ops.sql_flush(no_style(), tables))
 
 
 @pytest.fixture(autouse=True)

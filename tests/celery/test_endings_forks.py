@@ -18,8 +18,9 @@ def test_a_fork_waits_for_what_a_thread_is_doing():
 
 _FORKS = """
 import os, threading, time
-from django_tasklock.celery.forks import no_fork
+from django_tasklock.celery.forks import install, no_fork
 
+install()
 anything, inside = threading.Lock(), threading.Event()
 
 def settle():
