@@ -213,15 +213,19 @@ class LockInfo(Mapping[str, Any]):
 
     name: str
     holder: str
+    """Host, process, task: for people."""
     fingerprint: str
+    """Of the holder's token: another one for every hold."""
     acquired_at: datetime
     held_for: float
+    """Seconds."""
     ttl: float | None
-    """Seconds until the key expires unless its holder renews it; ``None``: never."""
+    """Seconds until the key expires unless its holder renews it; ``None``: never; negative: it has expired."""
     time_left: float
-    """Seconds until the holder has had it for its whole timeout."""
+    """Seconds until the holder has had it for its whole timeout; years where it has none."""
     fence: int
     waiting: int
+    """Callers that wait in their processes."""
     task: str
     task_id: str
 

@@ -65,12 +65,12 @@ class LockView:
     lapsed_for: float | None
     """Seconds since its lease ended, where it is orphaned."""
     asked_for: float | None
-    """Seconds since its holder was asked to give it back."""
+    """Seconds since its holder was asked to give it back; ``None``: it was not."""
     row: RowRef | None
     parked: int
-    """Messages that wait for it in the database; ``info.waiting`` are callers that wait in their processes."""
+    """Messages that wait for it in the database."""
     alive: bool | None
-    """Whether the holder's process runs; ``None``: it cannot be known from here."""
+    """Whether the holder's process runs; ``None``: that cannot be known from the machine that is asked."""
 
     @property
     def dead(self) -> bool:
@@ -80,12 +80,13 @@ class LockView:
 
 @dataclass(frozen=True, slots=True)
 class LockPage:
-    """A page of a list. ``next``: the offset at which to go on, ``None`` at the end; ``total``: how many there are of
-    that state, before any other filter."""
+    """A page of a list."""
 
     locks: Sequence[LockView]
     total: int
+    """How many are in that state, before any other filter."""
     next: int | None
+    """The offset to go on at; ``None``: there are no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +155,14 @@ class Outcome(enum.StrEnum):
 
 
 class Result(NamedTuple):
-    """``outcome``; ``before``: who had the lock; ``fenced``: the row was taken from its claim as well."""
+    """What was done."""
 
     name: str
     outcome: Outcome
     before: LockInfo | None = None
+    """Who had the lock."""
     fenced: bool = False
+    """Whether the guarded row was taken from its holder as well."""
 
     def __bool__(self) -> bool:
         return self.outcome in (Outcome.RELEASED, Outcome.ASKED)

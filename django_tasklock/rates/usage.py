@@ -12,7 +12,7 @@ __all__ = ["RateUsage", "WindowUsage", "usage_of"]
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
-    """One of its rates. ``used``: units in the window that ends now, what ``ZCARD`` of a sorted set would say."""
+    """One of its rates."""
 
     rate: str
     """As configured."""
@@ -21,6 +21,7 @@ class WindowUsage:
     limit: int
     """In force now: the configured one, unless it was adapted."""
     used: int
+    """Units in the window that ends now: what ``ZCARD`` of a sorted set would say."""
     ahead: int
     """Units booked for later."""
 
@@ -31,6 +32,7 @@ class RateUsage:
 
     name: str
     time: datetime
+    """The store's clock."""
     windows: tuple[WindowUsage, ...]
     next: float
     """How long a call would wait that came now."""

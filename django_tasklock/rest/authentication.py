@@ -1,6 +1,11 @@
-"""Requests with an API key: ``Authorization: Api-Key <key>`` or ``X-API-Key: <key>``."""
+"""Requests with a named API key: ``Authorization: Api-Key <key>`` or ``X-API-Key: <key>``."""
 
 from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 from rest_framework.authentication import BaseAuthentication
@@ -8,13 +13,14 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from django_tasklock.conf import get_settings
-from django_tasklock.rest.keys import KeyUser, owner
-
-__all__ = ["IN_QUERY", "ApiKeyAuthentication"]
 
 SCHEME = "api-key"
 IN_QUERY = "api_key"
 """The parameter of a key in the query string, where that is switched on."""
+PERMISSIONS = frozenset(
+    f"tasklock.{codename}" for codename in ("view_lock", "release_lock", "view_ratelimit", "change_ratelimit")
+)
+"""What a key may do."""
 
 
 class ApiKeyAuthentication(BaseAuthentication):
@@ -38,6 +44,46 @@ class ApiKeyAuthentication(BaseAuthentication):
     def authenticate_header(self, request: Request) -> str:
         """What to send, said beside a 401; empty while there are no keys."""
         return 'Api-Key realm="tasklock"' if get_settings().API_KEYS else ""
+
+
+class KeyUser:
+    """Who a request with an API key is: no row of any table, may use the end points of this API, nothing else."""
+
+    is_authenticated = True
+    is_anonymous = False
+    is_active = True
+    is_staff = False
+    is_superuser = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pk = self.id = f"key:{name}"
+
+    def get_username(self) -> str:
+        """``key grafana``: what the audit trail calls it."""
+        return f"key {self.name}"
+
+    def has_perm(self, perm: str, obj: Any = None) -> bool:
+        """Whether it is one of the permissions on locks and limiters."""
+        return perm in PERMISSIONS
+
+    def __str__(self) -> str:
+        return self.get_username()
+
+
+def owner(given: bytes, keys: Mapping[str, str]) -> str | None:
+    """The name of the key that ``given`` is; ``None`` if it is none of them.
+
+    Every key is compared, in constant time, also after one has matched; digests are compared, so that a
+    key's length does not tell either.
+    """
+    digest = hashlib.sha256(given).digest()
+    found = None
+    for name, secret in keys.items():
+        wanted = hashlib.sha256(secret.strip().encode()).digest()
+        if hmac.compare_digest(wanted, digest) and found is None:
+            found = name
+    return found
 
 
 def _given(request: Request, in_query: bool) -> bytes | None:

@@ -3,124 +3,62 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
 from django.utils.translation import gettext_lazy as _
-from rest_framework import status
 from rest_framework.exceptions import APIException, ErrorDetail, NotAuthenticated, ParseError
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
 from django_tasklock.conf import get_settings
-from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError, TransactionOpen
 from django_tasklock.rest.authentication import IN_QUERY
-
-__all__ = ["CannotList", "ChangedHands", "DatabaseUnavailable", "Interrupted", "InvalidName", "InvalidState",
-           "NoPermit", "NobodyToAsk", "NotLocked", "StoreUnavailable", "TooLarge", "UnknownField", "UnknownLimiter",
-           "answer"]  # fmt: skip
 
 logger = logging.getLogger("django_tasklock")
 
 RETRY_AFTER = 5  # seconds: a failover takes a few, and nobody should hammer a store that comes back
 
 
-class InvalidName(APIException):
-    """No lock can have this name."""
-
-    status_code = status.HTTP_400_BAD_REQUEST
-    default_code = "invalid_name"
-
-
-class UnknownField(APIException):
-    """The body has a field that is none."""
-
-    status_code = status.HTTP_400_BAD_REQUEST
-    default_code = "unknown_field"
-
-
-class TooLarge(APIException):
-    """The body is longer than ``DATA_UPLOAD_MAX_MEMORY_SIZE``."""
-
-    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
-    default_code = "too_large"
-    default_detail = _("The body is longer than this server takes.")
+Code = Literal[
+    "cannot_list",
+    "changed_hands",
+    "database_unavailable",
+    "invalid_name",
+    "invalid_row_state",
+    "no_permit",
+    "nobody_to_ask",
+    "not_locked",
+    "store_unavailable",
+    "too_large",
+    "unknown_field",
+    "unknown_limiter",
+]
+"""What programs go by, beside the codes of REST framework. docs/rest.md has them all."""
 
 
-class InvalidState(APIException):
-    """The guarded row cannot be left in this state."""
+class Problem(APIException):
+    """What keeps a request from being done: the status, a code for programs, a sentence for people."""
 
-    status_code = status.HTTP_400_BAD_REQUEST
-    default_code = "invalid_row_state"
-
-
-class NotLocked(APIException):
-    """Nobody has this lock."""
-
-    status_code = status.HTTP_404_NOT_FOUND
-    default_code = "not_locked"
+    def __init__(self, status: int, code: Code, detail: Any) -> None:
+        super().__init__(detail, code)
+        self.status_code = status
+        if status == 503:
+            self.wait = RETRY_AFTER  # read by REST framework: the Retry-After header
 
 
-class UnknownLimiter(APIException):
-    """Neither the settings nor the store know this limiter, or nobody has a permit of it."""
-
-    status_code = status.HTTP_404_NOT_FOUND
-    default_code = "unknown_limiter"
-
-
-class NoPermit(APIException):
-    """This member has no permit any more."""
-
-    status_code = status.HTTP_404_NOT_FOUND
-    default_code = "no_permit"
-
-
-class Interrupted(APIException):
-    """Another one took the lock between looking and acting: nothing was done."""
-
-    status_code = status.HTTP_409_CONFLICT
-    default_code = "changed_hands"
-
-
-class NobodyToAsk(APIException):
-    """The lock's value was put there by other means: no holder of ours would hear."""
-
-    status_code = status.HTTP_409_CONFLICT
-    default_code = "nobody_to_ask"
-
-
-class ChangedHands(APIException):
-    """Somebody else has the lock than ``If-Match`` names: nothing was done."""
-
-    status_code = status.HTTP_412_PRECONDITION_FAILED
-    default_code = "changed_hands"
-
-
-class CannotList(APIException):
-    """A plain cache knows a lock by its name only."""
-
-    status_code = status.HTTP_501_NOT_IMPLEMENTED
-    default_code = "cannot_list"
-
-
-class StoreUnavailable(APIException):
-    """The store of the locks does not answer."""
-
-    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
-    default_code = "store_unavailable"
-    default_detail = _("The store of the locks does not answer: nothing is known of them now.")
-    wait = RETRY_AFTER  # read by REST framework: the Retry-After header
-
-
-class DatabaseUnavailable(APIException):
-    """The database of the guarded row does not answer: the lock stays with its holder."""
-
-    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
-    default_code = "database_unavailable"
-    default_detail = _("The database does not answer: nothing was released.")
-    wait = RETRY_AFTER
+@contextmanager
+def refused_as(status: int, code: Code) -> Iterator[None]:
+    """Tell as this problem what ``operations`` refuse, but not that a store is down or a transaction open."""
+    try:
+        yield
+    except (BackendUnavailable, TransactionOpen):
+        raise
+    except TaskLockError as error:
+        raise Problem(status, code, str(error)) from error
 
 
 def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
@@ -129,9 +67,9 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
         error = _unavailable(error, context)
     elif isinstance(error, OperationalError | InterfaceError):
         logger.warning("REST: the database does not answer", exc_info=error)
-        error = DatabaseUnavailable()
+        error = Problem(503, "database_unavailable", _("The database does not answer: nothing was released."))
     elif isinstance(error, RequestDataTooBig):
-        error = TooLarge()
+        error = Problem(413, "too_large", _("The body is longer than this server takes."))
     elif isinstance(error, SuspiciousOperation):  # too many fields; else Django would answer, in HTML
         error = ParseError(_("What was sent cannot be taken: it has too many fields, or is malformed."))
     elif isinstance(error, NotAuthenticated) and _key_in_query(context["request"]):
@@ -149,12 +87,11 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
     return response
 
 
-def _unavailable(error: BackendUnavailable, context: Mapping[str, Any]) -> StoreUnavailable:
+def _unavailable(error: BackendUnavailable, context: Mapping[str, Any]) -> Problem:
+    text = _("The store of the locks does not answer: nothing is known of them now.")
     if error.doubt and context["request"].method == "POST":
-        return StoreUnavailable(
-            _("The store of the locks does not answer. It may have been done all the same: look again.")
-        )
-    return StoreUnavailable()
+        text = _("The store of the locks does not answer. It may have been done all the same: look again.")
+    return Problem(503, "store_unavailable", text)
 
 
 def _key_in_query(request: Any) -> bool:

@@ -11,10 +11,7 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 
 from django_tasklock.conf import get_settings
 from django_tasklock.rest.authentication import IN_QUERY
-from django_tasklock.rest.locks.serializers import ProblemSerializer
-
-__all__ = ["ETAG", "IF_MATCH", "IF_NONE_MATCH", "LIMITER", "NAME", "ApiKeyExtension", "DoorSchema", "answers"]
-
+from django_tasklock.rest.shapes import ProblemSerializer
 
 PLACES = {"tasklockKey", "tasklockKeyHeader", "tasklockKeyQuery"}
 

@@ -15,8 +15,6 @@ from django_tasklock.rest.limits.views import (
 )
 from django_tasklock.rest.locks.views import AskReleaseView, LocksView, LockView, ReleaseLockView
 
-__all__ = ["app_name", "urlpatterns"]
-
 
 class NameConverter:
     """Everything between the prefix and the last part. Line breaks too: no name has them, and that is said in JSON."""

@@ -27,6 +27,7 @@ class ParkedInfo:
     waited: float
     """Seconds since then."""
     crashes: int
+    """How many workers died of it."""
     problem: str = ""
     """Why it is dead."""
 

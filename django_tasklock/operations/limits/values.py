@@ -52,7 +52,7 @@ class LimitView:
     limiter: str
     """Whose tenant it is; of a limiter itself its own name."""
     tenant: str | None
-    """Empty: the default tenant. ``None``: it is no tenant's."""
+    """Empty: the default tenant; ``None``: it is no tenant's."""
     configured: bool
     """Whether ``TASKLOCK["RATE_LIMITS"]`` has it."""
     algorithm: str
@@ -60,7 +60,7 @@ class LimitView:
     """As configured, or as its last caller had them; none where it is idle."""
     state: LimitState
     usage: RateUsage | None
-    """``None``: it is idle."""
+    """``None``: it is idle, nothing counts any more and its rates are not known."""
     waiting: int
     """Units whose turn is still to come."""
     tenants: int
@@ -69,11 +69,12 @@ class LimitView:
 
 @dataclass(frozen=True, slots=True)
 class LimitPage:
-    """A page of rate limits. ``next``: the offset at which to go on, ``None`` at the end."""
+    """A page of rate limits."""
 
     limits: Sequence[LimitView]
     total: int
     next: int | None
+    """The offset to go on at; ``None``: there are no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class PermitsView:
 
     name: str
     limit: int | None
-    """The greatest of them; ``None``: nobody has a permit."""
+    """The greatest that its members have; ``None``: it is not known."""
     waiting: int
     """How many wait in the store's queue; 0 where waiters poll."""
     members: Sequence[LockInfo]
@@ -96,10 +97,11 @@ class PermitsView:
 
 @dataclass(frozen=True, slots=True)
 class PermitsPage:
-    """Concurrency limiters of which somebody has a permit. ``more``: there are more than are shown."""
+    """Concurrency limiters of which somebody has a permit."""
 
     limiters: Sequence[PermitsView]
     more: bool
+    """Whether there are more than are shown: ask for a part of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +131,16 @@ class LimitOutcome(enum.StrEnum):
 
 
 class LimitResult(NamedTuple):
-    """``outcome``; ``share``: of the limit, in force now; ``before``: in force until then; ``member``: who lost its
-    permit."""
+    """What was done."""
 
     name: str
     outcome: LimitOutcome
     share: float | None = None
+    """Of the limit, in force now."""
     before: float | None = None
+    """Of the limit, in force until then."""
     member: LockInfo | None = None
+    """Who lost its permit."""
 
     def __bool__(self) -> bool:
         return self.outcome not in (LimitOutcome.UNKNOWN, LimitOutcome.NOT_HELD)

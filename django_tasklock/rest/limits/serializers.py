@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 from rest_framework import serializers
 
 from django_tasklock.backends.contract.rates import ALGORITHMS
-from django_tasklock.operations import LimitDetail, LimitOutcome, LimitPage, LimitState, LimitView, PermitsView
-from django_tasklock.operations.limits.values import LimitResult
-from django_tasklock.rest.fields import Shape, moment, one_of
-from django_tasklock.rest.locks.parameters import AskSerializer
-from django_tasklock.rest.locks.serializers import ActSerializer, InfoSerializer, info
-
-__all__ = ["ChangeSerializer", "LimitDetailSerializer", "LimitPageSerializer", "LimitQuerySerializer",
-           "LimitResultSerializer", "MemberSerializer", "PermitsPageSerializer", "PermitsQuerySerializer",
-           "PermitsSerializer", "detail", "page", "permits", "result"]  # fmt: skip
+from django_tasklock.operations import LimitOutcome, LimitPage, LimitView, PermitsView
+from django_tasklock.operations.limits.values import LimitResult, PermitsPage
+from django_tasklock.rates.usage import RateUsage, WindowUsage
+from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerializer, Shape, one_of
 
 
 class PermitsQuerySerializer(Shape):
@@ -58,66 +53,50 @@ class MemberSerializer(AskSerializer):
 class WindowSerializer(Shape):
     """One rate of a limiter."""
 
-    rate = serializers.CharField(help_text="As its callers have it.")
-    window = serializers.FloatField(help_text="Seconds.")
-    limit = serializers.IntegerField(help_text="In force now.")
-    used = serializers.IntegerField(help_text="Units in the window that ends now.")
-    ahead = serializers.IntegerField(help_text="Units booked for later.")
+    of = WindowUsage
+    names = "rate window limit used ahead"
 
 
 class UsageSerializer(Shape):
     """How a limiter stands. Seconds from `time` on."""
 
-    time = moment(help_text="The store's clock.")
+    of = RateUsage
+    names = "time windows next tail paused share free refused"
     windows = WindowSerializer(many=True)
-    next = serializers.FloatField(help_text="How long a call would wait that came now.")
-    tail = serializers.FloatField(help_text="How long until the last place that is booked.")
-    paused = serializers.FloatField(help_text="For how long nobody goes, after a pushback.")
-    share = serializers.FloatField(help_text="Of the limit that is in force.")
-    free = serializers.IntegerField(help_text="Places given back that nobody has taken yet.")
-    refused = serializers.IntegerField(help_text="Calls refused since it was made or reset.")
 
 
 class LimitSerializer(Shape):
     """One rate limit."""
 
-    name = serializers.CharField()
-    limiter = serializers.CharField(help_text="Whose tenant it is; of a limiter itself its own name.")
-    tenant = serializers.CharField(
-        allow_null=True, allow_blank=True, help_text="Empty: the default tenant. Null: it is no tenant's."
-    )
-    configured = serializers.BooleanField(help_text="Whether it is in the settings.")
+    of = LimitView
+    names = "name limiter tenant configured algorithm rates state waiting tenants usage"
     algorithm = one_of("", *ALGORITHMS, allow_blank=True)
-    rates = serializers.ListField(child=serializers.CharField())
-    state = one_of(*LimitState)
-    waiting = serializers.IntegerField(help_text="Units whose turn is still to come.")
-    tenants = serializers.IntegerField(help_text="How many were seen lately.")
     usage = UsageSerializer(allow_null=True, help_text="Null: nothing counts any more and its rates are not known.")
 
 
 class LimitPageSerializer(Shape):
     """A page of rate limits."""
 
+    of = LimitPage
+    names = "limits total next"
     limits = LimitSerializer(many=True)
-    total = serializers.IntegerField()
-    next = serializers.IntegerField(allow_null=True, help_text="The offset to go on at. Null: there are no more.")
 
 
 class PermitsSerializer(Shape):
     """A concurrency limiter of which somebody has a permit."""
 
-    name = serializers.CharField()
-    limit = serializers.IntegerField(allow_null=True, help_text="The greatest that its members have. Null: not known.")
+    of = PermitsView
+    names = "name limit used waiting members"
     used = serializers.IntegerField()
-    waiting = serializers.IntegerField(help_text="In the store's queue; 0 where waiters poll.")
     members = InfoSerializer(many=True, help_text="The one that has a permit longest first.")
 
 
 class PermitsPageSerializer(Shape):
     """Concurrency limiters in use."""
 
+    of = PermitsPage
+    names = "limiters more"
     limiters = PermitsSerializer(many=True)
-    more = serializers.BooleanField(help_text="Whether there are more: ask for a part of their names.")
 
 
 class LimitDetailSerializer(LimitSerializer):
@@ -126,39 +105,15 @@ class LimitDetailSerializer(LimitSerializer):
     tenants_seen = LimitSerializer(many=True, help_text="The first hundred, the one used last first.")
     history = ActSerializer(many=True)
 
+    def parts(self, value: Any) -> tuple[Any, ...]:
+        """Return what a ``LimitDetail`` says beside its limit, and the limit, which is known."""
+        return SimpleNamespace(tenants_seen=value.tenants, history=value.history), value.limit
+
 
 class LimitResultSerializer(Shape):
     """What was done."""
 
-    name = serializers.CharField()
+    of = LimitResult
+    names = "name outcome share before member"
     outcome = one_of(LimitOutcome.RESET, LimitOutcome.CHANGED, LimitOutcome.RELEASED)
-    share = serializers.FloatField(allow_null=True, help_text="Of the limit, in force now.")
-    before = serializers.FloatField(allow_null=True, help_text="In force until then.")
     member = InfoSerializer(allow_null=True, help_text="Who lost its permit.")
-
-
-def page(found: LimitPage) -> dict[str, Any]:
-    """What ``LimitPageSerializer`` is given."""
-    return {"limits": [_limit(view) for view in found.limits], "total": found.total, "next": found.next}
-
-
-def detail(found: LimitDetail) -> dict[str, Any]:
-    """What ``LimitDetailSerializer`` is given: of a limit that is known."""
-    assert found.limit is not None
-    more = {"tenants_seen": [_limit(view) for view in found.tenants], "history": found.history}
-    return _limit(found.limit) | more
-
-
-def permits(found: PermitsView) -> dict[str, Any]:
-    """What ``PermitsSerializer`` is given."""
-    own = {name: getattr(found, name) for name in ("name", "limit", "used", "waiting")}
-    return own | {"members": [info(member) for member in found.members]}
-
-
-def result(done: LimitResult) -> dict[str, Any]:
-    """What ``LimitResultSerializer`` is given."""
-    return done._asdict() | {"member": info(done.member) if done.member else None}
-
-
-def _limit(view: LimitView) -> dict[str, Any]:
-    return {field.name: getattr(view, field.name) for field in fields(view)}

@@ -2,55 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import Serializer
 
 from django_tasklock import operations
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError, TransactionOpen
 from django_tasklock.operations import LimitOutcome
 from django_tasklock.operations.limits.permits import limiter_name
 from django_tasklock.operations.limits.values import LimitResult
-from django_tasklock.rest import permissions, problems, schema
-from django_tasklock.rest.limits import serializers as limit_shapes
-from django_tasklock.rest.locks import parameters
-from django_tasklock.rest.locks.views import Door
-
-__all__ = ["ChangeLimitView", "LimitView", "LimitsView", "PermitsListView", "PermitsView", "ReleasePermitView",
-           "ResetLimitView"]  # fmt: skip
+from django_tasklock.rest import access, schema
+from django_tasklock.rest.base import Door
+from django_tasklock.rest.limits import serializers
+from django_tasklock.rest.problems import Problem, refused_as
+from django_tasklock.rest.shapes import AskSerializer
 
 
 class LimitDoor(Door):
     """What those of limiters have in common."""
 
     tag = "limits"
-    permission: tuple[str, ...] = permissions.VIEW_LIMITS
+    permission: tuple[str, ...] = access.VIEW_LIMITS
     throttle_scope = "tasklock_view"
 
     def named(self, name: str) -> str:
-        """The limiter's name; ``InvalidName`` for what can be none."""
-        try:
+        """Return the limiter's name; a problem for what can be none."""
+        with refused_as(400, "invalid_name"):
             return limiter_name(name)
-        except TaskLockError as error:
-            raise problems.InvalidName(str(error)) from error
 
-    def outcome(self, result: LimitResult) -> Response:
-        """What came of an act, or the problem."""
+    def asked(self, kind: type[Serializer]) -> dict[str, Any]:
+        """Return the parameters of a list, checked."""
+        taken = kind(data=self.request.query_params)
+        taken.is_valid(raise_exception=True)
+        return dict(taken.validated_data)
+
+
+class LimitAct(LimitDoor):
+    """What the three acts have in common: another permission, another rate, and how they are done."""
+
+    permission = access.CHANGE_LIMITS
+    throttle_scope = "tasklock_release"
+    body: type[Serializer] = AskSerializer
+
+    def act(self, do: Callable[..., LimitResult], name: str, *fields: str) -> Response:
+        """Read the body, do it with these fields of it, and answer what came of it, or raise the problem."""
+        given = self.given(self.body)
+        what = [given[field] for field in fields]
+        with refused_as(501, "cannot_list"):
+            result = do(self.named(name), *what, by=self.actor(), reason=given["reason"])
         if result.outcome is LimitOutcome.UNKNOWN:
             raise _unknown(result.name)
         if result.outcome is LimitOutcome.NOT_HELD:
-            raise problems.NoPermit(_("That member of %(name)r has no permit.") % {"name": result.name})
-        return Response(limit_shapes.LimitResultSerializer(limit_shapes.result(result)).data)
+            text = _("That member of %(name)r has no permit.") % {"name": result.name}
+            raise Problem(404, "no_permit", text)
+        return Response(serializers.LimitResultSerializer(result).data)
 
 
 @extend_schema(
     summary="Rate limits, page by page",
-    **schema.answers(limit_shapes.LimitPageSerializer, 501, parameters=[limit_shapes.LimitQuerySerializer]),
+    **schema.answers(serializers.LimitPageSerializer, 501, parameters=[serializers.LimitQuerySerializer]),
 )
 class LimitsView(LimitDoor):
     """``GET limits``: those of the settings, and those that were used lately."""
@@ -59,17 +73,15 @@ class LimitsView(LimitDoor):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """A page. Tenants are counted, not listed."""
-        taken = limit_shapes.LimitQuerySerializer(data=request.query_params)
-        taken.is_valid(raise_exception=True)
-        given = dict(taken.validated_data)
-        with _keeping_limits():
+        given = self.asked(serializers.LimitQuerySerializer)
+        with refused_as(501, "cannot_list"):
             found = operations.list_limits(**given)
-        return Response(limit_shapes.LimitPageSerializer(limit_shapes.page(found)).data)
+        return Response(serializers.LimitPageSerializer(found).data)
 
 
 @extend_schema(
     summary="One rate limit",
-    **schema.answers(limit_shapes.LimitDetailSerializer, 404, 501, parameters=[schema.LIMITER]),
+    **schema.answers(serializers.LimitDetailSerializer, 404, 501, parameters=[schema.LIMITER]),
 )
 class LimitView(LimitDoor):
     """``GET limits/{name}``: how it stands, its tenants, and what operators did to it."""
@@ -78,56 +90,47 @@ class LimitView(LimitDoor):
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """The limit; 404 if neither the settings nor the store know it."""
-        with _keeping_limits():
+        with refused_as(501, "cannot_list"):
             found = operations.get_limit(self.named(name))
         if found.limit is None:
             raise _unknown(found.name)
-        return Response(limit_shapes.LimitDetailSerializer(limit_shapes.detail(found)).data)
+        return Response(serializers.LimitDetailSerializer(found).data)
 
 
 @extend_schema(
     summary="Reset a rate limit",
-    request=parameters.AskSerializer,
-    **schema.answers(limit_shapes.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
+    request=AskSerializer,
+    **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
-class ResetLimitView(LimitDoor):
+class ResetLimitView(LimitAct):
     """``POST limits/{name}/reset``: forget what was used and booked, a pause and a lowered limit."""
 
-    permission = permissions.CHANGE_LIMITS
-    throttle_scope = "tasklock_release"
     operation_id = "limit_reset"
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """That it was reset."""
-        given = self.given(parameters.AskSerializer)
-        with _keeping_limits():
-            result = operations.reset_limit(self.named(name), by=self.actor(), reason=given["reason"])
-        return self.outcome(result)
+        return self.act(operations.reset_limit, name)
 
 
 @extend_schema(
     summary="Change how much of a rate limit is in force",
-    request=limit_shapes.ChangeSerializer,
-    **schema.answers(limit_shapes.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
+    request=serializers.ChangeSerializer,
+    **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
-class ChangeLimitView(LimitDoor):
+class ChangeLimitView(LimitAct):
     """``POST limits/{name}/change``: a share of the limit that its callers have, for all processes at once."""
 
-    permission = permissions.CHANGE_LIMITS
-    throttle_scope = "tasklock_release"
     operation_id = "limit_change"
+    body = serializers.ChangeSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """What is in force now, and was before."""
-        given = self.given(limit_shapes.ChangeSerializer)
-        with _keeping_limits():
-            result = operations.change_limit(self.named(name), given["share"], by=self.actor(), reason=given["reason"])
-        return self.outcome(result)
+        return self.act(operations.change_limit, name, "share")
 
 
 @extend_schema(
     summary="Concurrency limiters in use",
-    **schema.answers(limit_shapes.PermitsPageSerializer, 501, parameters=[limit_shapes.PermitsQuerySerializer]),
+    **schema.answers(serializers.PermitsPageSerializer, 501, parameters=[serializers.PermitsQuerySerializer]),
 )
 class PermitsListView(LimitDoor):
     """``GET concurrency``: those of which somebody has a permit."""
@@ -136,17 +139,15 @@ class PermitsListView(LimitDoor):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """The first hundred, by name."""
-        taken = limit_shapes.PermitsQuerySerializer(data=request.query_params)
-        taken.is_valid(raise_exception=True)
-        with _keeping_limits():
-            found = operations.list_permits(taken.validated_data["text"])
-        data = {"limiters": [limit_shapes.permits(view) for view in found.limiters], "more": found.more}
-        return Response(limit_shapes.PermitsPageSerializer(data).data)
+        given = self.asked(serializers.PermitsQuerySerializer)
+        with refused_as(501, "cannot_list"):
+            found = operations.list_permits(given["text"])
+        return Response(serializers.PermitsPageSerializer(found).data)
 
 
 @extend_schema(
     summary="One concurrency limiter",
-    **schema.answers(limit_shapes.PermitsSerializer, 404, 501, parameters=[schema.LIMITER]),
+    **schema.answers(serializers.PermitsSerializer, 404, 501, parameters=[schema.LIMITER]),
 )
 class PermitsView(LimitDoor):
     """``GET concurrency/{name}``: who has its permits."""
@@ -156,45 +157,28 @@ class PermitsView(LimitDoor):
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Its members; 404 while there are none."""
         bare = self.named(name)
-        with _keeping_limits():
+        with refused_as(501, "cannot_list"):
             found = operations.get_permits(bare)
         if found is None:
-            raise problems.UnknownLimiter(_("Nobody has a permit of %(name)r.") % {"name": bare})
-        return Response(limit_shapes.PermitsSerializer(limit_shapes.permits(found)).data)
+            raise Problem(404, "unknown_limiter", _("Nobody has a permit of %(name)r.") % {"name": bare})
+        return Response(serializers.PermitsSerializer(found).data)
 
 
 @extend_schema(
     summary="Release a permit by force",
-    request=limit_shapes.MemberSerializer,
-    **schema.answers(limit_shapes.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
+    request=serializers.MemberSerializer,
+    **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
-class ReleasePermitView(LimitDoor):
+class ReleasePermitView(LimitAct):
     """``POST concurrency/{name}/release``: take one member's permit. It goes on running, and learns of it."""
 
-    permission = permissions.CHANGE_LIMITS
-    throttle_scope = "tasklock_release"
     operation_id = "concurrency_release"
+    body = serializers.MemberSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Who lost its permit."""
-        given = self.given(limit_shapes.MemberSerializer)
-        with _keeping_limits():
-            result = operations.release_permit(
-                self.named(name), given["member"], by=self.actor(), reason=given["reason"]
-            )
-        return self.outcome(result)
+        return self.act(operations.release_permit, name, "member")
 
 
-@contextmanager
-def _keeping_limits() -> Iterator[None]:
-    """What a store without limits says becomes a 501."""
-    try:
-        yield
-    except (BackendUnavailable, TransactionOpen):
-        raise
-    except TaskLockError as error:
-        raise problems.CannotList(str(error)) from error
-
-
-def _unknown(name: str) -> problems.UnknownLimiter:
-    return problems.UnknownLimiter(_("No rate limit %(name)r is known.") % {"name": name})
+def _unknown(name: str) -> Problem:
+    return Problem(404, "unknown_limiter", _("No rate limit %(name)r is known.") % {"name": name})

@@ -1,62 +1,91 @@
-"""What is sent. Durations are seconds, times ISO 8601 in UTC; a token is in none of it."""
+"""What is taken and sent of locks. Durations are seconds, times ISO 8601 in UTC; a token is in none of it."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast, get_args
 
 from rest_framework import serializers
 
-from django_tasklock.operations import LockDetail, LockState, LockView, Outcome, Result, RowSide
-from django_tasklock.rest.fields import Shape, State, moment, one_of
-from django_tasklock.types import LockInfo
+from django_tasklock.backends.contract.queries import Order, Query, Which
+from django_tasklock.celery import ParkedInfo
+from django_tasklock.operations import LockPage, LockState, LockView, Outcome, Result, RowRef, RowSide
+from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerializer, Shape, State, one_of
 
-__all__ = ["ActSerializer", "InfoSerializer", "LockDetailSerializer", "LockPageSerializer", "ProblemSerializer",
-           "ResultSerializer", "detail", "info", "lock", "result"]  # fmt: skip
+_WHICH: dict[str, Which] = {
+    LockState.LIVE: "live",
+    LockState.EXPIRING: "expiring",
+    LockState.UNENDING: "unending",
+    LockState.ORPHANED: "lapsed",
+}
 
 
-class InfoSerializer(Shape):
-    """Who has a lock, and until when."""
+class QuerySerializer(Shape):
+    """The parameters of the list."""
 
-    name = serializers.CharField()
-    holder = serializers.CharField(help_text="Host, process, task: for people.")
-    fingerprint = serializers.CharField(help_text="Of the holder's token: other for every hold. The ETag.")
-    task = serializers.CharField()
-    task_id = serializers.CharField()
-    acquired_at = moment()
-    held_for = serializers.FloatField(help_text="Seconds.")
-    ttl = serializers.FloatField(
-        allow_null=True, help_text="Seconds until the key expires unless renewed. Null: never. Negative: expired."
+    state = serializers.ChoiceField(
+        choices=[str(state) for state in LockState],
+        default=str(LockState.LIVE),
+        help_text="live has expiring and no_expiry in it; orphaned ones are free, and come in order of expiry.",
     )
-    time_left = serializers.FloatField(
-        help_text="Seconds until the holder has had it for its whole timeout; years where it has none."
+    task = serializers.CharField(
+        default="", allow_blank=True, trim_whitespace=False, max_length=255, help_text="Whole name of a task."
     )
-    fence = serializers.IntegerField()
-    waiting = serializers.IntegerField(help_text="Callers that wait in their processes.")
+    text = serializers.CharField(
+        default="", allow_blank=True, trim_whitespace=False, max_length=200, help_text="Part of the lock's name."
+    )
+    waiting = serializers.BooleanField(default=False, help_text="Only those that somebody waits for.")
+    order = serializers.ChoiceField(
+        choices=[sign + order for order in get_args(Order) for sign in ("", "-")],
+        default="expiry",
+        help_text="By the end of the lease, by age, by what is left of the timeout, least first; - turns it round.",
+    )
+    offset = serializers.IntegerField(default=0, min_value=0, max_value=10**9)
+    limit = serializers.IntegerField(default=100, min_value=1, max_value=1000)
+
+    def query(self) -> Query:
+        """The same for ``operations``."""
+        given = cast("dict[str, Any]", self.validated_data)
+        order = given["order"]
+        return Query(
+            which=_WHICH[given["state"]],
+            order=order.removeprefix("-"),
+            descending=order.startswith("-"),
+            text=given["text"],
+            task=given["task"],
+            waiting=given["waiting"],
+            offset=given["offset"],
+            limit=given["limit"],
+        )
+
+
+class ReleaseSerializer(AskSerializer):
+    """Why, and what becomes of the row."""
+
+    row_state = State(
+        default=None,
+        allow_null=True,
+        help_text="What to leave the guarded row in: one of its states. Left out: the guard's own choice.",
+    )
 
 
 class RowSerializer(Shape):
     """A guarded row."""
 
-    model = serializers.CharField()
-    pk = serializers.CharField()
+    of: ClassVar[Any] = RowRef
+    names = "model pk"
 
 
 class LockSerializer(InfoSerializer):
     """One lock."""
 
-    state = one_of(*LockState)
-    lapsed_for = serializers.FloatField(
-        allow_null=True, help_text="Seconds since its lease ended, where it is orphaned."
-    )
-    asked_for = serializers.FloatField(
-        allow_null=True, help_text="Seconds since its holder was asked to give it back. Null: it was not."
-    )
-    parked = serializers.IntegerField(help_text="Messages that wait for it in the database.")
-    alive = serializers.BooleanField(
-        allow_null=True, help_text="Whether the holder's process runs. Null: it cannot be known from the server asked."
-    )
+    of = LockView
+    names = "state lapsed_for asked_for parked alive row"
     row = RowSerializer(allow_null=True)
+
+    def parts(self, value: Any) -> tuple[Any, ...]:
+        """Return the lock and who has it: on the wire they are one."""
+        return value, value.info
 
 
 class CountsSerializer(Shape):
@@ -64,54 +93,35 @@ class CountsSerializer(Shape):
 
     live = serializers.IntegerField()
     expiring = serializers.IntegerField()
-    no_expiry = serializers.IntegerField()
-    orphaned = serializers.IntegerField()
+    no_expiry = serializers.IntegerField(source="unending")
+    orphaned = serializers.IntegerField(source="lapsed")
 
 
 class LockPageSerializer(Shape):
     """A page of locks."""
 
+    of = LockPage
+    names = "locks total next"
     locks = LockSerializer(many=True)
-    total = serializers.IntegerField(help_text="How many are in that state, before any other filter.")
-    next = serializers.IntegerField(allow_null=True, help_text="The offset to go on at. Null: there are no more.")
     counts = CountsSerializer()
 
 
 class RowSideSerializer(RowSerializer):
     """The guarded row, beside its lock."""
 
-    exists = serializers.BooleanField()
-    field = serializers.CharField(help_text="The name of its state column.")
-    state = State(allow_null=True)
-    fingerprint = serializers.CharField(
-        allow_blank=True, help_text="Of the token in the row. Empty: nobody has claimed it, or its model has no token."
-    )
-    epoch = serializers.IntegerField(allow_null=True)
-    fenced = serializers.BooleanField(help_text="Whether its model has token and epoch.")
-    agrees = serializers.BooleanField(help_text="Whether it is claimed by the holder of the lock.")
-    states = serializers.ListField(child=State(), help_text="What a release may leave it in, the usual one first.")
+    of = RowSide
+    names = "exists field state fingerprint epoch fenced agrees states"
+
+    def parts(self, value: Any) -> tuple[Any, ...]:
+        """Return what is known of the row, and which one it is."""
+        return value, value.ref
 
 
 class ParkedSerializer(Shape):
     """A message that waits for the lock outside the broker."""
 
-    task = serializers.CharField()
-    task_id = serializers.CharField()
-    state = serializers.CharField()
-    mode = serializers.CharField()
-    parked_at = moment()
-    waited = serializers.FloatField(help_text="Seconds.")
-    crashes = serializers.IntegerField(help_text="How many workers died of it.")
-
-
-class ActSerializer(Shape):
-    """What an operator, a key or the sweep did to it."""
-
-    at = moment()
-    actor = serializers.CharField()
-    action = serializers.CharField()
-    reason = serializers.CharField()
-    outcome = serializers.CharField()
+    of = ParkedInfo
+    names = "task task_id state mode parked_at waited crashes"
 
 
 class LockDetailSerializer(LockSerializer):
@@ -122,50 +132,18 @@ class LockDetailSerializer(LockSerializer):
     messages = ParkedSerializer(many=True, help_text="Those that wait for it in the database.")
     history = ActSerializer(many=True)
 
+    def parts(self, value: Any) -> tuple[Any, ...]:
+        """Return what a ``LockDetail`` says beside its lock, and the lock, which is held."""
+        beside = SimpleNamespace(
+            row=value.row, explanation=value.explanation, messages=value.parked, history=value.history
+        )
+        return beside, *super().parts(value.lock)
+
 
 class ResultSerializer(Shape):
     """What was done."""
 
-    name = serializers.CharField()
+    of = Result
+    names = "name outcome fenced before"
     outcome = one_of(Outcome.RELEASED, Outcome.ASKED)
-    fenced = serializers.BooleanField(help_text="Whether the guarded row was taken from its holder as well.")
     before = InfoSerializer(allow_null=True, help_text="Who had the lock.")
-
-
-class ProblemSerializer(Shape):
-    """Everything that is not a success."""
-
-    code = serializers.CharField(help_text="For programs.")
-    detail = serializers.CharField(help_text="For people: a sentence.")
-
-
-def lock(view: LockView) -> dict[str, Any]:
-    """What ``LockSerializer`` is given."""
-    own = {name: getattr(view, name) for name in ("state", "lapsed_for", "asked_for", "parked", "alive", "row")}
-    return info(view.info) | own
-
-
-def detail(found: LockDetail) -> dict[str, Any]:
-    """What ``LockDetailSerializer`` is given: of a lock that is held."""
-    assert found.lock is not None
-    more = {
-        "row": _side(found.row) if found.row else None,
-        "explanation": [str(sentence) for sentence in found.explanation],
-        "messages": found.parked,
-        "history": found.history,
-    }
-    return lock(found.lock) | more
-
-
-def result(done: Result) -> dict[str, Any]:
-    """What ``ResultSerializer`` is given."""
-    return done._asdict() | {"before": info(done.before) if done.before else None}
-
-
-def info(known: LockInfo) -> dict[str, Any]:
-    """What ``InfoSerializer`` is given."""
-    return {field.name: getattr(known, field.name) for field in fields(known)}  # as a mapping its times are text
-
-
-def _side(side: RowSide) -> dict[str, Any]:
-    return {field.name: getattr(side, field.name) for field in fields(side)} | side.ref._asdict()

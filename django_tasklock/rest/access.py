@@ -1,4 +1,4 @@
-"""How often one caller may ask. The rates are the project's, under two scopes of their own."""
+"""Who may do what, and how often: the permissions of the admin and nothing by default; the project's rates, or ours."""
 
 from __future__ import annotations
 
@@ -6,16 +6,37 @@ import hashlib
 import logging
 from typing import Any
 
+from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.settings import api_settings
 from rest_framework.throttling import SimpleRateThrottle
 
-__all__ = ["RATES", "LockThrottle"]
-
+VIEW = ("tasklock.view_lock",)
+"""May look."""
+RELEASE = (*VIEW, "tasklock.release_lock")
+"""May ask and release: as in the admin, who acts is shown what it does."""
+VIEW_LIMITS = ("tasklock.view_ratelimit",)
+"""May look at limiters."""
+CHANGE_LIMITS = (*VIEW_LIMITS, "tasklock.change_ratelimit")
+"""May reset and change limits, and release permits."""
 RATES = {"tasklock_view": "600/min", "tasklock_release": "120/min"}
 """Where ``REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]`` does not name the scope; ``None`` there means no limit."""
 
 logger = logging.getLogger("django_tasklock")
+
+
+class MayUseLocks(BasePermission):
+    """Whoever is known and has the permissions that the view names in ``permission``.
+
+    The project's ``DEFAULT_PERMISSION_CLASSES`` are not asked: they are ``AllowAny`` until somebody changes them.
+    """
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Whether this request may be answered."""
+        user = request.user
+        if not user or not user.is_authenticated or not hasattr(user, "has_perm"):  # not every user model has it
+            return False
+        return all(user.has_perm(one) for one in view.permission)
 
 
 class LockThrottle(SimpleRateThrottle):

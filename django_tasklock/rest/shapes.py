@@ -1,0 +1,161 @@
+"""How values become JSON. What is sent is made from the frozen values of ``operations``: which fields there are is said
+here, what they are their annotations and docstrings say.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import inspect
+import textwrap
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import pairwise
+from types import NoneType
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+
+from django.utils.translation import gettext_lazy as _
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from django_tasklock.operations import Act
+from django_tasklock.types import LockInfo
+
+
+class Shape(serializers.Serializer):
+    """Known as ``TaskLock...`` in the OpenAPI document: a project may have a ``Lock`` of its own.
+
+    ``of``: the frozen value that is shown; ``names``: those of its attributes that are sent, in this order, and no
+    others. A field that is written in the class is taken in place of what the annotation would give.
+    """
+
+    of: ClassVar[Any] = None
+    names: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.Meta = type("Meta", (), {"ref_name": f"TaskLock{cls.__name__.removesuffix('Serializer')}"})
+
+    def get_fields(self) -> dict[str, serializers.Field]:
+        """Return those that are written, and those that the names stand for: a base class's first."""
+        written: dict[str, serializers.Field] = super().get_fields()
+        found: dict[str, serializers.Field] = {}
+        for kind in reversed(type(self).__mro__):
+            for name in str(vars(kind).get("names", "")).split():
+                found[name] = written[name] if name in written else field_of(*_attributes(vars(kind)["of"])[name])
+        return {**found, **written}
+
+    def parts(self, value: Any) -> tuple[Any, ...]:
+        """Return what the fields are attributes of; the first one that has a field counts."""
+        return (value,)
+
+    def to_representation(self, instance: Any) -> Any:
+        """Return the JSON. By attributes: ``LockInfo`` is a mapping too, and as that its times are text."""
+        if self.of is not None and not isinstance(instance, dict):
+            parts = self.parts(instance)
+            instance = {
+                name: next(getattr(part, name) for part in parts if hasattr(part, name)) for name in self.fields
+            }
+        return super().to_representation(instance)
+
+
+@lru_cache
+def _attributes(kind: Any) -> Mapping[str, tuple[Any, str]]:
+    """The type of each attribute of a frozen value, and what its docstring says, in JSON's words."""
+    try:
+        [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except OSError:  # compiled, without its source
+        body = ast.Pass()
+    texts = {
+        attribute.target.id: " ".join(text.value.value.split()).replace("``None``", "null").replace("``", "`")
+        for attribute, text in pairwise(getattr(body, "body", ()))
+        if isinstance(attribute, ast.AnnAssign) and isinstance(attribute.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
+    return {name: (hint, texts.get(name, "")) for name, hint in get_type_hints(kind).items()}
+
+
+def field_of(hint: Any, text: str = "") -> serializers.Field:
+    """Return the field for values of this type; ``text``: what is said of it."""
+    more: dict[str, Any] = {"help_text": text} if text else {}
+    if NoneType in get_args(hint):
+        [hint] = [one for one in get_args(hint) if one is not NoneType]
+        more["allow_null"] = True
+    if hint is Any:
+        return State(allow_null=True, **more)
+    if get_origin(hint) is Sequence:
+        [item] = get_args(hint)
+        return serializers.ListField(child=State() if item is Any else field_of(item), **more)
+    if issubclass(hint, enum.StrEnum):
+        return one_of(*hint, **more)
+    kinds: dict[Any, Any] = {
+        str: serializers.CharField,
+        bool: serializers.BooleanField,
+        int: serializers.IntegerField,
+        float: serializers.FloatField,
+        datetime: moment,
+    }
+    return kinds[hint](**more)
+
+
+def one_of(*words: str, **more: Any) -> serializers.RegexField:
+    """Return a field for one of these words.
+
+    A pattern where an enum would do: drf-spectacular names an enum after its field, and would rename
+    those that the project has under that name.
+    """
+    return serializers.RegexField(f"^({'|'.join(words)})$", **more)
+
+
+def moment(**more: Any) -> serializers.DateTimeField:
+    """Return a field for a time in UTC, ISO 8601, whatever the project's format is."""
+    return serializers.DateTimeField(format="iso-8601", default_timezone=UTC, **more)
+
+
+@extend_schema_field(OpenApiTypes.ANY)
+class State(serializers.Field):
+    """A text, a number, true, false or null: the state of a row. Anything else is sent as text."""
+
+    def to_representation(self, value: Any) -> Any:
+        """Return it as JSON has it."""
+        return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return it as it came, if it is one of those."""
+        if isinstance(data, bool | int | str):
+            return data
+        raise serializers.ValidationError(_("A text, a whole number, true or false."))
+
+
+# What locks and limiters both have
+
+
+class AskSerializer(Shape):
+    """Why."""
+
+    reason = serializers.CharField(
+        default="", allow_blank=True, max_length=1000, help_text="Kept in the audit trail, for whoever looks later."
+    )
+
+
+class InfoSerializer(Shape):
+    """Who has a lock, and until when."""
+
+    of: ClassVar[Any] = LockInfo
+    names = "name holder fingerprint task task_id acquired_at held_for ttl time_left fence waiting"
+
+
+class ActSerializer(Shape):
+    """What an operator, a key or the sweep did to it."""
+
+    of = Act
+    names = "at actor action reason outcome"
+
+
+class ProblemSerializer(Shape):
+    """Everything that is not a success."""
+
+    code = serializers.CharField(help_text="For programs.")
+    detail = serializers.CharField(help_text="For people: a sentence.")
