@@ -20,8 +20,8 @@ from django_tasklock.exceptions import (
     TaskLockAcquireError,
     TaskLockError,
 )
-from django_tasklock.guards.claim import Claim
-from django_tasklock.guards.guard import StateGuard, current_claim
+from django_tasklock.guards.claim import Claim, current_claim
+from django_tasklock.guards.guard import StateGuard
 from django_tasklock.locks.functions import (
     acquire_task_lock,
     extend_task_lock,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from django_tasklock.exceptions import LockLost, ReleaseAsked
 from django_tasklock.types import monotonic
 
-__all__ = ["Block", "asleep", "ensure_standing", "judge", "limiter_block", "lock_block", "sleep"]
+__all__ = ["Block", "Named", "asleep", "ensure_standing", "judge", "limiter_block", "lock_block", "sleep"]
 
 
 class Named(Protocol):

@@ -12,16 +12,14 @@ from django_tasklock.celery import options
 if TYPE_CHECKING:
     from celery.result import AsyncResult
 
-    from django_tasklock.celery.task import OnceTask
-
 __all__ = ["Once"]
 
 
 class Once:
     """A task with the options of one call. Made by ``OnceTask.once()``."""
 
-    def __init__(self, task: OnceTask, asked: Mapping[str, Any]) -> None:
-        self.task: Any = task
+    def __init__(self, task: Any, asked: Mapping[str, Any]) -> None:
+        self.task = task
         self.asked = dict(asked)
 
     def delay(self, *args: Any, **kwargs: Any) -> AsyncResult[Any]:

@@ -20,8 +20,7 @@ from django_tasklock.exceptions import (
     StaleClaim,
     TaskLockAcquireError,
 )
-from django_tasklock.guards import guard as guards
-from django_tasklock.guards.claim import Claim
+from django_tasklock.guards.claim import Claim, current
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.host import host
 from django_tasklock.locks.events import told_conflict
@@ -182,17 +181,17 @@ class Closing:
         self.begun = False
         """Whether the body was run: else the row is left as claimable as it was."""
         self._process = os.getpid()
-        self._before = guards._current.get()
-        guards._current.set(claim)
+        self._before = current.get()
+        current.set(claim)
 
     def __call__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        guards._current.set(self._before)
+        current.set(self._before)
         if self._due:
             close(self.claim, error, self.begun)
 
     async def later(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """The same for coroutines: the writes go to a thread, the claim stays in this context."""
-        guards._current.set(self._before)
+        current.set(self._before)
         if self._due:
             await to_the_end(close, self.claim, error, self.begun)
 

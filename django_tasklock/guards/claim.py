@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -19,17 +20,29 @@ from django.db import connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Model, QuerySet
 
+from django_tasklock import signals
 from django_tasklock.columns import EPOCH, TOKEN
 from django_tasklock.db.connections import worth_returning
 from django_tasklock.db.reconnect import PATIENCE, repeatable, replaced, resilient
 from django_tasklock.db.transactions import HINT, durable, joined, unchanged
-from django_tasklock.exceptions import StaleClaim, TransactionOpen
-from django_tasklock.guards.guard import StateGuard, fenced, gone, rejected, stale
+from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError, TransactionOpen
+from django_tasklock.guards.guard import StateGuard, fenced
 
-__all__ = ["Claim"]
+__all__ = ["Claim", "current", "current_claim"]
 
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
+
+current: ContextVar[Claim | None] = ContextVar("tasklock_claim", default=None)
+"""The claim whose body runs here."""
+
+
+def current_claim() -> Claim:
+    """Return the claim whose body runs here. Raises ``TaskLockError`` outside of one."""
+    claim = current.get()
+    if claim is None:
+        raise TaskLockError("no claim is current here: call this inside a function decorated with model_lock")
+    return claim
 
 
 class Claim:
@@ -169,7 +182,7 @@ class Claim:
             self._sent = claimed
         # Judged outside: what a receiver of the signal writes must not be rolled back.
         if not claimed:
-            raise rejected(self.model, self.pk, row, self.guard)
+            raise _rejected(self.model, self.pk, row, self.guard)
 
     def _claim_row(self) -> tuple[bool, tuple[Any, ...] | None]:
         everything = self._everything()
@@ -227,7 +240,7 @@ class Claim:
 
     def _refused(self, *attempted: str) -> StaleClaim:
         found = self._resilient(self._everything().filter(pk=self.pk).exists)
-        return (stale if found else gone)(self, attempted or (self.guard.field,))
+        return (_stale if found else _gone)(self, attempted or (self.guard.field,))
 
     def _write_inherited(self, own: dict[str, Any], inherited: dict[str, Any]) -> bool:
         # A parent's columns Django writes in a statement of their own, by the key alone. So the row is taken first, by
@@ -295,3 +308,37 @@ class Claim:
     @property
     def _verb(self) -> str:
         return f"claim {self.model._meta.label} {self.pk!r}"
+
+
+def _rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: StateGuard) -> GuardRejected:
+    """Log, signal and return the error for a row that cannot be claimed; ``row`` begins with its state."""
+    label = model._meta.label
+    state = None if row is None else row[0]
+    if row is None:
+        text = f"there is no {label} {pk!r} to claim"
+    elif state in guard.claim_from:
+        text = f"{label} {pk!r} is excluded from being claimed (its {guard.field} is {state!r})"
+    else:
+        wanted = ", ".join(map(repr, guard.claim_from))
+        text = f"{label} {pk!r} cannot be claimed: its {guard.field} is {state!r}, not one of {wanted}"
+    logger.info("not claimed: %s", text)
+    signals.send(signals.claim_rejected, f"{label}:{pk}", model=model, pk=pk, state=state)
+    return GuardRejected(text, name=f"{label}:{pk}", state=state)
+
+
+def _gone(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
+    """Log and return the error for a claim whose row was deleted: by its own body as a rule, so nobody is alarmed."""
+    text = f"{claim.model._meta.label} {claim.pk!r} is gone; there is nothing to write {', '.join(attempted)} to"
+    logger.info("%s", text)
+    return StaleClaim(text, name=claim.name, gone=True)
+
+
+def _stale(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
+    """Log, signal and return the error for a claim whose row is another's; ``attempted``: the fields it would write."""
+    text = (
+        f"{claim.model._meta.label} {claim.pk!r} belongs to a newer claim than epoch {claim.epoch};"
+        f" refused to write {', '.join(attempted)}"
+    )
+    logger.error("%s", text)
+    signals.send(signals.claim_stale, claim.name, model=claim.model, pk=claim.pk, attempted=attempted)
+    return StaleClaim(text, name=claim.name)

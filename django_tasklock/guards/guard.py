@@ -11,25 +11,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Set
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from django.core.exceptions import FieldDoesNotExist, FieldError, ValidationError
 from django.db import router
 from django.db.models import Exists, F, Model, Q
 
-from django_tasklock import signals
 from django_tasklock.columns import EPOCH, TOKEN
-from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError
-
-if TYPE_CHECKING:
-    from django_tasklock.guards.claim import Claim
+from django_tasklock.exceptions import TaskLockError
 
 __all__ = [
     "Guarded",
     "StateGuard",
-    "current_claim",
     "fence",
     "fenced",
     "own_table",
@@ -52,15 +46,6 @@ class Guarded(NamedTuple):
 
 
 _registered: list[Guarded] = []
-_current: ContextVar[Claim | None] = ContextVar("tasklock_claim", default=None)
-
-
-def current_claim() -> Claim:
-    """The claim whose body runs here. Raises ``TaskLockError`` outside of one."""
-    claim = _current.get()
-    if claim is None:
-        raise TaskLockError("no claim is current here: call this inside a function decorated with model_lock")
-    return claim
 
 
 def registered() -> tuple[Guarded, ...]:
@@ -203,37 +188,3 @@ def fence(model: type[Model], pk: Any, guard: StateGuard | None, token: str, sta
         return False
     values = {} if guard is None else {guard.field: state}
     return bool(rows.filter(**{TOKEN: token}).update(**values, **{TOKEN: "", EPOCH: F(EPOCH) + 1}))
-
-
-def rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: StateGuard) -> GuardRejected:
-    """The error, log line and signal for a row that cannot be claimed; ``row`` begins with its state."""
-    label = model._meta.label
-    state = None if row is None else row[0]
-    if row is None:
-        text = f"there is no {label} {pk!r} to claim"
-    elif state in guard.claim_from:
-        text = f"{label} {pk!r} is excluded from being claimed (its {guard.field} is {state!r})"
-    else:
-        wanted = ", ".join(map(repr, guard.claim_from))
-        text = f"{label} {pk!r} cannot be claimed: its {guard.field} is {state!r}, not one of {wanted}"
-    logger.info("not claimed: %s", text)
-    signals.send(signals.claim_rejected, f"{label}:{pk}", model=model, pk=pk, state=state)
-    return GuardRejected(text, name=f"{label}:{pk}", state=state)
-
-
-def gone(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
-    """The error and log line for a claim whose row was deleted: by its own body as a rule, so nobody is alarmed."""
-    text = f"{claim.model._meta.label} {claim.pk!r} is gone; there is nothing to write {', '.join(attempted)} to"
-    logger.info("%s", text)
-    return StaleClaim(text, name=claim.name, gone=True)
-
-
-def stale(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
-    """The error, log line and signal for a claim whose row is another's; ``attempted``: the fields it would write."""
-    text = (
-        f"{claim.model._meta.label} {claim.pk!r} belongs to a newer claim than epoch {claim.epoch};"
-        f" refused to write {', '.join(attempted)}"
-    )
-    logger.error("%s", text)
-    signals.send(signals.claim_stale, claim.name, model=claim.model, pk=claim.pk, attempted=attempted)
-    return StaleClaim(text, name=claim.name)

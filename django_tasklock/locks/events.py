@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from django_tasklock import signals
+from django_tasklock.context import Named
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.locks.lease import Lease
 from django_tasklock.logs import log
 from django_tasklock.types import LockInfo, Released
-
-if TYPE_CHECKING:
-    from django_tasklock.locks.lease import Lease
-    from django_tasklock.locks.lock import Acquirable
 
 __all__ = [
     "told_acquired",
@@ -25,13 +22,13 @@ __all__ = [
 ]
 
 
-def told_acquired(lock: Acquirable, hold: Lease) -> None:
+def told_acquired(lock: Named, hold: Lease) -> None:
     """Somebody of this process has the lock. No log line: this is the rule, not the exception."""
     if signals.lock_acquired.receivers:
         signals.send(signals.lock_acquired, lock.name, lock=lock, fence=hold.fence)
 
 
-def told_released(lock: Acquirable, hold: Lease, outcome: Released, lost: bool) -> Released:
+def told_released(lock: Named, hold: Lease, outcome: Released, lost: bool) -> Released:
     """The outcome to report: one never claims to have held to the end what was lost before."""
     if lost and outcome is Released.RELEASED:
         outcome = Released.GONE
@@ -49,7 +46,7 @@ def told_released(lock: Acquirable, hold: Lease, outcome: Released, lost: bool) 
     return outcome
 
 
-def told_lost(name: str, lock: Acquirable | None, reason: str, noun: str = "lock") -> None:
+def told_lost(name: str, lock: Named | None, reason: str, noun: str = "lock") -> None:
     """The lease is gone while the body runs. ``lock``: ``None`` if nobody has that object any more."""
     try:
         log(logging.ERROR, "%s %r is lost while its holder runs: %s", noun, name, reason)
@@ -57,7 +54,7 @@ def told_lost(name: str, lock: Acquirable | None, reason: str, noun: str = "lock
         signals.send(signals.lock_lost, name, lock=lock, reason=reason)
 
 
-def told_asked(name: str, lock: Acquirable | None) -> None:
+def told_asked(name: str, lock: Named | None) -> None:
     """Somebody asks for the lock while its holder runs."""
     try:
         log(logging.INFO, "lock %r: its holder is asked to give it back", name)

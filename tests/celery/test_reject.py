@@ -84,7 +84,7 @@ class TestARetry:
 
     @pytest.mark.parametrize("task", ["rejecting", "locked", "once_skip", "limited"])
     def test_that_finds_its_lock_busy(self, celery_site, monkeypatch, task):
-        monkeypatch.setattr(busy, "pause", lambda *of: 0.01)
+        monkeypatch.setattr(busy, "backoff", lambda *of: 0.01)
         celery_site.configure(result_expires=None)  # what expires is set by a command that redis-py warns of
         courier, gate = Courier(celery_site), celery_site.gate()
         once = {"on_conflict": "skip"} if task == "once_skip" else None
