@@ -37,7 +37,7 @@ def failed(site, result):
 
 
 def nothing_is_left(site):
-    site.wait_until(lambda: not parked_messages() and not site.locks.keys("task_lock:*"), 15)
+    site.wait_until(lambda: not parked_messages() and not site.locks.keys("task_lock:*"), 40)
 
 
 def test_it_ends(celery_site):
