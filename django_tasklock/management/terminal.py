@@ -1,13 +1,15 @@
-"""What the commands share: who types, and how errors are told."""
+"""What the commands share: who types, how errors are told, and values as JSON has them."""
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import os
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, OutputWrapper
@@ -17,8 +19,6 @@ from django.utils import translation
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.values import Act, Actor
 from django_tasklock.texts import shown
-
-__all__ = ["DOWN", "actor", "in_line", "speaking", "while_read"]
 
 DOWN = 2
 """Exit code when a store does not answer. 1: nothing was done, or an argument cannot be meant."""
@@ -38,6 +38,19 @@ def in_line(act: Act) -> str:
     """One act of the audit trail on one line."""
     why = f" ({shown(act.reason, 1000)})" if act.reason else ""
     return f"{act.at:%Y-%m-%d %H:%M:%S} {shown(act.actor)}: {shown(act.action)}: {shown(act.outcome)}{why}"
+
+
+def as_plain(value: Any, names: str = "") -> Any:
+    """Turn frozen values into what JSON has, all the way down; ``names``: only these attributes, in this order."""
+    if names:
+        return {name: as_plain(getattr(value, name)) for name in names.split()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: as_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return as_plain(value._asdict())
+    if isinstance(value, dict):
+        return {key: as_plain(one) for key, one in value.items()}
+    return [as_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +10,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 
 from django_tasklock import operations
-from django_tasklock.management.terminal import actor, in_line as act_in_line, speaking, while_read
+from django_tasklock.management.terminal import actor, as_plain, in_line as act_in_line, speaking, while_read
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, LimitView, PermitsView
 from django_tasklock.texts import shown
-
-__all__ = ["Command"]
 
 
 class Command(BaseCommand):
@@ -91,7 +88,7 @@ class Command(BaseCommand):
         else:
             result = operations.change_limit(name, options["share"], **shown)
         if options["json"]:
-            self._json(as_plain(result._asdict()))
+            self._json(as_plain(result))
         elif result and options["verbosity"] > 0:
             self.stdout.write(self.style.SUCCESS(in_words(result)))
         if not result:
@@ -126,14 +123,3 @@ def in_words(result: LimitResult) -> str:
         LimitOutcome.UNKNOWN: f"Nothing was done: no rate limit {result.name!r} is known.",
         LimitOutcome.NOT_HELD: f"Nothing was done: that member of {result.name!r} has no permit.",
     }[result.outcome]
-
-
-def as_plain(value: Any) -> Any:
-    """Dataclasses and tuples as JSON has them."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: as_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return as_plain(value._asdict())
-    if isinstance(value, dict):
-        return {key: as_plain(one) for key, one in value.items()}
-    return [as_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -11,11 +11,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_tasklock import operations
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.locks.info import left
-from django_tasklock.management.terminal import actor, in_line, speaking, while_read
+from django_tasklock.management.terminal import actor, as_plain, in_line, speaking, while_read
 from django_tasklock.operations.values import LockDetail, LockView, Outcome, Result
 from django_tasklock.texts import shown
-
-__all__ = ["Command"]
 
 STATES = {"live": "live", "expiring": "expiring", "no_expiry": "unending", "orphaned": "lapsed"}
 
@@ -75,7 +73,7 @@ class Command(BaseCommand):
                 break
             further = page.next
         if options["json"]:
-            self._json({"total": total, "locks": [as_dict(lock) for lock in found]})
+            self._json({"total": total, "locks": [lock_as_plain(lock) for lock in found]})
             return
         for lock in found:
             self.stdout.write(self._line(lock))
@@ -85,7 +83,7 @@ class Command(BaseCommand):
     def _explain(self, options: dict[str, Any]) -> None:
         detail = operations.get_lock(options["name"])
         if options["json"]:
-            self._json(detail_as_dict(detail))
+            self._json(detail_as_plain(detail))
             return
         if detail.lock is not None:
             self.stdout.write(self._line(detail.lock))
@@ -105,7 +103,7 @@ class Command(BaseCommand):
         else:
             result = operations.ask_to_release(options["ask"], **shown)
         if options["json"]:
-            self._json(result_as_dict(result))
+            self._json(result_as_plain(result))
         elif result and options["verbosity"] > 0:
             self.stdout.write(self.style.SUCCESS(in_words(result)))
         if not result:
@@ -150,56 +148,31 @@ def in_words(result: Result) -> str:
     return f"Not done: nobody holds {result.name!r}."
 
 
-def result_as_dict(result: Result) -> dict[str, Any]:
-    """For JSON."""
+def result_as_plain(result: Result) -> dict[str, Any]:
+    """Turn what came of an act into what JSON has."""
     holder = None if result.before is None else result.before.holder
-    return {"name": result.name, "outcome": str(result.outcome), "holder": holder, "row_fenced": result.fenced}
+    return {**as_plain(result, "name outcome"), "holder": holder, "row_fenced": result.fenced}
 
 
-def as_dict(lock: LockView) -> dict[str, Any]:
-    """For JSON: seconds, and no token."""
-    return {
-        **lock.info,
-        "state": str(lock.state),
-        "parked": lock.parked,
-        "row": None if lock.row is None else str(lock.row),
-        "alive": lock.alive,
-        "asked_for": lock.asked_for,
-        "lapsed_for": lock.lapsed_for,
-    }
+def lock_as_plain(lock: LockView) -> dict[str, Any]:
+    """Turn a lock into what JSON has: its row is one text."""
+    own = as_plain(lock, "state parked row alive asked_for lapsed_for")
+    return {**lock.info, **own, "row": None if lock.row is None else str(lock.row)}
 
 
-def detail_as_dict(detail: LockDetail) -> dict[str, Any]:
-    """For JSON."""
-    row = detail.row
+def detail_as_plain(detail: LockDetail) -> dict[str, Any]:
+    """Turn what is known of a name into what JSON has."""
+    row = None
+    if detail.row is not None:
+        known = as_plain(detail.row, "exists field state fingerprint epoch fenced agrees")
+        row = {"row": str(detail.row.ref), **known}
     return {
         "name": detail.name,
-        "lock": None if detail.lock is None else as_dict(detail.lock),
-        "explanation": [str(sentence) for sentence in detail.explanation],
-        "row": None
-        if row is None
-        else {
-            "row": str(row.ref),
-            "exists": row.exists,
-            "field": row.field,
-            "state": row.state,
-            "fingerprint": row.fingerprint,
-            "epoch": row.epoch,
-            "fenced": row.fenced,
-            "agrees": row.agrees,
-        },
-        "parked": [
-            {"task": one.task, "task_id": one.task_id, "state": one.state, "mode": one.mode, "waited": one.waited}
-            for one in detail.parked
-        ],
+        "lock": None if detail.lock is None else lock_as_plain(detail.lock),
+        "explanation": detail.explanation,
+        "row": row,
+        "parked": [as_plain(message, "task task_id state mode waited") for message in detail.parked],
         "history": [
-            {
-                "at": one.at.isoformat(),
-                "actor": one.actor,
-                "action": one.action,
-                "reason": one.reason,
-                "outcome": one.outcome,
-            }
-            for one in detail.history
+            {"at": act.at.isoformat(), **as_plain(act, "actor action reason outcome")} for act in detail.history
         ],
     }

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_tasklock import operations
-from django_tasklock.management.terminal import actor, speaking
+from django_tasklock.management.terminal import actor, as_plain, speaking
 
 __all__ = ["Command"]
 
@@ -50,8 +50,7 @@ class Command(BaseCommand):
             raise CommandError("--limit must be 1 or more.")
         found = parked_messages(options["name"], state=options["state"], limit=options["limit"])
         if options["json"]:
-            shown = [{word: getattr(one, word) for word in one.__dataclass_fields__} for one in found]
-            self.stdout.write(json.dumps({"messages": shown}, indent=2, default=str))
+            self.stdout.write(json.dumps({"messages": as_plain(found)}, indent=2, default=str))
             return
         for one in found:
             why = f": {one.problem}" if one.problem else ""

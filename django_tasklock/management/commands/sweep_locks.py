@@ -15,8 +15,6 @@ from django_tasklock.management.terminal import DOWN, actor, while_read
 from django_tasklock.operations.sweep import CLASSES, PAUSE, Came, Kind, SweepReport, sweep
 from django_tasklock.texts import shown
 
-__all__ = ["Command"]
-
 LINES = 20
 """Findings that are shown at verbosity 1."""
 
