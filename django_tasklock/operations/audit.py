@@ -15,8 +15,6 @@ from django.utils import timezone
 from django_tasklock.operations.values import Act, Actor
 from django_tasklock.texts import shown
 
-__all__ = ["LIMIT_ACTIONS", "Deed", "acts", "forget_old_acts", "record_acts"]
-
 logger = logging.getLogger("django_tasklock")
 
 AT_ONCE, STEPS = 500, 20  # entries that one statement removes, and statements of one sweep

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from django.utils.translation import gettext as _
 
-__all__ = ["span"]
-
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 

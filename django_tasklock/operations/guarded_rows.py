@@ -16,8 +16,6 @@ from django_tasklock.names import clean
 from django_tasklock.operations.values import RowRef, RowSide
 from django_tasklock.types import Record, fingerprint
 
-__all__ = ["GuardedRow", "guards_of", "lock_name", "model_of", "row_key", "row_of", "row_ref", "row_side"]
-
 
 class GuardedRow(NamedTuple):
     """A row, and the guard that judges it. ``None``: no guard is known here, only the columns of ``GuardedModel``."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.operations.values import Actor
 
-__all__ = ["discard_parked", "requeue_parked"]
-
 
 def requeue_parked(task_id: str, *, by: Actor, reason: str = "", sign: bool = False) -> str:
     """Let a dead message wait for its lock again; empty if it does, otherwise why not.

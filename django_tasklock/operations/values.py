@@ -16,9 +16,6 @@ from django_tasklock.types import LockInfo
 if TYPE_CHECKING:
     from django_tasklock.celery import ParkedInfo
 
-__all__ = ["Act", "Actor", "LockDetail", "LockPage", "LockState", "LockView", "Outcome", "Result", "RowRef",
-           "RowSide"]  # fmt: skip
-
 
 class LockState(enum.StrEnum):
     """What is left of a lock's lease."""

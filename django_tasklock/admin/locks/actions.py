@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from django.contrib import messages
@@ -13,10 +14,9 @@ from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, known
 from django_tasklock.admin.forms import AskForm, ReleaseForm, SelectedForm
 from django_tasklock.admin.locks.filters import Filters
-from django_tasklock.admin.locks.outcomes import sentence, sentences
 from django_tasklock.admin.locks.rows import Row, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.values import LockDetail, Result
+from django_tasklock.operations.values import LockDetail, Outcome, Result
 
 
 def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
@@ -89,7 +89,7 @@ def _act(
     except TaskLockError as error:  # the state that was chosen is none of the row's any more, or there is no holder
         messages.error(request, _not_done(error))
         return HttpResponseRedirect(admin.address("change", name))
-    level, text = sentence(result)
+    level, text = _sentence(result)
     messages.add_message(request, level, text)
     return HttpResponseRedirect(admin.address("change", result.name))
 
@@ -155,6 +155,67 @@ def _release_all(
         except TaskLockError as error:
             messages.error(request, _not_done(error))
             failed += 1
-    for level, text in sentences(results, undone=len(picks) - len(results) - failed):
+    for level, text in _sentences(results, undone=len(picks) - len(results) - failed):
         messages.add_message(request, level, text)
     return HttpResponseRedirect(back)
+
+
+def _sentence(result: Result) -> tuple[int, str]:
+    """The level of the message, and the message."""
+    name = {"name": result.name}
+    if result.outcome is Outcome.RELEASED:
+        text = _("The lock “%(name)s” was released.") % name
+        if result.fenced:
+            text += " " + _("Its row was taken from the old holder, who can write nothing to it any more.")
+        return messages.SUCCESS, text
+    if result.outcome is Outcome.ASKED:
+        return messages.SUCCESS, _(
+            "The holder of “%(name)s” was asked to give it back. It sees that at its next heartbeat."
+        ) % name
+    if result.fenced:  # and then the lock had gone
+        return messages.WARNING, _(
+            "The row of “%(name)s” was taken from the old holder, who had lost the lock meanwhile. Nobody was released."
+        ) % name
+    if result.outcome is Outcome.CHANGED_HANDS:
+        return messages.WARNING, _(
+            "Nothing was done: “%(name)s” changed hands since the page was shown. Look at who holds it now."
+        ) % name
+    return messages.WARNING, _("Nothing was done: nobody holds “%(name)s” any more.") % name
+
+
+def _sentences(results: Iterable[Result], undone: int = 0) -> Iterator[tuple[int, str]]:
+    """The same for several locks; ``undone``: how many are left because the store went down."""
+    counts = Counter(result.outcome for result in results)
+    if count := counts[Outcome.RELEASED]:
+        yield (
+            messages.SUCCESS,
+            ngettext("%(count)d lock was released.", "%(count)d locks were released.", count) % {"count": count},
+        )
+    if count := counts[Outcome.CHANGED_HANDS]:
+        yield (
+            messages.WARNING,
+            ngettext(
+                "%(count)d lock changed hands since the page was shown, and was left alone.",
+                "%(count)d locks changed hands since the page was shown, and were left alone.",
+                count,
+            )
+            % {"count": count},
+        )
+    if count := counts[Outcome.NOT_HELD]:
+        yield (
+            messages.WARNING,
+            ngettext(
+                "%(count)d lock was held by nobody any more.", "%(count)d locks were held by nobody any more.", count
+            )
+            % {"count": count},
+        )
+    if undone:
+        yield (
+            messages.ERROR,
+            ngettext(
+                "The lock store cannot be reached. %(count)d lock was not released, as far as is known.",
+                "The lock store cannot be reached. %(count)d locks were not released, as far as is known.",
+                undone,
+            )
+            % {"count": undone},
+        )

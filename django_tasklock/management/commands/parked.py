@@ -10,8 +10,6 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_tasklock import operations
 from django_tasklock.management.terminal import actor, as_plain, speaking
 
-__all__ = ["Command"]
-
 STATES = ("parked", "promoted", "running", "ended", "superseded", "dead")
 
 

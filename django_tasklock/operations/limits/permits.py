@@ -13,8 +13,6 @@ from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, 
 from django_tasklock.operations.values import Actor
 from django_tasklock.rates.options import TENANT
 
-__all__ = ["get_permits", "limiter_name", "list_permits", "parts", "permits_or_none", "release_permit"]
-
 INDEXED = 5000  # names that are read from the store's index
 
 

@@ -31,8 +31,6 @@ from django_tasklock.rates.events import changed
 from django_tasklock.rates.options import TENANT, limit_of
 from django_tasklock.rates.usage import RateUsage, usage_of
 
-__all__ = ["change_limit", "get_limit", "list_limits", "reset_limit"]
-
 logger = logging.getLogger("django_tasklock")
 
 MOST = 200  # limiters of one page: each is one question to the store

@@ -13,9 +13,6 @@ from django_tasklock.operations.values import Act
 from django_tasklock.rates.usage import RateUsage
 from django_tasklock.types import LockInfo
 
-__all__ = ["LimitDetail", "LimitOutcome", "LimitPage", "LimitResult", "LimitState", "LimitView", "PermitsPage",
-           "PermitsView"]  # fmt: skip
-
 
 class LimitState(enum.StrEnum):
     """How a rate limit stands, in a word."""

@@ -19,8 +19,6 @@ from django_tasklock.operations.locks.listing import view
 from django_tasklock.operations.values import Act, LockDetail, LockView, RowRef, RowSide
 from django_tasklock.types import Record
 
-__all__ = ["find_lock", "find_row", "get_lock"]
-
 logger = logging.getLogger("django_tasklock")
 
 

@@ -15,8 +15,6 @@ from django_tasklock.types import Record
 if TYPE_CHECKING:
     from django_tasklock.celery import ParkedInfo
 
-__all__ = ["explain"]
-
 
 def explain(
     record: Record | None,

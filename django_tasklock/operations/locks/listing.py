@@ -17,8 +17,6 @@ from django_tasklock.operations.guarded_rows import row_ref
 from django_tasklock.operations.values import LockPage, LockState, LockView
 from django_tasklock.types import Record, monotonic
 
-__all__ = ["count_locks", "list_locks", "state_of", "view"]
-
 logger = logging.getLogger("django_tasklock")
 
 MOST = 1000  # locks of one page

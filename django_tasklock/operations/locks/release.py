@@ -24,8 +24,6 @@ from django_tasklock.operations.values import Actor, Outcome, Result
 from django_tasklock.texts import shown
 from django_tasklock.types import Record, fingerprint as fingerprint_of
 
-__all__ = ["ask_to_release", "release_lock", "take_away"]
-
 
 def release_lock(
     name: str, *, by: Actor, reason: str = "", fingerprint: str | None = None, row_state: Any = None

@@ -8,8 +8,6 @@ from django_tasklock.operations.sweep.report import Kind, Notebook
 from django_tasklock.operations.sweep.stream import of_kind
 from django_tasklock.operations.sweep.terms import Terms
 
-__all__ = ["sweep_entries"]
-
 AT_ONCE = 1000
 """Entries in one step: the store serves nobody else meanwhile."""
 

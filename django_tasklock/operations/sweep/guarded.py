@@ -17,8 +17,6 @@ from django_tasklock.operations.guarded_rows import lock_name, model_of, row_key
 from django_tasklock.operations.sweep.terms import Terms
 from django_tasklock.types import Record
 
-__all__ = ["Guards", "Side", "alike", "claiming", "put_back_to"]
-
 
 class Side(NamedTuple):
     """The row that a lock names. ``row``: ``None`` if it is gone."""

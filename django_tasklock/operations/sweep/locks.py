@@ -19,8 +19,6 @@ from django_tasklock.operations.sweep.stream import PAGE, live_locks, of_kind, s
 from django_tasklock.operations.sweep.terms import Terms
 from django_tasklock.types import Record
 
-__all__ = ["sweep_locks"]
-
 logger = logging.getLogger("django_tasklock")
 
 RENEWED = 20

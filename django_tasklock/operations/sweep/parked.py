@@ -12,8 +12,6 @@ from django_tasklock.operations.sweep.report import Came, Finding, Kind, Noteboo
 from django_tasklock.operations.sweep.stream import second_look
 from django_tasklock.operations.sweep.terms import Terms
 
-__all__ = ["sweep_parked"]
-
 
 def sweep_parked(terms: Terms, notes: Notebook) -> None:
     """Both looks; then each is promoted, as a worker would, which any number may try."""

@@ -21,8 +21,6 @@ from django_tasklock.operations.sweep.guarded import put_back_to
 from django_tasklock.operations.sweep.terms import Terms
 from django_tasklock.types import Ask, Grant
 
-__all__ = ["Back", "PutBack"]
-
 logger = logging.getLogger("django_tasklock")
 
 MOMENT = 3000

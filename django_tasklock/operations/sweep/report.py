@@ -11,8 +11,6 @@ from typing import Any
 from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.operations.values import Actor
 
-__all__ = ["CLASSES", "Came", "Finding", "Kind", "Notebook", "SweepReport", "Tally"]
-
 LISTED = 1000
 """Findings that a report lists; all of them are counted."""
 

@@ -17,8 +17,6 @@ from django_tasklock.operations.sweep.report import Came, Finding, Kind, Noteboo
 from django_tasklock.operations.sweep.stream import live_locks, second_look
 from django_tasklock.operations.sweep.terms import Terms
 
-__all__ = ["Locks", "sweep_rows"]
-
 CANNOT_LIST = "the store cannot list its locks, so one of another name cannot be ruled out"
 
 

@@ -10,9 +10,7 @@ from django_tasklock.backends.contract.locks import Backend
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.types import Record
 
-__all__ = ["BATCH", "PAGE", "live_locks", "of_kind", "second_look", "wait"]
-
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 PAGE = 1000
 """Locks read by one request."""
@@ -66,9 +64,9 @@ def of_kind(backend: Backend, query: Query) -> Iterator[list[Record]]:
         query = query._replace(offset=page.next)
 
 
-def second_look(marks: Iterable[T], pause: float) -> Iterator[list[T]]:
+def second_look(marks: Iterable[_T], pause: float) -> Iterator[list[_T]]:
     """The marks in batches, each at least ``pause`` seconds after its last one was made."""
-    batch: list[T] = []
+    batch: list[_T] = []
     for mark in marks:
         batch.append(mark)
         if len(batch) == BATCH:

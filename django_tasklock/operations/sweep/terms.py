@@ -15,8 +15,6 @@ from django_tasklock.names import strip_prefix
 from django_tasklock.operations.values import Actor
 from django_tasklock.types import Record
 
-__all__ = ["Terms", "terms"]
-
 
 @dataclass(frozen=True, slots=True)
 class Terms:

@@ -10,8 +10,6 @@ from django.utils.translation import gettext_lazy as _
 from rest_framework.exceptions import ParseError
 from rest_framework.request import Request
 
-__all__ = ["etag", "expected", "known"]
-
 
 def etag(fingerprint: str) -> str:
     """The header's value."""
