@@ -38,6 +38,8 @@ REMEMBERING = (
     "django_tasklock.rates.terms",
     "django_tasklock.rates.outage",
     "django_tasklock.rates.server_clock",
+    "django_tasklock.health.database",
+    "django_tasklock.health.store",
     "django_tasklock.metrics",
 )
 """Modules whose ``forget()`` is called, in this order, if they were imported."""

@@ -112,7 +112,8 @@ class Scope:
     coroutines of one loop) share its connections: the last that ends closes them.
     """
 
-    _active: ClassVar[dict[Hashable, list[Scope]]] = {}
+    active: ClassVar[dict[Hashable, list[Scope]]] = {}
+    """Those that have begun and not ended, by thread or coroutine."""
 
     def __init__(self, everything: bool | None = None, *, long: bool = False) -> None:
         self.everything = everything
@@ -127,7 +128,7 @@ class Scope:
         self._process = os.getpid()
         self._key = _where()
         self._before = _scope.get()
-        self._active.setdefault(self._key, []).append(self)
+        self.active.setdefault(self._key, []).append(self)
         _scope.set(self)
 
     def rest(self) -> None:
@@ -166,15 +167,15 @@ class Scope:
             return False
         if _scope.get() is self:
             _scope.set(self._before)
-        peers = self._active.get(self._key, [])
+        peers = self.active.get(self._key, [])
         if self in peers:
             peers.remove(self)
         if not peers:
-            self._active.pop(self._key, None)
+            self.active.pop(self._key, None)
         return self.everything is not False
 
     def _clear(self, kept: bool = False) -> None:
-        if peers := self._active.get(self._key):  # they may be reading from them
+        if peers := self.active.get(self._key):  # they may be reading from them
             peers[0].opened.update(self.opened)
             return
         if self.everything:

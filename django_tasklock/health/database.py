@@ -31,18 +31,28 @@ def databases(*aliases: str, patience: float = PATIENCE) -> dict[str, dict[str, 
             "latency_ms": None,
             "pool": asdict(figures(alias)),
         }
-        if alias not in _probes:
-            _probes[alias] = Probe(partial(_ask, alias), f"health-{alias}")
-        _probes[alias].start()
+        probe_of(alias).start()
     ends = time.monotonic() + patience
     for alias, facts in found.items():
-        latency = _probes[alias].answer(ends - time.monotonic())
+        latency = probe_of(alias).answer(ends - time.monotonic())
         if latency is not None:
             facts |= {"reachable": True, "latency_ms": round(latency * 1000, 3)}
     return found
 
 
-def _ask(alias: str) -> float:
+def probe_of(alias: str) -> Probe[float]:
+    """Return the one of this database, in this process."""
+    found = _probes.get(alias)
+    return _probes.setdefault(alias, Probe(partial(ask, alias), f"health-{alias}")) if found is None else found
+
+
+def forget() -> None:
+    """Let the next caller ask every database anew."""
+    _probes.clear()
+
+
+def ask(alias: str) -> float:
+    """Return the seconds in which the database answers."""
     connection = connections[alias]
     connection.ensure_connection()
     began = time.monotonic()

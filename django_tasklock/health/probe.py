@@ -29,9 +29,10 @@ class Probe(Generic[T]):
     def __init__(self, ask: Callable[[], T], name: str) -> None:
         self._ask = ask
         self._name = name
-        self._begin()
+        self.forget()
 
-    def _begin(self) -> None:
+    def forget(self) -> None:
+        """Ask anew, whatever is on its way or was answered just now."""
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._asked: Future[T] | None = None
@@ -40,7 +41,7 @@ class Probe(Generic[T]):
     def start(self) -> Future[T]:
         """The answer to come, or one that is fresh."""
         if self._process != os.getpid():
-            self._begin()  # the thread and the lock are the parent's
+            self.forget()  # the thread and the lock are the parent's
         with self._lock:
             asked = self._asked
             if asked is None or (asked.done() and time.monotonic() >= self._stale):

@@ -44,8 +44,14 @@ def locks(patience: float = PATIENCE) -> dict[str, Any]:
     }
 
 
-def _ask() -> Condition:
+def ask() -> Condition:
+    """Return what the store says of itself."""
     return get_backend().condition()
 
 
-_probe = Probe(_ask, "health-store")
+_probe = Probe(ask, "health-store")
+
+
+def forget() -> None:
+    """Let the next caller ask the store anew."""
+    _probe.forget()

@@ -41,7 +41,7 @@ def take(backend: LeaseStore, ask: Ask, wait: float, whole: bool) -> Taken:
 
 
 def _wait(waiter: Waiter, ends: float, whole: bool) -> Taken:
-    patience = _Patience(waiter, ends)
+    patience = Patience(waiter, ends)
     while True:
         asked = monotonic()
         try:
@@ -66,7 +66,7 @@ async def atake(backend: LeaseStore, ask: Ask, wait: float, whole: bool) -> Take
     ends = asked + wait
     waiter = backend.waiter(ask)
     try:
-        patience = _Patience(waiter, ends)
+        patience = Patience(waiter, ends)
         while True:
             asked = monotonic()
             try:
@@ -85,7 +85,7 @@ async def atake(backend: LeaseStore, ask: Ask, wait: float, whole: bool) -> Take
         await waiter.aleave()
 
 
-class _Patience:
+class Patience:
     """What somebody who waits was told, and for how long to sleep until the next question."""
 
     def __init__(self, waiter: Waiter, ends: float) -> None:

@@ -52,13 +52,14 @@ class Heartbeat:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._starting = threading.RLock()
         self._planned = math.inf  # when the thread wakes by itself; infinite while it does not sleep
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
+        """The one that renews; ``None`` while none is needed."""
 
     def follow(self, hold: Lease) -> None:
         """Renew ``hold`` until it is released, lost, or at its timeout."""
         self._held[hold.token] = weakref.ref(hold)
         if hold.due < self._planned or not self.alive:
-            self._rouse()
+            self.rouse()
 
     def forget(self, hold: Lease) -> None:
         """Stop; a renewal that is under way cannot bring a released lock back."""
@@ -70,7 +71,7 @@ class Heartbeat:
         """Release ``hold`` as soon as the store answers; after ``longest`` ms it has ended by itself."""
         self.errands.give_back(hold, longest)  # first: a time limit may strike in between
         self.forget(hold)
-        self._rouse()
+        self.rouse()
 
     def give_back(self, hold: Lease, longest: int) -> None:
         """Release ``hold`` here and now, for the process may be about to end; else ``abandon`` it."""
@@ -82,7 +83,7 @@ class Heartbeat:
             log(logging.WARNING, "%s %r: not given back yet, trying on: %s", hold.backend.noun, hold.name, error)
         finally:
             if self.errands:
-                self._rouse()
+                self.rouse()
 
     def flush(self, seconds: float = FAREWELL) -> bool:
         """Wait for ``seconds`` at most until what was abandoned is given back; whether it is. For a process's end."""
@@ -96,24 +97,24 @@ class Heartbeat:
     def ensure_alive(self) -> None:
         """Start the thread again if it has died of something: for whoever sees that it is missing."""
         if (self._held or self.errands) and not self.alive:
-            self._rouse()
+            self.rouse()
 
     def catch_up(self, hold: Lease, ask: Ask) -> None:
         """Take the lock that ``hold`` is without as soon as the store answers, and renew it from then on."""
         self.errands.catch_up(hold, ask)
-        self._rouse()
+        self.rouse()
 
     @property
     def alive(self) -> bool:
         """Whether the thread runs: it need not while nothing has a lease."""
-        thread = self._thread
+        thread = self.thread
         return thread is not None and thread.is_alive()
 
     @property
     def late(self) -> float:
         """Seconds by which the renewal is late that is most overdue; 0 if all are in good time."""
         now = monotonic()
-        overdue = [now - hold.due for hold in self._holds() if now - hold.due > (hold.span or 0) / 3000]
+        overdue = [now - hold.due for hold in self.leases() if now - hold.due > (hold.span or 0) / 3000]
         return max(overdue, default=0.0)
 
     def __len__(self) -> int:
@@ -127,16 +128,17 @@ class Heartbeat:
         self._held.clear()
         self.errands.clear()
 
-    def _rouse(self) -> None:
+    def rouse(self) -> None:
+        """Let the thread look at once what is due; start it if there is none."""
         self._wake.put(None)
         with self._starting:
             if not self.alive:
-                died = self._thread is not None
-                self._thread = threading.Thread(target=self._run, name="tasklock-heartbeat", daemon=True)
+                died = self.thread is not None
+                self.thread = threading.Thread(target=self._run, name="tasklock-heartbeat", daemon=True)
                 try:
-                    self._thread.start()
+                    self.thread.start()
                 except BaseException:
-                    self._thread = None  # if it was started all the same, it sees that it is not wanted
+                    self.thread = None  # if it was started all the same, it sees that it is not wanted
                     raise
                 if died:
                     log(logging.ERROR, "heartbeat: its thread had died, another one was started")
@@ -147,31 +149,31 @@ class Heartbeat:
             while not self._beats(me):
                 pass
         finally:
-            if self._thread is me and not sys.is_finalizing():  # of what, was told by threading.excepthook
+            if self.thread is me and not sys.is_finalizing():  # of what, was told by threading.excepthook
                 self._planned = math.inf
                 self._rouse_another(me)
 
     def _rouse_another(self, me: threading.Thread) -> None:
         with self._starting:
-            if self._thread is me:
-                self._thread = None
+            if self.thread is me:
+                self.thread = None
         if self._held or self.errands:
-            self._rouse()
+            self.rouse()
             log(logging.ERROR, "heartbeat: its thread died, another one was started")
 
     def _beats(self, me: threading.Thread) -> bool:
         """Beat until there is nothing to do any more; False: something unexpected happened, begin again."""
         ends = monotonic() + LINGER
         try:
-            while self._thread is me:
+            while self.thread is me:
                 self._planned = math.inf
                 with contextlib.suppress(queue.Empty):
                     while True:
                         self._wake.get_nowait()
-                until = self._beat()
+                until = self.beat()
                 if until < math.inf:
                     ends = monotonic() + LINGER
-                elif monotonic() >= ends and self._end(me):
+                elif monotonic() >= ends and self.end(me):
                     break
                 self._planned = min(until, max(ends, monotonic() + 0.01))
                 with contextlib.suppress(queue.Empty):
@@ -183,20 +185,21 @@ class Heartbeat:
             return False
         return True
 
-    def _end(self, me: threading.Thread) -> bool:
+    def end(self, me: threading.Thread) -> bool:
+        """Let the thread ``me`` be the one no more, unless there is something to do again; return whether it is not."""
         with self._starting:
-            self._thread = None  # first: whoever comes from here on starts another
+            self.thread = None  # first: whoever comes from here on starts another
             if self._held or self.errands or not self._wake.empty():
-                self._thread = me
-            return self._thread is not me
+                self.thread = me
+            return self.thread is not me
 
-    def _beat(self) -> float:
-        """Do what is due; when to do so again, infinite if there is nothing to look after."""
+    def beat(self) -> float:
+        """Do what is due; return when to do so again, infinite if there is nothing to look after."""
         now = monotonic()
         batches: dict[LeaseStore, list[Lease]] = {}
         lost: list[tuple[Lease, str]] = []
         late: list[Lease] = []
-        for hold in self._holds():
+        for hold in self.leases():
             lease = (hold.span or 0) / 1000
             if now - hold.due > lease / 3:
                 late.append(hold)
@@ -215,15 +218,16 @@ class Heartbeat:
                 late[0].name,
             )
         for backend, batch in batches.items():
-            lost += self._renew(backend, batch)
-        self._announce(lost)
-        self.errands.run(self.follow, lambda hold, reason: self._announce([(hold, reason)]))
-        times = [min(hold.due, hold.deadline) for hold in self._holds()]
+            lost += self.renew(backend, batch)
+        self.announce(lost)
+        self.errands.run(self.follow, lambda hold, reason: self.announce([(hold, reason)]))
+        times = [min(hold.due, hold.deadline) for hold in self.leases()]
         if self.errands:
             times.append(monotonic() + self.errands.pause)
         return min(times, default=math.inf)
 
-    def _holds(self) -> list[Lease]:
+    def leases(self) -> list[Lease]:
+        """Return those that are renewed."""
         found = []
         for token, reference in list(self._held.items()):
             hold = reference()
@@ -233,8 +237,8 @@ class Heartbeat:
                 found.append(hold)
         return found
 
-    def _renew(self, backend: LeaseStore, batch: list[Lease]) -> list[tuple[Lease, str]]:
-        """Renew ``batch`` by requests that know nothing of each other; those that are lost, and why.
+    def renew(self, backend: LeaseStore, batch: list[Lease]) -> list[tuple[Lease, str]]:
+        """Renew ``batch`` by requests that know nothing of each other; return those that are lost, and why.
 
         What a failing request was about is unknown, whatever the error is, and is asked again in halves: one lock
         that makes every request fail must not end the leases beside it.
@@ -268,14 +272,15 @@ class Heartbeat:
             log(logging.WARNING, "heartbeat: %d leases not renewed, trying again: %s", unknown, trouble)
         return lost
 
-    def _announce(self, lost: list[tuple[Lease, str]]) -> None:
+    def announce(self, lost: list[tuple[Lease, str]]) -> None:
+        """Renew these no more, and tell those who listen, each with the reason, from a thread of its own."""
         told = []
         for hold, reason in lost:
             self._held.pop(hold.token, None)
             if hold.lose(reason) and hold.on_lost is not None:
                 told.append(partial(hold.on_lost, reason))
         if told:
-            _aside(told)
+            tell_aside(told)
 
 
 def _put_off(part: list[Lease]) -> None:
@@ -290,22 +295,23 @@ def _renewed(part: list[Lease], left: list[int], answers: Sequence[Kept], asked:
         if renewed:
             hold.renewed(asked, ttl)
             if renewed is Kept.ASKED and hold.ask() and hold.on_asked is not None:
-                _aside([hold.on_asked])
+                tell_aside([hold.on_asked])
             if ttl < (hold.span or 1) and hold.last:
                 hold.due = hold.until  # that was the last one, unless extended meanwhile: its timeout ends it
         elif not hold.released:
             yield hold, hold.lost or GONE  # at its timeout the key may end before this request arrives
 
 
-def _aside(told: Sequence[Callable[[], None]]) -> None:
-    # From a thread of its own: who listens may block, and the other leases must not wait for that.
+def tell_aside(told: Sequence[Callable[[], None]]) -> None:
+    """Call these from a thread of its own: who listens may block, and the other leases must not wait for that."""
     try:
-        threading.Thread(target=_tell, args=(told,), name="tasklock-lost", daemon=True).start()
+        threading.Thread(target=tell, args=(told,), name="tasklock-lost", daemon=True).start()
     except RuntimeError:  # there can be no more threads: they are told all the same
-        _tell(told)
+        tell(told)
 
 
-def _tell(told: Sequence[Callable[[], None]]) -> None:
+def tell(told: Sequence[Callable[[], None]]) -> None:
+    """Call these, whatever the others raise, and leave no database connection behind."""
     for listener in told:
         try:
             listener()

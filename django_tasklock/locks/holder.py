@@ -36,7 +36,7 @@ def alive(holder: Holder) -> bool | None:
     if holder.boot == BOOT:
         return True
     machine, _, began = holder.proc.rpartition(":")
-    if not machine or machine != _machine():
+    if not machine or machine != this_machine():
         return None
     there = _there(holder.pid)
     if not there:
@@ -76,13 +76,13 @@ def _process() -> dict[str, object]:
     pid = os.getpid()
     known: dict[str, object] = {"host": socket.gethostname(), "pid": pid, "boot": BOOT}
     state = _state(pid)
-    if state is not None and _machine():
-        known["proc"] = f"{_machine()}:{state[1]}"
+    if state is not None and this_machine():
+        known["proc"] = f"{this_machine()}:{state[1]}"
     return known
 
 
 @cache
-def _machine() -> str:
+def this_machine() -> str:
     """This boot of this kernel, and the pid namespace; empty where there is no such file system."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]

@@ -32,7 +32,8 @@ class Taken:
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
-        self._locks: dict[str, list[ProcessLock]] = {}
+        self.locks: dict[str, list[ProcessLock]] = {}
+        """By name, the latest last."""
         self._numbers = count(1)
         self._count = 0
         self._prune_at = 2 * LAPSED
@@ -44,16 +45,16 @@ class Taken:
         """Remember what was acquired just now."""
         with self._mutex:
             lock.number = next(self._numbers)
-            self._locks.setdefault(lock.name, []).append(lock)
+            self.locks.setdefault(lock.name, []).append(lock)
             self._count += 1
             if self._count >= self._prune_at:
-                self._prune()
+                self.prune()
 
     def find(self, name: str) -> ProcessLock | None:
         """The caller's own first: who took a lock and lost it must not release its successor's."""
         here = leases_here()
         with self._mutex:
-            locks = self._locks.get(name)
+            locks = self.locks.get(name)
             if not locks:
                 return None
             for lock in reversed(locks):
@@ -64,7 +65,7 @@ class Taken:
     def discard(self, lock: ProcessLock) -> bool:
         """Forget a lock; False if it is not remembered any more."""
         with self._mutex:
-            known = lock in self._locks.get(lock.name, ())
+            known = lock in self.locks.get(lock.name, ())
             if known:
                 self._forget(lock)
             return known
@@ -72,19 +73,20 @@ class Taken:
     def clear(self) -> None:
         """Forget them all."""
         with self._mutex:
-            self._locks.clear()
+            self.locks.clear()
             self._count = 0
             self._prune_at = 2 * LAPSED
 
     def _forget(self, lock: ProcessLock) -> None:
-        locks = self._locks[lock.name]
+        locks = self.locks[lock.name]
         locks.remove(lock)
         self._count -= 1
         if not locks:
-            del self._locks[lock.name]
+            del self.locks[lock.name]
 
-    def _prune(self) -> None:
-        lapsed = [lock for locks in self._locks.values() for lock in locks if not lock.held]
+    def prune(self) -> None:
+        """Forget the oldest of those that lapsed."""
+        lapsed = [lock for locks in self.locks.values() for lock in locks if not lock.held]
         lapsed.sort(key=lambda lock: lock.number)
         for lock in lapsed[:-LAPSED]:
             self._forget(lock)

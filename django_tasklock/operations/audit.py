@@ -44,7 +44,7 @@ def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
     for deed in deeds:
         _say(logging.INFO, by, deed)
     try:
-        _keep(by, deeds)
+        keep(by, deeds)
         if by.user_id is not None and apps.is_installed("django.contrib.admin"):
             _log(by, deeds)
     except Error:
@@ -90,7 +90,7 @@ def _say(level: int, by: Actor, deed: Deed) -> None:
     logger.log(level, "%s: %s %r: %s; reason: %r", by.name, deed.action, deed.name, deed.outcome, deed.reason)
 
 
-def _keep(by: Actor, deeds: list[Deed]) -> None:
+def keep(by: Actor, deeds: list[Deed]) -> None:
     from django_tasklock.backends.database.rows import key_of
     from django_tasklock.models import AuditEntry
 

@@ -91,7 +91,7 @@ class TestKeys:
             assert backend.release(name, mine.token) is Released.RELEASED
 
     def test_a_key_that_somebody_else_has_put_there_is_somebodys_lock(self, backend):
-        backend._private.cache.set("task_lock:video:1", "by hand", 60)
+        backend.private.cache.set("task_lock:video:1", "by hand", 60)
         busy = backend.acquire(an_ask("video:1"))
         assert (busy.record.token, busy.remaining) == ("", None)
         assert backend.release("video:1", new_token()) is Released.NOT_YOURS
@@ -165,7 +165,7 @@ class TestLocalDeadline:
     def test_a_lock_that_changes_hands_between_look_and_touch_is_not_renewed(self, backend, monkeypatch):
         mine, other = an_ask("video:1"), an_ask("video:1")
         backend.acquire(mine)
-        cache = backend._private.cache
+        cache = backend.private.cache
         touch = type(cache).touch
 
         def take_it_first(self, *args, **kwargs):
@@ -181,11 +181,11 @@ class TestLocalDeadline:
         monkeypatch.setattr(module, "REMEMBERED", 100)
         for number in range(250):
             backend.acquire(an_ask(f"video:{number}"))
-        assert len(backend._leases._until) <= 100
+        assert len(backend.leases.until) <= 100
         mine = an_ask("video:250")
         backend.acquire(mine)
         assert backend.release("video:250", mine.token) is Released.RELEASED
-        assert mine.token not in backend._leases._until
+        assert mine.token not in backend.leases.until
 
 
 class TestStoreDown:
@@ -275,7 +275,7 @@ class TestLimits:
     def test_the_value_is_json_with_token_holder_and_times(self, backend):
         mine = an_ask("video:1", holder='{"host": "web1"}')
         grant = granted(backend.acquire(mine))
-        value = json.loads(backend._private.cache.get("task_lock:video:1"))
+        value = json.loads(backend.private.cache.get("task_lock:video:1"))
         assert (value["token"], value["holder"], value["fence"]) == (mine.token, {"host": "web1"}, grant.fence)
         assert value["until"] - value["at"] == 3_600_000
 

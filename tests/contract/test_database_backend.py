@@ -95,7 +95,7 @@ class TestCost:
             backend.acquire(mine)
         batch = [Renewal(mine.name, mine.token, 60_000) for mine in held]
         assert len(queries(lambda: backend.renew(batch))) == 1
-        backend._purging._added = 0
+        backend.purging.rows = 0
         assert len(queries(lambda: backend.release("video:7", held[7].token))) == 1
 
 
@@ -460,7 +460,7 @@ class TestOldRows:
 
     def test_a_name_that_comes_again_adds_nothing(self, backend, monkeypatch):
         monkeypatch.setattr(purging, "EVERY", 4)
-        backend._purging._added = 0
+        backend.purging.rows = 0
         LockRow.objects.create(key="old", name="old", expires_at=-1)
         for _ in range(10):
             mine = an_ask("video:1")
@@ -471,7 +471,7 @@ class TestOldRows:
     def test_a_purge_that_fails_does_not_fail_the_release(self, backend):
         mine = an_ask("video:1")
         backend.acquire(mine)
-        backend._purging._added = purging.EVERY
+        backend.purging.rows = purging.EVERY
         with connection.execute_wrapper(Interference("SELECT", raising(IntegrityError), after=False)):
             assert backend.release("video:1", mine.token) is Released.RELEASED
 
@@ -479,7 +479,7 @@ class TestOldRows:
     def test_a_test_case_that_counts_statements_counts_no_purge(self, backend):
         mine = an_ask("video:1")
         backend.acquire(mine)
-        backend._purging._added = 10 * purging.EVERY
+        backend.purging.rows = 10 * purging.EVERY
         with CaptureQueriesContext(connection) as captured:
             backend.release("video:1", mine.token)
         assert [query["sql"].split()[0] for query in captured if "tasklock_lock" in query["sql"]] == ["UPDATE"]

@@ -110,6 +110,6 @@ def test_a_purge_that_fails_does_not_fail_the_release(permits, monkeypatch):
 
     request = a_request(NAME, 2)
     permits.acquire(request)
-    monkeypatch.setattr(permits._purging, "_purge", fail)
-    permits._purging._added = purging.EVERY
+    monkeypatch.setattr(permits.purging, "purge", fail)
+    permits.purging.rows = purging.EVERY
     assert permits.release(NAME, request.token) is Released.RELEASED

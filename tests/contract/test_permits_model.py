@@ -100,8 +100,8 @@ class Machine(RuleBasedStateMachine):
         granted = self.models[waiter.ask.name].acquire(waiter.ask.token, waiter.ask.limit, waits=True)
         self.waiters[waiter] = isinstance(waiter.acquire(), Grant)
         assert self.waiters[waiter] is granted
-        if hasattr(waiter, "_seen"):  # in memory a waiter must ask within a second; the machine may be slower than that
-            waiter._seen += 3600
+        if hasattr(waiter, "seen"):  # in memory a waiter must ask within a second; the machine may be slower than that
+            waiter.seen += 3600
 
     @rule(target=known, waiter=consumes(waiting))
     def give_up(self, waiter):

@@ -93,9 +93,9 @@ def test_renewing_more_leaves_room_for_others(known: Proxy, name: str) -> None:
     """In parts: Redis serves nobody else while a script runs."""
     held = [Lease(get_backend(), f"{name}:{index}", 1000, None) for index in range(250)]
     beat = Heartbeat()
-    assert requests(known, lambda: beat._renew(get_backend(), held)) == [b"EVALSHA"] * 3
-    assert beat._renew(get_backend(), held) == [(hold, hold.lost) for hold in held]
-    assert requests(known, lambda: beat._renew(get_backend(), [])) == []
+    assert requests(known, lambda: beat.renew(get_backend(), held)) == [b"EVALSHA"] * 3
+    assert beat.renew(get_backend(), held) == [(hold, hold.lost) for hold in held]
+    assert requests(known, lambda: beat.renew(get_backend(), [])) == []
 
 
 def test_as_the_server_counts(configure: Any, redis_server: RedisServer, name: str) -> None:

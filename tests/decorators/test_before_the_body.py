@@ -43,13 +43,13 @@ def store(request: Any, settings: Any) -> Iterator[str]:
 
 def known(name: str) -> Lease:
     """What this process has of a lock."""
-    [hold] = [hold for hold in heartbeat._holds() if hold.name == name]
+    [hold] = [hold for hold in heartbeat.leases() if hold.name == name]
     return hold
 
 
 def loses(name: str) -> None:
     """As the heartbeat says that it is lost."""
-    heartbeat._announce([(known(name), "for this test")])
+    heartbeat.announce([(known(name), "for this test")])
 
 
 def asks(name: str) -> None:

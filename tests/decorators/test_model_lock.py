@@ -367,7 +367,7 @@ class TestEndings:
             monkeypatch.setattr(running.os, "getpid", lambda: -1)  # as after a fork
             raise SystemExit
 
-        monkeypatch.setattr(Scope, "_active", {})  # the child's memory ends with it
+        monkeypatch.setattr(Scope, "active", {})  # the child's memory ends with it
         with pytest.raises(SystemExit):
             copy_context().run(work, video.pk)
         assert states(video) == ("processing", 0, 1)

@@ -15,6 +15,7 @@ from django_tasklock import StateGuard, model_lock, task_lock
 from django_tasklock.backends.redis import server
 from django_tasklock.backends.redis.server import Server
 from django_tasklock.celery import OnceTask
+from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.checks import TAG
 from django_tasklock.decorators import locks as decorators
 from django_tasklock.guards import guard as guards
@@ -34,6 +35,7 @@ LEAST = ("~task_lock:*", "~task_lock#*", "&task_lock#*", *COMMANDS)
 @pytest.fixture(autouse=True)
 def nothing_else(settings, monkeypatch):
     """No guard and no lock but those of the test."""
+    import_task_modules()  # once in a process: what they register would count as the test's
     settings.CACHES = {"default": settings.CACHES["locmem"]}
     guards.replace_registered([])
     monkeypatch.setattr(decorators, "_undecided", type(decorators._undecided)())

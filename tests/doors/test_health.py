@@ -17,7 +17,7 @@ from django.urls import include, path
 from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.db.pools import figures
-from django_tasklock.health import database, store
+from django_tasklock.health import database, probe as probes, store
 from django_tasklock.health.probe import Probe
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Condition, monotonic
@@ -35,14 +35,12 @@ PATIENCE = 2.0
 @pytest.fixture(autouse=True)
 def _address(settings):
     settings.ROOT_URLCONF = __name__
-    yield
-    forget()
 
 
 def forget():
     """Ask anew, instead of giving what is fresh."""
-    database._probes.clear()
-    store._probe._begin()
+    database.forget()
+    store.forget()
 
 
 @pytest.fixture
@@ -135,7 +133,7 @@ class TestDb:
             finally:
                 go_on.set()
                 other.join(30)
-                database._probes["default"].answer(10)
+                database.probe_of("default").answer(10)
         assert response.status_code == 503
         assert seconds < PATIENCE + 3
         assert response.json()["pool"]["checked_out"] == 1
@@ -181,7 +179,7 @@ class TestDb:
             assert len(asked) == 1
         finally:
             go_on.set()
-            database._probes["default"].answer(30)
+            database.probe_of("default").answer(30)
 
     def test_an_unknown_database(self, client):
         assert client.get("/health/db/nonesuch").status_code == 404
@@ -337,8 +335,10 @@ class TestProbe:
         probe = Probe(lambda: asked.append(1) or len(asked), "test")
         assert probe.answer() == 1
         assert probe.answer() == 1
-        probe._stale = time.monotonic()
+        probe.forget()
+        monkeypatch.setattr(probes, "FRESH", 0.0)
         assert probe.answer() == 2
+        assert probe.answer() == 3
 
     def test_a_failure_is_no_answer(self, caplog):
         probe = Probe(lambda: 1 / 0, "test")
@@ -384,7 +384,7 @@ class TestPlugins:
             raise ConnectionError("hunter2")
 
         monkeypatch.setattr(type(get_backend()), "condition", down)
-        monkeypatch.setattr(database, "_ask", lambda alias: 1 / 0)
+        monkeypatch.setattr(database, "ask", lambda alias: 1 / 0)
         assert self.results() == [
             "Unavailable: the lock store does not answer",
             "Unavailable: the database does not answer",

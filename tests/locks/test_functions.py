@@ -349,7 +349,7 @@ class TestMemory:
             assert acquire_task_lock(f"cooldown:{number}", 0.01)
             time.sleep(0.011)
             assert len(taken) <= 50
-        assert len(taken._locks) == len(taken)
+        assert len(taken.locks) == len(taken)
         assert release_task_lock("kept") is True
 
     def test_nor_does_one_name_grow_without_bound(self):
@@ -357,7 +357,7 @@ class TestMemory:
             assert acquire_task_lock("cooldown", 0.01)
             time.sleep(0.011)
             lapse("cooldown")
-        assert len(taken._locks["cooldown"]) == len(taken) <= 50
+        assert len(taken.locks["cooldown"]) == len(taken) <= 50
 
     def test_what_is_held_is_never_forgotten(self):
         names = [f"held:{number}" for number in range(300)]
@@ -365,13 +365,13 @@ class TestMemory:
         assert len(taken) == 300
         assert all(release_task_lock(name) for name in names)
         assert list_all_task_locks() == []
-        assert len(taken) == len(taken._locks) == 0
+        assert len(taken) == len(taken.locks) == 0
 
     def test_it_takes_no_more_time_the_more_is_held(self, monkeypatch):
         """Looking for what lapsed once for every so many, not once for every lock."""
         looks = []
-        prune = Taken._prune
-        monkeypatch.setattr(Taken, "_prune", lambda self: (looks.append(len(self)), prune(self)))
+        prune = Taken.prune
+        monkeypatch.setattr(Taken, "prune", lambda self: (looks.append(len(self)), prune(self)))
         for number in range(1000):
             assert acquire_task_lock(f"held:{number}")
         assert sum(looks) <= 10_000

@@ -21,7 +21,7 @@ from django_tasklock import LockLost, TaskLock, TaskLockError, force_release_tas
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.health.store import locks
-from django_tasklock.locks.heartbeat import GONE, _tell, heartbeat
+from django_tasklock.locks.heartbeat import GONE, heartbeat, tell
 from django_tasklock.rates.background import returns
 from django_tasklock.types import Released, Renewal
 from tests.support.public import Received
@@ -126,7 +126,7 @@ def test_a_lease_taken_as_the_thread_ends_is_renewed(crew: Crew, name: str) -> N
     worker = crew.hire(f"""
         from django_tasklock.locks import heartbeat as module
         module.LINGER = 0.05
-        real = heartbeat._end
+        real = heartbeat.end
         late = []
         def end(me):
             ended = real(me)
@@ -134,7 +134,7 @@ def test_a_lease_taken_as_the_thread_ends_is_renewed(crew: Crew, name: str) -> N
                 late.append(TaskLock({name!r}, lease=4))
                 assert late[0].acquire()
             return ended
-        heartbeat._end = end
+        heartbeat.end = end
         with TaskLock({name!r} + "first", lease=60):
             pass
         eventually(lambda: late and late[0].held)
@@ -608,7 +608,7 @@ def test_neither_logging_nor_any_exception_ends_the_renewals(name: str, error: B
 def test_a_thread_that_is_ended_from_outside_is_started_again(name: str) -> None:
     """As some debuggers and watchdogs do."""
     with TaskLock(name, lease=60) as lock:
-        thread = heartbeat._thread
+        thread = heartbeat.thread
         assert thread is not None
         raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
@@ -624,7 +624,7 @@ def test_one_that_is_dead_is_seen_and_started_again_and_that_is_said(
         dead = threading.Thread(target=lambda: None)
         dead.start()
         dead.join()
-        monkeypatch.setattr(heartbeat, "_thread", dead)
+        monkeypatch.setattr(heartbeat, "thread", dead)
         assert not heartbeat.alive
         facts = locks()
         assert (facts["healthy"], facts["heartbeat"]["alive"]) == (False, False)
@@ -637,8 +637,8 @@ def test_one_that_is_dead_is_seen_and_started_again_and_that_is_said(
 
 def test_a_listener_that_ends_its_thread_does_not_keep_the_others_from_hearing() -> None:
     heard: list[str] = []
-    _tell([sys.exit, lambda: heard.append("second")])
-    thread = threading.Thread(target=_tell, args=([sys.exit, lambda: heard.append("third")],))
+    tell([sys.exit, lambda: heard.append("second")])
+    thread = threading.Thread(target=tell, args=([sys.exit, lambda: heard.append("third")],))
     with no_log():
         thread.start()
         thread.join()

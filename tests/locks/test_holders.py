@@ -171,7 +171,7 @@ class TestNotKnown:
 
     def test_no_proc(self, other, monkeypatch):
         _, holder = other
-        monkeypatch.setattr(holders, "_machine", lambda: "")
+        monkeypatch.setattr(holders, "this_machine", lambda: "")
         assert alive(holder) is None
         assert alive(replace(holder, proc="")) is None
         assert alive(replace(holder, proc=":5")) is None

@@ -138,7 +138,7 @@ def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) 
 
     gc.collect()  # an exception may hold on to the objects that were on its way, in a circle
     eventually(lambda: not left())
-    assert not [hold.name for hold in heartbeat._holds() if hold.name.startswith(name)]
+    assert not [hold.name for hold in heartbeat.leases() if hold.name.startswith(name)]
 
 
 # By a real signal, at an exact moment

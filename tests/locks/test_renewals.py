@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -44,13 +43,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
+class Still(Heartbeat):
+    """One without a thread: it is the test that says what time it is."""
+
+    def rouse(self) -> None:
+        pass
+
+
 def take(backend: LeaseStore, beat: Heartbeat, name: str, number: int, now: float) -> list[Lease]:
     """Hold so many locks, as lock objects do."""
     held = []
     for index in range(number):
         hold = Lease(backend, f"{name}:{index}", LEASE, None)
         hold.granted(granted(backend.acquire(an_ask(hold.name, hold.token, ttl=LEASE))), now, 3_600_000)
-        beat._held[hold.token] = weakref.ref(hold)  # without the thread: it is the test that says what time it is
+        beat.follow(hold)
         held.append(hold)
     return held
 
@@ -85,7 +91,7 @@ def test_one_request_in_ten_that_fails_costs_no_lease(
 ) -> None:
     """Fifty batches, several minutes: that all of them succeed at once happens twice in a thousand tries."""
     monkeypatch.setattr("django_tasklock.locks.heartbeat.CHUNK", 4)
-    beat, dice = Heartbeat(), random.Random(10)
+    beat, dice = Still(), random.Random(10)
     held = take(get_backend(), beat, name, 200, clock.now)
     renews = scripts("renew")
 
@@ -95,7 +101,7 @@ def test_one_request_in_ten_that_fails_costs_no_lease(
     fault = proxy.fault(fails, times=-1, answer=b"-ERR failed on purpose\r\n")
     ends = clock.now + 240
     while clock.now < ends:
-        clock.now = beat._beat()
+        clock.now = beat.beat()
     assert len(fault.met) > 20
     assert not [hold.name for hold in held if hold.lost]
     assert len(beat) == len(held)
@@ -106,13 +112,13 @@ def test_a_lease_whose_requests_always_fail_is_lost_alone(
 ) -> None:
     """Whatever the reason, and in whosever batch it is."""
     monkeypatch.setattr("django_tasklock.locks.heartbeat.CHUNK", 50)
-    beat = Heartbeat()
+    beat = Still()
     held = take(get_backend(), beat, name, 110, clock.now)
     renews, bad = scripts("renew"), f"task_lock:{name}:3".encode()
     proxy.fault(lambda request: renews(request) and bad in request, times=-1, answer=b"-ERR failed on purpose\r\n")
     ends = clock.now + 120
     while clock.now < ends:
-        clock.now = beat._beat()
+        clock.now = beat.beat()
     assert {hold.name for hold in held if hold.lost} == {f"{name}:3"}
 
 
@@ -121,7 +127,7 @@ def test_a_silent_store_is_not_asked_once_for_each_batch(
 ) -> None:
     """The leases of other stores wait meanwhile. All are due again soon; whose turn did not come is the first then."""
     monkeypatch.setattr("django_tasklock.locks.heartbeat.CHUNK", 1)
-    backend, beat = get_backend(), Heartbeat()
+    backend, beat = get_backend(), Still()
     held = take(backend, beat, name, 20, clock.now)
     asked: list[str] = []
 
@@ -132,11 +138,11 @@ def test_a_silent_store_is_not_asked_once_for_each_batch(
 
     monkeypatch.setattr(backend, "renew", silent)
     clock.now = held[0].due
-    again = beat._beat()
+    again = beat.beat()
     assert len(asked) <= SILENT / 0.9 + 1
     assert again <= clock.now
     assert all(hold.due <= clock.now + 0.5 for hold in held)
     first = set(asked)
     asked.clear()
-    beat._beat()
+    beat.beat()
     assert not first & set(asked)

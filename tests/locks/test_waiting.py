@@ -195,7 +195,7 @@ def test_who_gives_up_just_as_it_is_its_turn_passes_the_lock_on(
     leave = way.leave
 
     def release_before(waiter: Any) -> Any:
-        if waiter._queued:
+        if waiter.queued:
             waits(second, store, name)
             assert held.release() is Released.RELEASED
             assert token_in(store, name) == waiter.ask.token
@@ -545,8 +545,8 @@ def test_a_waiter_that_was_thought_dead_keeps_its_place(
         for one in (waiter, next_one, last):
             assert isinstance(one.acquire(), Busy)
         if how == "its connection is gone":
-            waiter._subscriber.connection._sock.shutdown(socket.SHUT_RDWR)
-            eventually(lambda: not dict(store.pubsub_numsub(waiter._channel))[waiter._channel.encode()])
+            waiter.subscriber.connection._sock.shutdown(socket.SHUT_RDWR)
+            eventually(lambda: not dict(store.pubsub_numsub(waiter.channel))[waiter.channel.encode()])
         else:
             late = int(store.hget(f"task_lock#seen:{name}", first.token) or 0) - CLAIM
             store.hset(f"task_lock#seen:{name}", first.token, late)

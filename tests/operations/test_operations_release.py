@@ -14,10 +14,11 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth import get_user_model
 from django.db import transaction
 
-from django_tasklock import Claim, StaleClaim, TaskLock, TaskLockError, model_lock, signals
+from django_tasklock import Claim, StaleClaim, TaskLockError, model_lock, signals
 from django_tasklock.backends import get_backend
+from django_tasklock.conf import DEFAULT
 from django_tasklock.exceptions import TransactionOpen
-from django_tasklock.locks.lease import Leases
+from django_tasklock.locks.registry import ProcessLock
 from django_tasklock.operations import Actor, Outcome, acts, get_lock, release_lock
 from django_tasklock.operations.locks import release as release_module
 from django_tasklock.types import Released
@@ -48,15 +49,11 @@ def video() -> Video:
     return Video.objects.create()
 
 
-class Elsewhere(TaskLock):
+class Elsewhere(ProcessLock):
     """Is held by nobody of this thread: as by a process of its own."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self._own = Leases()
-
-    def _here(self) -> Leases:
-        return self._own
+        super().__init__(name, DEFAULT, DEFAULT)
 
 
 class Worker:
@@ -305,7 +302,7 @@ class TestAudit:
         def fails(*args: Any) -> None:
             raise OperationalError("the disk is full")
 
-        monkeypatch.setattr(audit, "_keep", fails)
+        monkeypatch.setattr(audit, "keep", fails)
         lock = Elsewhere("report:1")
         assert lock.acquire()
         assert release_lock("report:1", by=BY, reason="it hangs").outcome is Outcome.RELEASED

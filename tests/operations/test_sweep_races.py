@@ -124,13 +124,13 @@ def test_a_new_holder_is_never_released(monkeypatch: pytest.MonkeyPatch, moment:
     if moment == "the looks":
         between_looks(monkeypatch, changes_hands)
     else:
-        act = locks._release
+        act = locks.release
 
         def acts(*args: Any) -> Any:
             changes_hands()
             return act(*args)
 
-        monkeypatch.setattr(locks, "_release", acts)
+        monkeypatch.setattr(locks, "release", acts)
     assert told(swept()) == {"dead": (1, 0, 1, 0)}
     record = get_backend().get(name)
     assert record is not None
@@ -209,13 +209,13 @@ def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
     assert busy == [True]
     assert get_backend().get(f"plain:{row.pk}") is None
     row = claimed(PlainVideo)
-    held = putback._held
+    held = putback.held
 
     def taken(names: Any) -> Any:
         hold(f"plain:{row.pk}")
         return held(names)
 
-    monkeypatch.setattr(putback, "_held", taken)
+    monkeypatch.setattr(putback, "held", taken)
     assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
     row.refresh_from_db()
     assert row.status == "processing"

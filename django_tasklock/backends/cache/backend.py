@@ -39,10 +39,10 @@ class CacheBackend(Backend):
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._private = PrivateCache(settings.LOCATION)
+        self.private = PrivateCache(settings.LOCATION)
         self._prefix = settings.KEY_PREFIX
-        self._leases = _Leases()
-        self.across_processes = not self._private.per_process
+        self.leases = Leases()
+        self.across_processes = not self.private.per_process
 
     def acquire(self, ask: Ask) -> Grant | Busy:
         key = self._key(ask.name)
@@ -50,13 +50,13 @@ class CacheBackend(Backend):
             for _ in range(2):
                 asked, now = monotonic(), time.time_ns() // 1000
                 value = _value(ask, now)
-                if cache.add(key, json.dumps(value), self._private.seconds(ask.ttl)):
-                    self._leases.start(ask.token, asked, ask.ttl)
+                if cache.add(key, json.dumps(value), self.private.seconds(ask.ttl)):
+                    self.leases.start(ask.token, asked, ask.ttl)
                     return self._fenced(cache, ask, value)
                 found = _decoded(cache.get(key))
                 if found is not None and ask.instead and found.get("token") == ask.instead:
-                    cache.set(key, json.dumps(value), self._private.seconds(ask.ttl))  # as atomic as a cache is
-                    self._leases.start(ask.token, asked, ask.ttl)
+                    cache.set(key, json.dumps(value), self.private.seconds(ask.ttl))  # as atomic as a cache is
+                    self.leases.start(ask.token, asked, ask.ttl)
                     return self._fenced(cache, ask, value)
                 if found is not None and found.get("token") != ask.token:
                     record = _record(ask.name, found)
@@ -74,7 +74,7 @@ class CacheBackend(Backend):
             return Grant(fence, ask.ttl)
         if isinstance(last, int) and last > fence:
             fence = value["fence"] = last + 1
-            cache.set(self._key(ask.name), json.dumps(value), self._private.seconds(ask.ttl))
+            cache.set(self._key(ask.name), json.dumps(value), self.private.seconds(ask.ttl))
         cache.set(key, fence, FENCE_FOR)
         return Grant(fence, ask.ttl)
 
@@ -83,15 +83,15 @@ class CacheBackend(Backend):
         key = self._key(name)
         with self._asking(name) as cache:
             found = _decoded(cache.get(key))
-            if found is None and self._leases.certain(token):
+            if found is None and self.leases.certain(token):
                 self._probe(cache, name)
             if found is not None and found.get("token") != token:
                 outcome = Released.NOT_YOURS
-            elif found is not None and self._leases.certain(token, MARGIN) is not False and cache.delete(key):
+            elif found is not None and self.leases.certain(token, MARGIN) is not False and cache.delete(key):
                 outcome = Released.RELEASED
             else:
                 outcome = Released.GONE
-        self._leases.end(token)
+        self.leases.end(token)
         return outcome
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
@@ -104,7 +104,7 @@ class CacheBackend(Backend):
                 return False
             now = time.time_ns() // 1_000_000
             found |= {"until": now + hold, "ends": now + ttl, "ttl": ttl}
-            cache.set(key, json.dumps(found), self._private.seconds(ttl))
+            cache.set(key, json.dumps(found), self.private.seconds(ttl))
         return True
 
     def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
@@ -116,18 +116,18 @@ class CacheBackend(Backend):
         asked = monotonic()
         pairs = [(self._key(item.name), item) for item in batch]
         values = cache.get_many([key for key, _ in pairs])
-        if any(values.get(key) is None and self._leases.certain(item.token) for key, item in pairs):
+        if any(values.get(key) is None and self.leases.certain(item.token) for key, item in pairs):
             self._probe(cache, None)
         touched = []
         for key, item in pairs:
-            if _holds(values.get(key), item.token) and self._leases.certain(item.token) is not False:
-                cache.touch(key, self._private.seconds(item.ttl))
+            if _holds(values.get(key), item.token) and self.leases.certain(item.token) is not False:
+                cache.touch(key, self.private.seconds(item.ttl))
                 touched += [key, self._key(item.name, "-asked:")]
         values = cache.get_many(touched) if touched else {}
         kept = [self._kept(values, item) for item in batch]
         for item, still in zip(batch, kept, strict=True):
             if still:
-                self._leases.start(item.token, asked, item.ttl)
+                self.leases.start(item.token, asked, item.ttl)
         return kept
 
     def _kept(self, values: dict[str, Any], item: Renewal) -> Kept:
@@ -170,7 +170,7 @@ class CacheBackend(Backend):
             # Beside the lock, not in it: what is written there may be the next holder's by now.
             note, ends = {"token": token, "asked": record.now}, max(1000, record.until - record.now)
             if not _holds(cache.get(self._key(name, "-asked:")), token):  # a note to an earlier holder is in the way
-                cache.set(self._key(name, "-asked:"), json.dumps(note), self._private.seconds(ends))
+                cache.set(self._key(name, "-asked:"), json.dumps(note), self.private.seconds(ends))
         return True
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
@@ -183,7 +183,7 @@ class CacheBackend(Backend):
         return _record(name, found)
 
     def close(self) -> None:
-        self._private.close()
+        self.private.close()
 
     def _key(self, name: str, kind: str = ":") -> str:
         return cache_key(self._prefix.removesuffix(":") + kind + name)
@@ -191,43 +191,43 @@ class CacheBackend(Backend):
     @contextmanager
     def _asking(self, name: str | None) -> Iterator[BaseCache]:
         try:
-            yield self._private.cache
+            yield self.private.cache
         except (TaskLockError, ImproperlyConfigured):
             raise
         except Exception as error:  # each client has errors of its own
-            message = f"the cache {self._private.alias!r} could not be asked: {error!r}"
+            message = f"the cache {self.private.alias!r} could not be asked: {error!r}"
             raise BackendUnavailable(message, name=name) from error
 
     def _probe(self, cache: BaseCache, name: str | None) -> None:
         """Tell a key that is not there from a cache that is not there: some clients answer alike."""
         if not cache.add(self._key(os.urandom(16).hex(), "-probe:"), 1, 5):
-            message = f"the cache {self._private.alias!r} stores nothing, and its client hides why"
+            message = f"the cache {self.private.alias!r} stores nothing, and its client hides why"
             raise BackendUnavailable(message, name=name)
 
 
-class _Leases:
+class Leases:
     """Until when the keys of our tokens are certainly there, by the local clock."""
 
     def __init__(self) -> None:
-        self._until: dict[str, tuple[float, float]] = {}
+        self.until: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
     def start(self, token: str, asked: float, ttl: int) -> None:
         with self._lock:
-            self._until[token] = (asked + ttl / 1000, ttl / 1000)
-            if len(self._until) > REMEMBERED:
+            self.until[token] = (asked + ttl / 1000, ttl / 1000)
+            if len(self.until) > REMEMBERED:
                 now = monotonic()
-                live = [(token, lease) for token, lease in self._until.items() if lease[0] > now]
-                self._until = dict(live[-REMEMBERED * 3 // 4 :])
+                live = [(token, lease) for token, lease in self.until.items() if lease[0] > now]
+                self.until = dict(live[-REMEMBERED * 3 // 4 :])
 
     def certain(self, token: str, margin: float = 0.0) -> bool | None:
         """Whether it is; ``None`` for a token that is not ours, or long forgotten."""
-        lease = self._until.get(token)
+        lease = self.until.get(token)
         return None if lease is None else monotonic() < lease[0] - min(1.0, lease[1] * margin)
 
     def end(self, token: str) -> None:
         with self._lock:
-            self._until.pop(token, None)
+            self.until.pop(token, None)
 
 
 def _value(ask: Ask, now: int) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class DatabaseBackend(Backend):
         self._session = Session()
         self._permits = DatabasePermits()
         self._rates = DatabaseRates()
-        self._purging = Purging(self._session, self.purge)
+        self.purging = Purging(self._session, self.purge)
 
     @property
     def permits(self) -> Permits:
@@ -64,7 +64,7 @@ class DatabaseBackend(Backend):
                 if row is None:
                     fence = now * 1000
                     taken: int = insert(alias, key, ask, fence)
-                    self._purging.added()
+                    self.purging.added()
                 elif not row.live or (ask.instead and row.token == ask.instead):
                     fence = max(row.fence + 1, now * 1000)
                     taken = unchanged(alias, key, row).update(fence=fence, acquired_at=Now(), **terms(ask))
@@ -77,7 +77,7 @@ class DatabaseBackend(Backend):
                     return Grant(fence, ask.ttl)
             return Busy(None, 0)
 
-        self._purging.purge_if_due(UNRELEASED)
+        self.purging.purge_if_due(UNRELEASED)
         return self._session.run(verb, name=ask.name)
 
     def release(self, name: str, token: str) -> Released:
@@ -92,7 +92,7 @@ class DatabaseBackend(Backend):
             return Released.RELEASED if again and ours else Released.GONE
 
         outcome = self._session.run(verb, name=name)
-        self._purging.purge_if_due()
+        self.purging.purge_if_due()
         return outcome
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:

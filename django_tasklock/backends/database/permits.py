@@ -40,7 +40,7 @@ class DatabasePermits(Permits):
 
     def __init__(self) -> None:
         self._session = Session(PermitRow, "permit")
-        self._purging = Purging(self._session, self.purge)
+        self.purging = Purging(self._session, self.purge)
 
     def acquire(self, ask: Ask) -> Grant | Busy:
         def verb(alias: str, again: bool) -> Grant | Busy:
@@ -60,13 +60,13 @@ class DatabasePermits(Permits):
                     return busy(live)
                 else:
                     if last is None:
-                        self._purging.added()
+                        self.purging.added()
                     fence = max((last or 0) + 1, now * 1000)
                     if admit(alias, key, ask, last, fence, [row.token for row in rows if not row.live]):
                         return Grant(fence, ask.ttl)
             return busy(live)
 
-        self._purging.purge_if_due(UNRELEASED)
+        self.purging.purge_if_due(UNRELEASED)
         return self._session.run(verb, name=ask.name)
 
     def release(self, name: str, token: str) -> Released:
@@ -77,7 +77,7 @@ class DatabasePermits(Permits):
             return Released.GONE if mine.delete()[0] or not again else Released.RELEASED
 
         outcome = self._session.run(verb, name=name)
-        self._purging.purge_if_due()
+        self.purging.purge_if_due()
         return outcome
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:

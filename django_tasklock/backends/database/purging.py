@@ -24,23 +24,24 @@ class Purging:
 
     def __init__(self, session: Session, purge: Callable[[int], object]) -> None:
         self._session = session
-        self._purge = purge
-        self._added = random.randrange(EVERY)  # a process that adds one row and ends does its share, too
+        self.purge = purge
+        self.rows = random.randrange(EVERY)  # a process that adds one row and ends does its share, too
+        """How many were added since the last time."""
 
     def added(self) -> None:
         """Note that this process has added a row."""
-        self._added += 1
+        self.rows += 1
 
     def purge_if_due(self, patience: int = 1) -> None:
         """Purge if enough rows were added since the last time, ``patience`` times as many as usual.
 
         It never fails: whoever calls it has something else to do, and another time will do.
         """
-        added = self._added
+        added = self.rows
         if added < EVERY * patience or connections[self._session.alias].in_atomic_block:
             return  # in a block: that of a TestCase, which may count statements
-        self._added = 0
+        self.rows = 0
         try:
-            self._purge(2 * added)
+            self.purge(2 * added)
         except (TaskLockError, ImproperlyConfigured):
             logger.debug("old rows of the %s table were not purged", self._session.what, exc_info=True)

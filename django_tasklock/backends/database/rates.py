@@ -40,7 +40,7 @@ class DatabaseRates(RateStore):
 
     def __init__(self) -> None:
         self._session = Session(RateRow, "rate limit")
-        self._purging = Purging(self._session, self.purge)
+        self.purging = Purging(self._session, self.purge)
 
     def run(self, terms: Terms, verb: Callable[[Ledger, bool], T], write: bool = True) -> T:
         """``verb(book, again)`` over the limiter's book, written back; ``again``: it may have been done before."""
@@ -59,7 +59,7 @@ class DatabaseRates(RateStore):
                 book.state.terms = book.state.under(terms)
                 written = {"state": book.state.text(), "expires_at": book.expires // 1000, "used_at": now}
                 if not version:
-                    self._purging.added()
+                    self.purging.added()
                     if insert(alias, RateRow(key=key, name=shown(terms.name), version=1, **written)):
                         return answer
                 elif rows_of(alias).filter(key=key, version=version).update(version=version + 1, **written):
@@ -71,7 +71,7 @@ class DatabaseRates(RateStore):
 
         answer = self._session.run(attempt, name=terms.name, write=write)
         if write:
-            self._purging.purge_if_due()
+            self.purging.purge_if_due()
         return answer
 
     def reserve(

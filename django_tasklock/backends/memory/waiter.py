@@ -22,23 +22,23 @@ class MemoryWaiter(Waiter):
         super().__init__(backend, ask)
         self._queues = queues
         self._taken = False
-        self._seen = monotonic()
-        self._bell: Callable[[], object] | None = None  # only while asleep
+        self.seen = monotonic()
+        self.bell: Callable[[], object] | None = None  # only while asleep
 
     @property
     def present(self) -> bool:
         """Whether somebody is there to take the lock."""
-        return self._bell is not None or monotonic() < self._seen + CLAIM / 1000
+        return self.bell is not None or monotonic() < self.seen + CLAIM / 1000
 
     def ring(self) -> None:
         """Wake whoever sleeps here."""
-        if self._bell is not None:
+        if self.bell is not None:
             with contextlib.suppress(RuntimeError):  # the event loop has ended: the claim will lapse
-                self._bell()
+                self.bell()
 
     def acquire(self) -> Grant | Busy:
         with store.mutex:
-            self._seen = monotonic()
+            self.seen = monotonic()
             answer = self.backend.acquire(self.ask)
             self._taken = isinstance(answer, Grant)
             if not self._taken:
@@ -51,14 +51,14 @@ class MemoryWaiter(Waiter):
     def wait(self, seconds: float) -> Grant | None:
         ends = monotonic() + seconds
         event = threading.Event()
-        self._bell = event.set
+        self.bell = event.set
         try:
             while isinstance(step := self._step(ends), float):
                 event.wait(step)
                 event.clear()
             return step
         finally:
-            self._seen, self._bell = monotonic(), None
+            self.seen, self.bell = monotonic(), None
 
     def _step(self, ends: float) -> Grant | float | None:
         """The lock, or for how long to sleep, or ``None`` when it is time to give up."""
@@ -85,7 +85,7 @@ class MemoryWaiter(Waiter):
     async def await_(self, seconds: float) -> Grant | None:
         ends = monotonic() + seconds
         event, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._bell = lambda: loop.call_soon_threadsafe(event.set)
+        self.bell = lambda: loop.call_soon_threadsafe(event.set)
         try:
             while isinstance(step := self._step(ends), float):
                 with contextlib.suppress(TimeoutError):
@@ -93,7 +93,7 @@ class MemoryWaiter(Waiter):
                 event.clear()
             return step
         finally:
-            self._seen, self._bell = monotonic(), None
+            self.seen, self.bell = monotonic(), None
 
     async def aleave(self) -> None:
         self.leave()

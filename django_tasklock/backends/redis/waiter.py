@@ -50,10 +50,10 @@ class RedisWaiter(Waiter):
 
     def __init__(self, backend: RedisBackend | RedisPermits, ask: Ask) -> None:
         super().__init__(backend, ask)
-        self._subscriber: Subscriber | None = None
-        self._channel = ""  # of the entry in the queue, also when the connection is gone
+        self.subscriber: Subscriber | None = None
+        self.channel = ""  # of the entry in the queue, also when the connection is gone
         self._rank: int | None = None  # there, to be taken up again by who was thought dead
-        self._queued = False
+        self.queued = False
         self._deaf = False
         self._silent = False  # there was no answer to the last question
         self._busy: Busy | None = None  # what its first half was answered
@@ -69,16 +69,16 @@ class RedisWaiter(Waiter):
     def _acquire(self) -> Grant | Busy:
         if self._deaf:
             return self.backend.acquire(self.ask)
-        if not self._channel:
-            self._subscriber = self.backend.subscribers.idle()
-            self._channel = self._subscriber.channel if self._subscriber else self.backend.layout.new_channel()
-        if self._subscriber is None:
+        if not self.channel:
+            self.subscriber = self.backend.subscribers.idle()
+            self.channel = self.subscriber.channel if self.subscriber else self.backend.layout.new_channel()
+        if self.subscriber is None:
             # One trip for the lock, or the place: connecting takes several, and who comes meanwhile comes after us.
             answer = self._join(listens=False)
             if isinstance(answer, Grant):
                 return answer
             try:
-                self._subscriber = self.backend.subscribers.new(self._channel)
+                self.subscriber = self.backend.subscribers.new(self.channel)
             except NoPermissionError as error:
                 self._deaf = True
                 self._give_up()
@@ -90,38 +90,38 @@ class RedisWaiter(Waiter):
         return self._join(listens=True)
 
     def _join(self, listens: bool) -> Grant | Busy:
-        self._queued = True
-        tail = self.backend.layout.joining(self.ask, self._channel, self._rank, listens)
+        self.queued = True
+        tail = self.backend.layout.joining(self.ask, self.channel, self._rank, listens)
         reply = self.backend.wire.call(self.backend.JOIN, tail)[0]
         answer = self.backend.answer(self.ask, reply)
         if isinstance(answer, Grant):
-            self._queued = False
+            self.queued = False
         else:
             self._busy, self._rank = answer, reply[3]
         return answer
 
     def _give_up(self) -> None:
-        self.backend.wire.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self._channel))
-        self._queued = False
+        self.backend.wire.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self.channel))
+        self.queued = False
 
     def wait(self, seconds: float) -> Grant | None:
-        if self._subscriber is None:
+        if self.subscriber is None:
             return super().wait(seconds)
-        connection = self._subscriber.connection
+        connection = self.subscriber.connection
         try:
             while connection.can_read(max(seconds, 0.0005)):
                 fence = handed_over(connection.read_response(), self.ask.token)
                 if fence is not None:
-                    self._queued = False
+                    self.queued = False
                     return Grant(fence, min(self.ask.ttl, CLAIM))
                 seconds = 0.0  # that was for who waited on this connection before
         except (RedisError, OSError):  # the push may be lost: the next acquire() will tell
-            self.backend.subscribers.discard(self._subscriber)
-            self._subscriber = None
+            self.backend.subscribers.discard(self.subscriber)
+            self.subscriber = None
             self._mend(seconds)
         except BaseException:
-            self.backend.subscribers.discard(self._subscriber)
-            self._subscriber = None
+            self.backend.subscribers.discard(self.subscriber)
+            self.subscriber = None
             raise
         return None
 
@@ -130,7 +130,7 @@ class RedisWaiter(Waiter):
         ends = time.monotonic() + seconds
         while True:
             try:
-                self._subscriber = self.backend.subscribers.new(self._channel)
+                self.subscriber = self.backend.subscribers.new(self.channel)
                 return
             except (BackendUnavailable, NoPermissionError):
                 if time.monotonic() >= ends:
@@ -140,23 +140,23 @@ class RedisWaiter(Waiter):
     def leave(self) -> None:
         try:
             # After a silence the place goes with its channel: the token is the caller's to give up, not to wait for.
-            if self._queued and not self._silent:
+            if self.queued and not self._silent:
                 self._give_up()
         except BackendUnavailable as error:
             tell_left(self.backend.noun, self.ask.name, error)
         finally:
-            if self._queued:
+            if self.queued:
                 self._close()
-            elif self._subscriber is not None:
-                self.backend.subscribers.keep(self._subscriber)
-                self._subscriber = None
+            elif self.subscriber is not None:
+                self.backend.subscribers.keep(self.subscriber)
+                self.subscriber = None
 
     def _close(self) -> None:
         """Leave without a word: a place whose channel nobody hears is skipped, a claim made for it is short."""
-        self._queued = False
-        if self._subscriber is not None:
-            self.backend.subscribers.discard(self._subscriber)
-            self._subscriber = None
+        self.queued = False
+        if self.subscriber is not None:
+            self.backend.subscribers.discard(self.subscriber)
+            self.subscriber = None
 
     async def aacquire(self) -> Grant | Busy:
         return await self._twin.acquire()
@@ -178,10 +178,10 @@ class AsyncWaiter:
     def __init__(self, backend: RedisBackend | RedisPermits, ask: Ask) -> None:
         self.backend = backend
         self.ask = ask
-        self._channel = ""
+        self.channel = ""
         self._rank: int | None = None
         self._ear: Ear | None = None
-        self._queued = False
+        self.queued = False
         self._deaf = False
         self._silent = False
         self._busy: Busy | None = None
@@ -198,14 +198,14 @@ class AsyncWaiter:
     async def _acquire(self) -> Grant | Busy:
         if self._deaf:
             return await self.backend.aacquire(self.ask)
-        if not self._channel:
-            self._channel = self.backend.layout.new_channel()
+        if not self.channel:
+            self.channel = self.backend.layout.new_channel()
         if self._ear is None:
             answer = await self._join(listens=False)
             if isinstance(answer, Grant):
                 return answer
             try:
-                self._ear = await self.backend.aio.subscribe(self._channel)
+                self._ear = await self.backend.aio.subscribe(self.channel)
             except NoPermissionError as error:
                 self._deaf = True
                 await self._give_up()
@@ -217,19 +217,19 @@ class AsyncWaiter:
         return await self._join(listens=True)
 
     async def _join(self, listens: bool) -> Grant | Busy:
-        self._queued = True
-        tail = self.backend.layout.joining(self.ask, self._channel, self._rank, listens)
+        self.queued = True
+        tail = self.backend.layout.joining(self.ask, self.channel, self._rank, listens)
         reply = (await self.backend.aio.call(self.backend.JOIN, tail))[0]
         answer = self.backend.answer(self.ask, reply)
         if isinstance(answer, Grant):
-            self._queued = False
+            self.queued = False
         else:
             self._busy, self._rank = answer, reply[3]
         return answer
 
     async def _give_up(self) -> None:
-        self._queued = False
-        await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self._channel))
+        self.queued = False
+        await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self.channel))
 
     async def wait(self, seconds: float) -> Grant | None:
         """Sleep until the lock is handed over, ``seconds`` at the most."""
@@ -245,14 +245,14 @@ class AsyncWaiter:
         fence = handed_over(message, self.ask.token)
         if fence is None:
             return None
-        self._queued = False
+        self.queued = False
         return Grant(fence, min(self.ask.ttl, CLAIM))
 
     async def _mend(self, seconds: float) -> None:
         ends = time.monotonic() + seconds
         while True:
             try:
-                self._ear = await self.backend.aio.subscribe(self._channel)
+                self._ear = await self.backend.aio.subscribe(self.channel)
                 return
             except (BackendUnavailable, NoPermissionError):
                 if time.monotonic() >= ends:
@@ -263,7 +263,7 @@ class AsyncWaiter:
         """Give up the place, and listen no more."""
         ear, self._ear = self._ear, None
         try:
-            if self._queued and not self._silent:
+            if self.queued and not self._silent:
                 await self._give_up()
         except BackendUnavailable as error:
             tell_left(self.backend.noun, self.ask.name, error)

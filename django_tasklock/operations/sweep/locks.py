@@ -134,7 +134,7 @@ def _act(
             else Back(False)
         )
         return _finding(mark, Came.WOULD, side, mark.why, came)
-    return _release(mark, now, side, row, alive, back, terms)
+    return release(mark, now, side, row, alive, back, terms)
 
 
 def _remaining(record: Record) -> int:
@@ -153,7 +153,7 @@ def _row(side: Side, record: Record, guards: Guards, back: PutBack) -> Guarded |
     return one
 
 
-def _release(
+def release(
     mark: Mark,
     now: Record,
     side: Side | None,

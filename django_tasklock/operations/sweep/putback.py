@@ -88,7 +88,7 @@ class PutBack:
         if state is None:
             return Back(False, unpublished=why, why=_ALIKE)
         if free and not fenced(model):
-            with _held(free) as ours:
+            with held(free) as ours:
                 return self._do(model, pk, token, one, guard, state, why) if ours else Back(False)
         return self._do(model, pk, token, one, guard, state, why)
 
@@ -117,7 +117,7 @@ class PutBack:
 
 
 @contextmanager
-def _held(names: Sequence[str]) -> Iterator[bool]:
+def held(names: Sequence[str]) -> Iterator[bool]:
     """Whether all are ours meanwhile. Not for long: a sweep that is killed here holds nobody up."""
     backend, token, taken = get_backend(), os.urandom(16).hex(), []
     try:

@@ -48,7 +48,7 @@ def wait_for(file: str) -> None:
 
 
 if os.environ.get(MACHINE):
-    holders._machine = lambda: os.environ[MACHINE]  # type: ignore[assignment]
+    holders.this_machine = lambda: os.environ[MACHINE]  # type: ignore[assignment]
 
 if os.environ.get(PAUSE):
     _welcome = Redelivered._welcome
