@@ -24,6 +24,7 @@ POOLS = ["prefork", "threads", "solo", "gevent"]
 
 @pytest.mark.broker
 @pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.quick
 def test_a_task_runs_in_a_worker_and_is_seen_from_here(celery_site, pool):
     worker = celery_site.worker(pool=pool, concurrency=2)
     assert f"transport:   {'amqp' if celery_site.is_amqp else 'redis'}://" in worker.log()
@@ -45,6 +46,7 @@ def test_a_task_runs_in_a_worker_and_is_seen_from_here(celery_site, pool):
 
 
 @pytest.mark.database
+@pytest.mark.quick
 def test_the_row_is_the_same_here_and_there(celery_site):
     video = Video.objects.create()
     celery_site.worker()

@@ -49,6 +49,7 @@ def test_a_thousand_during_one_run(celery_site):
 
 
 @pytest.mark.parametrize("task", ["decorated_coalesce", "coalescing_hold"])
+@pytest.mark.quick
 def test_two_wait_for_one(celery_site, task):
     celery_site.worker(concurrency=2)
     gate, first = holding(celery_site, task)

@@ -48,6 +48,7 @@ class TestWords:
         assert len(celery_site.events("start")) == 8
         assert ConcurrencyLimiter("transcode", 2).info().used == 0
 
+    @pytest.mark.quick
     def test_one_that_is_refused_leaves_the_worker_to_others(self, celery_site):
         """Gold standard 8.26: no slot is held by what waits."""
         celery_site.worker(concurrency=1)

@@ -308,6 +308,7 @@ class TestOutsideOfCelery:
             task_lock("a", on_conflict="later")
 
 
+@pytest.mark.quick
 class TestTheRow:
     """A guarded row is given back, or not touched, when its message is put aside; it has not failed."""
 
@@ -351,6 +352,7 @@ class TestCounted:
         for word in ("reject", "raise", "skip"):
             assert after[f"conflicts_{word}"] == before.get(f"conflicts_{word}", 0) + 1
 
+    @pytest.mark.quick
     def test_in_a_worker(self, busy_site):
         """One line of each in its log, which the counter and the signal stand beside."""
         for word in ("retry", "reject", "queue", "coalesce"):

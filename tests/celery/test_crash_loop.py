@@ -40,6 +40,7 @@ def nothing_is_left(site):
     site.wait_until(lambda: not parked_messages() and not site.locks.keys("task_lock:*"), 40)
 
 
+@pytest.mark.quick
 def test_it_ends(celery_site):
     """1 + takeovers executions, of a task of ours or of a decorated one, with a place in the line or without."""
     celery_site.configure(lease=60)

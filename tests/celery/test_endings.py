@@ -60,6 +60,7 @@ def test_a_child_that_is_recycled_after_each_task(celery_site):
 
 
 class TestRetry:
+    @pytest.mark.quick
     def test_frees_the_lock_until_it_comes_back(self, celery_site):
         celery_site.configure(lease=LEASE)
         celery_site.worker(concurrency=1)
@@ -105,6 +106,7 @@ class TestRetry:
 
 class TestThatNeverBegin:
     @pytest.mark.broker
+    @pytest.mark.quick
     def test_revoked_in_the_queue(self, celery_site):
         celery_site.configure(lease=LEASE)
         worker = celery_site.worker(concurrency=1)

@@ -75,6 +75,7 @@ def test_a_chord_is_told_who_was_skipped(celery_site, made, word):
 
 
 @pytest.mark.broker
+@pytest.mark.quick
 def test_a_chord_fails_with_its_member(celery_site, made):
     for one in made("raise"):
         result = one.chord(one.other(1), one.member(2), one.other(3))

@@ -125,6 +125,7 @@ class TestTheWholeWorkerIsKilled:
             one.left("PENDING", "processing", LATER)
 
     @pytest.mark.broker
+    @pytest.mark.quick
     def test_what_comes_back_is_done(self, celery_site):
         celery_site.configure(lease=LEASE, visibility_timeout=1, **LATE)
         worker = celery_site.worker(concurrency=2)

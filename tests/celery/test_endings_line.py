@@ -108,6 +108,7 @@ def test_the_next_goes_first_while_the_first_is_to_come_back(celery_site, line):
 
 
 @pytest.mark.broker
+@pytest.mark.quick
 def test_who_is_revoked_while_parked_makes_way(celery_site, line):
     ran = [line(kind) for kind in KINDS]
     for one in ran:

@@ -99,6 +99,7 @@ def no_wake_up(monkeypatch):
 
 
 @pytest.mark.database
+@pytest.mark.quick
 class TestInBetween:
     """Gold standard 8.27: a release between the decision to park and the parking."""
 
@@ -199,6 +200,7 @@ class TestInBetween:
 
 
 @pytest.mark.database
+@pytest.mark.quick
 class TestPromoterDies:
     def test_between_the_update_and_the_sending(self, celery_site, courier, holder, monkeypatch):
         """Gold standard 8.27 again: the wake-up is lost with its promoter."""

@@ -74,6 +74,7 @@ def held(site, task, key="a", **options):
 
 @pytest.mark.broker
 @pytest.mark.parametrize("task", ["queued_hold", "queueing_hold"])
+@pytest.mark.quick
 def test_parked_and_run(celery_site, task):
     celery_site.worker(concurrency=2)
     gate, first = held(celery_site, task)
@@ -87,6 +88,7 @@ def test_parked_and_run(celery_site, task):
 
 
 @pytest.mark.parametrize("task", ["guarded_queue", "queueing_video"])
+@pytest.mark.quick
 def test_a_guarded_one(celery_site, task):
     video = Video.objects.create()
     celery_site.worker(concurrency=2)

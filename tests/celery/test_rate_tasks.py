@@ -106,6 +106,7 @@ class TestWaiting:
         assert countdown(celery_site.app, RateLimiter("x", "100/s"), 1) == pytest.approx(0.9895)
 
     @QUIET
+    @pytest.mark.quick
     def test_it_is_sent_again_as_the_same_message_with_a_countdown_and_its_place(self, celery_site):
         courier = Courier(celery_site)
         full(slow(), 1)
@@ -276,6 +277,7 @@ class TestTogether:
         assert outside(rate_limited("x", "1/s")(lambda: None))
 
 
+@pytest.mark.quick
 class TestSpread:
     def test_each_is_published_for_its_time(self, celery_site):
         """What may go at once for now; the others evenly spread, and not all at the beginning of the next window."""

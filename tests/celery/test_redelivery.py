@@ -59,6 +59,7 @@ class TestTheFirstLives:
         assert len(celery_site.events("start", "a")) == 1
         nothing_is_left(celery_site)
 
+    @pytest.mark.quick
     def test_a_worker_with_one_slot(self, celery_site):
         """The other delivery lies in the worker's buffer until the first has finished."""
         celery_site.configure(visibility_timeout=1)
@@ -204,6 +205,7 @@ class TestTheFirstDied:
         gate.open()
         assert celery_site.outcome(result)[1]["status"] == "success"
 
+    @pytest.mark.quick
     def test_a_guarded_row(self, celery_site):
         celery_site.configure(lease=60)
         worker, gate = celery_site.worker(concurrency=2), celery_site.gate()

@@ -15,6 +15,7 @@ SITE_TASKS = ["tests.support.celery_site.rejecting_tasks", "tests.support.celery
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.quick
 def test_it_ends(celery_site, pool):
     """On every Celery: with a state that is final, one line, and nothing of what belongs to a failure."""
     worker = celery_site.worker(pool=pool, concurrency=2)

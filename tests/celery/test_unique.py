@@ -694,6 +694,7 @@ class TestProcesses:
         assert len(said) == 1
         assert celery_site.waiting() == 1
 
+    @pytest.mark.quick
     def test_from_start_to_end(self, celery_site):
         gate = celery_site.gate()
         task = celery_site.task("unique_hold")

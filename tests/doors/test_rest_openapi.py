@@ -27,7 +27,7 @@ pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
 pytestmark = pytest.mark.django_db
 
 LIMIT_ACT = {"200", "400", "401", "403", "404", "413", "415", "429", "501", "503"}
-EXAMPLES = 40  # for each operation, way of breaking it, and caller
+FEW, MANY = 16, 40  # examples for each operation, way of breaking it, and caller
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def document(rest, settings):
     return json.loads(written.getvalue())
 
 
-def explore(cases, send):
-    """``send`` some of them, always the same ones."""
+def explore(cases, number, send):
+    """``send`` so many of them, always the same ones."""
 
     @example_settings(
-        max_examples=EXAMPLES,
+        max_examples=number,
         derandomize=True,
         database=None,
         deadline=None,
@@ -135,8 +135,9 @@ class TestWhateverIsSent:
         user(is_superuser=True)
         return {"Authorization": "Basic " + base64.b64encode(b"nobody:secret").decode()}
 
+    @pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("mode", ["positive", "negative"])
-    def test_it_is_answered_as_documented(self, document, headers, name, mode):
+    def test_it_is_answered_as_documented(self, document, headers, name, mode, number):
         import schemathesis  # here alone: it takes longer to import than most files of tests take
         from schemathesis.checks import not_a_server_error
         from schemathesis.specs.openapi import checks
@@ -166,7 +167,7 @@ class TestWhateverIsSent:
         for found in schema.get_all_operations():
             operation = found.ok()
             if operation.path.startswith(PREFIX):
-                explore(operation.as_strategy(schemathesis.GenerationMode(mode)), send)
+                explore(operation.as_strategy(schemathesis.GenerationMode(mode)), number, send)
         if mode == "positive":
             assert statuses["get", "locks"] >= {200}
             assert statuses["get", "{name}/lock"] >= {200, 404}
