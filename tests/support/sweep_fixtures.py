@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+# Imported here, so that their guards are registered before a test begins: none takes them along when it ends.
+import tests.support.celery_site.once_tasks
+import tests.support.celery_site.sweep_tasks  # noqa: F401
 from tests.support import sweeper
 from tests.support.celery_site.configuration import ENVIRONMENT
 
