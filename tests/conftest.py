@@ -32,9 +32,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """How many processes ``-n auto`` is: twice as many as processors, because tests wait more than they work.
 
     None beside this one where a Redis or a broker was named, because its tests would be in each other's way, and where
-    files or tests were, because those are few.
+    files or tests were, or what failed is tried again, because those are few.
     """
-    if environment.redis_is_named() or os.environ.get(environment.BROKER) or _names_files(config):
+    named = environment.redis_is_named() or os.environ.get(environment.BROKER)
+    if named or _names_files(config) or config.option.lf:
         return 0
     return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)
 

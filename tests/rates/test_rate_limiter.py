@@ -394,11 +394,13 @@ class TestAlgorithms:
 
     def test_bucket(self):
         limiter, calls = RateLimiter("api", "10/0.3s", algorithm="bucket", burst=4, margin=0.1), []
-        with Received(signals.rate_granted) as granted:
-            for _ in range(16):
-                limiter.acquire()
-                calls.append((monotonic(), 1))
+        for _ in range(16):
+            limiter.acquire()
+            calls.append((monotonic(), 1))
         assert most_within(calls, 0.3) <= 14
+        with Received(signals.rate_granted) as granted:
+            for _ in range(4):
+                RateLimiter("full", "10/h", algorithm="bucket", burst=4).acquire()
         assert [one["how"] for one in granted[:4]] == ["at_once"] * 4
         with pytest.raises(TaskLockError, match="bucket of 4"):
             limiter.acquire(cost=5)
