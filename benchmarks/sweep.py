@@ -17,10 +17,10 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from benchmarks.server import running_server
 
+INDEX = "task_lock#index"
 AT_ONCE = 10_000  # keys that are made by one pipeline
 DEAD = 2**22 + 1  # greater than any pid of Linux
 
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def seed(url: str, expired: int, live: int, dead: int) -> None:
-    """Locks as the scripts leave them: a value with an expiry, and a place in the three indexes."""
+    """Locks as the scripts leave them: a value with an expiry, and a place in the index."""
     import redis
 
     from django_tasklock.locks.holder import me
@@ -64,7 +64,7 @@ def seed(url: str, expired: int, live: int, dead: int) -> None:
         now = int(client.time()[0]) * 1000  # type: ignore[index]
         for start in range(0, expired, AT_ONCE):
             keys = {f"task_lock:old:{number}": number for number in range(start, min(expired, start + AT_ONCE))}
-            index(client, {key: now - 3_600_000 + number for key, number in keys.items()})
+            client.zadd(INDEX, {key: now - 3_600_000 + number for key, number in keys.items()})
         for start in range(0, live, AT_ONCE):
             pipe = client.pipeline(transaction=False)
             scores = {}
@@ -72,20 +72,10 @@ def seed(url: str, expired: int, live: int, dead: int) -> None:
                 who = ended if number < dead else elsewhere
                 value = f'{{"token":"{number:032x}","holder":{who},"at":{now + number // 100},"fence":{number}'
                 value += f',"until":{now + 7_200_000}}}'
-                scores[f"task_lock:live:{number}"] = now + number // 100
+                scores[f"task_lock:live:{number}"] = now + 3_600_000 + number // 100
                 pipe.set(f"task_lock:live:{number}", value, px=3_600_000)
             pipe.execute()
-            index(client, scores, lease=3_600_000)
-
-
-def index(client: Any, acquired: dict[str, int], lease: int = 0) -> None:
-    """Put them into the indexes: by expiry, by acquisition, by the end of the timeout."""
-    from django_tasklock.backends.redis.keys import Layout
-
-    names = [packed.split(b"\r\n")[1].decode() for packed in (Layout("task_lock:").indexes.split(b"$")[1:])]
-    for name in names:
-        more = lease if name == names[0] else 7_200_000 if name == names[2] else 0
-        client.zadd(name, {key: at + more for key, at in acquired.items()})
+            client.zadd(INDEX, scores)
 
 
 def sweep_and_tell(url: str, live: int) -> int:

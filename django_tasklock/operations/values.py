@@ -84,6 +84,8 @@ class LockPage:
     """How many are in that state, before any other filter."""
     next: int | None
     """The offset to go on at; ``None``: there are no more."""
+    ordered: int | None = None
+    """How many at a time are in order, of more: those whose leases end first, then the next; ``None``: all."""
 
 
 @dataclass(frozen=True, slots=True)

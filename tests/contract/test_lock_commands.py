@@ -1,4 +1,4 @@
-"""What finding a lock busy costs the server: counted by a server of the test's own."""
+"""What a lock costs the server, in commands and bytes: counted by a server of the test's own."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
 
 BUSY = {"evalsha": 1, "get": 1, "time": 1, "pttl": 1}
+ACQUIRE = {"evalsha": 1, "get": 1, "zpopmin": 1, "time": 1, "set": 2, "zadd": 1}  # fence, key
+RELEASE = {"evalsha": 1, "get": 1, "del": 1, "zpopmin": 1, "zrem": 1}
+EXTEND = {"evalsha": 1, "get": 1, "time": 1, "pexpire": 1, "set": 1, "zadd": 1}
+INSIDE = 10  # commands in the scripts of an uncontended acquire + release
+BYTES = 450  # of a held lock and its holder
 
 
 def counted(client: redis.Redis) -> dict[str, int]:
@@ -25,6 +30,42 @@ def counted(client: redis.Redis) -> dict[str, int]:
     found = client.info("commandstats").items()
     calls = {what.removeprefix("cmdstat_"): stats["calls"] for what, stats in found}
     return {what: number for what, number in calls.items() if not what.startswith(("config", "info"))}
+
+
+@TWINS
+@pytest.mark.parametrize("waits", [None, 30], ids=["at once", "waiting"])
+def test_a_free_lock(configure: Any, redis_server: RedisServer, name: str, waits: float | None, way: str) -> None:
+    """Also for who would wait. One grant in 64 looks for what lapsed long ago as well: hence the three rounds."""
+    configure(LOCATION=redis_server.url)
+    lock = TaskLock(name, blocking_timeout=waits)
+    costs = {"acquire": ACQUIRE, "extend": EXTEND, "release": RELEASE}
+    with redis.Redis.from_url(redis_server.url) as client:
+        for _ in range(4):  # the first connects, and loads the scripts
+            told = {}
+            for verb in costs:
+                client.config_resetstat()
+                assert call(way, lock, verb)
+                told[verb] = counted(client)
+            if told == costs:
+                break
+        assert told == costs
+    assert sum((*ACQUIRE.values(), *RELEASE.values())) - 2 <= INSIDE
+
+
+def test_what_a_held_lock_takes(configure: Any, redis_server: RedisServer) -> None:
+    """Its key, its value with a holder, and its entry in the only index."""
+    configure(LOCATION=redis_server.url)
+    locks = [TaskLock(f"video:{number}") for number in range(200)]
+    for lock in locks:
+        assert lock.acquire()
+    with redis.Redis.from_url(redis_server.url) as client:
+        keys = [key for key in client.scan_iter() if key.startswith(b"task_lock:")]
+        assert len(keys) == len(locks)
+        assert set(client.keys()) - set(keys) == {b"task_lock#index", b"task_lock#fence"}
+        taken = sum(client.memory_usage(key, samples=0) or 0 for key in [*keys, "task_lock#index"])
+        assert taken / len(locks) <= BYTES
+    for lock in locks:
+        lock.release()
 
 
 @TWINS

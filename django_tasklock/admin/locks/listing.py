@@ -126,21 +126,25 @@ def _summary(filters: Filters, page: LockPage) -> str:
         text = ngettext("%(found)d lock found", "%(found)d locks found", found) % {"found": found}
         if filters.start or page.next is not None:
             looked = (page.next if page.next is not None else page.total) or 0
-            text += " " + _("among number %(first)d to %(last)d of %(total)d") % {
-                "first": filters.start + 1,
-                "last": max(looked, filters.start + 1),
-                "total": page.total,
-            }
+            text += " " + _among(filters.start + 1, max(looked, filters.start + 1), page.total)
         return text
     if not found:
         return _("No locks")
     if found == page.total:
         return ngettext("%(count)d lock", "%(count)d locks", found) % {"count": found}
-    return _("%(first)d to %(last)d of %(total)d locks") % {
+    text = _("%(first)d to %(last)d of %(total)d locks") % {
         "first": filters.start + 1,
         "last": filters.start + found,
         "total": page.total,
     }
+    if page.ordered:
+        part = filters.start // page.ordered * page.ordered
+        text += " " + _among(part + 1, min(part + page.ordered, page.total), page.total)
+    return text
+
+
+def _among(first: int, last: int, total: int) -> str:
+    return _("among number %(first)d to %(last)d of %(total)d") % {"first": first, "last": last, "total": total}
 
 
 def _empty(filters: Filters, page: LockPage) -> str:

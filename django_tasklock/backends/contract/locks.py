@@ -37,6 +37,8 @@ class Backend(LeaseStore):
     """False: only this process sees the locks."""
     lines: bool = False
     """True: who drew a ticket for a name with ``ticket()`` is known until it has ``arrived()``."""
+    orders: int | None = None
+    """How many locks ``page()`` puts in order by age or time left among themselves, where that is not all of them."""
 
     @property
     def permits(self) -> Permits:

@@ -12,7 +12,11 @@ Which = Literal["live", "expiring", "unending", "lapsed"]
 """Locks by what is left of their leases: ``live`` (the next two included), ``expiring`` (soon, unless
 renewed), ``unending`` (no expiry), ``lapsed`` (the holder let it end: free, and still in the index)."""
 Order = Literal["expiry", "age", "left"]
-"""By what is left of the lease, by how long it is held, by what is left of the timeout."""
+"""By what is left of the lease, by how long it is held, by what is left of the timeout.
+
+A store with an index of the first alone puts ``Backend.orders`` locks at a time into one of the others: the first so
+many by the first, then the next.
+"""
 
 
 class Query(NamedTuple):

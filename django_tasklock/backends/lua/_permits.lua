@@ -1,6 +1,6 @@
--- Shared by the scripts of permits: put after _common.lua when they are loaded. Not a verb.
+-- Shared by the scripts of permits: they use clock, fence and waiters as well. Not a verb.
 --
--- Members are tokens, scored by the expiry of their leases; beside them, by token, what _common.lua calls the value
+-- Members are tokens, scored by the expiry of their leases; beside them, by token, what acquire.lua calls the value
 -- of a lock, with "fence" as the order of the grants. Nothing expires by itself while somebody may have a permit:
 -- what lapsed is dropped by whoever comes next.
 -- Entry of a queue: "<token> <channel> <claim ms> <hold ms> <holder json> <limit>", scored by arrival.
@@ -40,10 +40,11 @@ end
 local function admit(fence, now, token, ttl, hold, holder)
   redis.call('ZADD', KEYS[1], now + ttl, token)
   redis.call('HSET', KEYS[2], token, '{"token":"' .. token .. '","holder":' .. holder .. ',"at":' .. now ..
-    ',"fence":' .. string.format('%.0f', fence) .. ',"until":' .. (now + hold) .. '}')
+    ',"fence":' .. fence .. ',"until":' .. (now + hold) .. '}')
   outlive(now, hold)
-  if fence % 64 == 0 then redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now) end
-  return fence
+  local number = tonumber(fence)
+  if number % 64 == 0 then redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now) end
+  return number
 end
 
 -- Give free permits to the longest waiters that are still connected: short claims, which their first renewals make
@@ -51,7 +52,7 @@ end
 -- it is dead, which is asked for a caller with a limit of `wanted`.
 -- Reply: the token of the caller if it is `self` and its turn, or nil.
 local function serve(self, wanted)
-  local now, t = clock()
+  local now, micros = clock()
   while true do
     local head = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
     if not head[1] then return nil end
@@ -67,8 +68,8 @@ local function serve(self, wanted)
       quit(token, head[1])
       return token
     else
-      local fence = tick(t)
-      local there = tell(token, channel, string.format('%s %.0f', token, fence), now)
+      local fence = tick(micros)
+      local there = tell(token, channel, token .. ' ' .. fence, now)
       if there == nil then return nil end -- the waiters look by themselves
       quit(token, head[1])
       if there then admit(fence, now, token, claim, hold, holder) end

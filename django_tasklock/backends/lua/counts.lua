@@ -2,6 +2,7 @@
 -- KEYS: 1 index by expiry
 -- ARGV: 1 ms left below which a lock is expiring
 -- Reply: {live, expiring, unending, lapsed}
+-- use: clock
 local now = clock()
 local live = '(' .. string.format('%.0f', now)
 return {

@@ -1,6 +1,7 @@
 -- Who holds the lock.
 -- KEYS: 1 lock, 2 queue
 -- Reply: nil when nobody does, else {ms left (-1: no expiry), value, now ms, waiting}
+-- use: values clock
 local value = redis.pcall('GET', KEYS[1])
 if not value then return false end
 if type(value) == 'table' then value = '' end -- not a text: not our value

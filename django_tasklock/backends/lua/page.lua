@@ -1,96 +1,177 @@
--- Some locks, from one of the indexes, by rank; what an index has wrong is put right where it is met.
--- KEYS: 1 index by expiry, 2 index by acquisition, 3 index by the end of the timeout
--- ARGV: 1 'live', 'expiring', 'unending' or 'lapsed', 2 number of the index, 3 'down' or '', 4 offset, 5 limit,
---       6 key prefix, 7 queue prefix, 8 ms left below which a lock is expiring, 9 locks to look at, at most,
---       10 text in the name, 11 'waiting' or '', 12... texts in the value
+-- Some locks, by rank; what the index has wrong is put right where it is met.
+-- The index is by expiry. By age, or by what is left of the timeout, live locks are put in order a part at a time: the
+-- first `PART` of the index among themselves, then the next.
+-- KEYS: 1 index by expiry
+-- ARGV: 1 'live', 'expiring', 'unending' or 'lapsed', 2 'expiry'; of live ones also 'age' or 'left', 3 'down' or '',
+--       4 offset, 5 limit, 6 key prefix, 7 queue prefix, 8 ms left below which a lock is expiring,
+--       9 locks to look at, at most, 10 locks in a part, 11 text in the name, 12 'waiting' or '', 13... texts in the value
 -- Reply: {now ms, how many there are of that kind, offset to go on at (-1: no more),
---         key, ms left (-1: no expiry), value or nil, waiting, score in the index, key, ...}
+--         ms left (-1: no expiry) of each, how many wait for each, {key, ...}, {value or nil, ...}}
+-- use: values clock
 local now = clock()
-local which, index, down = ARGV[1], KEYS[tonumber(ARGV[2])], ARGV[3] ~= ''
-local offset, limit, most = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9])
-local low, high = '-inf', '+inf'
-if index == KEYS[1] then
-  low = '(' .. string.format('%.0f', now)
-  if which == 'expiring' then high = string.format('%.0f', now + tonumber(ARGV[8])) end
-  if which == 'unending' then low = '+inf' end
-  if which == 'lapsed' then low, high = '-inf', string.format('%.0f', now) end
+local which, order, down = ARGV[1], ARGV[2], ARGV[3] ~= ''
+local offset, limit, most, PART = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local text, waited, looks = ARGV[11], ARGV[12] ~= '', ARGV[11] ~= '' or ARGV[12] ~= '' or #ARGV > 12
+local AT_ONCE, HEALS = 500, 5000 -- keys in one command; entries put right by one script
+local low, high = '(' .. now, '+inf'
+if which == 'expiring' then high = now + ARGV[8] end
+if which == 'unending' then low = '+inf' end
+if which == 'lapsed' then low, high = '-inf', now end
+
+local lefts, waits, keys, values = {}, {}, {}, {}
+local looked, healed = 0, 0
+
+-- The values of some locks: false where there is none, '' of a key of another type.
+local function read(page)
+  local found = redis.call('MGET', unpack(page))
+  for i, key in ipairs(page) do
+    if not found[i] then
+      local value = redis.pcall('GET', key)
+      found[i] = type(value) == 'table' and '' or value -- not a text: not our value, no reason to show nothing
+    end
+  end
+  return found
 end
 
--- Milliseconds left of a lock, and whether it belongs where it was found. What was done to it by hand puts it
--- elsewhere in the index by expiry: to where this reading has been, or is still to come.
-local function judge(key, score, value)
-  if not value then
-    if which == 'lapsed' then return score - now, true end
-    local expiry = tonumber(redis.call('ZSCORE', KEYS[1], key) or math.huge)
-    if expiry > now then redis.call('ZREM', KEYS[1], key) end -- deleted by hand or evicted, not lapsed
-    redis.call('ZREM', KEYS[2], key)
-    redis.call('ZREM', KEYS[3], key)
-    return 0, false
-  end
-  local left = redis.call('PTTL', key)
-  if index ~= KEYS[1] then
-    if left < 0 then redis.call('ZADD', KEYS[1], '+inf', key) end -- PERSIST by hand: it is counted as one from now on
-    return left, true
-  end
-  local ends = left < 0 and math.huge or now + left
-  if ends == score or math.abs(ends - score) < 1000 and ends > now and which ~= 'lapsed' then
-    return left < 0 and left or score - now, true -- as indexed, to the millisecond: who reads page by page compares
-  end
-  redis.call('ZADD', KEYS[1], left < 0 and '+inf' or ends, key)
-  local still = which == 'live' or which == 'expiring' and ends <= now + tonumber(ARGV[8])
-  return left, still and ends > now and (ends > score) == down
+local function waiting(key)
+  local number = redis.pcall('ZCARD', ARGV[7] .. string.sub(key, #ARGV[6] + 1))
+  return type(number) == 'number' and number or 0
 end
 
-local function wanted(key, value, waiting)
-  if ARGV[11] ~= '' and waiting == 0 then return false end
-  if ARGV[10] ~= '' and not string.find(string.lower(string.sub(key, #ARGV[6] + 1)), ARGV[10], 1, true) then
-    return false
-  end
-  for i = 12, #ARGV do
+-- Whether nobody waits for any of these locks.
+local function unwanted(page)
+  local queues = {}
+  for i, key in ipairs(page) do queues[i] = ARGV[7] .. string.sub(key, #ARGV[6] + 1) end
+  return redis.call('EXISTS', unpack(queues)) == 0
+end
+
+local function wanted(key, value, number)
+  if waited and number == 0 then return false end
+  if text ~= '' and not string.find(string.lower(string.sub(key, #ARGV[6] + 1)), text, 1, true) then return false end
+  for i = 13, #ARGV do
     if not string.find(value or '', ARGV[i], 1, true) then return false end
   end
   return true
 end
 
-local reply, found, looked, healed = {now, 0, -1}, 0, 0, 0
-while true do
-  local first, size = 0, redis.call('ZCOUNT', index, low, high)
-  if low ~= '-inf' then
-    first = redis.call('ZCOUNT', index, '-inf', low == '+inf' and '(+inf' or (string.gsub(low, '^%(', '')))
+-- Look at one lock that belongs here: show it, if it is asked for.
+local function look(key, value, left, number)
+  offset, looked = offset + 1, looked + 1
+  if looks and not wanted(key, value, number) then return end
+  local at = #keys + 1
+  lefts[at], waits[at], keys[at], values[at] = left, number, key, clipped(value)
+end
+
+-- Milliseconds left of a lock, and whether it belongs where it was found. What was done to it by hand puts it
+-- elsewhere in the index: to where this reading has been, or is still to come.
+local function judge(key, score, value)
+  if not value then
+    if which == 'lapsed' then return score - now, true end
+    redis.call('ZREM', KEYS[1], key) -- deleted by hand or evicted, not lapsed
+    return 0, false
   end
-  if found >= limit or looked >= most or healed >= 5000 or offset >= size then
-    if offset < size then reply[3] = offset end
-    reply[2] = size
-    break
+  local left = redis.call('PTTL', key)
+  local ends = left < 0 and math.huge or now + left
+  if ends == score or math.abs(ends - score) < 1000 and ends > now and which ~= 'lapsed' then
+    return left < 0 and left or score - now, true -- as indexed, to the millisecond: who reads page by page compares
   end
-  local count = math.min(500, size - offset, math.max(most - looked, 50))
-  local start = first + offset
-  if down then start = first + size - offset - count end
-  local page = redis.call('ZRANGE', index, start, start + count - 1, 'WITHSCORES')
-  local from, to, step = 1, #page - 1, 2
-  if down then from, to, step = #page - 1, 1, -2 end
-  for i = from, to, step do
-    if found >= limit then break end
-    local key, value = page[i], redis.pcall('GET', page[i])
-    if type(value) == 'table' then value = '' end -- not a text: not our value, and no reason to show nothing
-    local left, belongs = judge(key, tonumber(page[i + 1]), value)
-    if belongs then
-      offset, looked = offset + 1, looked + 1
-      local waiting = redis.pcall('ZCARD', ARGV[7] .. string.sub(key, #ARGV[6] + 1))
-      if type(waiting) == 'table' then waiting = 0 end
-      if wanted(key, value, waiting) then
-        found = found + 1
-        local at = #reply
-        reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = key, left, clipped(value), waiting
-        reply[at + 5] = math.max(0, math.min(tonumber(page[i + 1]), 253370764800000))
+  redis.call('ZADD', KEYS[1], left < 0 and '+inf' or ends, key)
+  local still = which == 'live' or which == 'expiring' and ends <= now + ARGV[8]
+  return left, still and ends > now and (ends > score) == down
+end
+
+-- How many entries of the index there are before those of this kind, and how many of it.
+local function bounds()
+  local first = 0
+  if low ~= '-inf' then first = redis.call('ZCOUNT', KEYS[1], '-inf', low == '+inf' and '(+inf' or now) end
+  return first, redis.call('ZCOUNT', KEYS[1], low, high)
+end
+
+-- In the order of the index. Reply: how many there are.
+local function by_expiry()
+  while true do
+    local first, size = bounds()
+    if #keys >= limit or looked >= most or healed >= HEALS or offset >= size then return size end
+    local count = math.min(AT_ONCE, size - offset, math.max(most - looked, 50))
+    local start = first + offset
+    if down then start = first + size - offset - count end
+    local flat = redis.call('ZRANGE', KEYS[1], start, start + count - 1, 'WITHSCORES')
+    local page = {}
+    for i = 1, #flat, 2 do page[#page + 1] = flat[i] end
+    local found, alone = read(page), unwanted(page)
+    local from, to, step = 1, #page, 1
+    if down then from, to, step = #page, 1, -1 end
+    for i = from, to, step do
+      if #keys >= limit then break end
+      local left, belongs = judge(page[i], tonumber(flat[2 * i]), found[i])
+      if belongs then
+        look(page[i], found[i], left, alone and 0 or waiting(page[i]))
+      else
+        healed = healed + 1
       end
-    else
-      healed = healed + 1
     end
   end
 end
-if which == 'live' then -- the other indexes have lapsed locks until they are met
-  reply[2] = redis.call('ZCOUNT', KEYS[1], '(' .. string.format('%.0f', now), '+inf')
-  if healed >= 5000 and offset >= reply[2] then reply[3] = -1 end
+
+-- The locks of a part of the index, from its rank among the live ones on. Reply: keys, values, whether all were read.
+local function part(start)
+  local first = bounds()
+  local members, found = {}, {}
+  while #members < PART do
+    local from = first + start + #members
+    local page = redis.call('ZRANGE', KEYS[1], from, from + math.min(AT_ONCE, PART - #members) - 1)
+    if not page[1] then break end
+    local gone = {}
+    for i, value in ipairs(read(page)) do
+      if value then
+        members[#members + 1], found[#found + 1] = page[i], value
+      else
+        gone[#gone + 1] = page[i]
+      end
+    end
+    if gone[1] then redis.call('ZREM', KEYS[1], unpack(gone)) end
+    healed = healed + #gone
+    if healed >= HEALS then return members, found, false end
+  end
+  return members, found, true
 end
-return reply
+
+-- Live locks by age, or by what is left of the timeout. Reply: how many there are.
+local function by_value()
+  local start = offset - offset % PART
+  local members, found, whole = part(start)
+  if whole then
+    local times, least, greatest = {}, math.huge, -math.huge -- microseconds: a fence tells more than a time
+    for i, value in ipairs(found) do
+      local at, fence, till = string.match(string.sub(value, -128), '"at":(%d+),[^{}]*"fence":(%d+),"until":(%d+)}$')
+      local time
+      if order == 'left' then
+        time = (till or now + math.max(0, redis.call('PTTL', members[i]))) * 1000 - now * 1000
+      else
+        local beyond = at and fence - at * 1000 or 0
+        time = (now - (at or now)) * 1000 - (beyond > 0 and beyond < 1000 and beyond or 0)
+      end
+      times[i], least, greatest = time, math.min(least, time), math.max(greatest, time)
+    end
+    -- Numbers are compared in C: the time above, the place below it. Of a double 53 bits are exact.
+    local ranks, unit = {}, greatest - least < 2 ^ 39 and 1 or 1000
+    for i, time in ipairs(times) do ranks[i] = math.min(2 ^ 39, math.floor((time - least) / unit)) * 8192 + i end
+    table.sort(ranks)
+    while #keys < limit and looked < most and offset - start < #ranks do
+      local place = offset - start
+      local i = ranks[down and #ranks - place or place + 1] % 8192
+      local left = redis.call('PTTL', members[i])
+      if left < 0 then redis.call('ZADD', KEYS[1], '+inf', members[i]) end -- PERSIST by hand: now it is counted as one
+      look(members[i], found[i], left, waiting(members[i]))
+    end
+  end
+  local _, size = bounds()
+  return size
+end
+
+local size
+if order == 'expiry' then size = by_expiry() else size = by_value() end
+return {
+  now, size, offset < size and offset or -1,
+  table.concat(lefts, ' '), table.concat(waits, ' '), keys, values,
+}

@@ -4,15 +4,16 @@
 --       7 rank in the queue ('' or absent: the last), 8 '1': it listens on its channel
 -- Reply: granted: fence; busy: {ms left of the lease that ends first, that member's value or nil, now ms,
 --        rank if it waits}
+-- use: values clock fence waiters permits
 local token, entry = ARGV[1], ARGV[6] or ''
-local now, t = clock()
+local now, micros = clock()
 even_if_full(KEYS[4])
 lapse(now)
 local mine = redis.call('HGET', KEYS[2], token)
 local queued = not mine and redis.call('EXISTS', KEYS[4]) == 1
 if queued then
-  if entry ~= '' then join(token, entry, ARGV[7], ARGV[8], now, t) end
-  if serve(token, tonumber(ARGV[5])) == token then return admit(tick(t), now, token, ARGV[2], ARGV[3], ARGV[4]) end
+  if entry ~= '' then join(token, entry, ARGV[7], ARGV[8], now, micros) end
+  if serve(token, tonumber(ARGV[5])) == token then return admit(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4]) end
   mine = redis.call('HGET', KEYS[2], token)
 end
 if mine then
@@ -26,10 +27,10 @@ if taken < tonumber(ARGV[5]) then
   local first = queued and redis.call('ZRANGE', KEYS[4], 0, 0)[1]
   if not first or taken < tonumber(string.match(first, '(%d+)$') or 0) then
     if entry ~= '' then quit(token, entry) end
-    return admit(tick(t), now, token, ARGV[2], ARGV[3], ARGV[4])
+    return admit(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4])
   end
 end
-local rank = entry ~= '' and join(token, entry, ARGV[7], ARGV[8], now, t) or nil
+local rank = entry ~= '' and join(token, entry, ARGV[7], ARGV[8], now, micros) or nil
 local next = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 if not next[1] then return {1000, false, now, rank} end
 return {tonumber(next[2]) - now, redis.call('HGET', KEYS[2], next[1]), now, rank}

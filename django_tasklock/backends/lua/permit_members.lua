@@ -1,6 +1,7 @@
 -- Who has a permit.
 -- KEYS: 1 members, 2 values, 3 queue
 -- Reply: {now ms, waiting, ms left, value, ms left, value, ...}
+-- use: clock
 local now = clock()
 local waiting = redis.pcall('ZCARD', KEYS[3])
 local reply = {now, type(waiting) == 'table' and 0 or waiting}

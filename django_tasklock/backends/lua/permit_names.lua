@@ -2,6 +2,7 @@
 -- KEYS: 1 limiters by their end
 -- ARGV: 1 key of members up to the name, 2 how many at most
 -- Reply: their names
+-- use: clock
 local now = clock()
 local live = '(' .. string.format('%.0f', now)
 local found = {}

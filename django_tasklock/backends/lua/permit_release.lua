@@ -2,6 +2,7 @@
 -- KEYS: as in every script that grants
 -- ARGV: 1 token, 2 queue entry to remove ('' or absent: none)
 -- Reply: 1 released, 0 gone
+-- use: clock fence waiters permits
 if (ARGV[2] or '') ~= '' then quit(ARGV[1], ARGV[2]) end
 lapse((clock()))
 local had = redis.call('ZREM', KEYS[1], ARGV[1])

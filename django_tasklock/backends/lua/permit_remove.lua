@@ -2,6 +2,7 @@
 -- KEYS: as in every script that grants
 -- ARGV: 1 token
 -- Reply: nil when that token has none, else {ms left, value, now ms, waiting}
+-- use: clock fence waiters permits
 local now = clock()
 lapse(now)
 local value = redis.call('HGET', KEYS[2], ARGV[1])

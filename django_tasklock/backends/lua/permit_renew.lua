@@ -2,6 +2,7 @@
 -- KEYS: the members of each permit's limiter
 -- ARGV: token and ttl ms of each permit in turn
 -- Reply: for each permit 1 renewed, 0 lost
+-- use: values clock
 local now = clock()
 local reply = {}
 for i = 1, #KEYS do

@@ -1,8 +1,9 @@
 -- Forget some of what lapsed. A lock that exists all the same gets its place in the index back.
--- KEYS: 1 index by expiry, 2 index by acquisition, 3 index by the end of the timeout
+-- KEYS: 1 index by expiry
 -- ARGV: 1 how many to look at, 2 ms since 1970 before which they must have lapsed ('': now), 3 key prefix,
 --       4 how many to leave out, from the oldest on
 -- Reply: {how many are forgotten, how many stay because of the prefix}
+-- use: clock former
 local now = clock()
 local before = string.format('%.0f', math.min(now, tonumber(ARGV[2]) or now))
 local gone, stay = {}, 0
@@ -19,7 +20,7 @@ for _, key in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', before, 'LIMIT
   end
 end
 for i = 1, #gone, 1000 do
-  local part = {unpack(gone, i, math.min(i + 999, #gone))}
-  for index = 1, 3 do redis.call('ZREM', KEYS[index], unpack(part)) end
+  redis.call('ZREM', KEYS[1], unpack(gone, i, math.min(i + 999, #gone)))
 end
+let_lapse(KEYS[1])
 return {#gone, stay}

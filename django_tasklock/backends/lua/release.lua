@@ -2,12 +2,25 @@
 -- KEYS: as in every script that grants
 -- ARGV: 1 token, 2 queue entry to remove ('' or absent: none)
 -- Reply: 1 released, 0 gone, -1 somebody else's
-if (ARGV[2] or '') ~= '' then quit(ARGV[1], ARGV[2]) end
-local value = redis.call('GET', KEYS[1])
-if not value or not owned(value, ARGV[1]) then
-  redis.call('HDEL', SEEN, ARGV[1]) -- of a place that it may have without knowing: now it is nobody's unless heard
+-- use: owned
+local token, entry = ARGV[1], ARGV[2] or ''
+local value, head = redis.call('GET', KEYS[1])
+local mine = value and owned(value, token)
+if mine then
+  redis.call('DEL', KEYS[1])
+  if entry == '' then
+    head = redis.call('ZPOPMIN', KEYS[4])
+    if not head[1] then -- nobody waits
+      redis.call('ZREM', KEYS[2], KEYS[1])
+      return 1
+    end
+  end
+end
+-- use: clock fence grant waiters pass_on
+if entry ~= '' then quit(token, entry) end
+if not mine then
+  redis.call('HDEL', SEEN, token) -- of a place that it may have without knowing: now it is nobody's unless heard
   return value and -1 or 0
 end
-redis.call('DEL', KEYS[1])
-if not pass_on() then forget(KEYS[1]) end
+if not pass_on(nil, head) then redis.call('ZREM', KEYS[2], KEYS[1]) end
 return 1

@@ -2,10 +2,11 @@
 -- KEYS: as in every script that grants
 -- ARGV: 1 the token it must have ('': a value that is not ours), 2 'any' token ('': only that one)
 -- Reply: nil when nothing was removed, else {ms left (-1: no expiry), value, now ms, waiting}
+-- use: owned values clock fence grant waiters pass_on
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then value = '' end -- not a text: not our value
 if not value then
-  forget(KEYS[1])
+  redis.call('ZREM', KEYS[2], KEYS[1])
   return false
 end
 if ARGV[2] == '' then
@@ -15,5 +16,5 @@ end
 local now = clock()
 local reply = {redis.call('PTTL', KEYS[1]), clipped(value), now, redis.call('ZCARD', KEYS[4])}
 redis.call('DEL', KEYS[1])
-if not pass_on() then forget(KEYS[1]) end
+if not pass_on() then redis.call('ZREM', KEYS[2], KEYS[1]) end
 return reply

@@ -2,6 +2,7 @@
 -- KEYS: 1 index by expiry, 2... locks
 -- ARGV: token and ttl ms of each lock in turn
 -- Reply: for each lock 2 renewed and its holder is asked to give it back, 1 renewed, 0 lost
+-- use: owned values clock
 local now = clock()
 local reply = {}
 for i = 2, #KEYS do

@@ -12,7 +12,7 @@ from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout
-from django_tasklock.backends.redis.listing import page_in, page_of
+from django_tasklock.backends.redis.listing import ORDERED, page_in, page_of
 from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.rates import RedisRates
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisBackend"]
 
-ACQUIRE = load("acquire", 7, 4)
-FOLLOW = load("acquire", 7, 6)
-RELEASE = load("release", 7, 1)
-EXTEND = load("extend", 3, 3)
+ACQUIRE = load("acquire", 5, 4)
+FOLLOW = load("acquire", 5, 6)
+RELEASE = load("release", 5, 1)
+EXTEND = load("extend", 2, 3)
 RENEW = load("renew", 1, 0)
 GET = load("get", 2, 0)
-REMOVE = load("remove", 7, 2)
+REMOVE = load("remove", 5, 2)
 COUNTS = load("counts", 1, 1)
 CONDITION = load("condition", 0, 0)
 ASK_RELEASE = load("ask_release", 1, 1)
 BOUND = load("bound", 2, 2)
-PRUNE = load("prune", 3, 4)
+PRUNE = load("prune", 1, 4)
 TICKET = load("ticket", 2, 2)
 LINE = load("line", 1, 3)
 FLAG = load("flag", 2, 1)
@@ -47,7 +47,7 @@ NEWEST = load("newest", 1, 2)
 
 KEPT_BY = (Kept.LOST, Kept.RENEWED, Kept.ASKED)  # by what the script says
 
-HEALINGS = 50  # times a page is asked for before it is empty: each time an index forgets 5000 locks that lapsed
+HEALINGS = 50  # times a page is asked for before it is empty: each time the index forgets 5000 locks that lapsed
 
 
 class RedisBackend(Backend):
@@ -63,8 +63,9 @@ class RedisBackend(Backend):
 
     lines = True
     wakes = True
-    JOIN = load("acquire", 7, 8)
-    LEAVE = load("release", 7, 2)
+    orders = ORDERED
+    JOIN = load("acquire", 5, 8)
+    LEAVE = load("release", 5, 2)
 
     def __init__(self, settings: Settings) -> None:
         self.location = settings.LOCATION
@@ -118,7 +119,7 @@ class RedisBackend(Backend):
         return bool(self.wire.call(EXTEND, self._extend(name, token, ttl, hold))[0])
 
     def _extend(self, name: str, token: str, ttl: int, hold: int) -> bytes:
-        return self.layout.lock(name) + self.layout.index + self.layout.until + bulk(token) + bulk(ttl) + bulk(hold)
+        return self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl) + bulk(hold)
 
     def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
         keys = (self.layout.lock(item.name) for item in batch)
@@ -165,7 +166,7 @@ class RedisBackend(Backend):
     def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
         before = "" if lapsed_before is None else lapsed_before
         arguments = bulk(limit) + bulk(before) + bulk(self.layout.prefix + prefix) + bulk(offset)
-        return Pruned(*self.wire.call(PRUNE, self.layout.indexes + arguments)[0])
+        return Pruned(*self.wire.call(PRUNE, self.layout.index + arguments)[0])
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         # Never sent again: the second sending could take the lock from the next holder.

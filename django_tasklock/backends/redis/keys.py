@@ -5,11 +5,12 @@ With the prefix ``task_lock:`` the lock ``video:42`` is the plain string key
 the locks: ``task_lock#index`` (a sorted set of keys, scored by expiry),
 ``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (who waits, by arrival),
 ``task_lock#seen:video:42`` (when who waits last looked),
-``task_lock#flag:video:42`` (something waits elsewhere: a parked message), ``task_lock#since`` and
-``task_lock#until`` (the index again, scored by acquisition and by the end of the timeout),
+``task_lock#flag:video:42`` (something waits elsewhere: a parked message),
 ``task_lock#ticket`` (the last ticket drawn), ``task_lock#line:video:42`` (who drew one for it and is not over) and
 ``task_lock#newest:video:42`` (the last ticket that was shown for it).
 A prefix with a hash tag, ``{task_lock}:``, keeps them all in one cluster slot.
+Earlier versions also write ``task_lock#since`` and ``task_lock#until``, the index again in other orders: they are not
+read any more, and end a day after a process of this version first meets them.
 """
 
 from __future__ import annotations
@@ -52,16 +53,14 @@ class Layout:
         self.lines = f"{root}line:"
         self.shown = f"{root}newest:"
         self.index = bulk(f"{root}index")
-        self.since = bulk(f"{root}since")
-        self.until = bulk(f"{root}until")
         self.fence = bulk(f"{root}fence")
         self.ticket = bulk(f"{root}ticket")
         self._prefix, self._queue = len(prefix.encode()), len(self.queue.encode())
         self._seen = len(self.seen.encode())
         queue, seen = self.queue.encode(), self.seen.encode()
-        parts = (prefix.encode(), self.index, self.fence, queue, self.since, self.until, seen)
+        parts = (prefix.encode(), self.index, self.fence, queue, seen)
         name = b"$%%d\r\n%b%%b\r\n"
-        self._keys = (name + b"%b%b" + name + b"%b%b" + name) % tuple(part.replace(b"%", b"%%") for part in parts)
+        self._keys = (name + b"%b%b" + name + name) % tuple(part.replace(b"%", b"%%") for part in parts)
 
     def lock(self, name: str) -> bytes:
         """The key of a lock."""
@@ -79,13 +78,8 @@ class Layout:
         """The key of the greatest ticket that was shown for a lock."""
         return bulk(self.shown + name)
 
-    @property
-    def indexes(self) -> bytes:
-        """By expiry, by acquisition, by the end of the timeout."""
-        return self.index + self.since + self.until
-
     def keys(self, name: str) -> bytes:
-        """Those of every script that grants: lock, index, fence counter, queue, the other two indexes, seen."""
+        """Those of every script that grants: lock, index, fence counter, queue, seen."""
         bare = name.encode()
         size = len(bare)
         return self._keys % (size + self._prefix, bare, size + self._queue, bare, size + self._seen, bare)

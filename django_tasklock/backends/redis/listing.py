@@ -11,17 +11,16 @@ from django_tasklock.backends.redis.keys import Layout, record
 from django_tasklock.backends.redis.wire import Script, bulk, load
 from django_tasklock.conf import expiring
 
-__all__ = ["page_in", "page_of"]
+__all__ = ["ORDERED", "page_in", "page_of"]
 
-PAGE = load("page", 3, 11)
-INDEXES = {"expiry": 1, "age": 2, "left": 3}
+PAGE = load("page", 1, 12)
 MOST = 5000  # locks looked at by one script: Redis serves nobody else meanwhile
+ORDERED = 5000
+"""Locks put in order by another column than expiry, which is what the index has; 8191 at the most."""
 
 
 def page_of(layout: Layout, query: Query) -> tuple[Script, bytes]:
-    """The script, its keys and its arguments."""
-    index = INDEXES[query.order if query.which == "live" else "expiry"]
-    down = query.descending is not (index == INDEXES["age"])  # the latest acquired is the youngest
+    """The script, its key and its arguments."""
     needles = []
     if query.task:
         needles.append(f'"task":{json.dumps(query.task)}')
@@ -30,31 +29,30 @@ def page_of(layout: Layout, query: Query) -> tuple[Script, bytes]:
     looks = query.text or query.waiting or needles
     arguments: list[str | int] = [
         query.which,
-        index,
-        "down" if down else "",
+        query.order if query.which == "live" else "expiry",
+        "down" if query.descending else "",
         query.offset,
         query.limit,
         layout.prefix,
         layout.queue,
         expiring(),
         MOST if looks else query.limit,
+        ORDERED,
         lower(query.text),
         "waiting" if query.waiting else "",
         *needles,
     ]
-    script = PAGE.sized(3 + len(arguments), 3)
-    return script, layout.indexes + b"".join(map(bulk, arguments))
+    script = PAGE.sized(1 + len(arguments), 1)
+    return script, layout.index + b"".join(map(bulk, arguments))
 
 
 def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
     """What the script answered."""
-    now, total, further, *rows = reply
+    now, total, further, lefts, waits, keys, values = reply
     found = []
-    for key, left, value, waiting, score in zip(*[iter(rows)] * 5, strict=True):
+    for left, waiting, key, value in zip(map(int, lefts.split()), map(int, waits.split()), keys, values, strict=True):
         name = key.decode(errors="backslashreplace").removeprefix(layout.prefix)
         shown = record(name, value or b"", now, left, waiting)
-        if query.which == "live" and query.order == "age":
-            shown = replace(shown, at=score)  # as the list is ordered, whatever the value says
         if query.which == "lapsed":
             shown = replace(shown, ttl=left)  # -1 is "lapsed 1 ms ago" here, not "no expiry"
         found.append(shown)

@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PermitLayout", "RedisPermits"]
 
-SHARED = "_permits"
-ACQUIRE = load("permit_acquire", 6, 5, SHARED)
-RELEASE = load("permit_release", 6, 1, SHARED)
-EXTEND = load("permit_extend", 6, 3, SHARED)
-REMOVE = load("permit_remove", 6, 1, SHARED)
+ACQUIRE = load("permit_acquire", 6, 5)
+RELEASE = load("permit_release", 6, 1)
+EXTEND = load("permit_extend", 6, 3)
+REMOVE = load("permit_remove", 6, 1)
 RENEW = load("permit_renew", 0, 0)
 MEMBERS = load("permit_members", 3, 0)
 NAMES = load("permit_names", 1, 2)
@@ -78,8 +77,8 @@ class RedisPermits(Permits):
     """The permits of a ``RedisBackend``, on its connections."""
 
     wakes = True
-    JOIN = load("permit_acquire", 6, 8, SHARED)
-    LEAVE = load("permit_release", 6, 2, SHARED)
+    JOIN = load("permit_acquire", 6, 8)
+    LEAVE = load("permit_release", 6, 2)
 
     def __init__(self, backend: RedisBackend) -> None:
         self._backend = backend

@@ -9,8 +9,9 @@ never leaves somebody else's reply behind.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
@@ -35,6 +36,8 @@ __all__ = ["RESTED", "Script", "Wire", "answered", "bulk", "final", "load", "una
 RESTED = 0.005
 """Seconds idle after which a connection is looked at before it is used: a server that was
 restarted has closed it, and what is not sent into the void need not be sent twice."""
+
+USE = re.compile(r"^ *-- use: (.+)\n", re.MULTILINE)
 
 # What a server says that answers nobody; for some of it redis-py, or an older one, has no error of its own.
 NOBODY = ("BUSY ", "MASTERDOWN ", "CLUSTERDOWN ")
@@ -73,11 +76,19 @@ class Script:
         return self if (count, keys) == (self.count, self.keys) else Script(self.body, count, keys)
 
 
-def load(verb: str, keys: int, arguments: int, *shared: str) -> Script:
-    """The script of a verb, with the parts that it shares with others before it."""
-    folder = resources.files("django_tasklock.backends") / "lua"
-    body = "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("_common", *shared, verb))
-    return Script(body, keys + arguments, keys)
+def load(verb: str, keys: int, arguments: int) -> Script:
+    """The script of a verb."""
+    return Script(_body(verb), keys + arguments, keys)
+
+
+@cache
+def _body(name: str) -> str:
+    """A file of ``lua/``, with the parts that it shares with others in the place where it says ``-- use: these``.
+
+    A script makes its functions anew in each call, up to where it ends: what is not always needed stands last.
+    """
+    text = (resources.files("django_tasklock.backends") / "lua" / f"{name}.lua").read_text("utf-8")
+    return USE.sub(lambda found: "".join(_body(f"_{part}") for part in found[1].split()), text)
 
 
 def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable:

@@ -34,7 +34,9 @@ def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
     page = _found(query)
     parked = parked_behind([record.name for record in page.records])
     views = [view(record, parked.get(record.name, 0), query.which == "lapsed") for record in page.records]
-    return LockPage(views, page.total, page.next)
+    orders = get_backend().orders
+    parts = orders is not None and query.which == "live" and query.order != "expiry" and page.total > orders
+    return LockPage(views, page.total, page.next, orders if parts else None)
 
 
 def _found(query: Query) -> Page:

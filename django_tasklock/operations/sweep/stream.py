@@ -1,4 +1,4 @@
-"""Reading the index of locks as a stream, and the pause between two looks: nothing here holds more than a page."""
+"""Reading the index of locks as a stream, and the pause between two looks. No more than a page is held, but names."""
 
 from __future__ import annotations
 
@@ -19,39 +19,34 @@ BATCH = 2000
 
 
 def live_locks(backend: Backend) -> Iterator[list[Record]]:
-    """Pages of the held locks, oldest first: every one that is held from the beginning to the end, once.
+    """Pages of the held locks, the next to expire first: every one that is held from the beginning to the end, once.
 
-    Renewals do not move a lock in this order, and new ones come behind all others; releases move those up that
-    were not read yet. So pages overlap by one: if that one has gone, it is read again from further up.
-    ``TaskLockError`` where the store cannot list.
+    A renewal puts a lock behind all others; that, and releases, move those up that were not read yet. So pages overlap
+    by one: if that one has gone, or moved, it is read again from further up. ``TaskLockError`` where the store cannot
+    list.
     """
-    offset, newest = 0, -1
-    met: set[str] = set()  # those of the millisecond ``newest``
+    offset = 0
+    met: dict[str, float] = {}  # when each lease ended as it was read last
     while True:
-        page = backend.page(Query(order="age", descending=True, offset=offset, limit=PAGE))
-        if offset and not _joins(page.records, newest, met):
+        page = backend.page(Query(offset=offset, limit=PAGE))
+        if offset and not _joins(page.records, met):
             offset = max(0, offset - PAGE // 2)
             continue
-        fresh = []
-        for record in page.records:
-            if record.at < newest or (record.at == newest and record.name in met):
-                continue
-            if record.at > newest:
-                newest, met = record.at, set()
-            met.add(record.name)
-            fresh.append(record)
+        fresh = [record for record in page.records if record.name not in met]
+        met |= {record.name: _end(record) for record in page.records}
         yield fresh
         if page.next is None:
             return
         offset = max(0, page.next - 1)
 
 
-def _joins(records: list[Record], newest: int, met: set[str]) -> bool:
-    """Whether nothing can have been missed between what was read before and these."""
-    if not records:
-        return False
-    first = records[0]
-    return first.at < newest or (first.at == newest and first.name in met)
+def _joins(records: list[Record], met: dict[str, float]) -> bool:
+    """Whether nothing can have been missed between what was read before and these: the first stands where it stood."""
+    return bool(records) and met.get(records[0].name) == _end(records[0])
+
+
+def _end(record: Record) -> float:
+    return float("inf") if record.ttl is None else record.now + record.ttl
 
 
 def of_kind(backend: Backend, query: Query) -> Iterator[list[Record]]:

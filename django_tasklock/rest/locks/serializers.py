@@ -101,7 +101,7 @@ class LockPageSerializer(Shape):
     """A page of locks."""
 
     of = LockPage
-    names = "locks total next"
+    names = "locks total next ordered"
     locks = LockSerializer(many=True)
     counts = CountsSerializer()
 

@@ -63,7 +63,7 @@ class LocksView(LockDoor):
         taken.is_valid(raise_exception=True)
         with refused_as(501, "cannot_list"):
             page, counts = operations.list_locks(taken.query()), operations.count_locks()
-        data = {"locks": page.locks, "total": page.total, "next": page.next, "counts": counts}
+        data = {"locks": page.locks, "total": page.total, "next": page.next, "ordered": page.ordered, "counts": counts}
         return Response(serializers.LockPageSerializer(data).data)
 
 
