@@ -168,7 +168,7 @@ def test_the_panel_asks_the_store_once(visitor, take, monkeypatch: pytest.Monkey
     assert len(asked) == len(set(asked)), "once for each lock that goes with this model"
 
 
-def test_a_lock_that_depends_on_more_than_the_row(visitor, locks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_depends_on_more_than_the_row(visitor, locks: None) -> None:
     """Said, instead of a lock that is none."""
     own = [one for one in guards.registered() if one.locked is process_kind.lock]  # type: ignore[attr-defined]
     guards.replace_registered(own)

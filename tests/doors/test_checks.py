@@ -33,7 +33,7 @@ SECRET = "3q8nDkYH2rTtVb5mXw9LpZc7FsJ4aGeU"  # 32 characters
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch):
+def registered():
     """No guard but those that the test registers."""
     guards.replace_registered([])
 

@@ -32,7 +32,7 @@ def sentinel(*nodes: tuple[str, int], url: str = "redis://video/3", **more):
 
 
 @pytest.fixture(autouse=True)
-def _no_guards(monkeypatch):
+def _no_guards():
     guards.replace_registered([])
 
 

@@ -43,7 +43,7 @@ KINDS = [
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+def store(request: pytest.FixtureRequest, settings: Any) -> str:
     """The store, empty; no guard is registered."""
     kind: str = request.param
     if kind == "database":
@@ -427,9 +427,7 @@ def test_a_guard_whose_model_is_gone_is_told(store: str) -> None:
 
 @pytest.mark.redis
 @pytest.mark.database
-def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(settings: Any) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.cache.CacheBackend"}
     guards.replace_registered([])
     clear("redis")
@@ -445,7 +443,7 @@ def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(
 
 
 @pytest.mark.database
-def test_with_locks_of_one_process_rows_are_not_judged(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_locks_of_one_process_rows_are_not_judged(settings: Any) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
     reset()
     guards.replace_registered([])
@@ -457,7 +455,7 @@ def test_with_locks_of_one_process_rows_are_not_judged(settings: Any, monkeypatc
     assert state(row)[0] == "processing"
 
 
-def test_a_store_that_is_down_is_told_and_nothing_else(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_down_is_told_and_nothing_else(settings: Any) -> None:
     settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0"}
     guards.replace_registered([])
     guarded_function(guard=ONCE)

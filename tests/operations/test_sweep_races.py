@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
     params=[pytest.param("redis", marks=pytest.mark.redis), "database"],
     autouse=True,
 )
-def store(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+def store(request: pytest.FixtureRequest, settings: Any) -> str:
     """The store, empty; no guard is registered."""
     if request.param == "database":
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}

@@ -29,7 +29,7 @@ EXPIRED, LIVE, DEAD = 20_000, 3_000, 1_500
 
 
 @pytest.fixture(autouse=True)
-def empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def empty() -> None:
     guards.replace_registered([])
     clear("redis")
 

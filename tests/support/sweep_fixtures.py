@@ -15,7 +15,7 @@ from tests.support.celery_site.configuration import ENVIRONMENT
 
 
 @pytest.fixture
-def only(celery_site, monkeypatch: pytest.MonkeyPatch) -> Any:
+def only(celery_site) -> Any:
     """``only("swept_video")``: no other guards are registered, here or in the sweeps that are started."""
     chosen: list[str] = []
 
