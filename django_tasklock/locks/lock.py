@@ -508,9 +508,9 @@ class TaskLock(Acquirable):
         on_lost: Callable[[str], object] | None = None,
     ) -> None:
         terms = Terms.checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
-        super().__init__(terms, self._who(), on_lost)
+        super().__init__(terms, self._new_takes(), on_lost)
 
-    def _who(self) -> Takes:
+    def _new_takes(self) -> Takes:
         return Takes()
 
     def _store(self) -> LeaseStore:

@@ -23,7 +23,7 @@ class ProcessLock(TaskLock):
         self.owner = leases_here()  # one such object for each thread and asyncio task
         self.number = 0
 
-    def _who(self) -> Takes:
+    def _new_takes(self) -> Takes:
         return Takes(own=Leases())
 
 
