@@ -100,7 +100,7 @@ def sweep_and_tell(url: str, live: int) -> int:
         )
     found = get_backend().counts()
     print(f"left: {found}")
-    if (found.live, found.lapsed) != (live, 0):
+    if (found.live, found.orphaned) != (live, 0):
         print(f"WRONG: {live} live ones were to be left, and nothing else", file=sys.stderr)
         wrong = 1
     return wrong

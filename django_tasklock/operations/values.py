@@ -23,7 +23,7 @@ class LockState(enum.StrEnum):
     LIVE = "live"
     EXPIRING = "expiring"
     """Live, and over within ten seconds unless it is renewed; within a sixth of ``LEASE``, where that is less."""
-    UNENDING = "no_expiry"
+    NO_EXPIRY = "no_expiry"
     """Without expiry: nothing but a release ends it."""
     ORPHANED = "orphaned"
     """Its holder let the lease end: the lock is free, and what it left behind is still known."""
@@ -37,7 +37,7 @@ class LockState(enum.StrEnum):
 _LABELS = {
     LockState.LIVE: _("live"),
     LockState.EXPIRING: _("expiring"),
-    LockState.UNENDING: _("no expiry"),
+    LockState.NO_EXPIRY: _("no expiry"),
     LockState.ORPHANED: _("orphaned"),
 }
 

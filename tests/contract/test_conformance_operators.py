@@ -107,10 +107,10 @@ class TestPages:
         turn = reversed if descending else iter
         query = Query(order=order, descending=descending, limit=2)
         assert walk(backend, query._replace(which="expiring")) == [*turn(["e", "a"])]
-        assert walk(backend, query._replace(which="unending")) == []
-        assert walk(backend, query._replace(which="lapsed")) == [*turn(["dead:0", "dead:1", "dead:2"])]
+        assert walk(backend, query._replace(which="no_expiry")) == []
+        assert walk(backend, query._replace(which="orphaned")) == [*turn(["dead:0", "dead:1", "dead:2"])]
         assert sorted(walk(backend, query)) == sorted(MANY)
-        assert backend.counts() == Counts(live=7, expiring=2, unending=0, lapsed=3)
+        assert backend.counts() == Counts(live=7, expiring=2, no_expiry=0, orphaned=3)
         for which, total in backend.counts()._asdict().items():
             assert backend.page(query._replace(which=which)).total == total
 
@@ -331,7 +331,7 @@ class TestForgetting:
         backend.acquire(an_ask("alive"))
         lapse(backend, *dead)
         assert backend.prune(2) == (2, 0)
-        assert names(backend, "lapsed") == dead[2:]
+        assert names(backend, "orphaned") == dead[2:]
         assert backend.prune(10) == (3, 0)
         assert backend.prune(10) == (0, 0)
         assert names(backend) == names(backend, order="age") == names(backend, order="left") == ["alive"]
@@ -350,13 +350,13 @@ class TestForgetting:
         for name in ("a%:1", "ab:1", "a%:2", "b:1"):
             backend.acquire(an_ask(name, ttl=SHORT))
             lapse(backend, name)
-        times = {record.name: record.now + record.ttl for record in backend.page(Query("lapsed")).records}
+        times = {record.name: record.now + record.ttl for record in backend.page(Query("orphaned")).records}
         assert backend.prune(10, prefix="a%", lapsed_before=times["ab:1"]) == (1, 1)
-        assert names(backend, "lapsed") == ["ab:1", "a%:2", "b:1"]
+        assert names(backend, "orphaned") == ["ab:1", "a%:2", "b:1"]
         assert backend.prune(10, prefix="a%", lapsed_before=times["a%:2"] - 1) == (0, 1)
         assert backend.prune(1, prefix="a%") == (0, 1)
         assert backend.prune(1, prefix="a%", offset=1) == (1, 0)
-        assert names(backend, "lapsed") == ["ab:1", "b:1"]
+        assert names(backend, "orphaned") == ["ab:1", "b:1"]
         assert backend.prune(10, prefix="A") == (0, 2)
 
     def test_a_forgotten_lock_is_free_and_its_fence_goes_on(self, backend):

@@ -95,7 +95,7 @@ class TestEachReadingHeals:
         assert sorted(record.name for record in found) == sorted(names)
         assert [record.name for record in found if record.ttl is None] == ["video:4"]
         assert [record.name for record in walk(backend)][-1] == "video:4"
-        assert [record.name for record in walk(backend, which="unending")] == ["video:4"]
+        assert [record.name for record in walk(backend, which="no_expiry")] == ["video:4"]
         assert backend.counts() == Counts(12, 0, 1, 0)
         consistent(cli)
 
@@ -121,7 +121,7 @@ class TestByHand:
         backend.acquire(mine)
         cli.persist("task_lock:video:1")
         assert [record.ttl for record in walk(backend, which="live")] == [None]
-        assert [record.name for record in walk(backend, which="unending")] == ["video:1"]
+        assert [record.name for record in walk(backend, which="no_expiry")] == ["video:1"]
         assert backend.bound("video:1", "f" * 32, 5000) is False
         assert backend.bound("video:1", "", 5000) is False
         assert backend.get("video:1").ttl is None
@@ -160,7 +160,7 @@ class TestByHand:
         assert backend.remove("6", mine.token) is None
         assert backend.bound("6", "", 1000) is True
         eventually(lambda: backend.get("6") is None)
-        assert [record.name for record in walk(backend, which="lapsed")] == ["6"]
+        assert [record.name for record in walk(backend, which="orphaned")] == ["6"]
         granted(backend.acquire(an_ask("6")))
         consistent(cli)
 
@@ -176,11 +176,11 @@ class TestByHand:
         fill(backend, 3)
         cli.zadd(INDEX, {"task_lock:video:0": 1000, "task_lock:video:1": 2000})
         cli.persist("task_lock:video:1")
-        assert backend.counts().lapsed == 2
+        assert backend.counts().orphaned == 2
         assert backend.prune(10) == (0, 0)
         assert backend.counts() == Counts(3, 0, 1, 0)
         cli.zadd(INDEX, {"task_lock:video:0": 1000})
-        assert walk(backend, which="lapsed") == []
+        assert walk(backend, which="orphaned") == []
         assert backend.counts() == Counts(3, 0, 1, 0)
         consistent(cli)
 

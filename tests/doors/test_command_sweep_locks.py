@@ -151,7 +151,7 @@ def test_it_does_not_watch() -> None:
     for arguments in ["--watch=60"], ["--watch", "60"], ["--check", "--watch=1"]:
         with pytest.raises(CommandError, match=r"unrecognized arguments: --watch"):
             run(*arguments)
-    assert get_backend().counts().lapsed == 1
+    assert get_backend().counts().orphaned == 1
 
 
 def test_a_store_that_is_down_is_an_error_with_a_status_of_its_own(settings: Any) -> None:

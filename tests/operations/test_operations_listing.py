@@ -155,7 +155,7 @@ class TestStates:
         with TaskLock("video:1"), raw_redis() as client:
             client.persist("task_lock:video:1")
             detail = get_lock("video:1")
-            assert detail.lock.state is LockState.UNENDING
+            assert detail.lock.state is LockState.NO_EXPIRY
             assert detail.lock.info.ttl is None
             assert "never free" in sentences(detail)
 
@@ -174,7 +174,7 @@ class TestStates:
         assert detail.lock.lapsed_for >= 0
         assert "It is free" in sentences(detail)
         assert list_locks().locks == []
-        assert [lock.state for lock in list_locks(Query("lapsed")).locks] == [LockState.ORPHANED]
+        assert [lock.state for lock in list_locks(Query("orphaned")).locks] == [LockState.ORPHANED]
 
     @memory_only
     def test_overdue(self, store):

@@ -185,7 +185,7 @@ class Run:
         assert sorted(one.name for one in pages["age"].records) == sorted(self.held)
         ages = [one.at for one in pages["age"].records]
         assert ages == sorted(ages, reverse=True)
-        assert [one.name for one in self.backend.page(Query("lapsed")).records] == list(self.lapsed)
+        assert [one.name for one in self.backend.page(Query("orphaned")).records] == list(self.lapsed)
 
 
 @pytest.mark.parametrize("store", stores(*LISTING))

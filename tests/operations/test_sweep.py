@@ -93,9 +93,9 @@ def test_expired_entries_are_forgotten_and_only_they(store: str) -> None:
     hold("alive")
     report = swept(dry_run=True)
     assert told(report) == {"expired": (5, 5, 0, 0)}
-    assert get_backend().counts().lapsed == 5
+    assert get_backend().counts().orphaned == 5
     assert told(swept()) == {"expired": (5, 5, 0, 0)}
-    assert get_backend().counts().lapsed == 0
+    assert get_backend().counts().orphaned == 0
     assert get_backend().get("alive") is not None
     assert told(swept()) == {}
 
@@ -105,7 +105,7 @@ def test_expired_entries_by_prefix_and_by_age(store: str) -> None:
     lapsed("b:1")
     assert told(swept(prefix="a:", dry_run=True)) == {"expired": (1, 1, 0, 0)}
     assert told(swept(prefix="task_lock:a:")) == {"expired": (1, 1, 0, 0)}
-    assert [record.name for record in get_backend().page(Query("lapsed")).records] == ["b:1"]
+    assert [record.name for record in get_backend().page(Query("orphaned")).records] == ["b:1"]
     assert told(swept(older_than=60)) == {}
     assert told(swept(older_than=60, dry_run=True)) == {}
     time.sleep(0.05)

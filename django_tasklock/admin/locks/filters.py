@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
 from django.http import QueryDict
 
@@ -11,12 +11,6 @@ from django_tasklock.admin.base import offset, query_string
 from django_tasklock.backends.contract.queries import Order, Query, Which
 from django_tasklock.operations.values import LockState
 
-_WHICH: Final[dict[str, Which]] = {
-    "": "live",
-    LockState.EXPIRING.value: "expiring",
-    LockState.UNENDING.value: "unending",
-    LockState.ORPHANED.value: "lapsed",
-}
 ORDERS: Final[dict[str, tuple[Order, bool]]] = {
     "": ("age", True),
     "-age": ("age", False),
@@ -24,7 +18,7 @@ ORDERS: Final[dict[str, tuple[Order, bool]]] = {
     "-left": ("left", True),
 }
 """By their words in addresses. The longest held come first unless something else is asked for."""
-_BY_EXPIRY: Final = frozenset(state for state in _WHICH if state)
+_BY_EXPIRY: Final = frozenset(get_args(Which)) - {"live"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +37,7 @@ class Filters:
         """From an address, or from the form that a page sent along."""
         state, order, start = (data.get(key, "") for key in ("state", "o", "from"))
         return cls(
-            state=state if state in _WHICH else "",
+            state=state if state in _BY_EXPIRY else "",
             q=data.get("q", "").strip(),
             task=data.get("task", "").strip(),
             waiting=data.get("waiting", "") == "1",
@@ -67,7 +61,7 @@ class Filters:
         if not self.sortable:
             order, descending = "expiry", self.state == LockState.ORPHANED  # what lapsed last comes first
         return Query(
-            which=_WHICH[self.state],
+            which=cast(Which, self.state or "live"),
             order=order,
             descending=descending,
             text=self.q,

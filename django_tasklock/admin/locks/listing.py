@@ -83,8 +83,8 @@ def _states(filters: Filters, counts: Any) -> list[Choice]:
     known = [
         ("", _("all live"), counts.live),
         (LockState.EXPIRING.value, LockState.EXPIRING.label, counts.expiring),
-        (LockState.UNENDING.value, LockState.UNENDING.label, counts.unending),
-        (LockState.ORPHANED.value, LockState.ORPHANED.label, counts.lapsed),
+        (LockState.NO_EXPIRY.value, LockState.NO_EXPIRY.label, counts.no_expiry),
+        (LockState.ORPHANED.value, LockState.ORPHANED.label, counts.orphaned),
     ]
     return [
         Choice(str(label), filters.address(state=state), filters.state == state, count) for state, label, count in known

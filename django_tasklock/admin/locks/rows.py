@@ -15,7 +15,7 @@ from django_tasklock.operations.values import LockState, LockView, RowRef
 SYMBOLS = {
     LockState.LIVE: "●",
     LockState.EXPIRING: "◐",
-    LockState.UNENDING: "∞",
+    LockState.NO_EXPIRY: "∞",
     LockState.ORPHANED: "○",
 }
 """Beside the word, never in place of it."""
@@ -86,7 +86,7 @@ def lock_row(view: LockView, address_of: Callable[[RowRef], str]) -> Row:
 
 def _bar(view: LockView) -> Bar | None:
     left, whole = int(view.info.time_left), int(view.info.held_for + view.info.time_left)
-    if view.state in (LockState.ORPHANED, LockState.UNENDING) or view.dead or left <= 0 or view.info.without_timeout:
+    if view.state in (LockState.ORPHANED, LockState.NO_EXPIRY) or view.dead or left <= 0 or view.info.without_timeout:
         return None  # nothing runs down, or not that
     return Bar(str(left), str(whole), str(whole // 10))
 

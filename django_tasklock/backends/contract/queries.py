@@ -8,9 +8,9 @@ from django_tasklock.types import Record
 
 __all__ = ["Counts", "Order", "Page", "Pruned", "Query", "Which"]
 
-Which = Literal["live", "expiring", "unending", "lapsed"]
+Which = Literal["live", "expiring", "no_expiry", "orphaned"]
 """Locks by what is left of their leases: ``live`` (the next two included), ``expiring`` (soon, unless
-renewed), ``unending`` (no expiry), ``lapsed`` (the holder let it end: free, and still in the index)."""
+renewed), ``no_expiry``, ``orphaned`` (the holder let it end: free, and still in the index)."""
 Order = Literal["expiry", "age", "left"]
 """By what is left of the lease, by how long it is held, by what is left of the timeout.
 
@@ -48,12 +48,12 @@ class Page(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many locks there are of each kind: ``expiring`` and ``unending`` ones are live ones as well."""
+    """How many locks there are of each kind: ``expiring`` and ``no_expiry`` ones are live ones as well."""
 
     live: int
     expiring: int
-    unending: int
-    lapsed: int
+    no_expiry: int
+    orphaned: int
 
 
 class Pruned(NamedTuple):

@@ -128,7 +128,7 @@ class DatabaseBackend(Backend):
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         def verb(alias: str, again: bool) -> list[Record]:
-            return records_of(rows_of(alias), Query("lapsed" if expired else "live", offset=offset, limit=limit))
+            return records_of(rows_of(alias), Query("orphaned" if expired else "live", offset=offset, limit=limit))
 
         return self._session.run(verb, write=False)
 

@@ -14,7 +14,7 @@ from django_tasklock.types import Record
 __all__ = ["counts_of", "page_of", "pruned", "records_of"]
 
 LIVE = Q(expires_at__gt=Now())
-LAPSED = Q(expires_at__gt=0, expires_at__lte=Now())
+ORPHANED = Q(expires_at__gt=0, expires_at__lte=Now())
 ORDERS = {"expiry": "expires_at", "age": "acquired_at", "left": "hold_until"}
 CHUNK = 200  # rows changed by one statement
 MOST = 5000  # rows looked at for what no index knows
@@ -23,7 +23,7 @@ MOST = 5000  # rows looked at for what no index knows
 def kinds() -> dict[str, Q]:
     """What tells the rows of each kind."""
     soon = LIVE & Q(expires_at__lte=Now() + expiring())
-    return {"live": LIVE, "expiring": soon, "unending": Q(pk__in=()), "lapsed": LAPSED}
+    return {"live": LIVE, "expiring": soon, "no_expiry": Q(pk__in=()), "orphaned": ORPHANED}
 
 
 def page_of(rows: QuerySet[LockRow], query: Query) -> Page:
@@ -68,13 +68,13 @@ def answers(record: Record, query: Query) -> bool:
 
 def counts_of(rows: QuerySet[LockRow]) -> Counts:
     """How many locks there are of each kind."""
-    numbers = {which: Count("pk", filter=when) for which, when in kinds().items() if which != "unending"}
-    return Counts(unending=0, **rows.filter(expires_at__gt=0).aggregate(**numbers))
+    numbers = {which: Count("pk", filter=when) for which, when in kinds().items() if which != "no_expiry"}
+    return Counts(no_expiry=0, **rows.filter(expires_at__gt=0).aggregate(**numbers))
 
 
 def pruned(rows: QuerySet[LockRow], limit: int, before: int | None, prefix: str, offset: int) -> Pruned:
     """Let rows that lapsed count as released: the purge removes them in an hour, and their fences go on until then."""
-    lapsed = rows.filter(LAPSED)
+    lapsed = rows.filter(ORPHANED)
     if before is not None:
         lapsed = lapsed.filter(expires_at__lte=before)
     page = lapsed.order_by("expires_at", "key")[offset : offset + limit].annotate(now=Now())

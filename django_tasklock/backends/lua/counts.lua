@@ -1,7 +1,7 @@
 -- How many locks there are of each kind.
 -- KEYS: 1 index by expiry
 -- ARGV: 1 ms left below which a lock is expiring
--- Reply: {live, expiring, unending, lapsed}
+-- Reply: {live, expiring, no_expiry, orphaned}
 -- use: clock
 local now = clock()
 local live = '(' .. string.format('%.0f', now)

@@ -2,7 +2,7 @@
 -- The index is by expiry. By age, or by what is left of the timeout, live locks are put in order a part at a time: the
 -- first `PART` of the index among themselves, then the next.
 -- KEYS: 1 index by expiry
--- ARGV: 1 'live', 'expiring', 'unending' or 'lapsed', 2 'expiry'; of live ones also 'age' or 'left', 3 'down' or '',
+-- ARGV: 1 'live', 'expiring', 'no_expiry' or 'orphaned', 2 'expiry'; of live ones also 'age' or 'left', 3 'down' or '',
 --       4 offset, 5 limit, 6 key prefix, 7 queue prefix, 8 ms left below which a lock is expiring,
 --       9 locks to look at, at most, 10 locks in a part, 11 text in the name, 12 'waiting' or '', 13... texts in the value
 -- Reply: {now ms, how many there are of that kind, offset to go on at (-1: no more),
@@ -15,8 +15,8 @@ local text, waited, looks = ARGV[11], ARGV[12] ~= '', ARGV[11] ~= '' or ARGV[12]
 local AT_ONCE, HEALS = 500, 5000 -- keys in one command; entries put right by one script
 local low, high = '(' .. now, '+inf'
 if which == 'expiring' then high = now + ARGV[8] end
-if which == 'unending' then low = '+inf' end
-if which == 'lapsed' then low, high = '-inf', now end
+if which == 'no_expiry' then low = '+inf' end
+if which == 'orphaned' then low, high = '-inf', now end
 
 local lefts, waits, keys, values = {}, {}, {}, {}
 local looked, healed = 0, 0
@@ -66,13 +66,13 @@ end
 -- elsewhere in the index: to where this reading has been, or is still to come.
 local function judge(key, score, value)
   if not value then
-    if which == 'lapsed' then return score - now, true end
+    if which == 'orphaned' then return score - now, true end
     redis.call('ZREM', KEYS[1], key) -- deleted by hand or evicted, not lapsed
     return 0, false
   end
   local left = redis.call('PTTL', key)
   local ends = left < 0 and math.huge or now + left
-  if ends == score or math.abs(ends - score) < 1000 and ends > now and which ~= 'lapsed' then
+  if ends == score or math.abs(ends - score) < 1000 and ends > now and which ~= 'orphaned' then
     return left < 0 and left or score - now, true -- as indexed, to the millisecond: who reads page by page compares
   end
   redis.call('ZADD', KEYS[1], left < 0 and '+inf' or ends, key)

@@ -81,7 +81,7 @@ class MemoryBackend(Backend):
             return None if held is None else store.record(name, held)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        return self.page(Query("lapsed" if expired else "live", offset=offset, limit=limit)).records
+        return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records
 
     def page(self, query: Query) -> Page:
         with store.mutex:
@@ -145,7 +145,9 @@ class MemoryBackend(Backend):
 def is_of(record: Record, query: Query) -> bool:
     """Whether it is of the kind that is asked for."""
     left = 0 if record.ttl is None else record.ttl
-    return {"live": left > 0, "expiring": 0 < left <= expiring(), "unending": False, "lapsed": left <= 0}[query.which]
+    return {"live": left > 0, "expiring": 0 < left <= expiring(), "no_expiry": False, "orphaned": left <= 0}[
+        query.which
+    ]
 
 
 def place_of(record: Record, query: Query) -> int:

@@ -139,7 +139,7 @@ class RedisBackend(Backend):
         return None if reply is None else self.layout.record(name.encode(), reply)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        return self.page(Query("lapsed" if expired else "live", offset=offset, limit=limit)).records
+        return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records
 
     def page(self, query: Query) -> Page:
         script, tail = page_of(self.layout, query)

@@ -53,7 +53,7 @@ def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
     for left, waiting, key, value in zip(map(int, lefts.split()), map(int, waits.split()), keys, values, strict=True):
         name = key.decode(errors="backslashreplace").removeprefix(layout.prefix)
         shown = record(name, value or b"", now, left, waiting)
-        if query.which == "lapsed":
+        if query.which == "orphaned":
             shown = replace(shown, ttl=left)  # -1 is "lapsed 1 ms ago" here, not "no expiry"
         found.append(shown)
     return Page(found, total, None if further < 0 else further)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_tasklock import operations
-from django_tasklock.backends.contract.queries import Query
+from django_tasklock.backends.contract.queries import Query, Which
 from django_tasklock.locks.info import left
 from django_tasklock.management.terminal import actor, as_plain, in_line, speaking, while_read
 from django_tasklock.operations.values import LockDetail, LockView, Outcome, Result
 from django_tasklock.texts import shown
-
-STATES = {"live": "live", "expiring": "expiring", "no_expiry": "unending", "orphaned": "lapsed"}
 
 
 class Command(BaseCommand):
@@ -38,7 +36,7 @@ class Command(BaseCommand):
             "--fingerprint", help="Only if the lock still has the holder that was shown with this fingerprint."
         )
         parser.add_argument("--row-state", metavar="STATE", help="What a released lock's guarded row is left in.")
-        parser.add_argument("--state", choices=list(STATES), default="live", help="Only locks in this state.")
+        parser.add_argument("--state", choices=get_args(Which), default="live", help="Only locks in this state.")
         parser.add_argument("--task", default="", help="Only locks of this task.")
         parser.add_argument("--search", default="", metavar="TEXT", help="Only locks with this text in their names.")
         parser.add_argument("--limit", type=int, default=100, help="At most so many (default: %(default)s).")
@@ -59,7 +57,7 @@ class Command(BaseCommand):
         if options["limit"] < 1:
             raise CommandError("--limit must be 1 or more.")
         query = Query(
-            which=STATES[options["state"]],  # type: ignore[arg-type]
+            which=options["state"],
             text=options["search"],
             task=options["task"],
         )

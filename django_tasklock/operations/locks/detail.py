@@ -32,15 +32,15 @@ def get_lock(name: str) -> LockDetail:
 
     bare = clean(name, get_settings().KEY_PREFIX)
     record = get_backend().get(bare)
-    lapsed = None if record is not None else _lapsed(bare)
+    orphaned = None if record is not None else _orphaned(bare)
     try:
         parked = parked_messages(bare, limit=100)
     except (BackendUnavailable, ImproperlyConfigured) as error:
         logger.warning("lock %r: what is parked is not known: %s", bare, error)
         parked = []
-    known = record or lapsed
+    known = record or orphaned
     waiting = sum(message.state in ("parked", "promoted") for message in parked)
-    lock = None if known is None else view(known, waiting, known is lapsed)
+    lock = None if known is None else view(known, waiting, known is orphaned)
     row = _row(bare, lock, record)
     return LockDetail(bare, lock, explain(known, lock, row, parked), row, parked, _history(bare))
 
@@ -58,10 +58,10 @@ def find_row(name: str) -> RowSide | None:
     return None if record is None else _row(bare, view(record, 0), record)
 
 
-def _lapsed(name: str) -> Record | None:
+def _orphaned(name: str) -> Record | None:
     """What its last holder left behind, looked for among the first that lapsed."""
     try:
-        page = get_backend().page(Query("lapsed", text=name, limit=100))
+        page = get_backend().page(Query("orphaned", text=name, limit=100))
     except TaskLockError as error:
         if isinstance(error, BackendUnavailable):
             raise

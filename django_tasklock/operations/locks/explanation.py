@@ -65,7 +65,7 @@ def _held(record: Record, lock: LockView) -> list[str]:
     else:
         first = _("%(holder)s has had it for %(held)s. Whether that process still runs cannot be seen from here.")
     found = [first % values]
-    if lock.state is LockState.UNENDING:
+    if lock.state is LockState.NO_EXPIRY:
         found.append(_("It has no expiry: if nobody releases it, it is never free."))
     elif lock.alive is False and not record.holder.kept:
         found.append(_("It is free in %(ttl)s by itself, and earlier if it is swept or released.") % values)

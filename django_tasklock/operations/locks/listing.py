@@ -33,7 +33,7 @@ def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
         raise TaskLockError(f"limit must be 0 to {MOST} and offset 0 or more, not {query.limit} and {query.offset}")
     page = _found(query)
     parked = parked_behind([record.name for record in page.records])
-    views = [view(record, parked.get(record.name, 0), query.which == "lapsed") for record in page.records]
+    views = [view(record, parked.get(record.name, 0), query.which == "orphaned") for record in page.records]
     orders = get_backend().orders
     parts = orders is not None and query.which == "live" and query.order != "expiry" and page.total > orders
     return LockPage(views, page.total, page.next, orders if parts else None)
@@ -57,25 +57,25 @@ def count_locks() -> Counts:
     return get_backend().counts()
 
 
-def view(record: Record, parked: int, lapsed: bool = False) -> LockView:
+def view(record: Record, parked: int, orphaned: bool = False) -> LockView:
     """What the doors show of one lock."""
     return LockView(
         info=lock_info(record),
-        state=state_of(record, lapsed),
-        lapsed_for=-(record.ttl or 0) / 1000 if lapsed else None,
+        state=state_of(record, orphaned),
+        lapsed_for=-(record.ttl or 0) / 1000 if orphaned else None,
         asked_for=max(0, record.now - record.asked) / 1000 if record.asked else None,
         row=row_ref(record),
         parked=parked,
-        alive=None if lapsed or record.holder.kept else alive(record.holder),
+        alive=None if orphaned or record.holder.kept else alive(record.holder),
     )
 
 
-def state_of(record: Record, lapsed: bool = False) -> LockState:
+def state_of(record: Record, orphaned: bool = False) -> LockState:
     """What is left of a lock's lease, in a word."""
-    if lapsed:
+    if orphaned:
         return LockState.ORPHANED
     if record.ttl is None:
-        return LockState.UNENDING
+        return LockState.NO_EXPIRY
     return LockState.EXPIRING if record.ttl <= expiring() else LockState.LIVE
 
 

@@ -16,7 +16,7 @@ def sweep_entries(backend: Backend, terms: Terms, notes: Notebook) -> None:
     """Forget them, or count them in a dry run. A lock that exists all the same is never touched."""
     before = None
     if terms.age is not None:
-        oldest = backend.page(Query("lapsed", limit=1)).records
+        oldest = backend.page(Query("orphaned", limit=1)).records
         if not oldest:
             return
         before = oldest[0].now - terms.age  # by the store's clock
@@ -34,11 +34,11 @@ def sweep_entries(backend: Backend, terms: Terms, notes: Notebook) -> None:
 
 def _count(backend: Backend, before: int | None, terms: Terms, notes: Notebook) -> None:
     if before is None and not terms.prefix:
-        number = backend.counts().lapsed
+        number = backend.counts().orphaned
         notes.looked_at["entries"] += number
         notes.count(Kind.EXPIRED, found=number, acted=number)
         return
-    for page in of_kind(backend, Query("lapsed", limit=AT_ONCE)):
+    for page in of_kind(backend, Query("orphaned", limit=AT_ONCE)):
         old = [one for one in page if before is None or one.now + (one.ttl or 0) <= before]
         number = sum(one.name.startswith(terms.prefix) for one in old)
         notes.looked_at["entries"] += len(page)

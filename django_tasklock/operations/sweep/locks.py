@@ -42,14 +42,14 @@ def sweep_locks(backend: Backend, guards: Guards, back: PutBack, terms: Terms, n
 
 def _marks(backend: Backend, guards: Guards, terms: Terms, notes: Notebook) -> Iterator[Mark]:
     """The first look: what has no expiry, by an index of its own; then all that is held."""
-    unending: set[str] = set()
-    if backend.counts().unending:
-        for page in of_kind(backend, Query("unending", limit=PAGE)):
-            unending |= {record.name for record in page}
+    endless: set[str] = set()
+    if backend.counts().no_expiry:
+        for page in of_kind(backend, Query("no_expiry", limit=PAGE)):
+            endless |= {record.name for record in page}
             yield from _judged(page, guards, terms)
     for page in live_locks(backend):
         notes.looked_at["locks"] += len(page)
-        yield from _judged([record for record in page if record.name not in unending], guards, terms)
+        yield from _judged([record for record in page if record.name not in endless], guards, terms)
 
 
 def _judged(page: list[Record], guards: Guards, terms: Terms) -> Iterator[Mark]:

@@ -7,17 +7,10 @@ from typing import Any, ClassVar, cast, get_args
 
 from rest_framework import serializers
 
-from django_tasklock.backends.contract.queries import Order, Query, Which
+from django_tasklock.backends.contract.queries import Counts, Order, Query
 from django_tasklock.celery import ParkedInfo
 from django_tasklock.operations import LockPage, LockState, LockView, Outcome, Result, RowRef, RowSide
 from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerializer, Shape, State, one_of
-
-_WHICH: dict[str, Which] = {
-    LockState.LIVE: "live",
-    LockState.EXPIRING: "expiring",
-    LockState.UNENDING: "unending",
-    LockState.ORPHANED: "lapsed",
-}
 
 
 class QuerySerializer(Shape):
@@ -48,7 +41,7 @@ class QuerySerializer(Shape):
         given = cast("dict[str, Any]", self.validated_data)
         order = given["order"]
         return Query(
-            which=_WHICH[given["state"]],
+            which=given["state"],
             order=order.removeprefix("-"),
             descending=order.startswith("-"),
             text=given["text"],
@@ -91,10 +84,8 @@ class LockSerializer(InfoSerializer):
 class CountsSerializer(Shape):
     """How many locks there are: expiring ones and ones without expiry are live too."""
 
-    live = serializers.IntegerField()
-    expiring = serializers.IntegerField()
-    no_expiry = serializers.IntegerField(source="unending")
-    orphaned = serializers.IntegerField(source="lapsed")
+    of = Counts
+    names = "live expiring no_expiry orphaned"
 
 
 class LockPageSerializer(Shape):
