@@ -91,6 +91,7 @@ def _say(level: int, by: Actor, deed: Deed) -> None:
 
 
 def keep(by: Actor, deeds: list[Deed]) -> None:
+    """Write ``deeds`` to the trail, those of one actor at one time."""
     from django_tasklock.backends.database.rows import key_of
     from django_tasklock.models import AuditEntry
 
