@@ -72,8 +72,8 @@ def seed(url: str, expired: int, live: int, dead: int) -> None:
                 who = ended if number < dead else elsewhere
                 value = f'{{"token":"{number:032x}","holder":{who},"at":{now + number // 100},"fence":{number}'
                 value += f',"until":{now + 7_200_000}}}'
-                scores[f"task_lock:live:{number}"] = now + 3_600_000 + number // 100
-                pipe.set(f"task_lock:live:{number}", value, px=3_600_000)
+                scores[f"task_lock:live:{number}"] = ends = now + 3_600_000 + number // 100
+                pipe.set(f"task_lock:live:{number}", value, pxat=ends)  # as in the scripts: the index says when it ends
             pipe.execute()
             client.zadd(INDEX, scores)
 
