@@ -21,6 +21,7 @@ RETIRED = {
     r"\bpostpone\(|\bAside\b": "defer, Parked",
     r"\bdescribe_task\b|\bhosted\(|\bkind_for\b": "Host",
     r"register_at_fork\(after_in_child=_(?!after)": "AFTER_FORK",
+    r"LockState\.UNENDING|\"unending\"|Query\(\"lapsed\"": "no_expiry, orphaned",
     r"--watch|tasklock\.W005|ledger_counter": "removed",
 }
 
