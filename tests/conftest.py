@@ -116,13 +116,16 @@ def _flush(case: TransactionTestCase) -> None:
 
 @pytest.fixture(autouse=True)
 def _what_a_test_leaves() -> Iterator[None]:
-    """Guards that it registered, and what this process remembers of locks and limits: not the next one's concern."""
+    """Guards that it registered, bodies that it broke off, and what this process remembers of locks and limits: not the
+    next one's concern."""
     from django_tasklock import testing
+    from django_tasklock.db.connections import Scope
     from django_tasklock.guards import guard as guards
 
     before = guards.registered()
     yield
     guards.replace_registered(before)
+    Scope.active.clear()
     testing.reset()
 
 

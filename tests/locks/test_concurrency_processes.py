@@ -20,9 +20,8 @@ from tests.support.workers import Crew, Trips
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 
-SHARED = ("_permits",)
-ACQUIRE = scripts("permit_acquire", shared=SHARED)
-RELEASE = scripts("permit_release", shared=SHARED)
+ACQUIRE = scripts("permit_acquire")
+RELEASE = scripts("permit_release")
 RENEW = scripts("permit_renew")
 SLACK = 3.0
 PROCESSES = 8

@@ -36,11 +36,11 @@ def command(name: bytes) -> Matcher:
     return lambda request: request[0].upper() == name
 
 
-def scripts(*verbs: str, shared: tuple[str, ...] = ()) -> Matcher:
-    """The scripts of these verbs, sent by digest or by body. ``shared``: the parts that are put before them."""
+def scripts(*verbs: str) -> Matcher:
+    """The scripts of these verbs, sent by digest or by body."""
     from django_tasklock.backends.redis.wire import load
 
-    made = [load(verb, 0, 0, *shared) for verb in verbs]
+    made = [load(verb, 0, 0) for verb in verbs]
     found = {data for script in made for data in (script.sha.encode(), script.body.encode())}
     return lambda request: anything(request) and request[1] in found
 
