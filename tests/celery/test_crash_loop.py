@@ -40,7 +40,6 @@ def nothing_is_left(site):
     site.wait_until(lambda: not parked_messages() and not site.locks.keys("task_lock:*"), 40)
 
 
-@pytest.mark.quick
 def test_it_ends(celery_site):
     """1 + takeovers executions, of a task of ours or of a decorated one, with a place in the line or without."""
     celery_site.configure(lease=60)
@@ -60,6 +59,7 @@ def test_it_ends(celery_site):
     assert celery_site.waiting() == 0
 
 
+@pytest.mark.quick
 def test_as_often_as_the_task_says(celery_site):
     celery_site.configure(lease=60)
     worker = celery_site.worker(concurrency=2)
