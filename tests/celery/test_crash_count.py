@@ -172,18 +172,3 @@ class TestOfThreeDeliveries:
         one.courier.run(redelivered=True)
         assert one.result.get(timeout=5)["status"] == "success"
         assert one.row() == []
-
-    def test_one_that_was_promoted_before_its_lock_was_free_died_once(self, celery_site, monkeypatch):
-        """A promoter that passes over a dead holder's lock has counted that death when it put the message back."""
-        one = Interleaved(celery_site, monkeypatch, "late_once")
-        dead = one.other()
-        assert isinstance(get_backend().acquire(Ask(NAME, new_token(), 60_000, 600_000, dead)), Grant)  # a lease
-        one.starts(1, dead)
-        one.courier.take()  # the broker's own redelivery comes later
-        Promoter(celery_site.app).look()
-        assert one.row() == [("promoted", 2)]
-        counted: list[int] = []
-        one.before(parking, "started", lambda *what: counted.append(what[-1]))
-        one.courier.run()
-        assert one.result.get(timeout=5)["status"] == "success"
-        assert counted == [2]

@@ -191,11 +191,11 @@ class Redelivered(DeliveredInside, ABC):
 
     @property
     def _crashes(self) -> int:
-        """How many workers have died of it. Who put a message back that ran has counted its death, lock or no lock."""
+        """How many workers have died of it."""
         row = self._row
         if row is None:
             return self.message.crashes + self.died
-        return row.crashes + (row.state == parking.RUNNING or (self.crashed and row.state != parking.PROMOTED))
+        return row.crashes + (self.crashed or row.state == parking.RUNNING)
 
     def _keep(self) -> None:
         if not self.message.late:
