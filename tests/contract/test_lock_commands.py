@@ -29,7 +29,9 @@ def counted(client: redis.Redis) -> dict[str, int]:
     """How often each command was called, without those of the counting itself and of making a connection."""
     found = client.info("commandstats").items()
     calls = {what.removeprefix("cmdstat_"): stats["calls"] for what, stats in found}
-    return {what: number for what, number in calls.items() if not what.startswith(("config", "info", "client", "hello"))}
+    return {
+        what: number for what, number in calls.items() if not what.startswith(("config", "info", "client", "hello"))
+    }
 
 
 @TWINS
