@@ -3,7 +3,7 @@
 Works on its own too: ``claim = Claim.take(Video, 42, guard, token)``.
 
 Every step is one short transaction of its own, sent once more if the database dropped the connection: see
-``dropped``. In a transaction of the caller's it joins that instead, which fails or commits as a whole.
+``db.reconnect``. In a transaction of the caller's it joins that instead, which fails or commits as a whole.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a lock and a permit have in common to whoever holds one: a token, a lease, and a way to wait for it.
 
-The rules of ``backends.base`` hold here too.
+The rules of ``backends.contract.locks`` hold here too.
 """
 
 from __future__ import annotations
