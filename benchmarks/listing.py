@@ -75,7 +75,7 @@ def main() -> int:
 def fill(locks: int) -> None:
     """Live locks in random orders of lease and timeout."""
     from django_tasklock.backends import get_backend
-    from django_tasklock.types import Ask
+    from django_tasklock.types import AcquireRequest
 
     backend = get_backend()
     print(f"taking {locks:,} locks", file=sys.stderr)
@@ -83,7 +83,7 @@ def fill(locks: int) -> None:
         kind = "rare" if number % RARE == 0 else "video"
         holder = f'{{"host":"web{number % 9}","pid":{number},"task":"videos.tasks.work{number % TASKS}","task_id":"x"}}'
         lease, hold = random.randint(3_600_000, 7_200_000), random.randint(7_200_000, 9_000_000)
-        backend.acquire(Ask(f"{kind}:{number}", os.urandom(16).hex(), lease, hold, holder))
+        backend.acquire(AcquireRequest(f"{kind}:{number}", os.urandom(16).hex(), lease, hold, holder))
 
 
 def pages(locks: int, rounds: int) -> Table:

@@ -8,8 +8,6 @@ import sys
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
-__all__ = ["AFTER_FORK", "TaskLockConfig"]
-
 AFTER_FORK = (
     "django_tasklock.locks.holder",
     "django_tasklock.locks.lease",

@@ -21,8 +21,6 @@ from django.db.models.sql import InsertQuery, UpdateQuery
 
 from django_tasklock.exceptions import TaskLockError
 
-__all__ = ["EPOCH", "TOKEN", "protect"]
-
 TOKEN = "lock_token"  # noqa: S105  # the name of one
 """The column with the token of the claim, empty when nobody has claimed the row."""
 EPOCH = "lock_epoch"

@@ -21,24 +21,6 @@ from django.core.signals import setting_changed
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.texts import without_password
 
-__all__ = [
-    "DEFAULT",
-    "EXPIRING",
-    "UNTIL_RELEASED",
-    "WORDS",
-    "Duration",
-    "LeaseTime",
-    "OnConflict",
-    "OnUnavailable",
-    "Settings",
-    "Timeout",
-    "expiring",
-    "get_settings",
-    "milliseconds",
-    "problems",
-    "spans",
-]
-
 Duration = int | float | timedelta
 """Seconds, or a timedelta."""
 

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple, Protocol
 from django_tasklock.exceptions import LockLost, ReleaseAsked
 from django_tasklock.types import monotonic
 
-__all__ = ["Block", "Named", "asleep", "ensure_standing", "judge", "limiter_block", "lock_block", "sleep"]
-
 
 class Named(Protocol):
     """What was taken, as messages call it: a lock, a limiter."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["Host", "Task", "host", "install"]
-
 Call = TypeVar("Call")
 
 

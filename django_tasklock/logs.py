@@ -11,8 +11,6 @@ from typing import Any
 
 from django_tasklock.texts import shown
 
-__all__ = ["OneLine", "log"]
-
 logger = logging.getLogger("django_tasklock")
 
 LONGEST_ARGUMENT = 2000

@@ -17,8 +17,6 @@ from django_tasklock import signals
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.options import TENANT
 
-__all__ = ["collector", "install", "limiters", "snapshot"]
-
 _TROUBLE = {
     signals.lock_conflict: "conflicts_{action}",
     signals.lock_lost: "lost",

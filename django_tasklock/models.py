@@ -9,9 +9,6 @@ from django.utils.translation import gettext_lazy as _
 
 from django_tasklock import columns  # noqa: F401  # it keeps the columns of every model that is made from here on
 
-__all__ = ["AuditEntry", "GuardedModel", "LimiterRow", "Lock", "LockRow", "ParkedMessage", "PermitRow", "RateLimit",
-           "RateRow"]  # fmt: skip
-
 
 class GuardedModel(models.Model):
     """Mix this into a model whose rows are claimed with a ``StateGuard``.

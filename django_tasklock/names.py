@@ -16,8 +16,6 @@ from django.db.models import Model
 
 from django_tasklock.exceptions import TaskLockError
 
-__all__ = ["MAX_LENGTH", "NameTemplate", "clean", "strip_prefix"]
-
 MAX_LENGTH = 200
 """Characters a name may have: enough for people, few enough for every store."""
 

@@ -9,8 +9,6 @@ from celery import shared_task
 from django_tasklock.operations.sweep import sweep
 from django_tasklock.operations.values import Actor
 
-__all__ = ["sweep_locks"]
-
 
 @shared_task(name="django_tasklock.tasks.sweep_locks", ignore_result=False)
 def sweep_locks(

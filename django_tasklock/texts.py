@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["shown", "without_password"]
-
 LIMIT = 255
 # Control characters, line and paragraph separators, what turns the direction of writing, halves of surrogate pairs.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -17,17 +17,17 @@ from django_tasklock.texts import shown
 
 __all__ = [
     "LATEST",
-    "Ask",
+    "AcquireRequest",
     "Busy",
     "Condition",
     "Grant",
     "Holder",
-    "Kept",
     "LimiterInfo",
     "LockInfo",
     "Record",
     "Released",
     "Renewal",
+    "RenewalResult",
     "fingerprint",
     "monotonic",
 ]
@@ -78,20 +78,20 @@ class Holder:
         return f"{where} ({shown(self.task)}[{shown(self.task_id)}])" if self.task else where
 
 
-class Ask(NamedTuple):
-    """One request for a lock: what a backend must know to grant it.
+class AcquireRequest(NamedTuple):
+    """What a store must know to grant a lock.
 
-    ``ttl`` is how long the key lives unless renewed, ``hold`` the most the holder
-    may have it, both in milliseconds. ``holder`` is a JSON object.
+    ``ttl_ms`` is how long the key lives unless renewed, ``hold_ms`` the most the holder may have it. ``holder`` is a
+    JSON object.
     """
 
     name: str
     token: str
-    ttl: int
-    hold: int
+    ttl_ms: int
+    hold_ms: int
     holder: str = "{}"
-    instead: str = ""
-    """The token of an earlier hold that this one follows: granted over it, once. Not for a waiter."""
+    supersedes: str = ""
+    """The token of an earlier lease that this one follows: granted over it, once. Not for a waiter."""
     limit: int = 1
     """How many may have it at once: more than one for a permit of a concurrency limiter only."""
 
@@ -120,7 +120,7 @@ class Renewal(NamedTuple):
     ttl: int
 
 
-class Kept(enum.Enum):
+class RenewalResult(enum.Enum):
     """What a renewal found. False only for ``LOST``."""
 
     RENEWED = "renewed"
@@ -129,7 +129,7 @@ class Kept(enum.Enum):
     LOST = "lost"
 
     def __bool__(self) -> bool:
-        return self is not Kept.LOST
+        return self is not RenewalResult.LOST
 
 
 class Released(enum.Enum):

@@ -10,21 +10,23 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.conf import Settings, get_settings
 from django_tasklock.texts import without_password
 
-__all__ = ["Backend", "get_backend", "reset", "resolve"]
+__all__ = ["Backend", "LockStore", "get_backend", "reset", "resolve"]
 
+Backend = LockStore
+"""The name that it had: for stores of your own that are named so."""
 REDIS = "django_tasklock.backends.redis.RedisBackend"
 DATABASE = "django_tasklock.backends.database.DatabaseBackend"
 URL_SCHEMES = ("redis://", "rediss://", "unix://")
 
-_backend: Backend | None = None
+_backend: LockStore | None = None
 _making = threading.RLock()  # re-entrant: a signal handler may take a lock, too
 
 
-def get_backend() -> Backend:
+def get_backend() -> LockStore:
     """The process's backend, made on first use. ``ImproperlyConfigured`` says which setting is wrong."""
     global _backend
     found = _backend
@@ -34,15 +36,15 @@ def get_backend() -> Backend:
     return found
 
 
-def _make() -> Backend:
+def _make() -> LockStore:
     settings = get_settings()
     path = resolve(settings)
     try:
         kind: Any = import_string(path)
     except ImportError as error:
         raise ImproperlyConfigured(f"TASKLOCK['BACKEND'] {path!r} cannot be imported: {error}") from error
-    if not (isinstance(kind, type) and issubclass(kind, Backend)):
-        raise ImproperlyConfigured(f"TASKLOCK['BACKEND'] {path!r} is not a Backend class")
+    if not (isinstance(kind, type) and issubclass(kind, LockStore)):
+        raise ImproperlyConfigured(f"TASKLOCK['BACKEND'] {path!r} is not a LockStore class")
     return kind(settings)  # type: ignore[call-arg]
 
 

@@ -11,8 +11,6 @@ from django_tasklock.types import Holder
 LONGEST_ROW = 1000
 LARGEST = 2**31
 
-__all__ = ["holder_of", "json_object", "text_of"]
-
 
 def json_object(text: object) -> dict[str, Any]:
     """The JSON object in ``text``; an empty one if there is none."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from celery.exceptions import Ignore
 
-__all__ = ["Duplicate", "Parked", "Rejected"]
-
 
 class Parked(Ignore):
     """The message was parked: its state stays ``PARKED`` until it is promoted."""

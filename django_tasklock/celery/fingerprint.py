@@ -14,8 +14,6 @@ from uuid import UUID
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import MAX_LENGTH
 
-__all__ = ["fingerprint", "fingerprint_name", "shortened"]
-
 DIGITS = 32  # of SHA-256, in hexadecimal: 128 bits
 
 

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["install", "no_fork"]
-
 PATIENCE = 3.0  # seconds for which a fork waits: with the broker down a thread may take long, and the worker must go on
 
 _lock = threading.RLock()

@@ -12,8 +12,6 @@ from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.message import tries_of
 from django_tasklock.host import Task
 
-__all__ = ["LockAttribute", "task_here", "will_retry"]
-
 
 class LockAttribute:
     """``task.lock`` for tasks whose function is decorated: Celery keeps no attribute of the function itself."""

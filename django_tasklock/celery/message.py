@@ -14,11 +14,6 @@ from kombu import Connection
 
 from django_tasklock.types import monotonic
 
-__all__ = [
-    "HEADER", "KEPT", "RECEIVED", "Message", "header_of", "hide", "sealed_for", "token_of", "tries_of",
-    "visibility_timeout", "written_for",
-]  # fmt: skip
-
 HEADER = "tasklock"
 """The message header: a dict of plain values. ``key``: the lock's name, computed when it was published."""
 RECEIVED = "tasklock_received"

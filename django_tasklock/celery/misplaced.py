@@ -11,8 +11,6 @@ from typing import Any
 from django_tasklock.celery.options import OF_CALL, OF_TASK, nearest
 from django_tasklock.exceptions import TaskLockError
 
-__all__ = ["refuse_of_another", "refuse_sent", "refuse_written"]
-
 _OF_OTHERS = {
     "once": "it is celery-once's, and would replace OnceTask.once(); write key='report:{day}' for its keys, timeout=..."
     " for its timeout, on_conflict='skip' for graceful, unique='until_start' for unlock_before_run",

@@ -12,8 +12,6 @@ from django_tasklock.celery import options
 if TYPE_CHECKING:
     from celery.result import AsyncResult
 
-__all__ = ["Once"]
-
 
 class Once:
     """A task with the options of one call. Made by ``OnceTask.once()``."""

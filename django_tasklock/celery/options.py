@@ -14,20 +14,6 @@ from django_tasklock.decorators.wrapping import check_conflict
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 
-__all__ = [
-    "OF_CALL",
-    "OF_TASK",
-    "UNIQUE",
-    "asked_by_keywords",
-    "celerys_own",
-    "check",
-    "known",
-    "nearest",
-    "plain",
-    "terms",
-    "written",
-]
-
 UNIQUE = (None, "until_start", "until_finish")
 """What ``unique`` may be."""
 

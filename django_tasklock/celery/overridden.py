@@ -10,8 +10,6 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
-__all__ = ["lock_in_run", "locked"]
-
 _MARK = "tasklock_in_run"
 _ahead: ContextVar[list[type[Any]]] = ContextVar("tasklock_ahead")
 """The class of the task, filled in where the lock was taken and ``run`` comes next; emptied by that."""

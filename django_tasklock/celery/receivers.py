@@ -14,7 +14,8 @@ from django_tasklock.celery import forks
 from django_tasklock.celery.delivery import cleanup as endings, postrun as ended
 from django_tasklock.celery.delivery.elements import DeliveredElement, is_element
 from django_tasklock.celery.delivery.permits import kind_of
-from django_tasklock.celery.delivery.run import Delivered, DeliveredInside
+from django_tasklock.celery.delivery.redelivery import DeliveredInside
+from django_tasklock.celery.delivery.run import Delivered
 from django_tasklock.celery.host import LockAttribute, task_here, will_retry
 from django_tasklock.celery.message import HEADER, RECEIVED, header_of, hide, sealed_for, written_for
 from django_tasklock.celery.misplaced import refuse_of_another
@@ -30,8 +31,6 @@ from django_tasklock.decorators.concurrency import Limited
 from django_tasklock.exceptions import CrashLoop, StaleClaim
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import monotonic
-
-__all__ = ["install"]
 
 CELERYS_REQUEST = "celery.worker.request:Request"
 """What a worker's main process makes of a message of a task that does not say otherwise."""

@@ -10,8 +10,6 @@ from celery import current_app
 
 from django_tasklock.celery.task import OnceTask
 
-__all__ = ["SETTLING", "Publisher"]
-
 SETTLING = 5.0
 """Seconds after which a message that was published inside a transaction is run: by then that is committed."""
 

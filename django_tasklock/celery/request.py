@@ -8,8 +8,6 @@ from celery.worker import request
 
 from django_tasklock.celery.exceptions import Rejected
 
-__all__ = ["Request"]
-
 
 class Request(request.Request):
     """Rejects in the broker what a task has rejected, for its dead-letter exchange. A subclass of a task's own needs

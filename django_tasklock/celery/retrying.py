@@ -11,8 +11,6 @@ from celery.app.autoretry import add_autoretry_behaviour
 from django_tasklock.celery import options
 from django_tasklock.exceptions import TaskLockError
 
-__all__ = ["MOVED", "autoretried", "moved"]
-
 MOVED = "tasklock_moved"
 """In the request: the next try was sent with other arguments, and has another lock."""
 _TERMS = (

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 else:
     _DjangoTask = DjangoTask
 
-__all__ = ["OnceTask"]
-
 
 class OnceTask(_DjangoTask):
     """``@shared_task(base=OnceTask, on_conflict="queue")``: options as task options or class attributes.

@@ -16,8 +16,6 @@ from celery.loaders.app import AppLoader
 from django.apps import apps
 from django.utils.module_loading import module_has_submodule
 
-__all__ = ["import_task_modules"]
-
 logger = logging.getLogger("django_tasklock")
 
 SKIP_CHECKS = "CELERY_SKIP_CHECKS"

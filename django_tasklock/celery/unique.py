@@ -20,7 +20,7 @@ from celery.exceptions import Reject, Retry
 from celery.utils.time import maybe_iso8601
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
 from django_tasklock.celery.message import Message, token_of
@@ -28,7 +28,7 @@ from django_tasklock.celery.retrying import MOVED
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockAcquireError
 from django_tasklock.host import Task
-from django_tasklock.locks.events import told_conflict, told_unavailable
+from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.holder import me
 from django_tasklock.locks.info import busy_error
@@ -36,9 +36,7 @@ from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import keep, resume
 from django_tasklock.names import MAX_LENGTH
-from django_tasklock.types import Ask, Busy
-
-__all__ = ["Pending", "free", "publish", "seconds_until"]
+from django_tasklock.types import AcquireRequest, Busy
 
 logger = logging.getLogger("django_tasklock")
 
@@ -66,15 +64,15 @@ def publish(
     own = _name(task.name, name)
     span = _span(task, terms, options)
     handle = os.urandom(16).hex()
-    ask = Ask(own, token_of(handle), PROVISIONAL, span, me(Task(task.name, task_id), kept=True))
+    request = AcquireRequest(own, token_of(handle), PROVISIONAL, span, me(Task(task.name, task_id), kept=True))
     try:
-        answer = backend.acquire(ask)
+        answer = backend.acquire(request)
     except BackendUnavailable as error:
         policy = terms["on_unavailable"] or get_settings().ON_UNAVAILABLE
         action = "run" if policy == "run" and error.down else "raise"
-        told_unavailable(own, error, action)
+        events.unavailable(own, error, action)
         if error.doubt:  # it may be locked, for a message that nobody sends or that does not know of it
-            _abandon(backend, ask)
+            _abandon(backend, request)
         if action == "raise":
             raise
         return send()
@@ -84,7 +82,7 @@ def publish(
         if not first or "reply_to" in options:
             return send()
         busy = busy_error(own, answer)
-        told_conflict(busy, "unique")
+        events.conflict(busy, "unique")
         if terms["on_duplicate"] == "raise":
             raise _already(busy, first)
         if dropped := [word for word in ("link", "link_error") if options.get(word)]:
@@ -99,11 +97,11 @@ def publish(
         result = send()
     except BaseException:
         try:
-            backend.release(own, ask.token)
+            backend.release(own, request.token)
         except BackendUnavailable:
-            _abandon(backend, ask)
+            _abandon(backend, request)
         raise
-    _tell(own, lambda: backend.extend(own, ask.token, span, span))
+    _tell(own, lambda: backend.extend(own, request.token, span, span))
     return result
 
 
@@ -120,10 +118,10 @@ def _name(task: str, key: str) -> str:
     return PREFIX + shortened(text, MAX_LENGTH - len(PREFIX))
 
 
-def _abandon(backend: Backend, ask: Ask) -> None:
+def _abandon(backend: LockStore, request: AcquireRequest) -> None:
     """Free it as soon as the store answers."""
-    hold = Lease(backend, ask.name, None, None)
-    hold.token = ask.token
+    hold = Lease(backend, request.name, None, None)
+    hold.token = request.token
     heartbeat.abandon(hold, PROVISIONAL)
 
 
@@ -156,7 +154,7 @@ def _tell(name: str, verb: Callable[[], object]) -> None:
     try:
         verb()
     except BackendUnavailable as error:
-        told_unavailable(name, error, "leave it to expire")
+        events.unavailable(name, error, "leave it to expire")
 
 
 def free(header: Mapping[str, Any], task_id: str) -> None:

@@ -12,8 +12,6 @@ from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, spans
 from django_tasklock.decorators.locks import Locked
 
-__all__ = ["reaching_visibility_timeout"]
-
 
 def reaching_visibility_timeout() -> tuple[list[str], float]:
     """The late-acknowledged tasks with a lock whose timeout reaches the broker's visibility timeout, and that, in

@@ -11,14 +11,12 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections, router
 
-from django_tasklock.backends import Backend
+from django_tasklock.backends import LockStore
 from django_tasklock.checks.settings import sound_settings
 from django_tasklock.checks.store import in_redis, is_kind, sound_backend
 from django_tasklock.conf import Settings
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.types import Ask, Grant
-
-__all__ = ["check_store", "check_tables", "check_unguarded"]
+from django_tasklock.types import AcquireRequest, Grant
 
 OLDEST = (6, 2)
 SAFE = "noeviction"
@@ -85,17 +83,17 @@ def _server(settings: Settings) -> Iterator[checks.CheckMessage]:
         )
 
 
-def _granted(backend: Backend) -> Iterator[checks.CheckMessage]:
+def _granted(backend: LockStore) -> Iterator[checks.CheckMessage]:
     """Take a lock and give it back: rights, scripts, a replica, a full memory, all in one."""
-    ask = Ask(f"tasklock-check:{secrets.token_hex(8)}", secrets.token_hex(16), PROBE, PROBE)
+    request = AcquireRequest(f"tasklock-check:{secrets.token_hex(8)}", secrets.token_hex(16), PROBE, PROBE)
     try:
-        if not isinstance(backend.acquire(ask), Grant) or not backend.release(ask.name, ask.token):
+        if not isinstance(backend.acquire(request), Grant) or not backend.release(request.name, request.token):
             text = "The store granted a lock and did not know it a moment later."
             yield checks.Error(
                 text, hint="Does LOCATION lead to one server that can be written to?", id="tasklock.E005"
             )
     finally:
-        backend.rest()
+        backend.close_idle()
 
 
 def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:

@@ -13,8 +13,6 @@ from django.db.models.constants import LOOKUP_SEP
 from django_tasklock.columns import TOKEN
 from django_tasklock.guards.guard import StateGuard, fenced, own_table, registered, unfit
 
-__all__ = ["check_guards"]
-
 
 def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """E004: a guard that cannot work. W003: rows that cannot refuse a stale worker. W007: rows nobody finds quickly.

@@ -13,8 +13,6 @@ from django_tasklock.checks.store import sound_backend
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.options import Limit, limit_of
 
-__all__ = ["check_limits", "check_limits_kept"]
-
 
 def check_limits_kept(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """E006: rate limits are configured, and the store keeps none. E001 has those that cannot be read."""

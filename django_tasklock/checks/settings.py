@@ -13,8 +13,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django_tasklock.conf import Settings, get_settings, milliseconds, problems
 from django_tasklock.rates.options import rate_problems
 
-__all__ = ["check_api_keys", "check_settings", "sound_settings"]
-
 SHORTEST_LEASE = 1500
 """Milliseconds. It is renewed when a third of it is over, and one request that is not answered takes 900 ms."""
 SHORTEST_KEY = 32

@@ -8,14 +8,12 @@ from django.conf import settings as django_settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
-from django_tasklock.backends import Backend, get_backend, resolve
+from django_tasklock.backends import LockStore, get_backend, resolve
 from django_tasklock.checks.settings import sound_settings
 from django_tasklock.conf import Settings
 
-__all__ = ["check_backend", "check_shared", "in_redis", "is_kind", "sound_backend"]
 
-
-def sound_backend() -> tuple[Settings, Backend] | None:
+def sound_backend() -> tuple[Settings, LockStore] | None:
     """Settings and backend; ``None`` if E001 or E002 has something to say about them."""
     settings = sound_settings()
     if settings is None:
@@ -26,13 +24,13 @@ def sound_backend() -> tuple[Settings, Backend] | None:
         return None
 
 
-def is_kind(backend: Backend, kind: str) -> bool:
+def is_kind(backend: LockStore, kind: str) -> bool:
     """Whether it is our backend of that name, or one made from it. Imports no client that is not imported yet."""
     home = f"django_tasklock.backends.{kind}"
     return any(base.__module__.partition(home)[0] == "" for base in type(backend).__mro__)
 
 
-def in_redis(settings: Settings, backend: Backend) -> bool:
+def in_redis(settings: Settings, backend: LockStore) -> bool:
     """Whether the locks are in a Redis that ``LOCATION`` leads to."""
     if is_kind(backend, "redis"):
         return True

@@ -8,8 +8,6 @@ from django.core import checks
 
 from django_tasklock.checks.settings import sound_settings
 
-__all__ = ["check_visibility"]
-
 SHOWN = 5
 
 

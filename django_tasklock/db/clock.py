@@ -15,8 +15,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import BigIntegerField, Func
 from django.db.models.sql.compiler import SQLCompiler
 
-__all__ = ["AggregateNow", "Now"]
-
 _Sql = tuple[str, tuple[Any, ...]]
 
 

@@ -26,8 +26,6 @@ from django.db.backends.signals import connection_created
 from django_tasklock.db.threads import to_the_end
 from django_tasklock.db.transactions import joined
 
-__all__ = ["Scope", "arelease_connections", "release_connections", "released_connections"]
-
 logger = logging.getLogger("django_tasklock")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -131,17 +129,17 @@ class Scope:
         self.active.setdefault(self._key, []).append(self)
         _scope.set(self)
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Before the body: give back what taking its lock has opened, or everything."""
         if self.everything:
             _close(connections.all(initialized_only=True))
         elif self._spare:
             _close(connection for connection in self._spare if self.opened[connection] == threading.get_ident())
 
-    async def arest(self) -> None:
-        """``rest`` for coroutines."""
+    async def aclose_idle(self) -> None:
+        """``close_idle`` for coroutines."""
         if self.everything or self._spare:
-            await to_the_end(self.rest)
+            await to_the_end(self.close_idle)
 
     @property
     def _spare(self) -> list[BaseDatabaseWrapper]:

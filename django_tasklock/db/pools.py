@@ -18,8 +18,6 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-__all__ = ["Figures", "figures", "install"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:

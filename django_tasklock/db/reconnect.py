@@ -20,8 +20,6 @@ from django.db.models.functions import Now
 
 from django_tasklock.db.transactions import joined
 
-__all__ = ["PATIENCE", "repeatable", "replaced", "resilient"]
-
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
 

@@ -20,8 +20,6 @@ from django.db.models import Model
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
 from django_tasklock.models import LockRow
 
-__all__ = ["PATIENCE", "Session"]
-
 T = TypeVar("T")
 
 PATIENCE = 2.0
@@ -59,7 +57,7 @@ class Session:
         with ThreadPoolExecutor(1) as helper:  # Django refuses the ORM in the thread of an event loop
             return helper.submit(copy_context().run, self._try_and_close, alias, verb, name, write).result()
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close this thread's connection, unless a transaction is open on it."""
         connection = connections[self.alias]
         if not connection.in_atomic_block:

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 
-__all__ = ["to_the_end"]
-
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
 

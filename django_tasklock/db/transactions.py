@@ -16,8 +16,6 @@ from django.db.models import QuerySet
 
 from django_tasklock.exceptions import TransactionOpen
 
-__all__ = ["HINT", "counts_changes", "durable", "joined", "mention_uncommitted", "unchanged"]
-
 logger = logging.getLogger("django_tasklock")
 
 HINT = (

@@ -23,10 +23,8 @@ from django_tasklock.exceptions import (
 from django_tasklock.guards.claim import Claim, current
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.host import host
-from django_tasklock.locks.events import told_conflict
+from django_tasklock.locks import events
 from django_tasklock.locks.lock import Acquirable
-
-__all__ = ["Running"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -78,7 +76,7 @@ class Running:
                 claim.claim()
             except GuardRejected as error:
                 return self._rejected(error)
-        self.scope.rest()
+        self.scope.close_idle()
         return self._begins()
 
     async def aenter(self, stack: AsyncExitStack) -> bool:
@@ -97,7 +95,7 @@ class Running:
                 await to_the_end(claim.claim)
             except GuardRejected as error:
                 return self._rejected(error)
-        await self.scope.arest()
+        await self.scope.aclose_idle()
         return self._begins()
 
     def _begins(self) -> bool:
@@ -139,7 +137,7 @@ class Running:
         error = self._met()
         if self.on_conflict == "skip":
             return self._skip(error)
-        told_conflict(error, "raise")
+        events.conflict(error, "raise")
         raise error
 
     def _met(self) -> TaskLockAcquireError:
@@ -148,7 +146,7 @@ class Running:
         )
 
     def _skip(self, error: TaskLockAcquireError) -> bool:
-        told_conflict(error, "skip")
+        events.conflict(error, "skip")
         down = isinstance(error.__cause__, BackendUnavailable)
         self.skipped = {
             "status": "skipped",

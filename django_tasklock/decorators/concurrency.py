@@ -14,8 +14,6 @@ from django_tasklock.locks.semaphore import ConcurrencyLimiter, check_limit
 from django_tasklock.names import NameTemplate
 from django_tasklock.types import LimiterInfo
 
-__all__ = ["Limited", "LimitedRun", "concurrency_limited"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 OnLimit = Literal["skip", "raise", "wait", "retry", "reject"]

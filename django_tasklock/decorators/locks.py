@@ -32,8 +32,6 @@ from django_tasklock.locks.lock import TaskLock
 from django_tasklock.names import NameTemplate
 from django_tasklock.types import LockInfo
 
-__all__ = ["Locked", "model_lock", "task_lock"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _undecided: weakref.WeakSet[Any] = weakref.WeakSet()

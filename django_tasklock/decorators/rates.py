@@ -20,8 +20,6 @@ from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.options import limit_of
 from django_tasklock.rates.reservation import Reservation
 
-__all__ = ["Limited", "rate_limited"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -123,7 +121,7 @@ def rate_limited(
                     stack.push_async_exit(scope.later)
                     scope.begin()
                     await limited.aacquire(args, kwargs)
-                    await scope.arest()
+                    await scope.aclose_idle()
                     ensure_standing()
                     return await function(*args, **kwargs)
 

@@ -14,8 +14,6 @@ from django_tasklock.exceptions import TaskLockError
 if TYPE_CHECKING:
     from django_tasklock.decorators.call import Running
 
-__all__ = ["around", "check_conflict", "check_release", "is_async", "refuse"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

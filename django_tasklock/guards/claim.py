@@ -28,8 +28,6 @@ from django_tasklock.db.transactions import HINT, durable, joined, unchanged
 from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError, TransactionOpen
 from django_tasklock.guards.guard import StateGuard, fenced
 
-__all__ = ["Claim", "current", "current_claim"]
-
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
 

@@ -21,17 +21,6 @@ from django.db.models import Exists, F, Model, Q
 from django_tasklock.columns import EPOCH, TOKEN
 from django_tasklock.exceptions import TaskLockError
 
-__all__ = [
-    "Guarded",
-    "StateGuard",
-    "fence",
-    "fenced",
-    "own_table",
-    "registered",
-    "replace_registered",
-    "unfit",
-]
-
 logger = logging.getLogger("django_tasklock")
 
 

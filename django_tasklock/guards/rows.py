@@ -14,8 +14,6 @@ from django.db.models import Model, Q, QuerySet
 from django_tasklock.columns import EPOCH, TOKEN
 from django_tasklock.guards.guard import fenced
 
-__all__ = ["Row", "claimed_pages", "epoch_of", "read"]
-
 PAGE = 1000  # rows read by one query
 IN = 500  # primary keys in one query: SQLite takes a thousand parameters
 

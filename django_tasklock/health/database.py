@@ -12,8 +12,6 @@ from django.db import connections
 from django_tasklock.db.pools import figures
 from django_tasklock.health.probe import PATIENCE, Probe
 
-__all__ = ["databases"]
-
 _probes: dict[str, Probe[float]] = {}
 
 

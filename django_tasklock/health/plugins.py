@@ -13,8 +13,6 @@ from health_check.exceptions import ServiceUnavailable, ServiceWarning
 from django_tasklock.health.database import databases
 from django_tasklock.health.store import locks
 
-__all__ = ["DatabasePool", "Locks"]
-
 
 @dataclasses.dataclass
 class Locks(HealthCheck):

@@ -12,8 +12,6 @@ from typing import Generic, TypeVar
 
 from django_tasklock.db.connections import release_connections
 
-__all__ = ["FRESH", "PATIENCE", "Probe"]
-
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
 

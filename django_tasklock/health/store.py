@@ -9,8 +9,6 @@ from django_tasklock.health.probe import PATIENCE, Probe
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Condition
 
-__all__ = ["locks"]
-
 APART = 5.0  # seconds between two clocks from which on it is worth a word: people compare the times they are shown
 
 

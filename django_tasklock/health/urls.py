@@ -6,8 +6,6 @@ from django.urls import re_path
 
 from django_tasklock.health.views import db_view, locks_view
 
-__all__ = ["app_name", "urlpatterns"]
-
 app_name = "tasklock-health"
 """The namespace: ``reverse("tasklock-health:db")``."""
 urlpatterns = [

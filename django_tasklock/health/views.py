@@ -14,8 +14,6 @@ from django.views.decorators.http import require_safe
 from django_tasklock.health.database import databases
 from django_tasklock.health.store import locks
 
-__all__ = ["db_view", "locks_view"]
-
 _View = Callable[..., HttpResponse]
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.context import ensure_standing
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.locks.events import told_unavailable
-from django_tasklock.types import Ask, Busy, Grant, monotonic
-
-__all__ = ["Taken", "atake", "take"]
+from django_tasklock.locks import events
+from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 
 AGAIN = 0.25  # seconds between two tries of who was told "busy" while the store does not answer, or refuses
 LOOK = 1.0  # seconds asleep at most: a lock deleted by hand, or a flush, wakes nobody
@@ -18,7 +16,7 @@ Taken = tuple[float, Grant | Busy]
 """When the answered request was sent (monotonic), and the answer."""
 
 
-def take(backend: LeaseStore, ask: Ask, wait: float, whole: bool) -> Taken:
+def take(backend: LeaseStore, request: AcquireRequest, wait: float, whole: bool) -> Taken:
     """Take the lock, waiting for at most ``wait`` seconds.
 
     ``whole``: a lock that was handed over as a short claim is made a whole lease before
@@ -28,9 +26,9 @@ def take(backend: LeaseStore, ask: Ask, wait: float, whole: bool) -> Taken:
     """
     asked = monotonic()
     if not wait:
-        return asked, backend.acquire(ask)
+        return asked, backend.acquire(request)
     ends = asked + wait
-    waiter = backend.waiter(ask)
+    waiter = backend.waiter(request)
     try:
         taken = _wait(waiter, ends, whole)
         waiter.leave()
@@ -58,13 +56,13 @@ def _wait(waiter: Waiter, ends: float, whole: bool) -> Taken:
             return asked, handed
 
 
-async def atake(backend: LeaseStore, ask: Ask, wait: float, whole: bool) -> Taken:
+async def atake(backend: LeaseStore, request: AcquireRequest, wait: float, whole: bool) -> Taken:
     """``take`` for coroutines."""
     asked = monotonic()
     if not wait:
-        return asked, await backend.aacquire(ask)
+        return asked, await backend.aacquire(request)
     ends = asked + wait
-    waiter = backend.waiter(ask)
+    waiter = backend.waiter(request)
     try:
         patience = Patience(waiter, ends)
         while True:
@@ -105,7 +103,7 @@ class Patience:
         if self._busy is None or asked >= self._ends:
             raise error
         if not self._told:
-            told_unavailable(self._waiter.ask.name, error, "ask again", self._waiter.backend.noun)
+            events.unavailable(self._waiter.request.name, error, "ask again", self._waiter.backend.noun)
             self._told = True
         return self._nap(AGAIN)
 

@@ -11,24 +11,14 @@ from django_tasklock.locks.lease import Lease
 from django_tasklock.logs import log
 from django_tasklock.types import LockInfo, Released
 
-__all__ = [
-    "told_acquired",
-    "told_asked",
-    "told_conflict",
-    "told_forced",
-    "told_lost",
-    "told_released",
-    "told_unavailable",
-]
 
-
-def told_acquired(lock: Named, hold: Lease) -> None:
+def acquired(lock: Named, hold: Lease) -> None:
     """Somebody of this process has the lock. No log line: this is the rule, not the exception."""
     if signals.lock_acquired.receivers:
         signals.send(signals.lock_acquired, lock.name, lock=lock, fence=hold.fence)
 
 
-def told_released(lock: Named, hold: Lease, outcome: Released, lost: bool) -> Released:
+def released(lock: Named, hold: Lease, outcome: Released, lost: bool) -> Released:
     """The outcome to report: one never claims to have held to the end what was lost before."""
     if lost and outcome is Released.RELEASED:
         outcome = Released.GONE
@@ -46,7 +36,7 @@ def told_released(lock: Named, hold: Lease, outcome: Released, lost: bool) -> Re
     return outcome
 
 
-def told_lost(name: str, lock: Named | None, reason: str, noun: str = "lock") -> None:
+def lost(name: str, lock: Named | None, reason: str, noun: str = "lock") -> None:
     """The lease is gone while the body runs. ``lock``: ``None`` if nobody has that object any more."""
     try:
         log(logging.ERROR, "%s %r is lost while its holder runs: %s", noun, name, reason)
@@ -54,7 +44,7 @@ def told_lost(name: str, lock: Named | None, reason: str, noun: str = "lock") ->
         signals.send(signals.lock_lost, name, lock=lock, reason=reason)
 
 
-def told_asked(name: str, lock: Named | None) -> None:
+def release_requested(name: str, lock: Named | None) -> None:
     """Somebody asks for the lock while its holder runs."""
     try:
         log(logging.INFO, "lock %r: its holder is asked to give it back", name)
@@ -62,19 +52,19 @@ def told_asked(name: str, lock: Named | None) -> None:
         signals.send(signals.lock_asked, name, lock=lock)
 
 
-def told_conflict(error: TaskLockAcquireError, action: str) -> None:
+def conflict(error: TaskLockAcquireError, action: str) -> None:
     """A call met a busy lock and did ``action``."""
     log(logging.INFO, "%s: %s", {"skip": "skipped", "raise": "refused"}.get(action, action), error)
     signals.send(signals.lock_conflict, error.name or "", error=error, action=action)
 
 
-def told_unavailable(name: str, error: BackendUnavailable, action: str, noun: str = "lock") -> None:
+def unavailable(name: str, error: BackendUnavailable, action: str, noun: str = "lock") -> None:
     """The store could not be asked, and what is done about that."""
     log(logging.WARNING, "%s %r: %s; policy: %s", noun, name, error, action)
     signals.send(signals.store_unavailable, name, error=error, action=action)
 
 
-def told_forced(name: str, removed: LockInfo, noun: str = "lock") -> None:
+def forced(name: str, removed: LockInfo, noun: str = "lock") -> None:
     """A lock was taken away from its holder, who goes on running."""
     log(
         logging.WARNING,

@@ -11,26 +11,13 @@ from types import TracebackType
 from django_tasklock.backends import get_backend
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
 from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
-from django_tasklock.locks.events import told_conflict, told_forced
+from django_tasklock.locks import events
 from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.lease import Leases, leases_here
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.registry import ProcessLock, taken
 from django_tasklock.names import clean
 from django_tasklock.types import LockInfo, Record
-
-__all__ = [
-    "acquire_task_lock",
-    "extend_task_lock",
-    "force_release_task_lock",
-    "get_lock_holder",
-    "get_lock_info",
-    "get_lock_ttl",
-    "is_task_locked",
-    "list_all_task_locks",
-    "release_task_lock",
-    "task_lock_context",
-]
 
 PAGE = 1000  # locks listed by one request
 
@@ -51,7 +38,7 @@ def acquire_task_lock(name: str, timeout: Duration | None = None, lease: LeaseTi
         lock.struck()
         raise
     if lock.conflict is not None:
-        told_conflict(lock.conflict, "skip")
+        events.conflict(lock.conflict, "skip")
     return False
 
 
@@ -126,7 +113,7 @@ def force_release_task_lock(name: str) -> bool:
     bare = _clean(name)
     removed = get_backend().remove(bare)
     if removed is not None:
-        told_forced(bare, lock_info(removed))
+        events.forced(bare, lock_info(removed))
     return removed is not None
 
 
@@ -216,7 +203,7 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
 
     def _busy(self) -> bool:
         error = self.lock.conflict or TaskLockAcquireError(f"lock {self.lock.name!r} is busy", name=self.lock.name)
-        told_conflict(error, "raise" if self.raise_on_fail else "skip")
+        events.conflict(error, "raise" if self.raise_on_fail else "skip")
         if self.raise_on_fail:
             raise error
         self._skipped.append(leases_here())

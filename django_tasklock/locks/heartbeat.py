@@ -30,9 +30,7 @@ from django_tasklock.db.connections import release_connections
 from django_tasklock.locks.lease import GONE, Lease
 from django_tasklock.locks.reconcile import AGAIN, Errands, rested
 from django_tasklock.logs import log
-from django_tasklock.types import Ask, Kept, Renewal, monotonic
-
-__all__ = ["Heartbeat", "heartbeat"]
+from django_tasklock.types import AcquireRequest, Renewal, RenewalResult, monotonic
 
 FAREWELL = 5.0  # seconds for which the end of a process is put off at the most, to give back what it has left
 LINGER = 5.0  # seconds the thread stays when there is nothing left to renew
@@ -99,9 +97,9 @@ class Heartbeat:
         if (self._held or self.errands) and not self.alive:
             self.rouse()
 
-    def catch_up(self, hold: Lease, ask: Ask) -> None:
+    def catch_up(self, hold: Lease, request: AcquireRequest) -> None:
         """Take the lock that ``hold`` is without as soon as the store answers, and renew it from then on."""
-        self.errands.catch_up(hold, ask)
+        self.errands.catch_up(hold, request)
         self.rouse()
 
     @property
@@ -289,12 +287,14 @@ def _put_off(part: list[Lease]) -> None:
         hold.due = monotonic() + min(AGAIN, (hold.span or 1) / 10_000)
 
 
-def _renewed(part: list[Lease], left: list[int], answers: Sequence[Kept], asked: float) -> Iterator[tuple[Lease, str]]:
+def _renewed(
+    part: list[Lease], left: list[int], answers: Sequence[RenewalResult], asked: float
+) -> Iterator[tuple[Lease, str]]:
     """Take over what the store said to a request sent at ``asked``; those that are lost, and why."""
     for hold, ttl, renewed in zip(part, left, answers, strict=True):
         if renewed:
             hold.renewed(asked, ttl)
-            if renewed is Kept.ASKED and hold.ask() and hold.on_asked is not None:
+            if renewed is RenewalResult.ASKED and hold.acquiring() and hold.on_asked is not None:
                 tell_aside([hold.on_asked])
             if ttl < (hold.span or 1) and hold.last:
                 hold.due = hold.until  # that was the last one, unless extended meanwhile: its timeout ends it

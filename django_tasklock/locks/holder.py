@@ -14,8 +14,6 @@ from pathlib import Path
 from django_tasklock.host import Task, host
 from django_tasklock.types import Holder, Record
 
-__all__ = ["BOOT", "RENEWED", "abandoned", "alive", "me"]
-
 RENEWED = 250
 """Milliseconds by which the end of a lease must have moved to have been renewed."""
 BOOT = os.urandom(6).hex()

@@ -8,8 +8,6 @@ from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.texts import shown
 from django_tasklock.types import LATEST, Busy, LockInfo, Record, fingerprint
 
-__all__ = ["all_taken", "busy_error", "left", "lock_info", "moment"]
-
 
 def lock_info(record: Record) -> LockInfo:
     """What people are shown of a held lock."""

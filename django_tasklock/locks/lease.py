@@ -21,8 +21,6 @@ from django_tasklock.types import Grant, Record, monotonic
 if TYPE_CHECKING:
     from django_tasklock.backends.contract.leases import LeaseStore
 
-__all__ = ["GONE", "LINEAGE", "Lease", "Leases", "leases_here"]
-
 GONE = "the store no longer knows it: it expired, was released by force, or the store was flushed"
 """Why a lease is lost that the store does not know any more."""
 LINEAGE = 8
@@ -96,7 +94,7 @@ class Lease:
         self._ring()
         return True
 
-    def ask(self) -> bool:
+    def acquiring(self) -> bool:
         """Note that somebody wants it back; True for the first to do so."""
         if self.asked or self.released:
             return False
@@ -121,7 +119,7 @@ class Lease:
         if record is None or record.token != self.token:
             if self.lose(GONE) and self.on_lost is not None:  # the heartbeat drops it at its next turn
                 self.on_lost(self._lost)
-        elif record.asked and self.ask() and self.on_asked is not None:
+        elif record.asked and self.acquiring() and self.on_asked is not None:
             self.on_asked()
 
     @property

@@ -23,17 +23,15 @@ from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Ti
 from django_tasklock.context import Block, judge, lock_block
 from django_tasklock.db.transactions import mention_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
+from django_tasklock.locks import events
 from django_tasklock.locks.acquire import Taken, atake, take
-from django_tasklock.locks.events import told_acquired, told_asked, told_lost, told_released, told_unavailable
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.holder import me
 from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.takes import Takes
 from django_tasklock.locks.terms import Terms, patience
-from django_tasklock.types import Ask, Busy, Grant, LockInfo, Record, Released, monotonic
-
-__all__ = ["Acquirable", "TaskLock", "current_lock"]
+from django_tasklock.types import AcquireRequest, Busy, Grant, LockInfo, Record, Released, monotonic
 
 
 def current_lock() -> TaskLock | None:
@@ -102,14 +100,14 @@ class Acquirable(ABC):
         wait = self._wait(blocking, blocking_timeout)
         if self._reenter():
             return True
-        lease, ask = self._begin()
+        lease, request = self._begin()
         try:
-            return self._settle(lease, take(lease.backend, ask, wait, lease.span is None))
+            return self._settle(lease, take(lease.backend, request, wait, lease.span is None))
         except BackendUnavailable as error:
             error.doubt |= wait > 0  # of a place in the queue there is always some
-            return self._unavailable(lease, ask, error)
+            return self._unavailable(lease, request, error)
         except BaseException:
-            self._give_up(lease, ask.ttl)
+            self._give_up(lease, request.ttl_ms)
             raise
 
     async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
@@ -117,15 +115,15 @@ class Acquirable(ABC):
         wait = self._wait(blocking, blocking_timeout)
         if self._reenter():
             return True
-        lease, ask = self._begin()
+        lease, request = self._begin()
         try:
-            return self._settle(lease, await atake(lease.backend, ask, wait, lease.span is None))
+            return self._settle(lease, await atake(lease.backend, request, wait, lease.span is None))
         except BackendUnavailable as error:
             error.doubt |= wait > 0  # of a place in the queue there is always some
-            return self._unavailable(lease, ask, error)
+            return self._unavailable(lease, request, error)
         except BaseException:  # a cancelled task had better not await its own clean-up
             self.drop(lease)
-            heartbeat.abandon(lease, ask.ttl)
+            heartbeat.abandon(lease, request.ttl_ms)
             raise
 
     def release(self) -> Released:
@@ -149,7 +147,7 @@ class Acquirable(ABC):
             raise
         if self.noun == "lock":
             mention_uncommitted(self.name)
-        return told_released(self, lease, outcome, lost)
+        return events.released(self, lease, outcome, lost)
 
     async def arelease(self) -> Released:
         """``release`` for coroutines. If it is cancelled, the lock is released all the same."""
@@ -166,7 +164,7 @@ class Acquirable(ABC):
         except BaseException:
             heartbeat.abandon(lease, self.terms.hold_ms)
             raise
-        return told_released(self, lease, outcome, lost)
+        return events.released(self, lease, outcome, lost)
 
     def extend(self, timeout: Duration | None = None) -> bool:
         """Start the timeout again from now, with ``timeout`` seconds or its own. False: no longer yours.
@@ -373,7 +371,7 @@ class Acquirable(ABC):
 
     def _later(self, lease: Lease, error: BackendUnavailable) -> Released:
         heartbeat.abandon(lease, lease.span or self.terms.hold_ms)
-        told_unavailable(self.name, error, "release later", self.noun)
+        events.unavailable(self.name, error, "release later", self.noun)
         return Released.UNKNOWN
 
     # An acquisition, from the question to what is made of the answer
@@ -396,7 +394,7 @@ class Acquirable(ABC):
         self._takes.again(lease)
         return True
 
-    def _begin(self) -> tuple[Lease, Ask]:
+    def _begin(self) -> tuple[Lease, AcquireRequest]:
         self.conflict = self.met = None
         terms = self.terms
         lease = Lease(self._store(), self.name, terms.lease_ms, self._on_lost)
@@ -404,7 +402,9 @@ class Acquirable(ABC):
         if self.brings is not None:
             lease.token, self.brings = self.brings, None
         holder = me(row=self.row, limit=self.limit if self.noun == "limiter" else 0)
-        return lease, Ask(self.name, lease.token, terms.ttl, terms.hold_ms, holder, self.supersedes, self.limit)
+        return lease, AcquireRequest(
+            self.name, lease.token, terms.ttl, terms.hold_ms, holder, self.supersedes, self.limit
+        )
 
     def _settle(self, lease: Lease, taken: Taken) -> bool:
         asked, answer = taken
@@ -420,13 +420,13 @@ class Acquirable(ABC):
         self._takes.keep(lease)
         if lease.span is not None:
             heartbeat.follow(lease)
-        told_acquired(self, lease)
+        events.acquired(self, lease)
         return True
 
-    def _unavailable(self, lease: Lease, ask: Ask, error: BackendUnavailable) -> bool:
+    def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:
         self.drop(lease)
         if error.doubt:  # otherwise there is nothing to undo, however long the outage
-            heartbeat.abandon(lease, ask.ttl)
+            heartbeat.abandon(lease, request.ttl_ms)
         if error.busy is not None:  # which no silence turns into anything else
             self.met = error.busy.record
             self.conflict = self._busy(error.busy)
@@ -434,7 +434,7 @@ class Acquirable(ABC):
         action = self.terms.on_unavailable
         if action == "run" and not error.down:
             action = "raise"
-        told_unavailable(self.name, error, action, self.noun)
+        events.unavailable(self.name, error, action, self.noun)
         if action == "raise":
             error.name = error.name or self.name
             raise error
@@ -449,7 +449,7 @@ class Acquirable(ABC):
         without.until = monotonic() + self.terms.hold_ms / 1000
         try:
             self._takes.keep(without)
-            heartbeat.catch_up(without, ask._replace(token=without.token, instead=""))
+            heartbeat.catch_up(without, request._replace(token=without.token, supersedes=""))
         except BaseException:  # a time limit; nobody would ever give back what is taken for it later
             self.drop(without)
             raise
@@ -555,7 +555,7 @@ class TaskLock(Acquirable):
 
 
 def _asked(lock: weakref.ref[Acquirable], name: str) -> None:
-    told_asked(name, lock())
+    events.release_requested(name, lock())
 
 
 def _lost(
@@ -563,7 +563,7 @@ def _lost(
 ) -> None:
     # Weak: who drops a lock object must not be kept waiting for the garbage collector.
     try:
-        told_lost(name, lock(), reason, noun)
+        events.lost(name, lock(), reason, noun)
     finally:
         if listener is not None:
             listener(reason)

@@ -15,9 +15,7 @@ from typing import NamedTuple
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.locks.lease import Lease
 from django_tasklock.logs import log
-from django_tasklock.types import Ask, Busy, monotonic
-
-__all__ = ["AGAIN", "Errands", "rested"]
+from django_tasklock.types import AcquireRequest, Busy, monotonic
 
 SOON = 0.01  # seconds, twice which is to the second try: most failures are a connection's, not the store's
 AGAIN = 0.5
@@ -27,9 +25,9 @@ LAST = 0.25  # of these seconds a process that ends waits for so many: the store
 
 
 def rested(backend: LeaseStore) -> None:
-    """``backend.rest()``; what that raises is no reason not to look after the others."""
+    """``backend.close_idle()``; what that raises is no reason not to look after the others."""
     try:
-        backend.rest()
+        backend.close_idle()
     except Exception as error:
         log(logging.WARNING, "%s store: a connection was not closed: %r", backend.noun, error)
 
@@ -50,7 +48,7 @@ class Late(NamedTuple):
     """A body that runs without its lock, and what it would have asked for."""
 
     hold: weakref.ref[Lease]
-    ask: Ask
+    request: AcquireRequest
 
 
 class Errands:
@@ -71,10 +69,10 @@ class Errands:
         self.pause = SOON
         self.leftovers[hold.token] = Leftover(hold.backend, hold.name, hold.token, monotonic() + longest / 1000)
 
-    def catch_up(self, hold: Lease, ask: Ask) -> None:
+    def catch_up(self, hold: Lease, request: AcquireRequest) -> None:
         """Take the lock that ``hold`` is without, for as long as its timeout leaves it, unless somebody has it."""
         self.pause = SOON
-        self.late[hold.token] = Late(weakref.ref(hold), ask)
+        self.late[hold.token] = Late(weakref.ref(hold), request)
 
     def clear(self) -> None:
         """Forget them all: what is left in the store ends with its lease."""
@@ -93,7 +91,7 @@ class Errands:
                 self.late.pop(token, None)
             elif hold.backend not in silent:
                 asked.add(hold.backend)
-                if self._take(token, hold, late.ask, follow, lose) is None:
+                if self._take(token, hold, late.request, follow, lose) is None:
                     silent.add(hold.backend)
         for backend in asked:
             rested(backend)
@@ -137,13 +135,18 @@ class Errands:
         return True
 
     def _take(
-        self, token: str, hold: Lease, ask: Ask, follow: Callable[[Lease], None], lose: Callable[[Lease, str], None]
+        self,
+        token: str,
+        hold: Lease,
+        request: AcquireRequest,
+        follow: Callable[[Lease], None],
+        lose: Callable[[Lease, str], None],
     ) -> bool | None:
         """Take one; ``None`` if the store does not answer."""
         asked = monotonic()
         left = max(1, round((hold.until - asked) * 1000))
         try:
-            answer = hold.backend.acquire(ask._replace(ttl=min(ask.ttl, left), hold=left))
+            answer = hold.backend.acquire(request._replace(ttl_ms=min(request.ttl_ms, left), hold_ms=left))
         except Exception as error:
             self._complain("taken", hold.backend, hold.name, error)
             return None

@@ -10,8 +10,6 @@ from django_tasklock.locks.lease import Leases, leases_here
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.takes import Takes
 
-__all__ = ["ProcessLock", "Taken", "taken"]
-
 LAPSED = 1000  # locks that ended without a release, and are remembered all the same
 
 

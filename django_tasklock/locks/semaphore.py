@@ -17,18 +17,15 @@ from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout
 from django_tasklock.context import Block, limiter_block
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
+from django_tasklock.locks import events
 from django_tasklock.locks.acquire import Taken
-from django_tasklock.locks.events import told_forced
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.info import all_taken, lock_info
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import Acquirable
 from django_tasklock.locks.takes import Takes
 from django_tasklock.locks.terms import Terms
-from django_tasklock.types import Ask, Busy, LimiterInfo, LockInfo, Record, fingerprint
-
-__all__ = ["ConcurrencyLimiter", "check_limit", "current_limiter"]
-
+from django_tasklock.types import AcquireRequest, Busy, LimiterInfo, LockInfo, Record, fingerprint
 
 MOST = 10_000
 """The greatest limit: every member is looked after one by one."""
@@ -95,9 +92,9 @@ class ConcurrencyLimiter(Acquirable):
         before, times = self._takes.here().get(self.name), self._takes.times()
         return super()._settle(lease, taken) and self._follow(before, lease, times)
 
-    def _unavailable(self, lease: Lease, ask: Ask, error: BackendUnavailable) -> bool:
+    def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:
         before, times = self._takes.here().get(self.name), self._takes.times()
-        return super()._unavailable(lease, ask, error) and self._follow(before, self.lease, times)
+        return super()._unavailable(lease, request, error) and self._follow(before, self.lease, times)
 
     def _follow(self, before: Lease | None, lease: Lease | None, times: int) -> bool:
         """A nested call has taken a permit in place of a lost one: it is released as often as both were taken."""
@@ -155,7 +152,7 @@ class ConcurrencyLimiter(Acquirable):
                 if removed is None:
                     return None
                 info = lock_info(removed)
-                told_forced(self.name, info, self.noun)
+                events.forced(self.name, info, self.noun)
                 return info
         return None
 

@@ -6,8 +6,6 @@ import weakref
 
 from django_tasklock.locks.lease import LINEAGE, Lease, Leases, leases_here
 
-__all__ = ["Takes"]
-
 PRUNE = 50  # threads and asyncio tasks that have shared one object, before those that ended are forgotten
 
 

@@ -9,8 +9,6 @@ from django_tasklock.conf import Duration, LeaseTime, OnUnavailable, Timeout, ge
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 
-__all__ = ["Terms", "patience"]
-
 POLICIES = ("run", "raise", "skip")
 
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from django_tasklock.conf import Duration, milliseconds
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.locks.events import told_unavailable
+from django_tasklock.locks import events
 from django_tasklock.locks.holder import me
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.types import Ask, Grant
-
-__all__ = ["follow", "keep", "resume"]
+from django_tasklock.types import AcquireRequest, Grant
 
 
 def keep(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
@@ -30,9 +28,11 @@ def keep(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
     try:
         if token is None:
             return lease.backend.extend(lease.name, lease.token, span, span)
-        return isinstance(lease.backend.acquire(Ask(lease.name, token, span, span, me(kept=True), lease.token)), Grant)
+        return isinstance(
+            lease.backend.acquire(AcquireRequest(lease.name, token, span, span, me(kept=True), lease.token)), Grant
+        )
     except BackendUnavailable as error:
-        told_unavailable(lock.name, error, "keep for its lease")
+        events.unavailable(lock.name, error, "keep for its lease")
         return False
 
 

@@ -11,8 +11,6 @@ from django.db import connections
 
 from django_tasklock.logs import log
 
-__all__ = ["Returns", "returns"]
-
 
 class Returns:
     """Those of one process."""

@@ -11,7 +11,8 @@ from django_tasklock.backends.contract.rates import Booked, RateStore, Refused, 
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.names import clean
-from django_tasklock.rates.events import seen, told_refused
+from django_tasklock.rates import events
+from django_tasklock.rates.events import seen
 from django_tasklock.rates.notation import microseconds, parse
 from django_tasklock.rates.options import TENANT, limit_of
 from django_tasklock.rates.outage import Outage, outage_of, share_of
@@ -19,8 +20,6 @@ from django_tasklock.rates.reservation import Reservation
 from django_tasklock.rates.schedule import Desk
 from django_tasklock.rates.terms import agreed
 from django_tasklock.types import monotonic
-
-__all__ = ["LimiterBase"]
 
 
 class LimiterBase:
@@ -120,7 +119,7 @@ class LimiterBase:
 
     def _or_raise(self, place: Reservation | Refused, deadline: float) -> Reservation:
         if isinstance(place, Refused):
-            raise told_refused(self.in_force, place.wait, self._longest(deadline))
+            raise events.refused(self.in_force, place.wait, self._longest(deadline))
         return place
 
     def without(self, place: Any, error: BackendUnavailable) -> Desk:
@@ -133,6 +132,6 @@ class LimiterBase:
             answer = desk.store.reserve(desk.terms, place.cost, longest)
             if isinstance(answer, Refused):
                 place.state = "cancelled"
-                raise told_refused(desk.terms, answer.wait, longest)
+                raise events.refused(desk.terms, answer.wait, longest)
             place.at(answer, sent)
         return desk

@@ -17,20 +17,6 @@ from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded
 from django_tasklock.rates.lines import Line
 from django_tasklock.types import monotonic
 
-__all__ = [
-    "View",
-    "Watch",
-    "changed",
-    "seen",
-    "told_cancelled",
-    "told_granted",
-    "told_late",
-    "told_pushback",
-    "told_refused",
-    "told_unavailable",
-    "watch_of",
-]
-
 logger = logging.getLogger("django_tasklock")
 MOST = 1024  # limiters this process remembers having heard of
 
@@ -119,7 +105,7 @@ def watch_of(name: str) -> Watch:
     return watch
 
 
-def told_granted(name: str, wait: float, cost: int) -> None:
+def granted(name: str, wait: float, cost: int) -> None:
     """A call may go."""
     how = "waited" if wait else "at_once"
     if wait:
@@ -127,7 +113,7 @@ def told_granted(name: str, wait: float, cost: int) -> None:
     signals.send(signals.rate_granted, name, how=how, wait=wait, cost=cost)
 
 
-def told_refused(terms: Terms, wait: int, longest: int) -> RateLimitExceeded:
+def refused(terms: Terms, wait: int, longest: int) -> RateLimitExceeded:
     """A call may not go in time; the error to raise."""
     seconds = wait / 1_000_000
     rates = ", ".join(map(str, terms.rates))
@@ -138,27 +124,27 @@ def told_refused(terms: Terms, wait: int, longest: int) -> RateLimitExceeded:
     return error
 
 
-def told_cancelled(name: str, returned: bool) -> None:
+def cancelled(name: str, returned: bool) -> None:
     """A place was given back; ``returned``: the store took it."""
     if not returned:
         logger.info("rate limit %r: a place was not given back: it counts as used", name)
     signals.send(signals.rate_cancelled, name, returned=returned)
 
 
-def told_late(name: str, seconds: float) -> None:
+def late(name: str, seconds: float) -> None:
     """Somebody missed his place by so much and books again."""
     logger.info("rate limit %r: a place was missed by %.3f s, and is booked again", name, seconds)
     signals.send(signals.rate_late, name, late=seconds)
 
 
-def told_pushback(name: str, penalty: Penalty) -> None:
+def pushback(name: str, penalty: Penalty) -> None:
     """The other side asked for a pause."""
     wait, share = penalty.wait / 1_000_000, penalty.share / 1_000_000
     logger.warning("rate limit %r: pushback, nobody goes for %.3f s; limit at %.0f %%", name, wait, share * 100)
     signals.send(signals.rate_pushback, name, wait=wait, share=share)
 
 
-def told_unavailable(name: str, error: BackendUnavailable, action: str) -> None:
+def unavailable(name: str, error: BackendUnavailable, action: str) -> None:
     """The store could not be asked, and what is done about that."""
     logger.warning("rate limit %r: %s; policy: %s", name, error, action)
     signals.send(signals.store_unavailable, name, error=error, action=action)

@@ -8,15 +8,14 @@ from typing import Any
 from django_tasklock.backends.contract.rates import Algorithm
 from django_tasklock.conf import Duration
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
-from django_tasklock.rates.events import changed, told_pushback, watch_of
+from django_tasklock.rates import events
+from django_tasklock.rates.events import changed, watch_of
 from django_tasklock.rates.notation import pushback
 from django_tasklock.rates.options import OnOutage
 from django_tasklock.rates.reservation import Reservation, kept
 from django_tasklock.rates.tickets import LimitTickets
 from django_tasklock.rates.usage import RateUsage, usage_of
 from django_tasklock.types import monotonic
-
-__all__ = ["RateLimiter"]
 
 
 class RateLimiter(LimitTickets):
@@ -146,7 +145,7 @@ class RateLimiter(LimitTickets):
         asked = pushback(retry_after, name=limiter.name)
         penalty = limiter.store.penalize(limiter.terms, asked, limiter.limit.max_wait)
         changed(limiter.name)
-        told_pushback(limiter.name, penalty)
+        events.pushback(limiter.name, penalty)
         return penalty.wait / 1_000_000
 
     async def apenalize(self, retry_after: Any) -> float:
@@ -155,7 +154,7 @@ class RateLimiter(LimitTickets):
         asked = pushback(retry_after, name=limiter.name)
         penalty = await limiter.store.apenalize(limiter.terms, asked, limiter.limit.max_wait)
         changed(limiter.name)
-        told_pushback(limiter.name, penalty)
+        events.pushback(limiter.name, penalty)
         return penalty.wait / 1_000_000
 
     def usage(self) -> RateUsage:

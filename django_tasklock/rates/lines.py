@@ -13,9 +13,6 @@ from typing import NamedTuple
 
 from django_tasklock.backends.contract.rates import Booked
 
-__all__ = ["Line", "Place"]
-
-
 AT_ONCE = 64
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from django_tasklock.backends.contract.rates import Pushback, Rate
 from django_tasklock.exceptions import TaskLockError
 
-__all__ = ["microseconds", "parse", "pushback"]
-
 _UNITS = {
     "ms": 1_000,
     "s": 1_000_000, "sec": 1_000_000, "second": 1_000_000, "seconds": 1_000_000,

@@ -12,8 +12,6 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 from django_tasklock.rates.notation import microseconds, parse
 
-__all__ = ["OPTIONS", "TENANT", "Limit", "OnOutage", "limit_of", "rate_problems"]
-
 OnOutage = Literal["closed", "open", "local"]
 """What is done while the store cannot be asked: refuse, let pass, or keep to this process's share."""
 

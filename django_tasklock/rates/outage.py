@@ -5,11 +5,9 @@ from __future__ import annotations
 from django_tasklock.backends.contract.rates import Rate, RateStore, Terms
 from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.rates.events import told_unavailable
+from django_tasklock.rates import events
 from django_tasklock.rates.options import Limit, OnOutage
 from django_tasklock.types import monotonic
-
-__all__ = ["Outage", "outage_of", "share_of"]
 
 AGAIN = 1.0  # seconds during which a store that did not answer is not asked again, where one may go on without it
 
@@ -51,7 +49,7 @@ class Outage:
             action = "closed"
         if action != "closed" and now - self._began > grace:
             action = "closed"
-        told_unavailable(name, error, action)
+        events.unavailable(name, error, action)
         if action == "closed":
             self._error = None
             error.name = error.name or name

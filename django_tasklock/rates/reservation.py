@@ -10,12 +10,11 @@ from typing import Self, TypeVar
 from django_tasklock.backends.contract.rates import Booked
 from django_tasklock.context import asleep, sleep
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.rates import events
 from django_tasklock.rates.background import returns
-from django_tasklock.rates.events import told_cancelled, watch_of
+from django_tasklock.rates.events import watch_of
 from django_tasklock.rates.schedule import PATIENCE, Desk, Wakening
 from django_tasklock.types import monotonic
-
-__all__ = ["Reservation", "kept"]
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ def unwanted(name: str, desk: Desk, cost: int, booked: Booked) -> None:
         returned = desk.store.cancel(desk.terms, cost, booked.slot, booked.epoch)
     except BackendUnavailable:
         returned = False
-    told_cancelled(name, returned)
+    events.cancelled(name, returned)
 
 
 class Reservation(Wakening):
@@ -212,7 +211,7 @@ class Reservation(Wakening):
             returned = await store.acancel(terms, self.cost, self._booked.slot, self._booked.epoch)
         except BackendUnavailable:
             returned = False
-        told_cancelled(self.limiter.name, returned)
+        events.cancelled(self.limiter.name, returned)
         return returned
 
     def settle(self, actual: int) -> bool:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django_tasklock.backends.contract.rates import Booked, RateStore, Refused, Terms
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.rates import events
 from django_tasklock.rates.background import returns
-from django_tasklock.rates.events import seen, told_cancelled, told_granted, told_late, told_refused, watch_of
+from django_tasklock.rates.events import seen, watch_of
 from django_tasklock.rates.lines import Line, Place
 from django_tasklock.rates.server_clock import clock_of
 from django_tasklock.types import monotonic
@@ -28,8 +29,6 @@ from django_tasklock.types import monotonic
 if TYPE_CHECKING:
     from django_tasklock.rates.limiter import RateLimiter
     from django_tasklock.rates.reservation import Reservation
-
-__all__ = ["Desk", "Wakening"]
 
 CONFIRM = 1.0  # seconds asleep after which the store is asked on waking
 FRESH = 1.0  # seconds for which an answer to somebody else in this process will do
@@ -256,13 +255,13 @@ class Wakening:
                 clock_of(self._desk.store).heard(answer, sent, heard)
                 line.put(Place(answer, sent, heard))
                 if answer.slot > place.booked.slot and answer.epoch == place.booked.epoch:
-                    told_late(name, self._late(place))
+                    events.late(name, self._late(place))
         self._put_back(old[len(answers) :])
         self._missed += 1
         self._has(line.take(self._late, self._terms.margin / 1_000_000))
         if self._booked is None and isinstance(answers[0], Refused):
             self.state = "cancelled"
-            raise told_refused(self._terms, answers[0].wait, self._longest())
+            raise events.refused(self._terms, answers[0].wait, self._longest())
 
     def _asking(self) -> tuple[Booked, float, float]:
         """The place to ask about, when, and how late it is. Until the answer there is nothing to give back:
@@ -280,17 +279,17 @@ class Wakening:
             if self._booked is not None:  # what is refused is the last one's place, and this is not the last
                 return
             self.state = "cancelled"
-            raise told_refused(self._terms, answer.wait, self._longest())
+            raise events.refused(self._terms, answer.wait, self._longest())
         missed = answer.slot > old.slot and abs(answer.epoch - old.epoch) <= 1 and late > 0
         if missed:
             self._missed += 1
-            told_late(self.limiter.name, late)
+            events.late(self.limiter.name, late)
         self._halfway = False
         self.at(answer, sent)
 
     def _done(self) -> None:
         self.state = "used"
-        told_granted(self.limiter.name, monotonic() - self._began if self._waited else 0.0, self.cost)
+        events.granted(self.limiter.name, monotonic() - self._began if self._waited else 0.0, self.cost)
 
     def _ended(self) -> bool:
         """End it; whether there is nothing to give back."""
@@ -314,5 +313,5 @@ class Wakening:
             returned = store.cancel(terms, self.cost, self._booked.slot, self._booked.epoch)
         except BackendUnavailable:
             returned = False
-        told_cancelled(self.limiter.name, returned)
+        events.cancelled(self.limiter.name, returned)
         return returned

@@ -10,8 +10,6 @@ import weakref
 
 from django_tasklock.backends.contract.rates import Booked, RateStore
 
-__all__ = ["ServerClock", "clock_of"]
-
 AGE = 60.0  # seconds for which a bound is believed
 DRIFT = 0.0002  # seconds by which two clocks may part in one
 

@@ -22,8 +22,6 @@ from django_tasklock.backends.contract.rates import (
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.types import monotonic
 
-__all__ = ["AgreedRates", "agreed"]
-
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
 SAY = 20.0  # seconds after which a process says its terms again

@@ -5,12 +5,11 @@ from __future__ import annotations
 from django_tasklock.backends.contract.rates import Booked, Refused
 from django_tasklock.conf import Duration
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.rates import events
 from django_tasklock.rates.booking import LimiterBase
-from django_tasklock.rates.events import told_cancelled, told_late, watch_of
+from django_tasklock.rates.events import watch_of
 from django_tasklock.rates.reservation import Reservation
 from django_tasklock.types import monotonic
-
-__all__ = ["LimitTickets"]
 
 
 class LimitTickets(LimiterBase):
@@ -85,7 +84,7 @@ class LimitTickets(LimiterBase):
         assert isinstance(answer, Booked)
         if answer.slot > slot and abs(answer.epoch - epoch) <= 1:
             place.missed = True
-            told_late(self.name, max(0, answer.time - answer.wait - answer.pause - slot) / 1_000_000)
+            events.late(self.name, max(0, answer.time - answer.wait - answer.pause - slot) / 1_000_000)
         return place
 
     def give_back(self, ticket: str) -> bool:
@@ -99,7 +98,7 @@ class LimitTickets(LimiterBase):
                 returned = limiter.store.cancel(limiter.terms, cost, slot, epoch)
             except BackendUnavailable:
                 returned = False
-            told_cancelled(limiter.name, returned)
+            events.cancelled(limiter.name, returned)
             limiter = limiter.shared
         return returned
 

@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 
 from django_tasklock.backends.contract.rates import Terms, Use
 
-__all__ = ["RateUsage", "WindowUsage", "usage_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:

@@ -23,7 +23,7 @@ import redis
 
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings
-from django_tasklock.types import Ask
+from django_tasklock.types import AcquireRequest
 from tests.browser.people import PEOPLE, PREPARE, VIDEOS, Worker
 from tests.support.celery_workers import Guardian
 from tests.support.processes import processes
@@ -294,7 +294,7 @@ class Example:
         token = secrets.token_hex(16)
         known = {"host": "far-away", "pid": 4711, "boot": "b00t", "task": "videos.tasks.report", "task_id": "t-1"}
         grant = self.store.acquire(
-            Ask(
+            AcquireRequest(
                 name,
                 token,
                 ttl=round((lease or seconds) * 1000),

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from django_tasklock.backends.contract.rates import Pushback, Terms
 from django_tasklock.rates.notation import parse
-from django_tasklock.types import Ask, fingerprint
+from django_tasklock.types import AcquireRequest, fingerprint
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
 from tests.browser.pages import confirm, lies, refreshed
@@ -34,7 +34,7 @@ def permit(site: Example, name: str, **holder: str) -> str:
     """Somebody far away takes one of three; the fingerprint."""
     token = secrets.token_hex(16)
     known = '{"host":"far-away","pid":4711,"task":"videos.tasks.transcode_with_a_long_name","task_id":"t-1","limit":3}'
-    site.store.permits.acquire(Ask(name, token, 60_000, 600_000, known, limit=3))
+    site.store.permits.acquire(AcquireRequest(name, token, 60_000, 600_000, known, limit=3))
     return fingerprint(token)
 
 

@@ -18,7 +18,7 @@ from django_tasklock.celery.parking.promotion import Promoter
 from django_tasklock.host import Task
 from django_tasklock.locks.holder import me
 from django_tasklock.models import ParkedMessage
-from django_tasklock.types import Ask, Grant
+from django_tasklock.types import AcquireRequest, Grant
 from tests.support.celery_site.courier import Courier
 from tests.support.celery_site.redelivery_tasks import TROUBLE
 from tests.support.guards import new_token
@@ -66,7 +66,7 @@ class Interleaved:
 
     def lock(self, holder: str) -> None:
         """Somebody takes the lock."""
-        assert isinstance(get_backend().acquire(Ask(NAME, new_token(), 60_000, 60_000, holder)), Grant)
+        assert isinstance(get_backend().acquire(AcquireRequest(NAME, new_token(), 60_000, 60_000, holder)), Grant)
 
     def unlock(self) -> None:
         """Somebody frees it."""

@@ -24,7 +24,7 @@ from django_tasklock.celery.parking import promotion
 from django_tasklock.celery.parking.promotion import Promoter, promote
 from django_tasklock.models import AuditEntry, ParkedMessage
 from django_tasklock.operations import Actor
-from django_tasklock.types import Ask
+from django_tasklock.types import AcquireRequest
 from tests.support.guards import new_token
 from tests.support.once_app import OnceApp, once_app
 from tests.support.stores import eventually
@@ -46,7 +46,7 @@ class Held:
 
     def __enter__(self) -> None:
         self.token = new_token()
-        get_backend().acquire(Ask("n", self.token, 60_000, 60_000, "{}"))
+        get_backend().acquire(AcquireRequest("n", self.token, 60_000, 60_000, "{}"))
 
     def __exit__(self, *how: object) -> None:
         get_backend().release("n", self.token)

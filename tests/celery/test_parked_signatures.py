@@ -19,7 +19,7 @@ from django_tasklock.celery.parking import promotion
 from django_tasklock.celery.parking.promotion import Promoter, promote
 from django_tasklock.db.clock import Now
 from django_tasklock.models import ParkedMessage
-from django_tasklock.types import Ask
+from django_tasklock.types import AcquireRequest
 from tests.support.guards import new_token
 from tests.support.once_app import OnceApp, once_app
 
@@ -61,7 +61,7 @@ def parked(app: OnceApp) -> Any:
     """A task, one message of which is parked in the ordinary way."""
     task = app.task(key="n", on_conflict="queue")
     token = new_token()
-    get_backend().acquire(Ask("n", token, 60_000, 60_000, "{}"))
+    get_backend().acquire(AcquireRequest("n", token, 60_000, 60_000, "{}"))
     task.delay()
     assert app.run()[0] == "IGNORED"
     get_backend().release("n", token)

@@ -29,7 +29,7 @@ from django_tasklock.celery.parking.rows import session
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.holder import BOOT, me
 from django_tasklock.models import ParkedMessage
-from django_tasklock.types import Ask, Grant
+from django_tasklock.types import AcquireRequest, Grant
 from tests.support.celery_site.courier import Courier, Killed, promoted_by_processes
 from tests.support.guards import elsewhere, new_token
 
@@ -54,8 +54,8 @@ class Somebody:
         self.token = new_token()
 
     def acquire(self) -> bool:
-        ask = Ask(self.name, self.token, 60_000, 60_000, '{"host": "elsewhere", "pid": 1}')
-        return isinstance(get_backend().acquire(ask), Grant)
+        request = AcquireRequest(self.name, self.token, 60_000, 60_000, '{"host": "elsewhere", "pid": 1}')
+        return isinstance(get_backend().acquire(request), Grant)
 
     def release(self) -> None:
         get_backend().release(self.name, self.token)

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.parking.promotion import promote
-from django_tasklock.types import Ask
+from django_tasklock.types import AcquireRequest
 from tests.support.guards import new_token
 from tests.support.once_app import OnceApp, once_app
 from tests.support.proxy import Proxy
@@ -40,7 +40,7 @@ class Bench:
     def hold(self) -> Callable[[], object]:
         """Take the lock ``a`` for somebody else; how to let it go."""
         token = new_token()
-        get_backend().acquire(Ask("a", token, 60_000, 60_000, "{}"))
+        get_backend().acquire(AcquireRequest("a", token, 60_000, 60_000, "{}"))
         return lambda: get_backend().release("a", token)
 
     def cost(self, act: Callable[[], object]) -> Cost:

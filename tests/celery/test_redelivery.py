@@ -13,7 +13,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.delivery.duplicates import meet
 from django_tasklock.celery.exceptions import Duplicate
-from django_tasklock.types import Ask, Grant
+from django_tasklock.types import AcquireRequest, Grant
 from tests.support.celery_site.journal import most_at_once
 from tests.support.celery_site.redelivery_tasks import MACHINE, PAUSE, collect, late_once
 from tests.testapp.models import Video
@@ -272,7 +272,9 @@ class TestAnotherMachine:
         holder = {"host": "h", "pid": 7, "proc": "elsewhere:1", "task": late_once.name, "task_id": "mine"}
         celery_site.configure(lease=1)
         backend = get_backend()
-        assert isinstance(backend.acquire(Ask("hold:a", "0" * 32, 60_000, 60_000, json.dumps(holder))), Grant)
+        assert isinstance(
+            backend.acquire(AcquireRequest("hold:a", "0" * 32, 60_000, 60_000, json.dumps(holder))), Grant
+        )
         worker = celery_site.worker(concurrency=1)
         result = celery_site.publish("late_skip", "a", options={"task_id": "other"})
         assert celery_site.outcome(result)[1]["reason"] == "already_processing"
@@ -292,7 +294,9 @@ class FakeMessage:
 def test_an_earlier_try_that_comes_late(celery_site):
     """The broker brings the first try once more while the third runs, which was published by the second."""
     holder = {"host": "h", "pid": 7, "task": late_once.name, "task_id": "mine", "retries": 2}
-    assert isinstance(get_backend().acquire(Ask("hold:a", "0" * 32, 60_000, 60_000, json.dumps(holder))), Grant)
+    assert isinstance(
+        get_backend().acquire(AcquireRequest("hold:a", "0" * 32, 60_000, 60_000, json.dumps(holder))), Grant
+    )
     lock = TaskLock("hold:a")
     assert not lock.acquire(blocking=False)
     with pytest.raises(Duplicate, match="a later try of it runs"):

@@ -16,7 +16,7 @@ from django_tasklock.backends.cache import CacheBackend, backend as module, weak
 from django_tasklock.backends.cache.alias import PrivateCache, cache_key
 from django_tasklock.conf import Settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.types import Busy, Kept, Released, Renewal
+from django_tasklock.types import Busy, Released, Renewal, RenewalResult
 from tests.support.caches import FakeMemcached, HidingCache
 from tests.support.redis_server import free_port
 from tests.support.stores import an_ask, clear, granted, make, new_token
@@ -152,14 +152,14 @@ class TestLocalDeadline:
     def test_a_renewal_moves_the_deadline(self, backend, held):
         mine, at = held
         at(9.5)
-        assert backend.renew([Renewal("video:1", mine.token, 10_000)]) == [Kept.RENEWED]
+        assert backend.renew([Renewal("video:1", mine.token, 10_000)]) == [RenewalResult.RENEWED]
         at(17.0)
         assert backend.release("video:1", mine.token) is Released.RELEASED
 
     def test_after_the_deadline_nothing_is_renewed_or_extended(self, backend, held):
         mine, at = held
         at(10.5)
-        assert backend.renew([Renewal("video:1", mine.token, 10_000)]) == [Kept.LOST]
+        assert backend.renew([Renewal("video:1", mine.token, 10_000)]) == [RenewalResult.LOST]
         assert backend.extend("video:1", mine.token, 10_000, 10_000) is False
 
     def test_a_lock_that_changes_hands_between_look_and_touch_is_not_renewed(self, backend, monkeypatch):
@@ -174,7 +174,7 @@ class TestLocalDeadline:
             return touch(self, *args, **kwargs)
 
         monkeypatch.setattr(type(cache), "touch", take_it_first)
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
         assert backend.get("video:1").token == other.token
 
     def test_only_so_many_leases_are_remembered(self, backend, monkeypatch):

@@ -10,8 +10,8 @@ import time
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_tasklock.backends.contract.locks import Backend
-from django_tasklock.types import Busy, Grant, Holder, Kept, Released, Renewal
+from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
 from tests.support.stores import (
     ALL,
     LAPSING,
@@ -36,12 +36,12 @@ def store(request) -> str:
 
 
 @pytest.fixture(params=stores(*ALL))
-def backend(request) -> Backend:
+def backend(request) -> LockStore:
     """A backend with an empty store."""
     clear(request.param)
     backend = make(request.param)
     yield backend
-    backend.rest()
+    backend.close_idle()
     backend.close()
 
 
@@ -50,7 +50,7 @@ listing = pytest.mark.parametrize("backend", stores(*LISTING), indirect=True)
 waking = pytest.mark.parametrize("backend", stores(*WAKING), indirect=True)
 
 
-def lapse(backend: Backend, name: str) -> None:
+def lapse(backend: LockStore, name: str) -> None:
     """Wait until nobody holds ``name``."""
     eventually(lambda: backend.get(name) is None)
 
@@ -99,20 +99,20 @@ class TestAcquiring:
         """Once: it has a token of its own then."""
         first = an_ask("video:1")
         before = granted(backend.acquire(first))
-        mine, other = (an_ask("video:1", ttl=5000)._replace(instead=first.token) for _ in range(2))
+        mine, other = (an_ask("video:1", ttl=5000)._replace(supersedes=first.token) for _ in range(2))
         after = granted(backend.acquire(mine))
         assert after.ttl == 5000
         assert after.fence > before.fence
         assert granted(backend.acquire(mine)).fence == after.fence  # its first answer was lost
         assert isinstance(backend.acquire(other), Busy)
         assert backend.get("video:1").token == mine.token
-        assert backend.renew([Renewal("video:1", first.token, 5000)]) == [Kept.LOST]
+        assert backend.renew([Renewal("video:1", first.token, 5000)]) == [RenewalResult.LOST]
         assert backend.release("video:1", first.token) is Released.NOT_YOURS
         assert backend.release("video:1", mine.token) is Released.RELEASED
 
     def test_whom_one_would_follow_may_be_gone(self, backend):
-        assert granted(backend.acquire(an_ask("video:1")._replace(instead=new_token())))
-        assert isinstance(backend.acquire(an_ask("video:1")._replace(instead=new_token())), Busy)
+        assert granted(backend.acquire(an_ask("video:1")._replace(supersedes=new_token())))
+        assert isinstance(backend.acquire(an_ask("video:1")._replace(supersedes=new_token())), Busy)
 
     def test_a_lapsed_lock_is_granted_to_the_next_and_not_before(self, backend):
         asked = time.monotonic()
@@ -139,7 +139,7 @@ class TestAcquiring:
                 ready.wait()
                 grants.extend(name for name in names if isinstance(backend.acquire(an_ask(name)), Grant))
             finally:
-                backend.rest()
+                backend.close_idle()
 
         threads = [threading.Thread(target=ask_for_all) for _ in range(6)]
         for thread in threads:
@@ -226,7 +226,7 @@ class TestReleasing:
         granted(backend.acquire(other))
         assert backend.release("video:1", mine.token) is Released.NOT_YOURS
         assert backend.extend("video:1", mine.token, 60_000, 60_000) is False
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
         assert backend.get("video:1").token == other.token
 
 
@@ -263,8 +263,11 @@ class TestRenewing:
         for one in held:
             granted(backend.acquire(an_ask(one.name, one.token, ttl=60_000)))
         asks = [*held[:100], an_ask("video:7"), an_ask("nobody"), *held[100:]]
-        answers = backend.renew([Renewal(one.name, one.token, 60_000 if one.ttl == 900 else 50_000) for one in asks])
-        assert answers == [Kept.RENEWED] * 100 + [Kept.LOST, Kept.LOST] + [Kept.RENEWED] * 130
+        answers = backend.renew([Renewal(one.name, one.token, 60_000 if one.ttl_ms == 900 else 50_000) for one in asks])
+        assert (
+            answers
+            == [RenewalResult.RENEWED] * 100 + [RenewalResult.LOST, RenewalResult.LOST] + [RenewalResult.RENEWED] * 130
+        )
         assert backend.get("nobody") is None
 
     @lapsing
@@ -273,7 +276,7 @@ class TestRenewing:
         asked = time.monotonic()
         backend.acquire(mine)
         while time.monotonic() < asked + 1.3:
-            assert backend.renew([Renewal("video:1", mine.token, 1000)]) == [Kept.RENEWED]
+            assert backend.renew([Renewal("video:1", mine.token, 1000)]) == [RenewalResult.RENEWED]
             assert isinstance(backend.acquire(an_ask("video:1")), Busy)
             time.sleep(0.1)
 
@@ -288,17 +291,17 @@ class TestRenewing:
     @lapsing
     def test_a_lock_that_is_gone_is_not_brought_back(self, backend):
         mine = an_ask("video:1", ttl=SHORT)
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
         backend.acquire(mine)
         lapse(backend, "video:1")
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
         assert backend.get("video:1") is None
 
     def test_a_released_lock_is_not_brought_back(self, backend):
         mine = an_ask("video:1")
         backend.acquire(mine)
         backend.release("video:1", mine.token)
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
         assert backend.get("video:1") is None
 
     def test_nothing_to_renew_is_no_error(self, backend):
@@ -398,7 +401,7 @@ class TestRemoving:
         mine = an_ask("video:1")
         backend.acquire(mine)
         backend.remove("video:1")
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
         assert backend.extend("video:1", mine.token, 60_000, 60_000) is False
         assert backend.release("video:1", mine.token) is Released.GONE
 
@@ -489,7 +492,7 @@ class TestCoroutines:
             assert backend.get("video:1").token == mine.token
             if store in LISTING:
                 assert [record.name for record in backend.records()] == ["video:1"]
-            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.RENEWED]
+            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
             assert backend.extend("video:1", mine.token, 60_000, 60_000) is True
             assert backend.release("video:1", mine.token) is Released.RELEASED
             assert backend.remove("video:1") is None
@@ -597,7 +600,7 @@ class TestHandingOver:
             grant = granted(waiter.wait(5))
         assert grant.fence > before.fence
         assert backend.get("video:1").fence == grant.fence
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.RENEWED]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
         assert backend.get("video:1").ttl > 50_000
         assert granted(backend.acquire(mine)).fence == grant.fence
 
@@ -628,7 +631,7 @@ class TestHandingOver:
         with backend.waiter(mine) as second:
             second.acquire()
             backend.release("video:1", holder.token)
-            assert backend.get("video:1").token == first.ask.token
+            assert backend.get("video:1").token == first.request.token
             first.leave()
             granted(second.wait(5))
 

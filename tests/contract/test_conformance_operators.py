@@ -8,10 +8,10 @@ import pytest
 
 from django_tasklock import TaskLockError
 from django_tasklock.backends.codec import text_of
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Query
 from django_tasklock.conf import EXPIRING
-from django_tasklock.types import Holder, Kept, Released, Renewal
+from django_tasklock.types import Holder, Released, Renewal, RenewalResult
 from tests.support.stores import ALL, LISTING, an_ask, clear, eventually, granted, make, new_token, stores
 
 SHORT = 120  # ms: a lease that is to lapse
@@ -19,12 +19,12 @@ ORDERS = ("expiry", "age", "left")
 
 
 @pytest.fixture(params=stores(*ALL))
-def backend(request) -> Backend:
+def backend(request) -> LockStore:
     """A backend with an empty store."""
     clear(request.param)
     backend = make(request.param)
     yield backend
-    backend.rest()
+    backend.close_idle()
     backend.close()
 
 
@@ -33,22 +33,22 @@ queueing = pytest.mark.parametrize("backend", stores("redis", "memory"), indirec
 not_listing = pytest.mark.parametrize("backend", stores(*(name for name in ALL if name not in LISTING)), indirect=True)
 
 
-def tick(backend: Backend, name: str) -> None:
+def tick(backend: LockStore, name: str) -> None:
     """Wait until the store's clock has gone on since ``name`` was acquired."""
     eventually(lambda: (record := backend.get(name)) and record.now > record.at)
 
 
-def lapse(backend: Backend, *names: str) -> None:
+def lapse(backend: LockStore, *names: str) -> None:
     """Wait until nobody holds them."""
     eventually(lambda: all(backend.get(name) is None for name in names))
 
 
-def names(backend: Backend, *args, **query) -> list[str]:
+def names(backend: LockStore, *args, **query) -> list[str]:
     """The names on one page."""
     return [record.name for record in backend.page(Query(*args, **query)).records]
 
 
-def walk(backend: Backend, query: Query) -> list[str]:
+def walk(backend: LockStore, query: Query) -> list[str]:
     """The names on all pages, as whoever follows ``next`` sees them."""
     found: list[str] = []
     for _ in range(1000):
@@ -65,7 +65,7 @@ def walk(backend: Backend, query: Query) -> list[str]:
 MANY = {"d": (50, 900), "a": (8, 800), "f": (40, 100), "b": (300, 400), "e": (5, 700), "c": (60, 60), "g": (20, 500)}
 
 
-def fill(backend: Backend) -> dict[str, dict[str, int]]:
+def fill(backend: LockStore) -> dict[str, dict[str, int]]:
     """Seven locks of seven ages, and what they are ordered by."""
     for name, (lease, hold) in MANY.items():
         granted(backend.acquire(an_ask(name, ttl=lease * 1000, hold=hold * 1000)))
@@ -140,7 +140,9 @@ class TestPages:
         assert names(backend) == ["c", "a", "b"]
         assert names(backend, order="left") == ["a", "c", "b"]
         assert names(backend, order="age", descending=True) == ["a", "b", "c"]
-        backend.acquire(mine["c"]._replace(token=new_token(), ttl=97_000, hold=97_000, instead=mine["c"].token))
+        backend.acquire(
+            mine["c"]._replace(token=new_token(), ttl_ms=97_000, hold_ms=97_000, supersedes=mine["c"].token)
+        )
         assert names(backend) == ["a", "b", "c"]
         assert names(backend, order="left") == ["a", "c", "b"]
 
@@ -246,13 +248,13 @@ class TestAsking:
         mine = an_ask("video:1", ttl=5000)
         backend.acquire(mine)
         assert backend.get("video:1").asked == 0
-        assert backend.renew([Renewal("video:1", mine.token, 5000)]) == [Kept.RENEWED]
+        assert backend.renew([Renewal("video:1", mine.token, 5000)]) == [RenewalResult.RENEWED]
         assert backend.ask_release("video:1", mine.token) is True
         record = backend.get("video:1")
         assert 0 < record.at <= record.asked <= record.now
         assert record.token == mine.token
         for _ in range(2):
-            assert backend.renew([Renewal("video:1", mine.token, 5000)]) == [Kept.ASKED]
+            assert backend.renew([Renewal("video:1", mine.token, 5000)]) == [RenewalResult.ASKED]
         assert backend.release("video:1", mine.token) is Released.RELEASED
 
     def test_asking_again_changes_nothing(self, backend):
@@ -279,7 +281,7 @@ class TestAsking:
         granted(backend.acquire(mine))
         assert backend.extend("video:1", mine.token, 70_000, 70_000) is True
         assert backend.get("video:1").asked == asked
-        assert backend.renew([Renewal("video:1", mine.token, 5000)]) == [Kept.ASKED]
+        assert backend.renew([Renewal("video:1", mine.token, 5000)]) == [RenewalResult.ASKED]
 
     def test_another_holder_is_not_asked(self, backend):
         """Gold standard 8.43: the request names who is meant."""
@@ -294,16 +296,16 @@ class TestAsking:
         backend.acquire(other)
         assert backend.ask_release("video:1", mine.token) is False
         assert backend.get("video:1").asked == 0
-        assert backend.renew([Renewal("video:1", other.token, 5000)]) == [Kept.RENEWED]
+        assert backend.renew([Renewal("video:1", other.token, 5000)]) == [RenewalResult.RENEWED]
 
     def test_who_follows_the_holder_is_not_asked(self, backend):
         first = an_ask("video:1")
         backend.acquire(first)
         backend.ask_release("video:1", first.token)
-        then = an_ask("video:1")._replace(instead=first.token)
+        then = an_ask("video:1")._replace(supersedes=first.token)
         granted(backend.acquire(then))
         assert backend.get("video:1").asked == 0
-        assert backend.renew([Renewal("video:1", then.token, 5000)]) == [Kept.RENEWED]
+        assert backend.renew([Renewal("video:1", then.token, 5000)]) == [RenewalResult.RENEWED]
 
     def test_many_renewals_at_once_each_with_its_own_answer(self, backend):
         asks = [an_ask(f"video:{number}") for number in range(7)]
@@ -312,7 +314,9 @@ class TestAsking:
         backend.ask_release("video:2", asks[2].token)
         backend.remove("video:4")
         answers = backend.renew([Renewal(ask.name, ask.token, 9000) for ask in asks])
-        assert answers == [Kept.ASKED if n == 2 else Kept.LOST if n == 4 else Kept.RENEWED for n in range(7)]
+        assert answers == [
+            RenewalResult.ASKED if n == 2 else RenewalResult.LOST if n == 4 else RenewalResult.RENEWED for n in range(7)
+        ]
 
     @listing
     def test_pages_show_it(self, backend):
@@ -365,7 +369,7 @@ class TestForgetting:
         lapse(backend, "video:1")
         backend.prune(10)
         assert backend.release("video:1", first.token) is Released.GONE
-        assert backend.renew([Renewal("video:1", first.token, 5000)]) == [Kept.LOST]
+        assert backend.renew([Renewal("video:1", first.token, 5000)]) == [RenewalResult.LOST]
         assert granted(backend.acquire(an_ask("video:1"))).fence > before
 
 

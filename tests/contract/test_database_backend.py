@@ -19,7 +19,7 @@ from django_tasklock.db import session
 from django_tasklock.db.clock import Now
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
 from django_tasklock.models import LockRow
-from django_tasklock.types import Busy, Grant, Kept, Released, Renewal
+from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
 from tests.support.stores import an_ask, eventually, granted, make
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
@@ -138,7 +138,7 @@ class TestTransactions:
         mine = an_ask("video:1")
         granted(backend.acquire(mine))
         assert isinstance(backend.acquire(an_ask("video:1")), Busy)
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.RENEWED]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
         assert backend.release("video:1", mine.token) is Released.RELEASED
         with transaction.atomic(), pytest.raises(TransactionOpen):
             backend.acquire(an_ask("video:1"))
@@ -313,7 +313,7 @@ class TestLostReplies:
         mine = an_ask("video:1", ttl=5000)
         backend.acquire(mine)
         with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
-            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.RENEWED]
+            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
         with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
             assert backend.extend("video:1", mine.token, 60_000, 60_000) is True
 
@@ -345,7 +345,7 @@ class TestConnections:
                 cursor.execute(end.format(number))
 
         elsewhere(end_it)
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.RENEWED]
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
 
     def test_rest_closes_the_connection_of_this_thread_only(self, backend):
         backend.get("video:1")
@@ -354,7 +354,7 @@ class TestConnections:
         def use_it():
             backend.get("video:1")
             seen.append(connection.connection is None)
-            backend.rest()
+            backend.close_idle()
             seen.append(connection.connection is None)
 
         elsewhere(use_it)
@@ -363,7 +363,7 @@ class TestConnections:
 
     def test_rest_leaves_an_open_transaction_alone(self, backend):
         with transaction.atomic():
-            backend.rest()
+            backend.close_idle()
             assert backend.get("video:1") is None
 
     def test_a_verb_in_the_thread_of_an_event_loop_leaves_no_connection_open(self, backend, monkeypatch):

@@ -23,7 +23,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.wire import RESTED
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.types import Kept, Released, Renewal, monotonic
+from django_tasklock.types import Released, Renewal, RenewalResult, monotonic
 from tests.support.proxy import Proxy, scripts
 from tests.support.stores import an_ask, eventually, granted, new_token
 from tests.support.twins import TWINS, call, token_in
@@ -298,7 +298,10 @@ def test_renewal_is_told_after_a_lost_reply(proxy: Proxy, store: Store, name: st
     mine, gone = an_ask(name, ttl=5_000), an_ask(f"{name}:gone")
     granted(backend.acquire(mine))
     lost = proxy.lose_reply(RENEW)
-    assert backend.renew([Renewal(ask.name, ask.token, 60_000) for ask in (mine, gone)]) == [Kept.RENEWED, Kept.LOST]
+    assert backend.renew([Renewal(ask.name, ask.token, 60_000) for ask in (mine, gone)]) == [
+        RenewalResult.RENEWED,
+        RenewalResult.LOST,
+    ]
     assert lost.met
     assert store.pttl(f"task_lock:{name}") > 30_000
     assert not store.exists(f"task_lock:{gone.name}")

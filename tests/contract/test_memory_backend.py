@@ -13,7 +13,7 @@ import pytest
 from django_tasklock.backends.memory import MemoryBackend, advance, reset
 from django_tasklock.backends.memory.store import store
 from django_tasklock.conf import Settings
-from django_tasklock.types import Busy, Grant, Kept, Released, Renewal
+from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
 from tests.support.stores import an_ask, eventually, granted
 
 
@@ -43,12 +43,12 @@ def test_advance_lets_a_lease_lapse(backend):
     mine = an_ask("video:1", ttl=60_000)
     backend.acquire(mine)
     advance(59)
-    assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.RENEWED]
+    assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
     advance(59)
     assert backend.get("video:1").token == mine.token
     advance(1.001)
     assert backend.get("video:1") is None
-    assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [Kept.LOST]
+    assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
     assert [record.name for record in backend.records(expired=True)] == ["video:1"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.types import Busy, Grant, Holder, Kept, Released, Renewal
+from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
 from tests.support.permits import a_request, clear_permits
 from tests.support.stores import eventually, granted, make, new_token, stores
 from tests.support.twins import TWINS, call
@@ -26,7 +26,7 @@ def permits(request) -> Permits:
     clear_permits(request.param)
     backend = make(request.param)
     yield backend.permits
-    backend.rest()
+    backend.close_idle()
     backend.close()
 
 
@@ -70,7 +70,7 @@ class TestAcquiring:
         """The reply to the first may have been lost. Gold standard 8.5."""
         mine = a_request(NAME, 2, ttl=5000)
         first = granted(permits.acquire(mine))
-        again = granted(permits.acquire(mine._replace(ttl=60_000)))
+        again = granted(permits.acquire(mine._replace(ttl_ms=60_000)))
         assert again.fence == first.fence
         assert tokens(permits) == [mine.token]
         assert permits.members(NAME)[0].ttl > 5000
@@ -148,13 +148,13 @@ class TestLeases:
             granted(permits.acquire(ask))
         eventually(lambda: sum(len(permits.members(f"limiter:{number}")) for number in range(7)) == 153)
         kept = permits.renew([Renewal(ask.name, ask.token, 90_000) for ask in asks])
-        assert kept == [Kept.LOST if number % 3 == 0 else Kept.RENEWED for number in range(230)]
+        assert kept == [RenewalResult.LOST if number % 3 == 0 else RenewalResult.RENEWED for number in range(230)]
         left = [record.ttl for number in range(7) for record in permits.members(f"limiter:{number}")]
         assert len(left) == 153
         assert min(left) > 60_000
 
     def test_renewing_what_was_never_there_is_lost(self, permits):
-        assert permits.renew([Renewal(NAME, new_token(), 1000)]) == [Kept.LOST]
+        assert permits.renew([Renewal(NAME, new_token(), 1000)]) == [RenewalResult.LOST]
         assert permits.renew([]) == []
         assert permits.members(NAME) == []
 
@@ -196,7 +196,7 @@ class TestMembers:
         assert removed.token == taken[1]
         assert permits.remove(NAME, taken[1]) is None
         assert tokens(permits) == [taken[0], taken[2]]
-        assert permits.renew([Renewal(NAME, taken[1], 1000)]) == [Kept.LOST]
+        assert permits.renew([Renewal(NAME, taken[1], 1000)]) == [RenewalResult.LOST]
 
     def test_names_with_any_characters(self, permits):
         names = ["a b", "ü/ñ", "x:*?[]", "%s%d", "#permits:y", "Transcode", "transcode"]
@@ -218,7 +218,7 @@ class TestWaiting:
                     if (answer := waiter.wait(5)) is not None:
                         break
                 got.append((ask.token, answer))
-            permits.rest()
+            permits.close_idle()
 
         thread = threading.Thread(target=wait)
         thread.start()
@@ -241,10 +241,10 @@ class TestWaiting:
         for number, waiter in enumerate(waiters):
             assert permits.release(NAME, taken.pop(0)) is Released.RELEASED
             assert isinstance(permits.acquire(a_request(NAME, 2)), Busy)
-            assert [other.ask.token in tokens(permits) for other in waiters].count(True) <= 2
+            assert [other.request.token in tokens(permits) for other in waiters].count(True) <= 2
             assert isinstance(waiter.wait(5), Grant), number
             waiter.leave()
-            taken.append(waiter.ask.token)
+            taken.append(waiter.request.token)
         for token in taken:
             permits.release(NAME, token)
         assert permits.members(NAME) == []
@@ -260,7 +260,7 @@ class TestWaiting:
         permits.release(NAME, taken[0])
         assert isinstance(stays.wait(5), Grant)
         stays.leave()
-        assert tokens(permits) == [stays.ask.token]
+        assert tokens(permits) == [stays.request.token]
 
     @waking
     def test_one_that_was_handed_a_permit_and_leaves_without_it_passes_it_on(self, permits):
@@ -321,7 +321,7 @@ class TestWaiting:
             await permits.arelease(NAME, taken[0])
             assert isinstance(await asyncio.wait_for(other, 5), Grant)
             await second.aleave()
-            assert [record.token for record in await permits.amembers(NAME)] == [second.ask.token]
+            assert [record.token for record in await permits.amembers(NAME)] == [second.request.token]
 
         asyncio.run(both())
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from django_tasklock.backends.contract.leases import Waiter
-from django_tasklock.types import Grant, Kept, Released, Renewal
+from django_tasklock.types import Grant, Released, Renewal, RenewalResult
 from tests.support.permits import a_request, clear_permits, lapse
 from tests.support.stores import make, new_token, stores
 
@@ -71,7 +71,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for waiter in self.waiters:
             waiter.leave()
-        self.backend.rest()
+        self.backend.close_idle()
         self.backend.close()
 
     @rule(target=known, name=st.sampled_from(NAMES), limit=LIMITS)
@@ -97,7 +97,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(waiter=waiting)
     def look(self, waiter):
-        granted = self.models[waiter.ask.name].acquire(waiter.ask.token, waiter.ask.limit, waits=True)
+        granted = self.models[waiter.request.name].acquire(waiter.request.token, waiter.request.limit, waits=True)
         self.waiters[waiter] = isinstance(waiter.acquire(), Grant)
         assert self.waiters[waiter] is granted
         if hasattr(waiter, "seen"):  # in memory a waiter must ask within a second; the machine may be slower than that
@@ -106,7 +106,7 @@ class Machine(RuleBasedStateMachine):
     @rule(target=known, waiter=consumes(waiting))
     def give_up(self, waiter):
         """One that has not seen that it was given a permit passes it on; one that has keeps it."""
-        name, token = waiter.ask.name, waiter.ask.token
+        name, token = waiter.request.name, waiter.request.token
         waiter.leave()
         if not self.waiters.pop(waiter):
             self.models[name].leave(token)
@@ -135,7 +135,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(all_of=st.lists(known, max_size=6, unique=True))
     def renew(self, all_of):
-        kept = [Kept.RENEWED if token in self.models[name].members else Kept.LOST for name, token in all_of]
+        kept = [
+            RenewalResult.RENEWED if token in self.models[name].members else RenewalResult.LOST
+            for name, token in all_of
+        ]
         assert self.permits.renew([Renewal(name, token, 60_000) for name, token in all_of]) == kept
 
     @rule(whose=known)

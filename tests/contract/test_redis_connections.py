@@ -333,7 +333,7 @@ def test_threads_that_come_first_together_make_one_backend(settings: Any, monkey
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
     entered, gate, made = threading.Semaphore(0), threading.Event(), backends._make
 
-    def slowly() -> backends.Backend:
+    def slowly() -> backends.LockStore:
         entered.release()
         gate.wait(10)
         return made()

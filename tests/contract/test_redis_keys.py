@@ -21,7 +21,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.types import Kept, Released, Renewal
+from django_tasklock.types import Released, Renewal, RenewalResult
 from tests.support.stores import an_ask, eventually, granted
 from tests.support.twins import TWINS, call, token_in
 
@@ -102,7 +102,7 @@ def test_a_deleted_index_comes_back_with_the_renewals(store: redis.Redis, name: 
         store.zrem(INDEX, key)
         assert is_task_locked(name)
         assert name not in listed()
-        assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [Kept.RENEWED]
+        assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [RenewalResult.RENEWED]
         assert name in listed()
     assert store.zscore(INDEX, key) is None
 
@@ -160,7 +160,7 @@ def test_a_foreign_value_is_somebody_s_lock(store: redis.Redis, name: str, key: 
     assert 0 < (get_lock_ttl(name) or 0) <= 60
     assert get_backend().release(name, "0" * 32) is Released.NOT_YOURS
     assert get_backend().extend(name, "0" * 32, 1000, 1000) is False
-    assert get_backend().renew([Renewal(name, "0" * 32, 1000)]) == [Kept.LOST]
+    assert get_backend().renew([Renewal(name, "0" * 32, 1000)]) == [RenewalResult.LOST]
     assert store.get(key) == value
     assert force_release_task_lock(name) is True
     assert call(way, lock, "acquire") is True

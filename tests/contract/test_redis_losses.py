@@ -17,7 +17,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.types import Kept, Released, Renewal
+from django_tasklock.types import Released, Renewal, RenewalResult
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted
@@ -41,7 +41,7 @@ def test_script_flush_between_verbs(store: redis.Redis, name: str, way: str) -> 
     store.script_flush()
     assert call(way, backend, "get", name).token == ask.token
     store.script_flush()
-    assert backend.renew([Renewal(name, ask.token, 60_000)]) == [Kept.RENEWED]
+    assert backend.renew([Renewal(name, ask.token, 60_000)]) == [RenewalResult.RENEWED]
     store.script_flush()
     assert name in [info.name for info in list_all_task_locks()]
     store.script_flush()
@@ -90,7 +90,7 @@ def test_a_restart_between_verbs(configure: Any, redis_server: RedisServer, name
     assert lock.release() is Released.GONE
     assert lock.acquire() is True
     restart()
-    assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [Kept.LOST]
+    assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [RenewalResult.LOST]
     assert lock.release() is Released.GONE
 
 

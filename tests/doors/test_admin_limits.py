@@ -17,7 +17,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.rates import Terms
 from django_tasklock.models import AuditEntry
 from django_tasklock.rates.notation import parse
-from django_tasklock.types import Ask, fingerprint
+from django_tasklock.types import AcquireRequest, fingerprint
 from tests.support.admin_pages import Reader, words
 from tests.support.redis_server import free_port
 from tests.support.stores import granted
@@ -76,7 +76,7 @@ def actor(visitor: Any) -> Client:
 def permit(name: str, token: str, limit: int = 3, *, hold: int = 3_600_000) -> str:
     """Somebody far away takes one; the fingerprint."""
     holder = f'{{"host":"worker-1","pid":42,"task":"videos.transcode","task_id":"id-1","limit":{limit}}}'
-    granted(get_backend().permits.acquire(Ask(name, token, 60_000, hold, holder, limit=limit)))
+    granted(get_backend().permits.acquire(AcquireRequest(name, token, 60_000, hold, holder, limit=limit)))
     return fingerprint(token)
 
 

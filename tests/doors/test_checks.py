@@ -223,7 +223,7 @@ class TestBackend:
         [
             ({"BACKEND": "nowhere.Store"}, "'nowhere.Store' cannot be imported"),
             ({"BACKEND": f"{BACKENDS}.redis.Redis"}, "cannot be imported"),
-            ({"BACKEND": f"{BACKENDS}.get_backend"}, "is not a Backend class"),
+            ({"BACKEND": f"{BACKENDS}.get_backend"}, "is not a LockStore class"),
             ({"LOCATION": "nowhere"}, "neither a CACHES alias (known: 'core'"),
             ({"LOCATION": "redis://:hush@host:port/0"}, "does not lead to a Redis (ValueError)"),
             ({"LOCATION": "redis://:hu/sh@host/0"}, "does not lead to a Redis (ValueError)"),

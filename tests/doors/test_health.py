@@ -317,7 +317,7 @@ class TestLocks:
         if kind in ("redis", "database"):
             assert abs(condition.ahead) < 2
         assert condition.policy == ("noeviction" if kind == "redis" else None)
-        backend.rest()
+        backend.close_idle()
         backend.close()
 
 

@@ -16,7 +16,7 @@ from django_tasklock import StaleClaim, TaskLock, current_lock, get_lock_info, m
 from django_tasklock.models import AuditEntry
 from django_tasklock.operations.locks import release
 from django_tasklock.rest.locks import views
-from django_tasklock.types import Ask
+from django_tasklock.types import AcquireRequest
 from tests.support.guards import GUARD, held, states
 from tests.support.proxy import scripts
 from tests.support.rest import PREFIX, SECRETS, Api, problem, url
@@ -224,7 +224,7 @@ class TestRelease:
         def happen():
             elsewhere.remove(name)
             if then == "taken over":
-                elsewhere.acquire(Ask(name, "the-new-one", 60_000, 60_000))
+                elsewhere.acquire(AcquireRequest(name, "the-new-one", 60_000, 60_000))
 
         fault = proxy.fault(scripts("get"), then=happen)
         response = by_key.post(url(name, end), headers={"if-match": tag if tagged else "*"})
@@ -403,7 +403,7 @@ class TestList:
         assert {f"{name}:Plain*", f"{name}:other"} <= told()
 
     def test_an_orphaned_one_is_listed_and_is_free(self, by_key, stranger, name):
-        stranger.acquire(Ask(name, "whoever-died", 50, 50))
+        stranger.acquire(AcquireRequest(name, "whoever-died", 50, 50))
         deadline = datetime.now(UTC) + timedelta(seconds=20)
         found = []
         while not found:

@@ -14,7 +14,7 @@ from django.urls import resolve, reverse
 from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.models import AuditEntry
-from django_tasklock.types import Ask, fingerprint
+from django_tasklock.types import AcquireRequest, fingerprint
 from tests.support.redis_server import free_port
 from tests.support.rest import KEY, PREFIX, SECRETS, Api, problem
 
@@ -39,7 +39,7 @@ def permit(name: str, limit: int = 3) -> str:
     token = secrets.token_hex(16)
     SECRETS.add(token)
     holder = f'{{"host":"worker-1","pid":42,"task":"videos.transcode","task_id":"id-1","limit":{limit}}}'
-    get_backend().permits.acquire(Ask(name, token, 60_000, 3_600_000, holder, limit=limit))
+    get_backend().permits.acquire(AcquireRequest(name, token, 60_000, 3_600_000, holder, limit=limit))
     return fingerprint(token)
 
 

@@ -340,7 +340,7 @@ class TestSettings:
         [
             ({"BACKEND": "no.such.Backend"}, "BACKEND.*'no.such.Backend' cannot be imported"),
             ({"BACKEND": "django_tasklock.backends.redis.Nothing"}, "cannot be imported"),
-            ({"BACKEND": "django_tasklock.locks.lock.TaskLock"}, "is not a Backend class"),
+            ({"BACKEND": "django_tasklock.locks.lock.TaskLock"}, "is not a LockStore class"),
             ({"LOCATION": "nowhere"}, "'nowhere' is neither a CACHES alias.*nor a redis:// URL"),
             ({"LOCATION": "http://localhost"}, "is neither a CACHES alias"),
         ],

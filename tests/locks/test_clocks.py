@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_tasklock.backends.contract.locks import Backend
-from django_tasklock.types import Busy, Kept, Released, Renewal
+from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.types import Busy, Released, Renewal, RenewalResult
 from tests.support.stores import an_ask, clear, granted, make, stores
 
 DAY = 86_400
 
 
 @pytest.fixture(params=stores("redis", "database"))
-def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+def backend(request: pytest.FixtureRequest) -> Iterator[LockStore]:
     """A store with a clock of its own."""
     clear(request.param)
     made = make(request.param)
@@ -24,7 +24,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 
 @pytest.mark.parametrize("skew", [-DAY, DAY])
-def test_a_wrong_client_clock_changes_nothing(backend: Backend, monkeypatch: pytest.MonkeyPatch, skew: int) -> None:
+def test_a_wrong_client_clock_changes_nothing(backend: LockStore, monkeypatch: pytest.MonkeyPatch, skew: int) -> None:
     """Gold standard 8.19: with the client a day off, leases, ages and fences are as they are."""
     before = granted(backend.acquire(an_ask("earlier")))
     true, true_ns = time.time, time.time_ns
@@ -34,7 +34,7 @@ def test_a_wrong_client_clock_changes_nothing(backend: Backend, monkeypatch: pyt
     ask = an_ask("video:1", ttl=30_000, hold=60_000)
     fence = granted(backend.acquire(ask)).fence
     assert isinstance(backend.acquire(an_ask("video:1")), Busy)
-    assert backend.renew([Renewal("video:1", ask.token, 30_000)]) == [Kept.RENEWED]
+    assert backend.renew([Renewal("video:1", ask.token, 30_000)]) == [RenewalResult.RENEWED]
 
     record = backend.get("video:1")
     assert record is not None

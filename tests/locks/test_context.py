@@ -149,7 +149,7 @@ class TestBusy:
     def test_waits_if_asked_to(self, busy):
         def release():
             assert get_backend().release("video:1", busy)
-            get_backend().rest()
+            get_backend().close_idle()
 
         later = threading.Timer(0.2, release)
         later.start()
@@ -204,7 +204,7 @@ class TestOnce:
                     assert over.wait(20)
                 return acquired
             finally:
-                get_backend().rest()
+                get_backend().close_idle()
 
         with ThreadPoolExecutor(1) as other:
             holder = other.submit(hold)
@@ -353,6 +353,6 @@ class TestWithTheObject:
                         with task_lock_context("video:1", False) as acquired:
                             return acquired
                     finally:
-                        get_backend().rest()
+                        get_backend().close_idle()
 
                 assert other.submit(enter).result() is False

@@ -68,7 +68,7 @@ def elsewhere():
                 try:
                     return work(*args)
                 finally:
-                    get_backend().rest()
+                    get_backend().close_idle()
 
             return other.submit(and_rest).result()
 
@@ -155,7 +155,7 @@ class TestTakingAndReleasing:
             try:
                 return release_task_lock("video:1")
             finally:
-                get_backend().rest()
+                get_backend().close_idle()
 
         with ThreadPoolExecutor(4) as threads:
             for _ in range(20):
@@ -182,7 +182,7 @@ class TestTakingAndReleasing:
             return answers == [True]
 
         monkeypatch.setattr(get_backend(), "release", slow_release)
-        releasing = threading.Thread(target=lambda: (release_task_lock("video:1"), get_backend().rest()))
+        releasing = threading.Thread(target=lambda: (release_task_lock("video:1"), get_backend().close_idle()))
         releasing.start()
         assert wanted.wait(10)
         answers.append(acquire_task_lock("video:1"))
@@ -291,7 +291,9 @@ class TestSuccessors:
         assert elsewhere(acquire_task_lock, "video:1", SHORT)
         lapse("video:1")
         assert acquire_task_lock("video:1")
-        stranger = threading.Thread(target=lambda: (outcome.append(release_task_lock("video:1")), get_backend().rest()))
+        stranger = threading.Thread(
+            target=lambda: (outcome.append(release_task_lock("video:1")), get_backend().close_idle())
+        )
         outcome = []
         stranger.start()
         stranger.join()

@@ -9,7 +9,7 @@ import pytest
 import redis
 from django.conf import settings
 
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from tests.support.stores import ALL, clear, make, stores
 
 NAME = "video:42"
@@ -17,17 +17,17 @@ LINES = ("redis",)
 
 
 @pytest.fixture(params=stores(*ALL))
-def backend(request) -> Iterator[Backend]:
+def backend(request) -> Iterator[LockStore]:
     """A backend with an empty store."""
     clear(request.param)
     backend = make(request.param)
     yield backend
-    backend.rest()
+    backend.close_idle()
     backend.close()
 
 
 @pytest.fixture(params=stores(*LINES))
-def keeper(request) -> Iterator[Backend]:
+def keeper(request) -> Iterator[LockStore]:
     """A backend that keeps lines."""
     clear(request.param)
     backend = make(request.param)
@@ -136,6 +136,6 @@ class TestNotes:
             assert backend.flagged(NAME) is True
 
 
-def redis_of(keeper: Backend) -> redis.Redis:
+def redis_of(keeper: LockStore) -> redis.Redis:
     """A client of the same server."""
     return redis.Redis.from_url(settings.TASKLOCK["LOCATION"])

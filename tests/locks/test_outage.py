@@ -44,7 +44,7 @@ def test_what_is_left_meanwhile_does_not_disturb_what_is_being_given_back() -> N
             released.append(name)
             return Released.RELEASED
 
-        def rest(self) -> None: ...
+        def close_idle(self) -> None: ...
 
     errands.give_back(Lease(Store(), "early", None, None), 1000)  # type: ignore[arg-type]
     for _ in range(3):

@@ -24,7 +24,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.types import Kept, Released, Renewal
+from django_tasklock.types import Released, Renewal, RenewalResult
 from tests.support.proxy import Proxy, command
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted, new_token
@@ -99,9 +99,9 @@ class TestAFullServer:
         assert call(way, lock, "acquire") is True
         assert lock.held
         assert call(way, lock, "extend", 60) is True
-        assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [Kept.RENEWED]
+        assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [RenewalResult.RENEWED]
         assert get_backend().ask_release(name, lock.token) is True
-        assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [Kept.ASKED]
+        assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [RenewalResult.ASKED]
         info = get_lock_info(name)
         assert info is not None
         assert info.time_left > 30
@@ -130,7 +130,7 @@ class TestAFullServer:
         assert limiter.held
         other = another(redis_server.url).permits
         assert other.acquire(an_ask(name)._replace(limit=1)).record is not None
-        assert get_backend().permits.renew([Renewal(name, limiter.token, 60_000)]) == [Kept.RENEWED]
+        assert get_backend().permits.renew([Renewal(name, limiter.token, 60_000)]) == [RenewalResult.RENEWED]
         assert limiter.extend(60) is True
         assert limiter.release() is Released.RELEASED
 

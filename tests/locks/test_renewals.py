@@ -13,7 +13,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.locks.heartbeat import SILENT, Heartbeat
 from django_tasklock.locks.lease import Lease
-from django_tasklock.types import Kept, Renewal
+from django_tasklock.types import Renewal, RenewalResult
 from tests.support.proxy import Proxy, Request, scripts
 from tests.support.stores import an_ask, granted
 
@@ -70,7 +70,7 @@ def test_a_lease_whose_key_is_something_else_now_is_lost_alone(store: redis.Redi
     store.delete(f"{key}{name}:1")
     store.hset(f"{key}{name}:1", "what", "else")
     batch = [Renewal(ask.name, ask.token, 60_000) for ask in asks]
-    assert backend.renew(batch) == [Kept.RENEWED, Kept.LOST, Kept.RENEWED]
+    assert backend.renew(batch) == [RenewalResult.RENEWED, RenewalResult.LOST, RenewalResult.RENEWED]
 
 
 def test_an_index_that_is_something_else_now_costs_no_lease(
@@ -82,7 +82,7 @@ def test_an_index_that_is_something_else_now_costs_no_lease(
     index = f"{prefix.removesuffix(':')}#index"
     store.delete(index)
     store.set(index, "something else")
-    assert backend.renew([Renewal(name, ask.token, 50_000)]) == [Kept.RENEWED]
+    assert backend.renew([Renewal(name, ask.token, 50_000)]) == [RenewalResult.RENEWED]
     assert 40_000 < store.pttl(prefix + name) <= 50_000
 
 
@@ -131,7 +131,7 @@ def test_a_silent_store_is_not_asked_once_for_each_batch(
     held = take(backend, beat, name, 20, clock.now)
     asked: list[str] = []
 
-    def silent(batch: list[Renewal]) -> list[Kept]:
+    def silent(batch: list[Renewal]) -> list[RenewalResult]:
         asked.extend(item.name for item in batch)
         clock.now += 0.9
         raise TimeoutError("no answer")

@@ -198,7 +198,7 @@ def test_who_gives_up_just_as_it_is_its_turn_passes_the_lock_on(
         if waiter.queued:
             waits(second, store, name)
             assert held.release() is Released.RELEASED
-            assert token_in(store, name) == waiter.ask.token
+            assert token_in(store, name) == waiter.request.token
         return leave(waiter)
 
     monkeypatch.setattr(way, "leave", release_before)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Query
-from django_tasklock.types import Busy, Grant, Kept, Released, Renewal
+from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
 from tests.support.stores import LISTING, an_ask, clear, eventually, make, new_token, stores
 
 NAMES = ("a", "b*", "ü")
@@ -54,7 +54,7 @@ class Lock:
 class Run:
     """A backend and what it should say."""
 
-    backend: Backend
+    backend: LockStore
     held: dict[str, Lock] = field(default_factory=dict)
     lapsed: dict[str, Lock] = field(default_factory=dict)
     former: dict[str, str] = field(default_factory=dict)
@@ -126,7 +126,9 @@ class Run:
         token, time = self.token(name, who), self.time(span)
         lock = self.mine(name, token)
         (answer,) = self.backend.renew([Renewal(name, token, time)])
-        assert answer is (Kept.LOST if lock is None else Kept.ASKED if lock.asked else Kept.RENEWED)
+        assert answer is (
+            RenewalResult.LOST if lock is None else RenewalResult.ASKED if lock.asked else RenewalResult.RENEWED
+        )
         if lock is not None:
             lock.ends = time
 
@@ -205,5 +207,5 @@ def test_any_sequence_of_verbs(store, steps):
             getattr(run, verb)(*arguments)
             run.look()
     finally:
-        run.backend.rest()
+        run.backend.close_idle()
         run.backend.close()

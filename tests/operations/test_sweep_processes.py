@@ -16,7 +16,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery import republish as requeue
 from django_tasklock.operations import acts, sweep
 from django_tasklock.operations.sweep import putback
-from django_tasklock.types import Ask, Grant
+from django_tasklock.types import AcquireRequest, Grant
 from tests.support import sweeper
 from tests.support.celery_site.courier import Courier
 from tests.support.sweeping import claimed, dead_holder, found, hold, lapsed, swept, told
@@ -353,7 +353,7 @@ def test_a_sweep_that_is_killed_before_it_promotes_leaves_that_to_the_next(celer
 def park(site: Any) -> str:
     """One message behind a lock that somebody elsewhere has; that one's token."""
     token = os.urandom(16).hex()
-    assert isinstance(get_backend().acquire(Ask("hold:a", token, 60_000, 60_000)), Grant)
+    assert isinstance(get_backend().acquire(AcquireRequest("hold:a", token, 60_000, 60_000)), Grant)
     site.publish("tests.support.celery_site.once_tasks.queued_hold", "a")
     Courier(site).run()
     return token

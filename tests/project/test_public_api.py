@@ -148,7 +148,8 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def defined_in(module: ModuleType, name: str) -> bool:
-    return getattr(vars(module)[name], "__module__", None) == module.__name__
+    value = vars(module)[name]
+    return (inspect.isclass(value) or inspect.isroutine(value)) and value.__module__ == module.__name__
 
 
 class TestDocstrings:

@@ -11,7 +11,7 @@ import pytest
 
 from django_tasklock import TaskLock, force_release_task_lock, get_lock_info, list_all_task_locks
 from django_tasklock.backends import get_backend
-from django_tasklock.types import Busy, Kept, Released, Renewal, fingerprint
+from django_tasklock.types import Busy, Released, Renewal, RenewalResult, fingerprint
 from tests.support.stores import an_ask, eventually
 from tests.support.twins import token_in
 
@@ -35,7 +35,7 @@ def exercise(name: str, store: Any) -> None:
     assert name in [found.name for found in list_all_task_locks()]
     assert lock.extend(500) is True
     renewed = backend.renew([Renewal(name, lock.token, 60_000), Renewal(f"{name}:not", "0" * 32, 1)])
-    assert renewed == [Kept.RENEWED, Kept.LOST]
+    assert renewed == [RenewalResult.RENEWED, RenewalResult.LOST]
     with ThreadPoolExecutor(1) as pool:
         waiter = TaskLock(name)
         waited = pool.submit(waiter.acquire, blocking_timeout=30)

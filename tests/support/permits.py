@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from django_tasklock.types import Ask
+from django_tasklock.types import AcquireRequest
 from tests.support import environment
 from tests.support.stores import clear, new_token
 
@@ -17,9 +17,9 @@ __all__ = ["a_request", "clear_permits", "judge_permits", "lapse"]
 
 def a_request(
     name: str, limit: int, token: str | None = None, *, ttl: int = 60_000, hold: int = 3_600_000, holder: str = "{}"
-) -> Ask:
+) -> AcquireRequest:
     """A request for a permit, by a new holder unless a token is given."""
-    return Ask(name, token or new_token(), ttl, hold, holder, limit=limit)
+    return AcquireRequest(name, token or new_token(), ttl, hold, holder, limit=limit)
 
 
 def clear_permits(store: str) -> None:

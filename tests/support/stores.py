@@ -14,9 +14,9 @@ from django.conf import settings as django_settings
 from django.core.cache import caches
 
 from django_tasklock import get_lock_ttl
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.conf import Settings
-from django_tasklock.types import Ask, Busy, Grant
+from django_tasklock.types import AcquireRequest, Busy, Grant
 
 __all__ = [
     "ALL",
@@ -61,13 +61,13 @@ _MARKS = {
 }
 
 
-def make(name: str) -> Backend:
+def make(name: str) -> LockStore:
     """A backend of its own, as another process would have it. It shares the store with all others of that name."""
     path, alias = _STORES[name]
     module, kind = path.split(".")
     location = alias or django_settings.TASKLOCK["LOCATION"]
     backend = getattr(import_module(f"django_tasklock.backends.{module}"), kind)(Settings(LOCATION=location))
-    assert isinstance(backend, Backend)
+    assert isinstance(backend, LockStore)
     return backend
 
 
@@ -91,9 +91,11 @@ def new_token() -> str:
     return os.urandom(16).hex()
 
 
-def an_ask(name: str, token: str | None = None, *, ttl: int = 60_000, hold: int = 3_600_000, holder: str = "{}") -> Ask:
+def an_ask(
+    name: str, token: str | None = None, *, ttl: int = 60_000, hold: int = 3_600_000, holder: str = "{}"
+) -> AcquireRequest:
     """A request for a lock, by a new holder unless a token is given."""
-    return Ask(name, token or new_token(), ttl, hold, holder)
+    return AcquireRequest(name, token or new_token(), ttl, hold, holder)
 
 
 def granted(answer: Grant | Busy) -> Grant:

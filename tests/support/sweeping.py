@@ -12,7 +12,7 @@ from django_tasklock import StateGuard, model_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.guards.guard import fenced
 from django_tasklock.operations.sweep import Finding, SweepReport, stream, sweep
-from django_tasklock.types import Ask, Grant
+from django_tasklock.types import AcquireRequest, Grant
 from tests.support.guards import GUARD, new_token
 from tests.testapp.models import Video
 
@@ -37,7 +37,7 @@ def hold(name: str, holder: str = ELSEWHERE, *, ttl: int = MINUTE, timeout: int 
     """Somebody takes the lock; the token."""
     token = new_token()
     holder = json.dumps({**json.loads(holder), **more}, separators=(",", ":"))  # as it is written by those who hold it
-    assert isinstance(get_backend().acquire(Ask(name, token, ttl, timeout, holder)), Grant)
+    assert isinstance(get_backend().acquire(AcquireRequest(name, token, ttl, timeout, holder)), Grant)
     return token
 
 

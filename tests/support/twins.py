@@ -10,14 +10,14 @@ import redis
 from asgiref.sync import async_to_sync
 
 from django_tasklock import TaskLock
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 
 __all__ = ["TWINS", "call", "listening", "token_in"]
 
 TWINS = pytest.mark.parametrize("way", ["sync", "async"])
 
 
-def call(way: str, subject: TaskLock | Backend, verb: str, *arguments: Any, **options: Any) -> Any:
+def call(way: str, subject: TaskLock | LockStore, verb: str, *arguments: Any, **options: Any) -> Any:
     """``subject.verb(...)``, or what its twin says in an event loop of its own."""
     if way == "sync":
         return getattr(subject, verb)(*arguments, **options)

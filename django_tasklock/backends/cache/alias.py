@@ -19,8 +19,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 from django.utils.module_loading import import_string
 
-__all__ = ["PrivateCache", "cache_key", "weakness"]
-
 # Lower case only: a collation may not tell "A" from "a". Longer ones and all others are hashed.
 _PLAIN = re.compile(r"(?!tasklock#)[a-z0-9_.:/@+=#{}-]{1,230}")
 

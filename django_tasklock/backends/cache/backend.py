@@ -16,20 +16,28 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends.cache.alias import PrivateCache, cache_key
 from django_tasklock.backends.codec import holder_of, json_object
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Page, Query
 from django_tasklock.conf import Settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.types import Ask, Busy, Grant, Holder, Kept, Record, Released, Renewal, monotonic
-
-__all__ = ["CacheBackend"]
+from django_tasklock.types import (
+    AcquireRequest,
+    Busy,
+    Grant,
+    Holder,
+    Record,
+    Released,
+    Renewal,
+    RenewalResult,
+    monotonic,
+)
 
 FENCE_FOR = 86_400  # seconds for which the last fence of a name is remembered
 MARGIN = 0.1  # the last part of a lease, at most a second, in which nothing is deleted any more
 REMEMBERED = 20_000  # leases whose local deadline is kept
 
 
-class CacheBackend(Backend):
+class CacheBackend(LockStore):
     """Locks through the cache alias in ``LOCATION``. Cannot list them.
 
     Times are those of the clients' clocks, which is for people to read only: expiry is the
@@ -44,39 +52,39 @@ class CacheBackend(Backend):
         self.leases = Leases()
         self.across_processes = not self.private.per_process
 
-    def acquire(self, ask: Ask) -> Grant | Busy:
-        key = self._key(ask.name)
-        with self._asking(ask.name) as cache:
+    def acquire(self, request: AcquireRequest) -> Grant | Busy:
+        key = self._key(request.name)
+        with self._asking(request.name) as cache:
             for _ in range(2):
                 asked, now = monotonic(), time.time_ns() // 1000
-                value = _value(ask, now)
-                if cache.add(key, json.dumps(value), self.private.seconds(ask.ttl)):
-                    self.leases.start(ask.token, asked, ask.ttl)
-                    return self._fenced(cache, ask, value)
+                value = _value(request, now)
+                if cache.add(key, json.dumps(value), self.private.seconds(request.ttl_ms)):
+                    self.leases.start(request.token, asked, request.ttl_ms)
+                    return self._fenced(cache, request, value)
                 found = _decoded(cache.get(key))
-                if found is not None and ask.instead and found.get("token") == ask.instead:
-                    cache.set(key, json.dumps(value), self.private.seconds(ask.ttl))  # as atomic as a cache is
-                    self.leases.start(ask.token, asked, ask.ttl)
-                    return self._fenced(cache, ask, value)
-                if found is not None and found.get("token") != ask.token:
-                    record = _record(ask.name, found)
+                if found is not None and request.supersedes and found.get("token") == request.supersedes:
+                    cache.set(key, json.dumps(value), self.private.seconds(request.ttl_ms))  # as atomic as a cache is
+                    self.leases.start(request.token, asked, request.ttl_ms)
+                    return self._fenced(cache, request, value)
+                if found is not None and found.get("token") != request.token:
+                    record = _record(request.name, found)
                     return Busy(record, record.ttl)
-                if found is not None and self._keep(cache, [Renewal(ask.name, ask.token, ask.ttl)])[0]:
-                    return self._fenced(cache, ask, found)
-            self._probe(cache, ask.name)
+                if found is not None and self._keep(cache, [Renewal(request.name, request.token, request.ttl_ms)])[0]:
+                    return self._fenced(cache, request, found)
+            self._probe(cache, request.name)
         return Busy(None, 0)  # it comes and goes: others take turns
 
-    def _fenced(self, cache: BaseCache, ask: Ask, value: dict[str, Any]) -> Grant:
+    def _fenced(self, cache: BaseCache, request: AcquireRequest, value: dict[str, Any]) -> Grant:
         """Settle the fence, once we are the only one to write it."""
-        key, fence = self._key(ask.name, "-fence:"), int(value["fence"])
+        key, fence = self._key(request.name, "-fence:"), int(value["fence"])
         last = cache.get(key)
         if last == fence:
-            return Grant(fence, ask.ttl)
+            return Grant(fence, request.ttl_ms)
         if isinstance(last, int) and last > fence:
             fence = value["fence"] = last + 1
-            cache.set(self._key(ask.name), json.dumps(value), self.private.seconds(ask.ttl))
+            cache.set(self._key(request.name), json.dumps(value), self.private.seconds(request.ttl_ms))
         cache.set(key, fence, FENCE_FOR)
-        return Grant(fence, ask.ttl)
+        return Grant(fence, request.ttl_ms)
 
     def release(self, name: str, token: str) -> Released:
         """As promised, except that a lease which is about to end, or has ended, is left to the cache."""
@@ -107,11 +115,11 @@ class CacheBackend(Backend):
             cache.set(key, json.dumps(found), self.private.seconds(ttl))
         return True
 
-    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         with self._asking(None) as cache:
             return self._keep(cache, batch)
 
-    def _keep(self, cache: BaseCache, batch: Sequence[Renewal]) -> list[Kept]:
+    def _keep(self, cache: BaseCache, batch: Sequence[Renewal]) -> list[RenewalResult]:
         """Look, touch, look: a token that is there afterwards was there when it was touched."""
         asked = monotonic()
         pairs = [(self._key(item.name), item) for item in batch]
@@ -130,10 +138,14 @@ class CacheBackend(Backend):
                 self.leases.start(item.token, asked, item.ttl)
         return kept
 
-    def _kept(self, values: dict[str, Any], item: Renewal) -> Kept:
+    def _kept(self, values: dict[str, Any], item: Renewal) -> RenewalResult:
         if not _holds(values.get(self._key(item.name)), item.token):
-            return Kept.LOST
-        return Kept.ASKED if _holds(values.get(self._key(item.name, "-asked:")), item.token) else Kept.RENEWED
+            return RenewalResult.LOST
+        return (
+            RenewalResult.ASKED
+            if _holds(values.get(self._key(item.name, "-asked:")), item.token)
+            else RenewalResult.RENEWED
+        )
 
     def get(self, name: str) -> Record | None:
         key, note = self._key(name), self._key(name, "-asked:")
@@ -213,6 +225,7 @@ class Leases:
         self._lock = threading.Lock()
 
     def start(self, token: str, asked: float, ttl: int) -> None:
+        """Note that ``token``'s key, asked for at that time, lives for ``ttl`` milliseconds."""
         with self._lock:
             self.until[token] = (asked + ttl / 1000, ttl / 1000)
             if len(self.until) > REMEMBERED:
@@ -226,14 +239,15 @@ class Leases:
         return None if lease is None else monotonic() < lease[0] - min(1.0, lease[1] * margin)
 
     def end(self, token: str) -> None:
+        """Forget ``token``."""
         with self._lock:
             self.until.pop(token, None)
 
 
-def _value(ask: Ask, now: int) -> dict[str, Any]:
+def _value(request: AcquireRequest, now: int) -> dict[str, Any]:
     ms = now // 1000
-    times = {"at": ms, "fence": now, "until": ms + ask.hold, "ends": ms + ask.ttl, "ttl": ask.ttl}
-    return {"token": ask.token, "holder": json_object(ask.holder), **times}
+    times = {"at": ms, "fence": now, "until": ms + request.hold_ms, "ends": ms + request.ttl_ms, "ttl": request.ttl_ms}
+    return {"token": request.token, "holder": json_object(request.holder), **times}
 
 
 def _decoded(text: object) -> dict[str, Any] | None:

@@ -15,9 +15,7 @@ from typing import Self
 
 from asgiref.sync import sync_to_async
 
-from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
-
-__all__ = ["LeaseStore", "Waiter"]
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 POLL = 0.25  # seconds between two looks of a waiter that no release can wake
 
@@ -31,8 +29,8 @@ class LeaseStore(ABC):
     """True: a release wakes the longest waiter and hands it the lock, in order of arrival."""
 
     @abstractmethod
-    def acquire(self, ask: Ask) -> Grant | Busy:
-        """Take the lock if it is free, or already held by ``ask.token`` or ``ask.instead``. Never waits."""
+    def acquire(self, request: AcquireRequest) -> Grant | Busy:
+        """Take the lock if it is free, or already held by ``request.token`` or ``request.supersedes``. Never waits."""
 
     @abstractmethod
     def release(self, name: str, token: str) -> Released:
@@ -43,7 +41,7 @@ class LeaseStore(ABC):
         """Let ``token`` keep the lock: key for ``ttl``, holder for ``hold`` ms from now. False: not its lock."""
 
     @abstractmethod
-    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         """Renew some leases at once, a hundred at the most, in the order given. Never re-creates a lock that is lost.
 
         A lock that is something else's now is lost, and costs the others nothing.
@@ -53,21 +51,21 @@ class LeaseStore(ABC):
     def mine(self, name: str, token: str) -> Record | None:
         """What the store has of ``name`` for who holds it with ``token``. ``None``, or another's: it is lost."""
 
-    def waiter(self, ask: Ask) -> Waiter:
-        """A place to wait for ``ask.name``; use it as a context manager."""
-        return Waiter(self, ask)
+    def waiter(self, request: AcquireRequest) -> Waiter:
+        """A place to wait for ``request.name``; use it as a context manager."""
+        return Waiter(self, request)
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """This thread will not ask again soon: let go of a connection that is only its own."""
 
-    async def aacquire(self, ask: Ask) -> Grant | Busy:
+    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         """``acquire`` for coroutines. If it is cancelled, its thread goes on, and gives back what it is granted."""
         cancelled = threading.Event()
 
         def acquire() -> Grant | Busy:
-            answer = self.acquire(ask)
+            answer = self.acquire(request)
             if cancelled.is_set() and isinstance(answer, Grant):
-                self.release(ask.name, ask.token)
+                self.release(request.name, request.token)
             return answer
 
         try:
@@ -95,13 +93,13 @@ class Waiter:
     Not in order of arrival. Leaving the ``with`` block gives up the place.
     """
 
-    def __init__(self, backend: LeaseStore, ask: Ask) -> None:
+    def __init__(self, backend: LeaseStore, request: AcquireRequest) -> None:
         self.backend = backend
-        self.ask = ask
+        self.request = request
 
     def acquire(self) -> Grant | Busy:
         """Try to take the lock, and join the queue for it if it is busy."""
-        return self.backend.acquire(self.ask)
+        return self.backend.acquire(self.request)
 
     def wait(self, seconds: float) -> Grant | None:
         """Sleep for at most ``seconds``; a ``Grant`` if the lock was handed over meanwhile."""
@@ -113,7 +111,7 @@ class Waiter:
 
     async def aacquire(self) -> Grant | Busy:
         """``acquire`` for coroutines."""
-        return await self.backend.aacquire(self.ask)
+        return await self.backend.aacquire(self.request)
 
     async def await_(self, seconds: float) -> Grant | None:
         """``wait`` for coroutines."""

@@ -17,20 +17,18 @@ from abc import abstractmethod
 
 from asgiref.sync import sync_to_async
 
-from django_tasklock.backends.contract.leases import LeaseStore, Waiter
+from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.types import Condition, Record
 
-__all__ = ["Backend", "Waiter"]
-
 _tickets = threading.Lock()
 _last_ticket = 0
 
 
-class Backend(LeaseStore):
+class LockStore(LeaseStore):
     """A store of locks. One object per process, shared by its threads, made anew after a fork."""
 
     across_processes: bool = True

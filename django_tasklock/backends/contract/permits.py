@@ -1,4 +1,4 @@
-"""What a store must promise of permits: of one name, ``Ask.limit`` tokens may hold one at once.
+"""What a store must promise of permits: of one name, ``AcquireRequest.limit`` tokens may hold one at once.
 
 Whoever has one is a *member*, under a token and a lease of its own: a set of tokens can tell
 who left without a word, and a counter cannot. The limit is the caller's and is not stored: a
@@ -13,8 +13,6 @@ from asgiref.sync import sync_to_async
 
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.types import Record
-
-__all__ = ["Permits"]
 
 
 class Permits(LeaseStore):

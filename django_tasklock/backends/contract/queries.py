@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple
 
 from django_tasklock.types import Record
 
-__all__ = ["Counts", "Order", "Page", "Pruned", "Query", "Which"]
-
 Which = Literal["live", "expiring", "no_expiry", "orphaned"]
 """Locks by what is left of their leases: ``live`` (the next two included), ``expiring`` (soon, unless
 renewed), ``no_expiry``, ``orphaned`` (the holder let it end: free, and still in the index)."""

@@ -17,22 +17,6 @@ from typing import Literal, NamedTuple, get_args
 
 from asgiref.sync import sync_to_async
 
-__all__ = [
-    "ALGORITHMS",
-    "REMOVED_ALGORITHM",
-    "Algorithm",
-    "Booked",
-    "Penalty",
-    "Pushback",
-    "Rate",
-    "RateStore",
-    "Refused",
-    "Terms",
-    "TermsDiffer",
-    "Use",
-    "Used",
-]
-
 Algorithm = Literal["window", "paced", "bucket"]
 """How calls are let through: see ``RateLimiter``."""
 ALGORITHMS = get_args(Algorithm)

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from django.db.models import Q
 
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.contract.rates import RateStore
@@ -23,9 +23,7 @@ from django_tasklock.backends.database.rows import RELEASED, insert, key_of, loo
 from django_tasklock.conf import Settings
 from django_tasklock.db.clock import Now
 from django_tasklock.db.session import Session
-from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
-
-__all__ = ["DatabaseBackend"]
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 RACES = 10  # lost in a row by one acquire: the lock is in others' hands
 CHUNK = 200  # locks renewed by one statement
@@ -34,7 +32,7 @@ LAPSED_FOR = 86_400_000  # milliseconds a row is kept whose holder died and nobo
 UNRELEASED = 4  # times as many rows as usual that are added before a process purges that does not release
 
 
-class DatabaseBackend(Backend):
+class DatabaseBackend(LockStore):
     """Correct on SQLite, PostgreSQL and MySQL/MariaDB, by the database's clock.
 
     Two queries for a lock that is free, one for a busy one. Verbs that write refuse to work
@@ -56,29 +54,29 @@ class DatabaseBackend(Backend):
     def rates(self) -> RateStore:
         return self._rates
 
-    def acquire(self, ask: Ask) -> Grant | Busy:
+    def acquire(self, request: AcquireRequest) -> Grant | Busy:
         def verb(alias: str, again: bool) -> Grant | Busy:
-            key = key_of(ask.name)
+            key = key_of(request.name)
             for _ in range(RACES):
                 row, now = look(alias, key)
                 if row is None:
                     fence = now * 1000
-                    taken: int = insert(alias, key, ask, fence)
+                    taken: int = insert(alias, key, request, fence)
                     self.purging.added()
-                elif not row.live or (ask.instead and row.token == ask.instead):
+                elif not row.live or (request.supersedes and row.token == request.supersedes):
                     fence = max(row.fence + 1, now * 1000)
-                    taken = unchanged(alias, key, row).update(fence=fence, acquired_at=Now(), **terms(ask))
-                elif row.token == ask.token:
+                    taken = unchanged(alias, key, row).update(fence=fence, acquired_at=Now(), **terms(request))
+                elif row.token == request.token:
                     fence = row.fence
-                    taken = unchanged(alias, key, row).update(expires_at=Now() + ask.ttl)
+                    taken = unchanged(alias, key, row).update(expires_at=Now() + request.ttl_ms)
                 else:
                     return Busy(row.record(), row.expires_at - now)
                 if taken:
-                    return Grant(fence, ask.ttl)
+                    return Grant(fence, request.ttl_ms)
             return Busy(None, 0)
 
         self.purging.purge_if_due(UNRELEASED)
-        return self._session.run(verb, name=ask.name)
+        return self._session.run(verb, name=request.name)
 
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
@@ -102,23 +100,25 @@ class DatabaseBackend(Backend):
 
         return self._session.run(verb, name=name)
 
-    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
-        renewed: dict[tuple[str, str], Kept] = {}
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
+        renewed: dict[tuple[str, str], RenewalResult] = {}
         for ttl, group in groupby(sorted(batch, key=_ttl), key=_ttl):
             pairs = sorted({(key_of(item.name), item.token) for item in group})  # in one order: no deadlocks
             for start in range(0, len(pairs), CHUNK):
                 renewed |= self._renew(pairs[start : start + CHUNK], ttl)
-        return [renewed.get((key_of(item.name), item.token), Kept.LOST) for item in batch]
+        return [renewed.get((key_of(item.name), item.token), RenewalResult.LOST) for item in batch]
 
-    def _renew(self, pairs: list[tuple[str, str]], ttl: int) -> dict[tuple[str, str], Kept]:
-        def verb(alias: str, again: bool) -> dict[tuple[str, str], Kept]:
+    def _renew(self, pairs: list[tuple[str, str]], ttl: int) -> dict[tuple[str, str], RenewalResult]:
+        def verb(alias: str, again: bool) -> dict[tuple[str, str], RenewalResult]:
             keys, tokens = zip(*pairs, strict=True)
             held = rows_of(alias).filter(key__in=keys, token__in=tokens, expires_at__gt=Now())
             if held.filter(asked_at=0).update(expires_at=Now() + ttl) == len(pairs):
-                return dict.fromkeys(pairs, Kept.RENEWED)
+                return dict.fromkeys(pairs, RenewalResult.RENEWED)
             held.filter(asked_at__gt=0).update(expires_at=Now() + ttl)
             found = {(key, token): asked for key, token, asked in held.values_list("key", "token", "asked_at")}
-            return {pair: Kept.ASKED if found[pair] else Kept.RENEWED for pair in pairs if pair in found}
+            return {
+                pair: RenewalResult.ASKED if found[pair] else RenewalResult.RENEWED for pair in pairs if pair in found
+            }
 
         return self._session.run(verb)
 
@@ -171,12 +171,12 @@ class DatabaseBackend(Backend):
         _, now = self._session.run(lambda alias, again: look(alias, ""), write=False)
         return now * 1000
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close this thread's connection to the lock database, unless a transaction is open on it."""
-        self._session.rest()
+        self._session.close_idle()
 
     def close(self) -> None:
-        self._session.rest()
+        self._session.close_idle()
 
     def purge(self, limit: int = 200) -> int:
         """Delete up to ``limit`` released rows, and as many that lapsed, that nobody needs any more; how many."""

@@ -11,8 +11,6 @@ from django_tasklock.db.clock import Now
 from django_tasklock.models import LockRow
 from django_tasklock.types import Record
 
-__all__ = ["counts_of", "page_of", "pruned", "records_of"]
-
 LIVE = Q(expires_at__gt=Now())
 ORPHANED = Q(expires_at__gt=0, expires_at__lte=Now())
 ORDERS = {"expiry": "expires_at", "age": "acquired_at", "left": "hold_until"}

@@ -22,9 +22,7 @@ from django_tasklock.backends.database.rows import FIELDS, Row, key_of
 from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.db.session import Session
 from django_tasklock.models import LimiterRow, PermitRow
-from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
-
-__all__ = ["DatabasePermits"]
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 RACES = 10  # lost in a row by one acquire: it may as well wait
 CHUNK = 200  # permits renewed by one statement
@@ -42,32 +40,32 @@ class DatabasePermits(Permits):
         self._session = Session(PermitRow, "permit")
         self.purging = Purging(self._session, self.purge)
 
-    def acquire(self, ask: Ask) -> Grant | Busy:
+    def acquire(self, request: AcquireRequest) -> Grant | Busy:
         def verb(alias: str, again: bool) -> Grant | Busy:
-            key = key_of(ask.name)
+            key = key_of(request.name)
             live: list[Row] = []
             for _ in range(RACES):
                 # In this order: who is granted between the two is either counted or has changed the fence.
                 last, now = look(alias, key)
                 rows = rows_of(permits(alias).filter(key=key))
                 live = [row for row in rows if row.live]
-                mine = next((row for row in live if row.token == ask.token), None)
+                mine = next((row for row in live if row.token == request.token), None)
                 if mine is not None:
-                    kept = permits(alias).filter(token=ask.token, expires_at__gt=Now())
-                    if kept.update(expires_at=Now() + ask.ttl) or kept.exists():
-                        return Grant(mine.fence, ask.ttl)
-                elif len(live) >= ask.limit:
+                    kept = permits(alias).filter(token=request.token, expires_at__gt=Now())
+                    if kept.update(expires_at=Now() + request.ttl_ms) or kept.exists():
+                        return Grant(mine.fence, request.ttl_ms)
+                elif len(live) >= request.limit:
                     return busy(live)
                 else:
                     if last is None:
                         self.purging.added()
                     fence = max((last or 0) + 1, now * 1000)
-                    if admit(alias, key, ask, last, fence, [row.token for row in rows if not row.live]):
-                        return Grant(fence, ask.ttl)
+                    if admit(alias, key, request, last, fence, [row.token for row in rows if not row.live]):
+                        return Grant(fence, request.ttl_ms)
             return busy(live)
 
         self.purging.purge_if_due(UNRELEASED)
-        return self._session.run(verb, name=ask.name)
+        return self._session.run(verb, name=request.name)
 
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
@@ -87,13 +85,13 @@ class DatabasePermits(Permits):
 
         return self._session.run(verb, name=name)
 
-    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         renewed: set[str] = set()
         for ttl, group in groupby(sorted(batch, key=_ttl), key=_ttl):
             tokens = sorted({item.token for item in group})  # in one order: no deadlocks
             for start in range(0, len(tokens), CHUNK):
                 renewed |= self._renew(tokens[start : start + CHUNK], ttl)
-        return [Kept.RENEWED if item.token in renewed else Kept.LOST for item in batch]
+        return [RenewalResult.RENEWED if item.token in renewed else RenewalResult.LOST for item in batch]
 
     def _renew(self, tokens: list[str], ttl: int) -> set[str]:
         def verb(alias: str, again: bool) -> set[str]:
@@ -127,9 +125,9 @@ class DatabasePermits(Permits):
 
         return self._session.run(verb, write=False)
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close this thread's connection to the permits' database, unless a transaction is open on it."""
-        self._session.rest()
+        self._session.close_idle()
 
     def purge(self, limit: int = 200) -> int:
         """Delete up to ``limit`` permits, and as many limiters, that nobody needs any more; how many."""
@@ -177,15 +175,15 @@ def busy(live: list[Row]) -> Busy:
     return Busy(None, 0) if first is None else Busy(first.record(), first.expires_at - first.now)
 
 
-def admit(alias: str, key: str, ask: Ask, last: int | None, fence: int, lapsed: list[str]) -> bool:
+def admit(alias: str, key: str, request: AcquireRequest, last: int | None, fence: int, lapsed: list[str]) -> bool:
     """Grant a permit, unless somebody was granted one since ``last`` was read."""
     row = PermitRow(
-        token=ask.token,
+        token=request.token,
         key=key,
-        holder=json.dumps({**json_object(ask.holder), "name": ask.name}),
+        holder=json.dumps({**json_object(request.holder), "name": request.name}),
         acquired_at=Now(),
-        hold_until=Now() + ask.hold,
-        expires_at=Now() + ask.ttl,
+        hold_until=Now() + request.hold_ms,
+        expires_at=Now() + request.ttl_ms,
         fence=fence,
     )
     try:

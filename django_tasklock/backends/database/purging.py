@@ -12,8 +12,6 @@ from django.db import connections
 from django_tasklock.db.session import Session
 from django_tasklock.exceptions import TaskLockError
 
-__all__ = ["Purging"]
-
 logger = logging.getLogger("django_tasklock")
 
 EVERY = 64  # rows added by one process between two purges

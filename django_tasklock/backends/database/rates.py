@@ -28,8 +28,6 @@ from django_tasklock.db.session import Session
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import RateRow
 
-__all__ = ["DatabaseRates"]
-
 T = TypeVar("T")
 PATIENCE = 10.0  # seconds of losing the race for a row
 _ESCAPED = re.compile(r"\\[xuU]((?<=x)[0-9a-f]{2}|(?<=u)[0-9a-f]{4}|(?<=U)000[0-9a-f]{5}|(?<=U)0010[0-9a-f]{4})")
@@ -135,9 +133,9 @@ class DatabaseRates(RateStore):
         found = {name: Terms.read(name, State(texts.get(key_of(name), "")).terms) for name in names}
         return {name: terms for name, terms in found.items() if terms is not None}
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close this thread's connection, unless a transaction is open on it."""
-        self._session.rest()
+        self._session.close_idle()
 
     def purge(self, limit: int = 200) -> int:
         """Delete up to ``limit`` rows that nobody needs any more; how many."""

@@ -21,9 +21,7 @@ from django.db.models import Max, QuerySet
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.models import LockRow
-from django_tasklock.types import Ask, Record
-
-__all__ = ["FIELDS", "RELEASED", "Row", "insert", "key_of", "look", "rows_of", "terms", "unchanged"]
+from django_tasklock.types import AcquireRequest, Record
 
 
 class Row(NamedTuple):
@@ -89,21 +87,21 @@ def unchanged(alias: str, key: str, row: Row) -> QuerySet[LockRow]:
     return rows_of(alias).filter(key=key, token=row.token, fence=row.fence, expires_at=row.expires_at)
 
 
-def terms(ask: Ask) -> dict[str, Any]:
+def terms(request: AcquireRequest) -> dict[str, Any]:
     """What a grant writes, beside its fence and time."""
     return {
-        "name": ask.name.encode("ascii", "backslashreplace").decode()[:255],
-        "token": ask.token,
-        "holder": json.dumps({**json_object(ask.holder), "name": ask.name}),
-        "hold_until": Now() + ask.hold,
-        "expires_at": Now() + ask.ttl,
+        "name": request.name.encode("ascii", "backslashreplace").decode()[:255],
+        "token": request.token,
+        "holder": json.dumps({**json_object(request.holder), "name": request.name}),
+        "hold_until": Now() + request.hold_ms,
+        "expires_at": Now() + request.ttl_ms,
         "asked_at": 0,
     }
 
 
-def insert(alias: str, key: str, ask: Ask, fence: int) -> bool:
+def insert(alias: str, key: str, request: AcquireRequest, fence: int) -> bool:
     """Grant a lock that has no row yet; ``False`` if another process was first."""
-    row = LockRow(key=key, fence=fence, acquired_at=Now(), **terms(ask))
+    row = LockRow(key=key, fence=fence, acquired_at=Now(), **terms(request))
     try:
         with transaction.atomic(using=alias):
             rows_of(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models

@@ -27,8 +27,6 @@ import math
 from django_tasklock.backends.contract.rates import Rate, Terms
 from django_tasklock.backends.ledger.state import Entry, State
 
-__all__ = ["ASKED", "GRID", "LEEWAY", "TICK", "VOTE", "WHOLE", "Ledger", "base_of", "end_of", "up"]
-
 WHOLE = 1_000_000
 """The whole limit, as a share."""
 GRID = 16

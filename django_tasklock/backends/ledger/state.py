@@ -7,8 +7,6 @@ from typing import Any
 
 from django_tasklock.backends.contract.rates import Terms
 
-__all__ = ["Entry", "State"]
-
 Entry = list[int]
 """A time and the units that were booked for it."""
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, Refused, TermsDiffer, Use, Used
 from django_tasklock.backends.ledger.book import ASKED, GRID, LEEWAY, TICK, VOTE, WHOLE, Ledger, base_of, end_of, up
 
-__all__ = ["adjust", "agree", "cancel", "exchange", "penalize", "reserve", "reset", "resume", "settle", "use"]
-
 
 def reserve(
     book: Ledger, cost: int, longest: int, spaced: bool = False, asks: bool = False, leeway: int = 0

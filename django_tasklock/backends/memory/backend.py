@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from django_tasklock.backends.contract.locks import Backend, Waiter
+from django_tasklock.backends.contract.leases import Waiter
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Which
 from django_tasklock.backends.contract.rates import RateStore
@@ -14,12 +15,10 @@ from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.backends.memory.store import store
 from django_tasklock.backends.memory.waiter import MemoryWaiter
 from django_tasklock.conf import Settings, expiring
-from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
-
-__all__ = ["MemoryBackend"]
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 
-class MemoryBackend(Backend):
+class MemoryBackend(LockStore):
     """The contract within one process. Every object of this class has the same locks."""
 
     across_processes = False
@@ -37,17 +36,17 @@ class MemoryBackend(Backend):
     def rates(self) -> RateStore:
         return self._rates
 
-    def acquire(self, ask: Ask) -> Grant | Busy:
+    def acquire(self, request: AcquireRequest) -> Grant | Busy:
         with store.mutex:
-            held = store.current(ask.name)
-            if held is None or (ask.instead and held.token == ask.instead):
-                held = store.grant(ask, ask.ttl)
-            elif held.token == ask.token:
-                held.expires = store.now() + ask.ttl
+            held = store.current(request.name)
+            if held is None or (request.supersedes and held.token == request.supersedes):
+                held = store.grant(request, request.ttl_ms)
+            elif held.token == request.token:
+                held.expires = store.now() + request.ttl_ms
             else:
-                record = store.record(ask.name, held)
+                record = store.record(request.name, held)
                 return Busy(record, record.ttl)
-            return Grant(held.fence, ask.ttl)
+            return Grant(held.fence, request.ttl_ms)
 
     def release(self, name: str, token: str) -> Released:
         with store.mutex:
@@ -67,13 +66,16 @@ class MemoryBackend(Backend):
                 held.expires, held.until = now + ttl, now + hold
             return held is not None
 
-    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         with store.mutex:
             found = [store.owned(item.name, item.token) for item in batch]
             for held, item in zip(found, batch, strict=True):
                 if held is not None:
                     held.expires = store.now() + item.ttl
-            return [Kept.LOST if held is None else Kept.ASKED if held.asked else Kept.RENEWED for held in found]
+            return [
+                RenewalResult.LOST if held is None else RenewalResult.ASKED if held.asked else RenewalResult.RENEWED
+                for held in found
+            ]
 
     def get(self, name: str) -> Record | None:
         with store.mutex:
@@ -126,11 +128,11 @@ class MemoryBackend(Backend):
             store.free(name)
             return record if live else None
 
-    def waiter(self, ask: Ask) -> Waiter:
-        return MemoryWaiter(self, ask, store.queues)
+    def waiter(self, request: AcquireRequest) -> Waiter:
+        return MemoryWaiter(self, request, store.queues)
 
-    async def aacquire(self, ask: Ask) -> Grant | Busy:
-        return self.acquire(ask)
+    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
+        return self.acquire(request)
 
     async def arelease(self, name: str, token: str) -> Released:
         return self.release(name, token)

@@ -8,9 +8,7 @@ from django_tasklock.backends.contract.leases import Waiter
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.memory.store import store
 from django_tasklock.backends.memory.waiter import MemoryWaiter
-from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
-
-__all__ = ["MemoryPermits"]
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 
 class MemoryPermits(Permits):
@@ -18,20 +16,22 @@ class MemoryPermits(Permits):
 
     wakes = True
 
-    def acquire(self, ask: Ask) -> Grant | Busy:
+    def acquire(self, request: AcquireRequest) -> Grant | Busy:
         with store.mutex:
-            taken = store.serve(ask.name)
-            held = taken.get(ask.token)
+            taken = store.serve(request.name)
+            held = taken.get(request.token)
             if held is not None:
-                held.expires = store.now() + ask.ttl
-                return Grant(held.fence, ask.ttl)
-            if len(taken) < ask.limit and not store.lines.get(ask.name):
-                held = store.permits.setdefault(ask.name, taken)[ask.token] = store.made(ask, ask.ttl)
-                return Grant(held.fence, ask.ttl)
+                held.expires = store.now() + request.ttl_ms
+                return Grant(held.fence, request.ttl_ms)
+            if len(taken) < request.limit and not store.lines.get(request.name):
+                held = store.permits.setdefault(request.name, taken)[request.token] = store.made(
+                    request, request.ttl_ms
+                )
+                return Grant(held.fence, request.ttl_ms)
             first = min(taken.values(), key=lambda held: held.expires, default=None)
             if first is None:
                 return Busy(None, 1000)
-            record = store.record(ask.name, first, store.lines)
+            record = store.record(request.name, first, store.lines)
             return Busy(record, record.ttl)
 
     def release(self, name: str, token: str) -> Released:
@@ -45,13 +45,13 @@ class MemoryPermits(Permits):
                 held.expires, held.until = now + ttl, now + hold
             return held is not None
 
-    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         with store.mutex:
             found = [store.serve(item.name).get(item.token) for item in batch]
             for held, item in zip(found, batch, strict=True):
                 if held is not None:
                     held.expires = store.now() + item.ttl
-            return [Kept.LOST if held is None else Kept.RENEWED for held in found]
+            return [RenewalResult.LOST if held is None else RenewalResult.RENEWED for held in found]
 
     def members(self, name: str) -> list[Record]:
         with store.mutex:
@@ -72,11 +72,11 @@ class MemoryPermits(Permits):
         with store.mutex:
             return [name for name in list(store.permits) if store.serve(name)][:limit]
 
-    def waiter(self, ask: Ask) -> Waiter:
-        return MemoryWaiter(self, ask, store.lines)
+    def waiter(self, request: AcquireRequest) -> Waiter:
+        return MemoryWaiter(self, request, store.lines)
 
-    async def aacquire(self, ask: Ask) -> Grant | Busy:
-        return self.acquire(ask)
+    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
+        return self.acquire(request)
 
     async def arelease(self, name: str, token: str) -> Released:
         return self.release(name, token)

@@ -12,8 +12,6 @@ from django_tasklock.backends.ledger.book import Ledger
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.store import store
 
-__all__ = ["MemoryRates"]
-
 T = TypeVar("T")
 PRUNE_EVERY = 512  # verbs
 

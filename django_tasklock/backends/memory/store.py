@@ -10,9 +10,7 @@ from typing import Protocol
 
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.backends.ledger.state import State
-from django_tasklock.types import Ask, Record, monotonic
-
-__all__ = ["CLAIM", "Held", "Place", "advance", "reset", "store"]
+from django_tasklock.types import AcquireRequest, Record, monotonic
 
 CLAIM = 1000
 """Milliseconds a lock that was handed over is kept for a waiter that has not taken it yet."""
@@ -21,7 +19,7 @@ CLAIM = 1000
 class Place(Protocol):
     """Somebody in a queue."""
 
-    ask: Ask
+    request: AcquireRequest
 
     @property
     def present(self) -> bool:
@@ -76,16 +74,16 @@ class Store:
         held = self.current(name)
         return held if held is not None and held.token == token else None
 
-    def grant(self, ask: Ask, ttl: int) -> Held:
+    def grant(self, request: AcquireRequest, ttl: int) -> Held:
         """Give a free lock away."""
-        self.held[ask.name] = held = self.made(ask, ttl)
+        self.held[request.name] = held = self.made(request, ttl)
         return held
 
-    def made(self, ask: Ask, ttl: int) -> Held:
+    def made(self, request: AcquireRequest, ttl: int) -> Held:
         """What is kept of a grant."""
         now = self.now()
         self.fence = max(self.fence + 1, now * 1000)
-        return Held(ask.token, ask.holder, now, now + ask.hold, now + ttl, self.fence)
+        return Held(request.token, request.holder, now, now + request.hold_ms, now + ttl, self.fence)
 
     def taken(self, name: str) -> dict[str, Held]:
         """The permits of a limiter, by token, without those that lapsed."""
@@ -97,10 +95,10 @@ class Store:
     def serve(self, name: str) -> dict[str, Held]:
         """Hand free permits to the longest waiters that are still there; who has one now. Strictly in order."""
         taken, line = self.taken(name), self.lines.get(name)
-        while line and (not line[0].present or len(taken) < line[0].ask.limit):
+        while line and (not line[0].present or len(taken) < line[0].request.limit):
             waiter = line.popleft()
             if waiter.present:
-                taken[waiter.ask.token] = self.made(waiter.ask, min(waiter.ask.ttl, CLAIM))
+                taken[waiter.request.token] = self.made(waiter.request, min(waiter.request.ttl_ms, CLAIM))
                 waiter.ring()
         if not line:
             self.lines.pop(name, None)
@@ -121,7 +119,7 @@ class Store:
             if not queue:
                 del self.queues[name]
             if waiter.present:
-                held = self.grant(waiter.ask, min(waiter.ask.ttl, CLAIM))
+                held = self.grant(waiter.request, min(waiter.request.ttl_ms, CLAIM))
                 waiter.ring()
                 return held
         return None

@@ -10,16 +10,14 @@ from collections.abc import Callable
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.backends.memory.store import CLAIM, Place, store
-from django_tasklock.types import Ask, Busy, Grant, monotonic
-
-__all__ = ["MemoryWaiter"]
+from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 
 
 class MemoryWaiter(Waiter):
     """A place in the queue of one lock or limiter. Whoever neither waits nor asks for a second is passed over."""
 
-    def __init__(self, backend: LeaseStore, ask: Ask, queues: dict[str, deque[Place]]) -> None:
-        super().__init__(backend, ask)
+    def __init__(self, backend: LeaseStore, request: AcquireRequest, queues: dict[str, deque[Place]]) -> None:
+        super().__init__(backend, request)
         self._queues = queues
         self._taken = False
         self.seen = monotonic()
@@ -39,10 +37,10 @@ class MemoryWaiter(Waiter):
     def acquire(self) -> Grant | Busy:
         with store.mutex:
             self.seen = monotonic()
-            answer = self.backend.acquire(self.ask)
+            answer = self.backend.acquire(self.request)
             self._taken = isinstance(answer, Grant)
             if not self._taken:
-                queue = self._queues.setdefault(self.ask.name, deque())
+                queue = self._queues.setdefault(self.request.name, deque())
                 if self not in queue:
                     queue.append(self)
                 assert isinstance(answer, Busy)
@@ -72,12 +70,12 @@ class MemoryWaiter(Waiter):
     def leave(self) -> None:
         with store.mutex:
             with contextlib.suppress(KeyError, ValueError):
-                queue = self._queues[self.ask.name]
+                queue = self._queues[self.request.name]
                 queue.remove(self)
                 if not queue:
-                    del self._queues[self.ask.name]
+                    del self._queues[self.request.name]
             if not self._taken:
-                self.backend.release(self.ask.name, self.ask.token)
+                self.backend.release(self.request.name, self.request.token)
 
     async def aacquire(self) -> Grant | Busy:
         return self.acquire()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.contract.rates import RateStore
@@ -21,10 +21,10 @@ from django_tasklock.backends.redis.waiter import RedisWaiter
 from django_tasklock.backends.redis.wire import Wire, bulk, load
 from django_tasklock.backends.redis.wire_async import AsyncWires
 from django_tasklock.conf import Settings, expiring
-from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 if TYPE_CHECKING:
-    from django_tasklock.backends.contract.locks import Waiter
+    from django_tasklock.backends.contract.leases import Waiter
 
 __all__ = ["RedisBackend"]
 
@@ -45,12 +45,12 @@ LINE = load("line", 1, 3)
 FLAG = load("flag", 2, 1)
 NEWEST = load("newest", 1, 2)
 
-KEPT_BY = (Kept.LOST, Kept.RENEWED, Kept.ASKED)  # by what the script says
+KEPT_BY = (RenewalResult.LOST, RenewalResult.RENEWED, RenewalResult.ASKED)  # by what the script says
 
 HEALINGS = 50  # times a page is asked for before it is empty: each time the index forgets 5000 locks that lapsed
 
 
-class RedisBackend(Backend):
+class RedisBackend(LockStore):
     """The production store.
 
     What it cannot promise: a failover to a replica, a flush or an eviction loses locks
@@ -103,14 +103,14 @@ class RedisBackend(Backend):
         assert self._subscribers is not None
         return self._subscribers
 
-    def acquire(self, ask: Ask) -> Grant | Busy:
-        if ask.instead:
-            return self.answer(ask, self.wire.call(FOLLOW, self.layout.following(ask))[0])
-        return self.answer(ask, self.wire.call(ACQUIRE, self.layout.ask(ask))[0])
+    def acquire(self, request: AcquireRequest) -> Grant | Busy:
+        if request.supersedes:
+            return self.answer(request, self.wire.call(FOLLOW, self.layout.following(request))[0])
+        return self.answer(request, self.wire.call(ACQUIRE, self.layout.acquiring(request))[0])
 
-    def answer(self, ask: Ask, reply: Any) -> Grant | Busy:
+    def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """What ``acquire.lua`` said."""
-        return Grant(reply, ask.ttl) if isinstance(reply, int) else self.layout.busy(ask.name, reply)
+        return Grant(reply, request.ttl_ms) if isinstance(reply, int) else self.layout.busy(request.name, reply)
 
     def release(self, name: str, token: str) -> Released:
         return verdict(*self.wire.call(RELEASE, self.layout.keys(name) + bulk(token)))
@@ -121,7 +121,7 @@ class RedisBackend(Backend):
     def _extend(self, name: str, token: str, ttl: int, hold: int) -> bytes:
         return self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl) + bulk(hold)
 
-    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         keys = (self.layout.lock(item.name) for item in batch)
         arguments = chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in batch)
         tail = self.layout.index + b"".join(keys) + b"".join(arguments)
@@ -193,8 +193,8 @@ class RedisBackend(Backend):
     def flagged(self, name: str) -> bool:
         return bool(self.wire.call(FLAG, self.layout.flag(name) + self.layout.lock(name) + bulk(0))[0])
 
-    def waiter(self, ask: Ask) -> Waiter:
-        return RedisWaiter(self, ask)
+    def waiter(self, request: AcquireRequest) -> Waiter:
+        return RedisWaiter(self, request)
 
     def close(self) -> None:
         with self._lock:
@@ -204,10 +204,10 @@ class RedisBackend(Backend):
                 self._wire.close()
             self._wire = self._subscribers = None
 
-    async def aacquire(self, ask: Ask) -> Grant | Busy:
-        if ask.instead:
-            return self.answer(ask, (await self.aio.call(FOLLOW, self.layout.following(ask)))[0])
-        return self.answer(ask, (await self.aio.call(ACQUIRE, self.layout.ask(ask)))[0])
+    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
+        if request.supersedes:
+            return self.answer(request, (await self.aio.call(FOLLOW, self.layout.following(request)))[0])
+        return self.answer(request, (await self.aio.call(ACQUIRE, self.layout.acquiring(request)))[0])
 
     async def arelease(self, name: str, token: str) -> Released:
         return verdict(*await self.aio.call(RELEASE, self.layout.keys(name) + bulk(token)))

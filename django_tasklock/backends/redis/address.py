@@ -20,8 +20,6 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends.redis.location import sync_pool
 
-__all__ = ["Place", "place_of", "places_of"]
-
 _HERE = ("127.0.0.1", "::1", "")
 
 

@@ -23,9 +23,7 @@ from typing import Any
 
 from django_tasklock.backends.codec import holder_of
 from django_tasklock.backends.redis.wire import bulk
-from django_tasklock.types import LATEST, Ask, Busy, Holder, Record
-
-__all__ = ["CLAIM", "KEPT", "SHOWN", "Layout", "place", "record"]
+from django_tasklock.types import LATEST, AcquireRequest, Busy, Holder, Record
 
 CLAIM = 3000
 """Milliseconds a lock passed on to a waiter is its own before its first renewal: the most that
@@ -84,25 +82,25 @@ class Layout:
         size = len(bare)
         return self._keys % (size + self._prefix, bare, size + self._queue, bare, size + self._seen, bare)
 
-    def ask(self, ask: Ask) -> bytes:
+    def acquiring(self, request: AcquireRequest) -> bytes:
         """Keys and arguments of ``acquire.lua`` for somebody who does not wait."""
-        return self.keys(ask.name) + bulk(ask.token) + _terms(ask.ttl, ask.hold, ask.holder)
+        return self.keys(request.name) + bulk(request.token) + _terms(request.ttl_ms, request.hold_ms, request.holder)
 
-    def following(self, ask: Ask) -> bytes:
+    def following(self, request: AcquireRequest) -> bytes:
         """The same for somebody who follows an earlier holder."""
-        return self.ask(ask) + bulk("") + bulk(ask.instead)
+        return self.acquiring(request) + bulk("") + bulk(request.supersedes)
 
-    def joining(self, ask: Ask, channel: str, rank: int | None, listens: bool) -> bytes:
+    def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
         """Keys and arguments of ``acquire.lua`` for somebody who waits, or looks from its place in the queue."""
-        return self.ask(ask) + self.entry(ask, channel) + bulk("") + place(rank, listens)
+        return self.acquiring(request) + self.entry(request, channel) + bulk("") + place(rank, listens)
 
     def new_channel(self) -> str:
         """Where one waiter listens."""
         return self.channel + os.urandom(12).hex()
 
-    def entry(self, ask: Ask, channel: str) -> bytes:
+    def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """What ``pass_on`` must know of a waiter."""
-        return bulk(f"{ask.token} {channel} {min(ask.ttl, CLAIM)} {ask.hold} {ask.holder}")
+        return bulk(f"{request.token} {channel} {min(request.ttl_ms, CLAIM)} {request.hold_ms} {request.holder}")
 
     def record(self, key: bytes, reply: list[Any]) -> Record:
         """A record from ``{ms left, value, now, waiting}``; the last may be missing."""

@@ -11,8 +11,6 @@ from django_tasklock.backends.redis.keys import Layout, record
 from django_tasklock.backends.redis.wire import Script, bulk, load
 from django_tasklock.conf import expiring
 
-__all__ = ["ORDERED", "page_in", "page_of"]
-
 PAGE = load("page", 1, 12)
 MOST = 5000  # locks looked at by one script: Redis serves nobody else meanwhile
 ORDERED = 5000

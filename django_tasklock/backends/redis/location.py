@@ -25,8 +25,6 @@ from redis.retry import Retry
 
 from django_tasklock.texts import without_password
 
-__all__ = ["TIMEOUT", "async_pool", "pools", "sync_pool"]
-
 TIMEOUT = 0.9
 """Seconds one attempt may take, to connect or to answer; a verb makes two at the most."""
 

@@ -19,7 +19,7 @@ from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.redis.keys import CLAIM, place, record
 from django_tasklock.backends.redis.waiter import RedisWaiter
 from django_tasklock.backends.redis.wire import bulk, load
-from django_tasklock.types import Ask, Busy, Grant, Kept, Record, Released, Renewal
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 if TYPE_CHECKING:
     from django_tasklock.backends.contract.leases import Waiter
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from django_tasklock.backends.redis.subscribers import Subscribers
     from django_tasklock.backends.redis.wire import Wire
     from django_tasklock.backends.redis.wire_async import AsyncWires
-
-__all__ = ["PermitLayout", "RedisPermits"]
 
 ACQUIRE = load("permit_acquire", 6, 5)
 RELEASE = load("permit_release", 6, 1)
@@ -59,18 +57,26 @@ class PermitLayout:
         keys = self.set(name) + bulk(self.holders + name) + self._fence + bulk(self.queue + name)
         return keys + self.index + bulk(self.seen + name)
 
-    def ask(self, ask: Ask) -> bytes:
+    def acquiring(self, request: AcquireRequest) -> bytes:
         """Keys and arguments of ``permit_acquire.lua`` for somebody who does not wait."""
-        terms = bulk(ask.token) + bulk(ask.ttl) + bulk(ask.hold) + bulk(ask.holder) + bulk(ask.limit)
-        return self.keys(ask.name) + terms
+        terms = (
+            bulk(request.token)
+            + bulk(request.ttl_ms)
+            + bulk(request.hold_ms)
+            + bulk(request.holder)
+            + bulk(request.limit)
+        )
+        return self.keys(request.name) + terms
 
-    def joining(self, ask: Ask, channel: str, rank: int | None, listens: bool) -> bytes:
+    def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
         """The same for somebody who waits, or looks from its place in the queue."""
-        return self.ask(ask) + self.entry(ask, channel) + place(rank, listens)
+        return self.acquiring(request) + self.entry(request, channel) + place(rank, listens)
 
-    def entry(self, ask: Ask, channel: str) -> bytes:
+    def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """What ``serve`` must know of a waiter."""
-        return bulk(f"{ask.token} {channel} {min(ask.ttl, CLAIM)} {ask.hold} {ask.holder} {ask.limit}")
+        return bulk(
+            f"{request.token} {channel} {min(request.ttl_ms, CLAIM)} {request.hold_ms} {request.holder} {request.limit}"
+        )
 
 
 class RedisPermits(Permits):
@@ -99,15 +105,15 @@ class RedisPermits(Permits):
         """Those of its event loops."""
         return self._backend.aio
 
-    def acquire(self, ask: Ask) -> Grant | Busy:
-        return self.answer(ask, self.wire.call(ACQUIRE, self.layout.ask(ask))[0])
+    def acquire(self, request: AcquireRequest) -> Grant | Busy:
+        return self.answer(request, self.wire.call(ACQUIRE, self.layout.acquiring(request))[0])
 
-    def answer(self, ask: Ask, reply: Any) -> Grant | Busy:
+    def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """What ``permit_acquire.lua`` said."""
         if isinstance(reply, int):
-            return Grant(reply, ask.ttl)
+            return Grant(reply, request.ttl_ms)
         left, value, now = reply[:3]
-        return Busy(None if value is None else record(ask.name, value, now, left, 0), left)
+        return Busy(None if value is None else record(request.name, value, now, left, 0), left)
 
     def release(self, name: str, token: str) -> Released:
         return verdict(*self.wire.call(RELEASE, self.layout.keys(name) + bulk(token)))
@@ -118,11 +124,14 @@ class RedisPermits(Permits):
     def _extend(self, name: str, token: str, ttl: int, hold: int) -> bytes:
         return self.layout.keys(name) + bulk(token) + bulk(ttl) + bulk(hold)
 
-    def renew(self, batch: Sequence[Renewal]) -> list[Kept]:
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         keys = b"".join(self.layout.set(item.name) for item in batch)
         arguments = b"".join(chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in batch))
         script = RENEW.sized(3 * len(batch), len(batch))
-        return [Kept.RENEWED if done else Kept.LOST for done in self.wire.call(script, keys + arguments)[0]]
+        return [
+            RenewalResult.RENEWED if done else RenewalResult.LOST
+            for done in self.wire.call(script, keys + arguments)[0]
+        ]
 
     def members(self, name: str) -> list[Record]:
         return self._found(name, self.wire.call(MEMBERS, self._members(name))[0])
@@ -143,11 +152,11 @@ class RedisPermits(Permits):
         reply = self.wire.call(NAMES, self.layout.index + bulk(self.layout.members) + bulk(limit))[0]
         return [name.decode() for name in reply]
 
-    def waiter(self, ask: Ask) -> Waiter:
-        return RedisWaiter(self, ask)
+    def waiter(self, request: AcquireRequest) -> Waiter:
+        return RedisWaiter(self, request)
 
-    async def aacquire(self, ask: Ask) -> Grant | Busy:
-        return self.answer(ask, (await self.aio.call(ACQUIRE, self.layout.ask(ask)))[0])
+    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
+        return self.answer(request, (await self.aio.call(ACQUIRE, self.layout.acquiring(request)))[0])
 
     async def arelease(self, name: str, token: str) -> Released:
         return verdict(*await self.aio.call(RELEASE, self.layout.keys(name) + bulk(token)))

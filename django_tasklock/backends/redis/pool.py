@@ -20,8 +20,6 @@ from redis.exceptions import RedisError
 
 from django_tasklock.backends.redis.location import pools
 
-__all__ = ["FULL", "NO_ROOM", "Idle", "full", "lost_in_greeting", "make", "throw_away"]
-
 T = TypeVar("T")
 
 FULL = "max number of clients reached"

@@ -31,8 +31,6 @@ from django_tasklock.exceptions import BackendUnavailable
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend
 
-__all__ = ["RedisRates", "body_of"]
-
 LUA = resources.files("django_tasklock.backends") / "lua"
 VERBS = ("reserve", "resume", "cancel", "settle", "penalize", "adjust", "use", "reset", "spread", "exchange", "agree")
 

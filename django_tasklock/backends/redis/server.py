@@ -17,8 +17,6 @@ from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.location import pools, sync_pool
 from django_tasklock.backends.redis.wire import unavailable
 
-__all__ = ["Server", "look"]
-
 
 @dataclass(frozen=True)
 class Server:

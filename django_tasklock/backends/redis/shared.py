@@ -22,8 +22,6 @@ from redis.exceptions import RedisError, ResponseError
 from django_tasklock.backends.redis.location import TIMEOUT, pools
 from django_tasklock.backends.redis.pool import FULL, full, lost_in_greeting
 
-__all__ = ["Current", "Ear", "SharedConnection"]
-
 GRACE = 0.05
 """Seconds after a deadline in which the loop looks once more: it may have been busy while the reply lay there."""
 

@@ -13,8 +13,6 @@ from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.pool import Idle, make, throw_away
 from django_tasklock.backends.redis.wire import bulk, unavailable
 
-__all__ = ["Subscriber", "Subscribers", "tell_deaf"]
-
 logger = logging.getLogger("django_tasklock")
 
 

@@ -24,19 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from django_tasklock.backends.contract.locks import Waiter
+from django_tasklock.backends.contract.leases import Waiter
 from django_tasklock.backends.redis.keys import CLAIM, Layout
 from django_tasklock.backends.redis.subscribers import Subscriber, tell_deaf
 from django_tasklock.backends.redis.wire import bulk
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.types import Ask, Busy, Grant
+from django_tasklock.types import AcquireRequest, Busy, Grant
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend
     from django_tasklock.backends.redis.permits import PermitLayout, RedisPermits
     from django_tasklock.backends.redis.shared import Ear
-
-__all__ = ["RedisWaiter"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -48,8 +46,8 @@ class RedisWaiter(Waiter):
 
     backend: RedisBackend | RedisPermits
 
-    def __init__(self, backend: RedisBackend | RedisPermits, ask: Ask) -> None:
-        super().__init__(backend, ask)
+    def __init__(self, backend: RedisBackend | RedisPermits, request: AcquireRequest) -> None:
+        super().__init__(backend, request)
         self.subscriber: Subscriber | None = None
         self.channel = ""  # of the entry in the queue, also when the connection is gone
         self._rank: int | None = None  # there, to be taken up again by who was thought dead
@@ -68,7 +66,7 @@ class RedisWaiter(Waiter):
 
     def _acquire(self) -> Grant | Busy:
         if self._deaf:
-            return self.backend.acquire(self.ask)
+            return self.backend.acquire(self.request)
         if not self.channel:
             self.subscriber = self.backend.subscribers.idle()
             self.channel = self.subscriber.channel if self.subscriber else self.backend.layout.new_channel()
@@ -85,15 +83,15 @@ class RedisWaiter(Waiter):
                 tell_deaf(str(error))
                 return answer
             except BackendUnavailable as error:
-                tell_unheard(self.backend.noun, self.ask.name, error)
+                tell_unheard(self.backend.noun, self.request.name, error)
                 return answer
         return self._join(listens=True)
 
     def _join(self, listens: bool) -> Grant | Busy:
         self.queued = True
-        tail = self.backend.layout.joining(self.ask, self.channel, self._rank, listens)
+        tail = self.backend.layout.joining(self.request, self.channel, self._rank, listens)
         reply = self.backend.wire.call(self.backend.JOIN, tail)[0]
-        answer = self.backend.answer(self.ask, reply)
+        answer = self.backend.answer(self.request, reply)
         if isinstance(answer, Grant):
             self.queued = False
         else:
@@ -101,7 +99,7 @@ class RedisWaiter(Waiter):
         return answer
 
     def _give_up(self) -> None:
-        self.backend.wire.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self.channel))
+        self.backend.wire.call(self.backend.LEAVE, leaving(self.backend.layout, self.request, self.channel))
         self.queued = False
 
     def wait(self, seconds: float) -> Grant | None:
@@ -110,10 +108,10 @@ class RedisWaiter(Waiter):
         connection = self.subscriber.connection
         try:
             while connection.can_read(max(seconds, 0.0005)):
-                fence = handed_over(connection.read_response(), self.ask.token)
+                fence = handed_over(connection.read_response(), self.request.token)
                 if fence is not None:
                     self.queued = False
-                    return Grant(fence, min(self.ask.ttl, CLAIM))
+                    return Grant(fence, min(self.request.ttl_ms, CLAIM))
                 seconds = 0.0  # that was for who waited on this connection before
         except (RedisError, OSError):  # the push may be lost: the next acquire() will tell
             self.backend.subscribers.discard(self.subscriber)
@@ -143,7 +141,7 @@ class RedisWaiter(Waiter):
             if self.queued and not self._silent:
                 self._give_up()
         except BackendUnavailable as error:
-            tell_left(self.backend.noun, self.ask.name, error)
+            tell_left(self.backend.noun, self.request.name, error)
         finally:
             if self.queued:
                 self._close()
@@ -169,15 +167,15 @@ class RedisWaiter(Waiter):
 
     @cached_property
     def _twin(self) -> AsyncWaiter:
-        return AsyncWaiter(self.backend, self.ask)
+        return AsyncWaiter(self.backend, self.request)
 
 
 class AsyncWaiter:
     """The same for a coroutine, on the connections of its event loop."""
 
-    def __init__(self, backend: RedisBackend | RedisPermits, ask: Ask) -> None:
+    def __init__(self, backend: RedisBackend | RedisPermits, request: AcquireRequest) -> None:
         self.backend = backend
-        self.ask = ask
+        self.request = request
         self.channel = ""
         self._rank: int | None = None
         self._ear: Ear | None = None
@@ -197,7 +195,7 @@ class AsyncWaiter:
 
     async def _acquire(self) -> Grant | Busy:
         if self._deaf:
-            return await self.backend.aacquire(self.ask)
+            return await self.backend.aacquire(self.request)
         if not self.channel:
             self.channel = self.backend.layout.new_channel()
         if self._ear is None:
@@ -212,15 +210,15 @@ class AsyncWaiter:
                 tell_deaf(str(error))
                 return answer
             except BackendUnavailable as error:
-                tell_unheard(self.backend.noun, self.ask.name, error)
+                tell_unheard(self.backend.noun, self.request.name, error)
                 return answer
         return await self._join(listens=True)
 
     async def _join(self, listens: bool) -> Grant | Busy:
         self.queued = True
-        tail = self.backend.layout.joining(self.ask, self.channel, self._rank, listens)
+        tail = self.backend.layout.joining(self.request, self.channel, self._rank, listens)
         reply = (await self.backend.aio.call(self.backend.JOIN, tail))[0]
-        answer = self.backend.answer(self.ask, reply)
+        answer = self.backend.answer(self.request, reply)
         if isinstance(answer, Grant):
             self.queued = False
         else:
@@ -229,7 +227,7 @@ class AsyncWaiter:
 
     async def _give_up(self) -> None:
         self.queued = False
-        await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.ask, self.channel))
+        await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.request, self.channel))
 
     async def wait(self, seconds: float) -> Grant | None:
         """Sleep until the lock is handed over, ``seconds`` at the most."""
@@ -242,11 +240,11 @@ class AsyncWaiter:
             self._ear = None
             await self._mend(seconds)
             return None
-        fence = handed_over(message, self.ask.token)
+        fence = handed_over(message, self.request.token)
         if fence is None:
             return None
         self.queued = False
-        return Grant(fence, min(self.ask.ttl, CLAIM))
+        return Grant(fence, min(self.request.ttl_ms, CLAIM))
 
     async def _mend(self, seconds: float) -> None:
         ends = time.monotonic() + seconds
@@ -266,7 +264,7 @@ class AsyncWaiter:
             if self.queued and not self._silent:
                 await self._give_up()
         except BackendUnavailable as error:
-            tell_left(self.backend.noun, self.ask.name, error)
+            tell_left(self.backend.noun, self.request.name, error)
         finally:
             if ear is not None:
                 await ear.connection.unsubscribe(ear)
@@ -290,6 +288,6 @@ def handed_over(message: Any, token: str) -> int | None:
     return int(fence) if whose == token else None
 
 
-def leaving(layout: Layout | PermitLayout, ask: Ask, channel: str) -> bytes:
+def leaving(layout: Layout | PermitLayout, request: AcquireRequest, channel: str) -> bytes:
     """Arguments of ``release.lua`` for a waiter: its place, and the lock if it was handed over."""
-    return layout.keys(ask.name) + bulk(ask.token) + layout.entry(ask, channel)
+    return layout.keys(request.name) + bulk(request.token) + layout.entry(request, channel)

@@ -31,8 +31,6 @@ from django_tasklock.backends.redis.location import pools
 from django_tasklock.backends.redis.pool import FULL, NO_ROOM, Idle, make, throw_away
 from django_tasklock.exceptions import BackendUnavailable
 
-__all__ = ["RESTED", "Script", "Wire", "answered", "bulk", "final", "load", "unavailable"]
-
 RESTED = 0.005
 """Seconds idle after which a connection is looked at before it is used: a server that was
 restarted has closed it, and what is not sent into the void need not be sent twice."""

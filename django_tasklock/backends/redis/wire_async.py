@@ -21,8 +21,6 @@ from django_tasklock.backends.redis.location import async_pool, pools
 from django_tasklock.backends.redis.shared import Current, Ear, SharedConnection
 from django_tasklock.backends.redis.wire import Script, answered, final, unavailable
 
-__all__ = ["AsyncWire", "AsyncWires"]
-
 
 class AsyncWire:
     """The connections of one event loop."""

@@ -30,8 +30,6 @@ from django_tasklock.locks.holder import alive
 from django_tasklock.names import NameTemplate
 from django_tasklock.rates.background import returns
 
-__all__ = ["on_failure", "on_received", "on_revoked"]
-
 logger = logging.getLogger("django_tasklock")
 
 KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
@@ -135,7 +133,7 @@ def _clear(task: Any, task_id: str, name: str, header: dict[str, Any]) -> None:
         free(header, task_id)
         promote(name, task.app)
     finally:
-        parking.rest()
+        parking.close_idle()
 
 
 def _free_when_dead(task: Any, task_id: str, name: str | None, permits: set[str]) -> bool:

@@ -20,8 +20,6 @@ from django_tasklock.celery.rates.places import forgo
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks.lock import Acquirable
 
-__all__ = ["backoff", "defer", "reject"]
-
 logger = logging.getLogger("django_tasklock")
 
 SHORTEST = 1.0  # seconds to the first try again

@@ -14,13 +14,11 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
-from django_tasklock.locks.events import told_conflict
+from django_tasklock.locks import events
 from django_tasklock.locks.holder import RENEWED, abandoned, alive
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import follow
 from django_tasklock.types import Record, monotonic
-
-__all__ = ["Outcome", "ameet", "drop", "freed", "meet"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -140,5 +138,5 @@ def renewed(first: Record, now: Record) -> bool:
 def drop(error: TaskLockAcquireError | None, message: Message, why: str) -> NoReturn:
     """End this delivery visibly, without a result: that is the other delivery's."""
     text = f"{message.task.name}[{message.id}] is delivered again: {why}"
-    told_conflict(error or TaskLockAcquireError(text), "duplicate")
+    events.conflict(error or TaskLockAcquireError(text), "duplicate")
     raise Duplicate(text)

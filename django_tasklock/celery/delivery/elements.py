@@ -8,8 +8,6 @@ from celery._state import _task_stack  # type: ignore[attr-defined]
 
 from django_tasklock.celery.delivery.redelivery import DeliveredInside
 
-__all__ = ["KEPT_IN_MAP", "DeliveredElement", "is_element", "maps"]
-
 KEPT_IN_MAP = ("raise", "wait")
 """Words that raise in the middle of a map as well: whoever wrote them wants to know."""
 

@@ -22,13 +22,11 @@ from django_tasklock.conf import spans
 from django_tasklock.decorators.call import Running
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.guards.guard import StateGuard
-from django_tasklock.locks.events import told_conflict
+from django_tasklock.locks import events
 from django_tasklock.locks.lease import leases_here
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import follow, keep
 from django_tasklock.types import monotonic
-
-__all__ = ["Direct", "Eager", "Element", "OnceRun", "Way", "made"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -121,7 +119,7 @@ class Eager(Direct):
     def _conflict(self) -> bool:
         if self.on_conflict == "reject":
             error = self._met()
-            told_conflict(error, "reject")
+            events.conflict(error, "reject")
             raise RejectedHere(str(error), requeue=False)
         return super()._conflict()
 

@@ -15,11 +15,9 @@ from django_tasklock.celery.delivery.defer import defer, reject
 from django_tasklock.celery.message import Message
 from django_tasklock.decorators.concurrency import Limited, LimitedRun
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.locks.events import told_conflict
+from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
-
-__all__ = ["LimitedTask", "free_permits", "kind_of", "limiter_names"]
 
 logger = logging.getLogger("django_tasklock")
 
@@ -87,12 +85,12 @@ class LimitedTask(LimitedRun):
         if word in ("retry", "skip", "reject") and (self._met_myself() or self.message.retries):
             word = "retry"  # what comes back is never left undone: its work has begun, and it may have left a permit
         if word == "retry":
-            told_conflict(error, "retry")
+            events.conflict(error, "retry")
             self._put_off()
         if word == "reject":
             if self.message.in_canvas:  # a member without a result would leave the others waiting
                 return self._skip(error)
-            told_conflict(error, "reject")
+            events.conflict(error, "reject")
             reject(error, self.message)
         return super()._conflict()
 

@@ -8,8 +8,6 @@ from typing import Any
 from django_tasklock.backends import get_backend
 from django_tasklock.locks import holder as holders
 
-__all__ = ["AGAIN", "look_after", "on_postrun"]
-
 logger = logging.getLogger("django_tasklock")
 
 AGAIN = "again:"

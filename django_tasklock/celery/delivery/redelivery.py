@@ -29,8 +29,6 @@ from django_tasklock.exceptions import CrashLoop
 from django_tasklock.locks.holder import me
 from django_tasklock.locks.lock import TaskLock
 
-__all__ = ["DeliveredInside", "Redelivered"]
-
 logger = logging.getLogger("django_tasklock")
 
 TAKEOVERS = 3

@@ -9,8 +9,6 @@ from celery.utils.time import maybe_iso8601
 
 from django_tasklock.celery.message import Message
 
-__all__ = ["succeeded"]
-
 logger = logging.getLogger("django_tasklock")
 
 SKEW = 5.0  # seconds by which the clocks of two machines may differ

@@ -11,16 +11,14 @@ from django_tasklock.backends.database.rows import key_of
 from django_tasklock.celery.delivery import postrun as ended
 from django_tasklock.celery.delivery.defer import reject
 from django_tasklock.celery.delivery.duplicates import freed
-from django_tasklock.celery.delivery.redelivery import DeliveredInside, Redelivered
+from django_tasklock.celery.delivery.redelivery import Redelivered
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.promotion import promote, supersede
 from django_tasklock.celery.parking.rows import DOWN
 from django_tasklock.celery.rates.places import forgo
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
-from django_tasklock.locks.events import told_conflict
-
-__all__ = ["Delivered", "DeliveredInside"]
+from django_tasklock.locks import events
 
 logger = logging.getLogger("django_tasklock")
 
@@ -103,7 +101,7 @@ class Delivered(Redelivered):
             return not after
         if before:
             error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
-            told_conflict(error, "queue")
+            events.conflict(error, "queue")
             self._park()
         return True
 
@@ -123,7 +121,7 @@ class Delivered(Redelivered):
 
     def _superseded(self) -> None:
         error = TaskLockAcquireError(f"lock {self.name!r}: a newer message took this one's place", name=self.name)
-        told_conflict(error, "coalesce")
+        events.conflict(error, "coalesce")
         row = parking.find(self.message.id)
         if row is not None:  # it stays until the result is stored
             if row.state != parking.SUPERSEDED:
@@ -153,13 +151,13 @@ class Delivered(Redelivered):
         if word == "reject":
             if self.message.in_canvas:  # a member without a result would leave the others waiting
                 return self._skip(error)
-            told_conflict(error, "reject")
+            events.conflict(error, "reject")
             reject(error, self.message)
         if word == "retry":
-            told_conflict(error, "retry")
+            events.conflict(error, "retry")
             self._put_off()
         if self.lines_up:
-            told_conflict(error, word)
+            events.conflict(error, word)
             return self._park()
         return super()._conflict()
 

@@ -15,8 +15,6 @@ from django_tasklock.celery.parking.envelope import Unfit, check, read, unseal
 from django_tasklock.celery.parking.rows import DEAD, Parked
 from django_tasklock.celery.unique import free
 
-__all__ = ["Due", "bury", "end", "opened", "revoked"]
-
 logger = logging.getLogger("django_tasklock")
 
 

@@ -17,8 +17,6 @@ from django_tasklock.celery.parking.listing import full_name
 from django_tasklock.celery.parking.promotion import MOST_ATTEMPTS, promote
 from django_tasklock.celery.parking.rows import DEAD, DOWN, PARKED, PROMOTED
 
-__all__ = ["discard", "on_refused", "requeue"]
-
 logger = logging.getLogger("django_tasklock")
 
 
@@ -83,4 +81,4 @@ def _refused(task_id: str, sent: int, app: Any, error: Any) -> None:
         logger.warning("parked message [%s] is overdue some time: %s", task_id, trouble)
     finally:
         with no_fork():
-            parking.rest()
+            parking.close_idle()

@@ -23,8 +23,6 @@ from kombu.serialization import (  # type: ignore[attr-defined]
 
 from django_tasklock.backends.codec import json_object
 
-__all__ = ["Unfit", "check", "read", "seal", "send", "sign", "unseal"]
-
 SALT = "django_tasklock.parked"
 SIGNATURE = "signature"
 

@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 
 from django_tasklock.backends.codec import json_object
 
-__all__ = ["ParkedInfo", "count_parked", "count_parked_by_name", "full_name", "parked_messages"]
-
 
 @dataclass(frozen=True, slots=True)
 class ParkedInfo:

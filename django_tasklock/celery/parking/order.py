@@ -9,8 +9,6 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery.message import Message
 from django_tasklock.exceptions import BackendUnavailable
 
-__all__ = ["leave", "next_number", "number_of"]
-
 logger = logging.getLogger("django_tasklock")
 
 

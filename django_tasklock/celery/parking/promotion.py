@@ -27,8 +27,6 @@ from django_tasklock.locks.holder import abandoned
 from django_tasklock.logs import log
 from django_tasklock.types import monotonic
 
-__all__ = ["Looked", "Promoter", "Strays", "next_in_line", "promote", "promote_next", "ran_here", "runs", "supersede"]
-
 logger = logging.getLogger("django_tasklock")
 
 PERIOD = 5.0  # seconds between two looks of one promoter
@@ -254,7 +252,7 @@ class Promoter:
                 self._silent = True
             finally:
                 with no_fork():
-                    parking.rest()
+                    parking.close_idle()
 
     def look(self) -> int:
         """Promote behind free locks; how many messages were."""

@@ -16,11 +16,6 @@ from django_tasklock.db.session import Session
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage
 
-__all__ = [
-    "DEAD", "DOWN", "ENDED", "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "read", "rest",
-    "rows_of", "session", "visit",
-]  # fmt: skip
-
 PARKED = "parked"
 """It waits for its lock."""
 PROMOTED = "promoted"
@@ -102,9 +97,9 @@ def visit() -> Iterator[None]:
         yield
     finally:
         if not was_open:
-            rest()
+            close_idle()
 
 
-def rest() -> None:
+def close_idle() -> None:
     """Close this thread's connection, unless a transaction is open on it."""
-    session.rest()
+    session.close_idle()

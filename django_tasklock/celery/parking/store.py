@@ -23,8 +23,8 @@ from django_tasklock.celery.parking.rows import (
     SUPERSEDED,
     Line,
     Parked,
+    close_idle,
     read,
-    rest,
     rows_of,
     session,
     visit,
@@ -33,10 +33,30 @@ from django_tasklock.db.clock import Now
 from django_tasklock.models import ParkedMessage
 
 __all__ = [
-    "DEAD", "ENDED", "PARKED", "PROMOTED", "RUNNING", "SUPERSEDED", "Line", "Parked", "change", "ending",
-    "find", "forget", "forward", "like", "line", "next_key", "park", "remove", "rest", "settle",
-    "started", "visit", "vouch",
-]  # fmt: skip
+    "DEAD",
+    "ENDED",
+    "PARKED",
+    "PROMOTED",
+    "RUNNING",
+    "SUPERSEDED",
+    "Line",
+    "Parked",
+    "change",
+    "close_idle",
+    "ending",
+    "find",
+    "forget",
+    "forward",
+    "like",
+    "line",
+    "next_key",
+    "park",
+    "remove",
+    "settle",
+    "started",
+    "visit",
+    "vouch",
+]
 
 CHUNK = 500  # locks asked about by one query: SQLite knows few parameters
 

@@ -11,8 +11,6 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery.parking import promotion, store as parking
 from django_tasklock.celery.parking.rows import Parked
 
-__all__ = ["Stranded", "at", "look", "promote"]
-
 
 class Stranded(NamedTuple):
     """The first message in line for a lock that is free."""

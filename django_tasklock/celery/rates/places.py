@@ -16,20 +16,6 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.types import monotonic
 
-__all__ = [
-    "BEGINS",
-    "RATE",
-    "begins",
-    "bound",
-    "brought",
-    "doubtful",
-    "forgo",
-    "limit_of",
-    "on_postrun",
-    "takes",
-    "to_come",
-]
-
 logger = logging.getLogger("django_tasklock")
 
 RATE = "rate"

@@ -16,8 +16,6 @@ from django_tasklock.rates.reservation import Reservation
 if TYPE_CHECKING:
     from celery.result import AsyncResult
 
-__all__ = ["spread", "spread_now"]
-
 _place: ContextVar[list[dict[str, Any]] | None] = ContextVar("tasklock_place", default=None)
 
 

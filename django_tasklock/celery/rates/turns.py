@@ -20,8 +20,6 @@ from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.reservation import Reservation
 from django_tasklock.types import monotonic
 
-__all__ = ["countdown", "lead", "place_header", "take_turn"]
-
 logger = logging.getLogger("django_tasklock")
 
 LONGEST_HOP = 600.0  # seconds that a message stays in the broker at once, or in the memory of a worker that has it

@@ -14,7 +14,7 @@ from django_tasklock.conf import get_settings
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import fence
-from django_tasklock.locks.events import told_forced
+from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
 from django_tasklock.locks.info import lock_info
 from django_tasklock.names import clean
@@ -77,7 +77,7 @@ def take_away(record: Record, fenced: bool = False) -> Result:
     removed = get_backend().remove(record.name, record.token)
     if removed is None:
         return _gone(record.name, record, fenced)
-    told_forced(record.name, lock_info(removed))
+    events.forced(record.name, lock_info(removed))
     return Result(record.name, Outcome.RELEASED, lock_info(removed), fenced)
 
 

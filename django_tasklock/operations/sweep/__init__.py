@@ -16,7 +16,7 @@ from django.db import Error, InterfaceError, OperationalError, router
 from django.db.models import Model
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
@@ -76,7 +76,7 @@ def sweep(
     return report
 
 
-def _sweep(backend: Backend, asked: Terms, notes: Notebook) -> None:
+def _sweep(backend: LockStore, asked: Terms, notes: Notebook) -> None:
     guards = Guards(asked)
     for alias in {router.db_for_write(model) for model in guards.entries}:
         with durable(alias, "sweep"):  # what is put back must be committed before the lock goes
@@ -118,7 +118,7 @@ def _forget_old_acts() -> None:
         logger.info("sweep: %d entries of the audit trail were older than %s days", removed, days)
 
 
-def _cannot_list(backend: Backend) -> str:
+def _cannot_list(backend: LockStore) -> str:
     """Why the store cannot list its locks; empty if it can."""
     try:
         backend.counts()

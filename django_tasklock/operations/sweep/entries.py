@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.operations.sweep.report import Kind, Notebook
 from django_tasklock.operations.sweep.stream import of_kind
@@ -12,7 +12,7 @@ AT_ONCE = 1000
 """Entries in one step: the store serves nobody else meanwhile."""
 
 
-def sweep_entries(backend: Backend, terms: Terms, notes: Notebook) -> None:
+def sweep_entries(backend: LockStore, terms: Terms, notes: Notebook) -> None:
     """Forget them, or count them in a dry run. A lock that exists all the same is never touched."""
     before = None
     if terms.age is not None:
@@ -32,7 +32,7 @@ def sweep_entries(backend: Backend, terms: Terms, notes: Notebook) -> None:
         notes.looked_at["entries"] += sum(pruned)
 
 
-def _count(backend: Backend, before: int | None, terms: Terms, notes: Notebook) -> None:
+def _count(backend: LockStore, before: int | None, terms: Terms, notes: Notebook) -> None:
     if before is None and not terms.prefix:
         number = backend.counts().orphaned
         notes.looked_at["entries"] += number

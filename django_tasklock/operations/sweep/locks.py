@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.conf import get_settings
 from django_tasklock.guards.guard import Guarded
@@ -33,14 +33,14 @@ class Mark(NamedTuple):
     record: Record
 
 
-def sweep_locks(backend: Backend, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
+def sweep_locks(backend: LockStore, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
     """Both looks, and what is done after the second one."""
     for batch in second_look(_marks(backend, guards, terms, notes), terms.pause):
         for start in range(0, len(batch), PAGE):
             _again(batch[start : start + PAGE], backend, guards, back, terms, notes)
 
 
-def _marks(backend: Backend, guards: Guards, terms: Terms, notes: Notebook) -> Iterator[Mark]:
+def _marks(backend: LockStore, guards: Guards, terms: Terms, notes: Notebook) -> Iterator[Mark]:
     """The first look: what has no expiry, by an index of its own; then all that is held."""
     endless: set[str] = set()
     if backend.counts().no_expiry:
@@ -81,7 +81,7 @@ def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str]
     return None  # about to be claimed, or just given back
 
 
-def _again(batch: list[Mark], backend: Backend, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
+def _again(batch: list[Mark], backend: LockStore, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
     """The second look at each, and its act: only if everything is as it was."""
     seen = [backend.get(mark.record.name) for mark in batch]
     sides = guards.sides(record for record in seen if record is not None)
@@ -94,7 +94,7 @@ def _again(batch: list[Mark], backend: Backend, guards: Guards, back: PutBack, t
     notes.write(terms.by)
 
 
-def _still(mark: Mark, now: Record, side: Side | None, guards: Guards, backend: Backend) -> bool:
+def _still(mark: Mark, now: Record, side: Side | None, guards: Guards, backend: LockStore) -> bool:
     found = judge(now, side, guards)
     if found is None or found[0] is not mark.kind:
         return False
@@ -111,7 +111,7 @@ def _end(record: Record) -> float:
 
 
 def _act(
-    mark: Mark, now: Record, side: Side | None, backend: Backend, guards: Guards, back: PutBack, terms: Terms
+    mark: Mark, now: Record, side: Side | None, backend: LockStore, guards: Guards, back: PutBack, terms: Terms
 ) -> Finding:
     alive = holders.alive(now.holder)
     if mark.kind is Kind.DIFFERS:

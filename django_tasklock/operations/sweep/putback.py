@@ -19,7 +19,7 @@ from django_tasklock.guards.guard import Guarded, StateGuard, fence, fenced
 from django_tasklock.locks.holder import me
 from django_tasklock.operations.sweep.guarded import put_back_to
 from django_tasklock.operations.sweep.terms import Terms
-from django_tasklock.types import Ask, Grant
+from django_tasklock.types import AcquireRequest, Grant
 
 logger = logging.getLogger("django_tasklock")
 
@@ -122,7 +122,7 @@ def held(names: Sequence[str]) -> Iterator[bool]:
     backend, token, taken = get_backend(), os.urandom(16).hex(), []
     try:
         for name in sorted(names):
-            if not isinstance(backend.acquire(Ask(name, token, MOMENT, MOMENT, me())), Grant):
+            if not isinstance(backend.acquire(AcquireRequest(name, token, MOMENT, MOMENT, me())), Grant):
                 break
             taken.append(name)
         yield len(taken) == len(names)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from django.db.models import Model
 
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.guards.guard import Guarded
 from django_tasklock.guards.rows import Row, claimed_pages, read
 from django_tasklock.operations.guarded_rows import lock_name
@@ -50,7 +50,7 @@ class Mark(NamedTuple):
 class Locks:
     """The live locks, as far as they say anything of a row."""
 
-    def __init__(self, backend: Backend, listed: bool) -> None:
+    def __init__(self, backend: LockStore, listed: bool) -> None:
         self.backend = backend
         self.listed = listed
         """Whether the store can list them."""

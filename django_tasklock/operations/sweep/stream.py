@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from django_tasklock.backends.contract.locks import Backend
+from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.types import Record
 
@@ -18,7 +18,7 @@ BATCH = 2000
 """Marks that share one pause."""
 
 
-def live_locks(backend: Backend) -> Iterator[list[Record]]:
+def live_locks(backend: LockStore) -> Iterator[list[Record]]:
     """Pages of the held locks, the next to expire first: every one that is held from the beginning to the end, once.
 
     A renewal puts a lock behind all others; that, and releases, move those up that were not read yet. So pages overlap
@@ -49,7 +49,7 @@ def _end(record: Record) -> float:
     return float("inf") if record.ttl is None else record.now + record.ttl
 
 
-def of_kind(backend: Backend, query: Query) -> Iterator[list[Record]]:
+def of_kind(backend: LockStore, query: Query) -> Iterator[list[Record]]:
     """Pages of ``query``, which nothing but this reading changes much: what lapsed, or has no expiry."""
     while True:
         page = backend.page(query)
