@@ -25,11 +25,16 @@ T = TypeVar("T")
 
 PATIENCE = 15.0
 """Seconds for which a write waits for a database that cannot be reached: a restart, or a failover."""
+CONTENDED = 2.0
+"""Seconds from its first try for which a statement that lost a race is sent again."""
 
 _GONE = ("08", "57P01", "57P02", "57P03", "57P05")  # sqlstates: the connection, shut down, starting, idle too long
 _GONE_MYSQL = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
 _READ_ONLY = "25006"
 _READ_ONLY_MYSQL = frozenset({1290, 1792, 1836})
+_RACES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
+_RACES_MYSQL = frozenset({1020, 1205, 1213})  # record changed, lock wait timeout, deadlock
+_RACES_SQLITE = frozenset({5, 6})  # busy, locked
 _OUT_OF_STEP = 2014  # MySQL: a time limit struck in the middle of a query, and its answer was never read
 _AT_ONCE = 100  # dead connections out of a pool that are passed over without a pause
 
@@ -41,10 +46,12 @@ class _Verdict(NamedTuple):
     """The connection is of no use any more."""
     doubt: bool
     """The statement may have been executed."""
+    race: bool = False
+    """It was rolled back for another one's sake."""
 
 
 def repeatable(values: Mapping[str, Any]) -> bool:
-    """Whether writing ``values`` twice leaves what writing them once does: plain ones and ``Now()``, no expressions."""
+    """Return whether writing ``values`` twice leaves what writing them once does: they are plain, or ``Now()``."""
     return all(_plain(value) for value in values.values())
 
 
@@ -69,25 +76,36 @@ def replaced(connection: BaseDatabaseWrapper) -> None:
 
 
 def resilient(
-    connection: BaseDatabaseWrapper, step: Callable[[bool], T], who: str, *, again: bool = True, patience: float = 0.0
+    connection: BaseDatabaseWrapper,
+    step: Callable[[bool], T],
+    who: str,
+    *,
+    again: bool = True,
+    refused: bool = True,
+    patience: float = 0.0,
 ) -> T:
-    """``step(tried)``; once more if the database dropped us. ``tried``: an earlier try may have been executed.
+    """Return what ``step(tried)`` does; ``tried``: an earlier try may have been executed. Sent again, on a new
+    connection if this one is of no use any more,
 
-    ``again=False``: not if it may have been; such a step is sent on a connection that was looked at before. What a
-    live connection refuses is tried once more, a database that cannot be reached for ``patience`` seconds. In a
-    transaction of the caller's nothing is.
+    * once if the database dropped us, and for ``patience`` seconds while it cannot be reached,
+    * for ``CONTENDED`` seconds if it lost a race: a deadlock, a serialization failure, a locked SQLite file,
+    * with ``refused`` once if a live connection refused it for any other reason that may be the moment's, or if none
+      could be made.
+
+    ``again=False``: never if it may have been executed; such a step is sent on a connection that was looked at before.
+    In a transaction of the caller's nothing is sent again. Raises the database's error.
     """
     if joined(connection):
         return step(False)
     if not again:
         replaced(connection)
-    ends = time.monotonic() + patience
-    tries = 0
+    began = time.monotonic()
+    tries, tried = 0, False
     while True:
         connected = connection.connection is not None
         try:
-            return step(tries > 0)
-        except _errors(connection) as error:
+            return step(tried)
+        except errors_of(connection) as error:
             if not _passing(connection, error):
                 raise
             tries += 1
@@ -97,42 +115,63 @@ def resilient(
             if verdict.doubt and not again:
                 error.add_note("it may have been executed all the same, and was not sent again for that")
                 raise
-            if tries > 1 and (not verdict.gone or time.monotonic() >= ends):
+            tried = tried or not verdict.race
+            waited = time.monotonic() - began
+            if verdict.race and waited < CONTENDED:
+                time.sleep(random.uniform(0.001, 0.05))
+                continue
+            if tries > 1 and (not verdict.gone or waited >= patience):
+                raise
+            if not refused and not (verdict.gone and (connected or getattr(connection, "pool", None))):
                 raise
             logger.warning("%s: the database dropped us, trying once more: %s", who, error)
             if verdict.gone:
-                _wait(connection, tries, ends)
+                _wait(connection, tries, began + patience)
 
 
-def _errors(connection: Any) -> tuple[type[Exception], ...]:
+def errors_of(connection: Any) -> tuple[type[Exception], ...]:
+    """Return what may be raised by a statement: while Django deals with an error, also one of the driver's own."""
     return Error, connection.Database.Error
-
-
-def _code(connection: BaseDatabaseWrapper, error: Exception) -> Any:
-    """MySQL's number for it. While an error is dealt with Django may let one of the driver's own through."""
-    source = error.__cause__ or error
-    return source.args[0] if connection.vendor == "mysql" and source.args else None
 
 
 def _passing(connection: BaseDatabaseWrapper, error: Exception) -> bool:
     """Whether it can be the connection's fault, or the moment's."""
     kinds = (OperationalError, InterfaceError, InternalError)
-    return isinstance(error, kinds) or _code(connection, error) == _OUT_OF_STEP
+    return isinstance(error, kinds) or _mysql_code(connection, error) == _OUT_OF_STEP
 
 
 def _judge(connection: BaseDatabaseWrapper, error: Exception, connected: bool) -> _Verdict:
     if connection.connection is None:  # it could not even be made, unless a transaction has closed it behind itself
         return _Verdict(True, connected)
-    cause = error.__cause__
-    state = str(getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or "")
-    code = _code(connection, error)
+    state, code = _state(error), _mysql_code(connection, error)
     if state == _READ_ONLY or code in _READ_ONLY_MYSQL:
         return _Verdict(True, False)  # a primary once, demoted by a failover: its name leads elsewhere by now
     if code == _OUT_OF_STEP:
         return _Verdict(True, False)
     # A pooler may tell of a server it has lost while we are still connected to the pooler.
     gone = state.startswith(_GONE) or code in _GONE_MYSQL or not connection.is_usable()
-    return _Verdict(gone, gone)  # what a live connection refuses was not done
+    return _Verdict(gone, gone, not gone and _lost_a_race(error, state))  # what a live connection refuses was not done
+
+
+def _lost_a_race(error: Exception, state: str) -> bool:
+    cause = error.__cause__ or error
+    if state:
+        return state in _RACES
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is not None:
+        return code & 0xFF in _RACES_SQLITE
+    return bool(cause.args) and cause.args[0] in _RACES_MYSQL
+
+
+def _state(error: Exception) -> str:
+    cause = error.__cause__
+    return str(getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or "")
+
+
+def _mysql_code(connection: BaseDatabaseWrapper, error: Exception) -> Any:
+    """MySQL's number for it. While an error is dealt with Django may let one of the driver's own through."""
+    source = error.__cause__ or error
+    return source.args[0] if connection.vendor == "mysql" and source.args else None
 
 
 def _close(connection: BaseDatabaseWrapper) -> None:
@@ -140,12 +179,12 @@ def _close(connection: BaseDatabaseWrapper) -> None:
         if connection.connection is not None and getattr(connection, "pool", None):
             connection.connection.close()  # or the pool gives it to the next
         connection.close()
-    except _errors(connection) as error:  # it is gone all the same
+    except errors_of(connection) as error:  # it is gone all the same
         logger.debug("database %r: while closing a dropped connection: %r", connection.alias, error)
 
 
 def _wait(connection: BaseDatabaseWrapper, tries: int, ends: float) -> None:
-    """Until the database can be reached, ``ends`` at the latest: the next try says what is wrong then."""
+    """Wait until the database can be reached, ``ends`` at the latest: the next try says what is wrong then."""
     pause = 0.05
     while True:
         try:

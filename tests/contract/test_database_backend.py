@@ -15,7 +15,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_tasklock.backends.database import purging
-from django_tasklock.db import session
+from django_tasklock.db import reconnect
 from django_tasklock.db.clock import Now
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
 from django_tasklock.models import LockRow
@@ -238,7 +238,7 @@ class TestErrors:
         assert trouble.done
 
     def test_but_not_for_ever(self, backend, monkeypatch):
-        monkeypatch.setattr(session, "PATIENCE", 0.05)
+        monkeypatch.setattr(reconnect, "CONTENDED", 0.05)
 
         def fail(*args):
             raise OperationalError("database is locked") from PASSING[3]
