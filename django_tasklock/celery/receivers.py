@@ -21,8 +21,8 @@ from django_tasklock.celery.message import HEADER, RECEIVED, header_of, hide, se
 from django_tasklock.celery.misplaced import refuse_of_another
 from django_tasklock.celery.parking import dead, order
 from django_tasklock.celery.parking.promotion import Promoter
-from django_tasklock.celery.rates import places as tickets
-from django_tasklock.celery.rates.places import RATE
+from django_tasklock.celery.rates import reservations
+from django_tasklock.celery.rates.reservations import RATE
 from django_tasklock.celery.rates.spread import spread_now
 from django_tasklock.celery.rates.turns import take_turn
 from django_tasklock.celery.task import OnceTask
@@ -54,7 +54,7 @@ def install() -> None:
     signals.task_postrun.connect(ended.on_postrun, weak=False, dispatch_uid="tasklock.postrun")
     signals.task_received.connect(endings.on_received, weak=False, dispatch_uid="tasklock.ending")
     signals.task_failure.connect(endings.on_failure, weak=False, dispatch_uid="tasklock.failure")
-    signals.task_postrun.connect(tickets.on_postrun, weak=False, dispatch_uid="tasklock.unused")
+    signals.task_postrun.connect(reservations.on_postrun, weak=False, dispatch_uid="tasklock.unused")
     signals.task_revoked.connect(endings.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
     signals.task_unknown.connect(dead.on_refused, weak=False, dispatch_uid="tasklock.unknown")
     signals.task_rejected.connect(dead.on_refused, weak=False, dispatch_uid="tasklock.refused")
@@ -133,7 +133,7 @@ def note_arrival(sender: Any = None, request: Any = None, **details: Any) -> Non
         request.request_dict[RECEIVED] = monotonic()
 
 
-def may_park(task: Any) -> bool:
+def takes_lock(task: Any) -> bool:
     """Whether messages of this task may be kept in the database: of every one that takes a lock."""
     return isinstance(task, OnceTask) or getattr(task.run, "lock", None) is not None
 
@@ -141,7 +141,7 @@ def may_park(task: Any) -> bool:
 def begin_promoting(sender: Any = None, **details: Any) -> None:
     """A worker is ready: it looks after what is parked."""
     app = sender.app if sender is not None else current_app
-    if not any(map(may_park, app.tasks.values())):
+    if not any(map(takes_lock, app.tasks.values())):
         return  # nothing for it to look at, so it does not ask the database
     promoter = Promoter(app)
     _promoters.append(promoter)

@@ -20,7 +20,7 @@ from django_tasklock.celery.misplaced import refuse_sent, refuse_written
 from django_tasklock.celery.once import Once
 from django_tasklock.celery.overridden import lock_in_run, locked
 from django_tasklock.celery.parking import order
-from django_tasklock.celery.rates.places import begins
+from django_tasklock.celery.rates.reservations import on_body_start
 from django_tasklock.celery.retrying import MOVED, autoretried, moved
 from django_tasklock.celery.unique import Pending, publish
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
@@ -258,7 +258,7 @@ class OnceTask(_DjangoTask):
                     autoretried(self, error)
                 if entered:
                     if pending is not None:
-                        begins(self, partial(pending.started, terms))
+                        on_body_start(self, partial(pending.started, terms))
                     with locked(type(self)):
                         return body(*args, **kwargs)
         except BaseException:

@@ -74,7 +74,7 @@ class Interleaved:
 
     def starts(self, crashes: int, holder: str) -> None:
         """Another delivery has the lock and begins."""
-        parking.started(NAME, 1, "queue", self.task.name, self.result.id, self.sealed(), holder, crashes)
+        parking.mark_started(NAME, 1, "queue", self.task.name, self.result.id, self.sealed(), holder, crashes)
 
     def sealed(self) -> str:
         """The message, as the row has it."""
@@ -153,7 +153,7 @@ class TestOfThreeDeliveries:
         one.starts(1, one.other())
         one.after(myself, "took_away", lambda: Promoter(celery_site.app).look())
         get_backend().flag(ended.AGAIN + one.result.id)  # else nobody looks whether there is a row to forget
-        one.before(parking, "forget", lambda *what: one.starts(2, one.other("promoted")))
+        one.before(parking, "remove", lambda *what: one.starts(2, one.other("promoted")))
         one.courier.run(redelivered=True)
         assert celery_site.events("start") == []
         assert celery_site.waiting() == 1
@@ -165,7 +165,7 @@ class TestOfThreeDeliveries:
         one.lock(one.other())
 
         def vouch(run):
-            parking.vouch(*run._what, run._sealed(), text_of(get_backend().get(NAME).holder))
+            parking.record_running(*run._what, run._sealed(), text_of(get_backend().get(NAME).holder))
             get_backend().flag(ended.AGAIN + one.result.id)
 
         one.before(delivered.Delivered, "_go", vouch)

@@ -122,17 +122,17 @@ class TestInBetween:
         assert rows() == []
 
     def test_a_release_after_the_row_is_written(self, celery_site, courier, holder, monkeypatch):
-        settle = parking.settle
+        mark_parked = parking.mark_parked
 
         def then_released(*what: Any) -> bool:
-            settled = settle(*what)
+            settled = mark_parked(*what)
             holder.release()
             assert promote(NAME, celery_site.app)  # the releaser's own look; the parker's comes after it
             return settled
 
         result = celery_site.publish("queued_hold", "a")
         with monkeypatch.context() as patch:
-            patch.setattr(parking, "settle", then_released)
+            patch.setattr(parking, "mark_parked", then_released)
             courier.run()
         assert celery_site.waiting() == 1  # both saw it, one sent it
         courier.run()
@@ -416,7 +416,7 @@ class TestWorkerDies:
         request = courier.take()
         with monkeypatch.context() as patch:
             patch.setattr(type(request.task.backend), "mark_as_done", raising(Killed()))
-            patch.setattr("django_tasklock.celery.parking.store.forget", lambda *what, **options: False)
+            patch.setattr("django_tasklock.celery.parking.store.remove", lambda *what, **options: False)
             with pytest.raises(Killed):
                 request.execute()
         assert rows("state", "crashes") == [("ended", 0)]
@@ -433,7 +433,7 @@ class TestWorkerDies:
         holder.release()
         assert promote(NAME, celery_site.app)
         with monkeypatch.context() as patch:
-            patch.setattr("django_tasklock.celery.parking.store.forget", lambda *what, **options: False)
+            patch.setattr("django_tasklock.celery.parking.store.remove", lambda *what, **options: False)
             courier.run()
         assert rows("state") == [("ended",)]
         self.dead()
@@ -702,7 +702,7 @@ class TestNewest:
         request = courier.take()
         with monkeypatch.context() as patch:
             patch.setattr(type(request.task.backend), "mark_as_done", raising(Killed()))
-            patch.setattr("django_tasklock.celery.parking.store.forget", lambda *what, **options: False)
+            patch.setattr("django_tasklock.celery.parking.store.remove", lambda *what, **options: False)
             with pytest.raises(Killed):
                 request.execute()
         age(promotion.PATIENCE * 2)
@@ -732,25 +732,25 @@ class TestTable:
     def test_one_row_for_a_message(self):
         assert self.park("a")
         assert self.park("a")
-        parking.started("n", 1, "queue", "a.task", "a", "{}", me(), 2)
+        parking.mark_started("n", 1, "queue", "a.task", "a", "{}", me(), 2)
         assert rows("task_id", "state", "crashes") == [("a", "running", 2)]
-        assert not parking.vouch("n", 1, "queue", "a.task", "a", "{}", me())
-        assert parking.forget("a")
-        assert not parking.forget("a")
+        assert not parking.record_running("n", 1, "queue", "a.task", "a", "{}", me())
+        assert parking.remove("a")
+        assert not parking.remove("a")
         assert parking.find("a") is None
 
     def test_the_line(self):
         for task_id, ticket in (("b", 2), ("a", 1), ("c", 3)):
             self.park(task_id, ticket)
         self.park("other", 1, name="other")
-        line = parking.line(key_of("n"))
+        line = parking.read_line(key_of("n"))
         assert line.head is not None
         assert (line.head.task_id, line.others) == ("a", [])
         assert (parking.waits("n", before=2), parking.waits("n", after=2)) == (True, True)
         assert (parking.waits("n", before=1), parking.waits("n", after=1)) == (False, True)
         assert (parking.waits("n", before=3), parking.waits("n", after=3)) == (True, False)
-        assert parking.change(line.head, "promoted", sent=1)
-        line = parking.line(key_of("n"))
+        assert parking.move_to(line.head, "promoted", sent=1)
+        line = parking.read_line(key_of("n"))
         assert [one.task_id for one in line.others] == ["a"]
         assert line.head is not None
         assert line.head.task_id == "b"
@@ -759,10 +759,10 @@ class TestTable:
     def test_the_newest_is_the_head_of_coalesce(self):
         for task_id, ticket in (("b", 2), ("a", 1), ("c", 3)):
             self.park(task_id, ticket, mode="coalesce")
-        line = parking.line(key_of("n"))
+        line = parking.read_line(key_of("n"))
         assert line.head is not None
         assert line.head.task_id == "c"
-        assert sorted(one.task_id for one in parking.forward(line.head.key, 3, "c")) == ["a", "b"]
+        assert sorted(one.task_id for one in parking.find_older(line.head.key, 3, "c")) == ["a", "b"]
 
     def test_of_two_that_move_a_row_one_does(self):
         self.park("a")
@@ -773,7 +773,7 @@ class TestTable:
 
             def move(row=row, together=together):
                 together.wait()
-                return parking.change(row, "promoted" if row.state == "parked" else "parked", sent=1)
+                return parking.move_to(row, "promoted" if row.state == "parked" else "parked", sent=1)
 
             with ThreadPoolExecutor(4) as threads:
                 moved = list(threads.map(lambda _: elsewhere(move), range(4)))
@@ -793,10 +793,10 @@ class TestTable:
 
     def test_what_may_wait_again_is_not_forgotten(self):
         self.park("a")
-        assert not parking.forget("a", of=BOOT)
-        parking.started("n", 1, "queue", "a.task", "a", "{}", me(), 0)
-        assert not parking.forget("a", of="another")
-        assert parking.forget("a", of=BOOT)
+        assert not parking.remove("a", of=BOOT)
+        parking.mark_started("n", 1, "queue", "a.task", "a", "{}", me(), 0)
+        assert not parking.remove("a", of="another")
+        assert parking.remove("a", of=BOOT)
 
     def test_keys_one_after_the_other(self):
         for name in "abc":
@@ -825,7 +825,7 @@ class TestTable:
         from django.test.utils import CaptureQueriesContext
 
         with CaptureQueriesContext(connection) as queries:
-            head = parking.line(key).head
+            head = parking.read_line(key).head
             assert head is not None
             assert head.task_id == "1"
             assert parking.waits("n", before=10_000)
@@ -835,7 +835,7 @@ class TestTable:
             assert {parking.next_key(""), parking.next_key(min(key, free))} == {key, free}
             assert parking.next_key(max(key, free)) is None
             assert parking.find("700") is not None
-            assert parking.line(free).head is not None
+            assert parking.read_line(free).head is not None
             self.park("one more", 30_000)
         assert reads(queries) == []
 

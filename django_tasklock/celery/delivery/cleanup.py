@@ -22,7 +22,7 @@ from django_tasklock.celery.forks import no_fork
 from django_tasklock.celery.message import header_of, token_of
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.promotion import promote
-from django_tasklock.celery.rates import places as tickets
+from django_tasklock.celery.rates import reservations
 from django_tasklock.celery.unique import free
 from django_tasklock.db.connections import release_connections
 from django_tasklock.exceptions import BackendUnavailable
@@ -68,17 +68,17 @@ def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False
     if request is None:
         return
     header = header_of(request)
-    if not terminated and tickets.brought(request) is not None:
-        returns.give(partial(_forgo, sender, request))
+    if not terminated and reservations.peek_reservation(request) is not None:
+        returns.give(partial(_cancel_reservation, sender, request))
     args, kwargs = getattr(request, "args", None) or (), getattr(request, "kwargs", None) or {}
     permits = limiter_names(sender, args, kwargs) if terminated else set()
     name = lock_name(sender, header, args, kwargs)
     _later(sender, request.id, name, permits, header, None if terminated else header.get("kept"))
 
 
-def _forgo(task: Any, request: Any) -> None:
+def _cancel_reservation(task: Any, request: Any) -> None:
     with no_fork():
-        tickets.forgo(task, request)
+        reservations.cancel_reservation(task, request)
 
 
 def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str | None:
@@ -129,7 +129,7 @@ def _clear(task: Any, task_id: str, name: str, header: dict[str, Any]) -> None:
     try:
         if "ticket" in header:
             get_backend().arrived(name, task_id)
-        parking.forget(task_id)
+        parking.remove(task_id)
         free(header, task_id)
         promote(name, task.app)
     finally:

@@ -16,7 +16,7 @@ from celery.exceptions import Retry
 from django_tasklock.celery.exceptions import Rejected
 from django_tasklock.celery.message import Message, visibility_timeout
 from django_tasklock.celery.parking.envelope import send
-from django_tasklock.celery.rates.places import forgo
+from django_tasklock.celery.rates.reservations import cancel_reservation
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks.lock import Acquirable
 
@@ -40,7 +40,7 @@ def reject(error: TaskLockAcquireError, message: Message) -> NoReturn:
 def defer(message: Message, lock: Acquirable, seconds: float | None = None, **header: Any) -> NoReturn:
     """Send the message again, to come when the lock may be free or in ``seconds``. No retries of the task are spent."""
     seconds = backoff(message, lock) if seconds is None else min(seconds, visibility_timeout(message.task.app) / 2)
-    forgo(message.task, message.request)
+    cancel_reservation(message.task, message.request)
     header |= {"waits": message.header.get("waits", 0) + 1, "put_back": None}
     send(message.again(countdown=seconds, **header), message.task)
     raise Retry(f"{lock.noun} {lock.name!r} is busy, again in {seconds:.1f} s", when=seconds)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
 
     try:
         if sure or get_backend().flagged(AGAIN + task_id):
-            with parking.visit():
-                parking.forget(task_id, of=holders.BOOT)
+            with parking.brief_connection():
+                parking.remove(task_id, of=holders.BOOT)
     except DOWN as error:
         logger.warning("%s[%s]: its row was not removed: %s", sender.name, task_id, error)

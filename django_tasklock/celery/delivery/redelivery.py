@@ -206,7 +206,7 @@ class Redelivered(DeliveredInside, ABC):
             text = f"{self.task.name}[{self.message.id}]: {crashes} workers died of it; it is not started again"
             raise CrashLoop(text, name=self.name)
         self._kept = True
-        parking.started(*self._what, self._sealed(), me(), crashes)
+        parking.mark_started(*self._what, self._sealed(), me(), crashes)
 
     @property
     @abstractmethod
@@ -226,7 +226,7 @@ class Redelivered(DeliveredInside, ABC):
 
     def _forget(self) -> None:
         self._kept = False
-        parking.forget(self.message.id)
+        parking.remove(self.message.id)
 
     def _quietly_forget(self) -> None:
         try:
@@ -242,7 +242,7 @@ class Redelivered(DeliveredInside, ABC):
         try:
             row = parking.find(self.message.id)
             if row is not None:  # the worker stops, it did not die of it
-                parking.change(row, parking.PROMOTED)
+                parking.move_to(row, parking.PROMOTED)
         except Exception as trouble:
             logger.warning("%s[%s]: its row says that it runs: %s", self.task.name, self.message.id, trouble)
 
@@ -252,7 +252,7 @@ class Redelivered(DeliveredInside, ABC):
             self._quietly_forget()
             return
         try:
-            parking.ending(self.message.id)
+            parking.mark_ended(self.message.id)
         except Exception as trouble:
             logger.warning("%s[%s]: its row says that it runs: %s", self.task.name, self.message.id, trouble)
         ended.look_after(self.message.request, sure=True)

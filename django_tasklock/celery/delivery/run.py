@@ -16,7 +16,7 @@ from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.promotion import promote, supersede
 from django_tasklock.celery.parking.rows import DOWN
-from django_tasklock.celery.rates.places import forgo
+from django_tasklock.celery.rates.reservations import cancel_reservation
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks import events
 
@@ -62,12 +62,12 @@ class Delivered(Redelivered):
         if met is None or met.holder.retries != self.message.tries:  # a later try has a message of its own
             return
         try:
-            with parking.visit():
-                parking.vouch(*self._what, self._sealed(), text_of(met.holder))
+            with parking.brief_connection():
+                parking.record_running(*self._what, self._sealed(), text_of(met.holder))
                 get_backend().flag(ended.AGAIN + self.message.id)
                 now = get_backend().get(self.name)
                 if now is None or now.token != met.token:  # it has ended, and may not have seen the note
-                    parking.forget(self.message.id, of=met.holder.boot)
+                    parking.remove(self.message.id, of=met.holder.boot)
         except DOWN as error:
             logger.warning("%s[%s]: only its other delivery has it now: %s", self.task.name, self.message.id, error)
 
@@ -125,7 +125,7 @@ class Delivered(Redelivered):
         row = parking.find(self.message.id)
         if row is not None:  # it stays until the result is stored
             if row.state != parking.SUPERSEDED:
-                parking.change(row, parking.SUPERSEDED)
+                parking.move_to(row, parking.SUPERSEDED)
             ended.look_after(self.message.request, sure=True)
         if self._known:
             self._free_what_died()
@@ -164,7 +164,7 @@ class Delivered(Redelivered):
     def _park(self) -> bool:
         """Keep the message in the database and leave. Parks first and looks at the lock again after that."""
         message = self.message
-        forgo(self.task, message.request)
+        cancel_reservation(self.task, message.request)
         try:
             if self._known and not self._looked:
                 self._look()
@@ -183,7 +183,7 @@ class Delivered(Redelivered):
                 raise TaskLockAcquireError(text, name=self.name)
             if shown:
                 self._show()
-                if not parking.settle(message.id, message.sent) and self._is_superseded():
+                if not parking.mark_parked(message.id, message.sent) and self._is_superseded():
                     self._superseded()
                     return False
         except DOWN as error:

@@ -28,7 +28,7 @@ class Due(NamedTuple):
 
 def opened(row: Parked, app: Any) -> Due | None:
     """The message of a row; ``None`` if it is gone. Raises ``Unfit``."""
-    text = parking.message_of(row)
+    text = parking.read_message(row)
     if text is None:
         return None
     name, signature = unseal(text, app)
@@ -45,17 +45,17 @@ def bury(row: Parked, why: str, app: Any) -> None:
     if revoked(row.task_id):
         end(row, app, "it was revoked")
         return
-    text = parking.message_of(row)
+    text = parking.read_message(row)
     problem = why.encode("ascii", "backslashreplace").decode()[:255]
-    if text is not None and parking.change(row, DEAD, problem=problem, place=None):
+    if text is not None and parking.move_to(row, DEAD, problem=problem, place=None):
         logger.error("parked message %s[%s] is dead: %s", row.task, row.task_id, why)
         _cease(row, text, app)
 
 
 def end(row: Parked, app: Any, why: str) -> bool:
     """Remove a message and store that it is revoked, so that nobody waits for its result."""
-    text = parking.message_of(row)
-    if text is None or not parking.remove(row):
+    text = parking.read_message(row)
+    if text is None or not parking.remove_unchanged(row):
         return False
     logger.warning("parked message %s[%s] is discarded: %s", row.task, row.task_id, why)
     request = _cease(row, text, app)

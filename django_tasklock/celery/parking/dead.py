@@ -28,7 +28,7 @@ def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
     row = parking.find(task_id)
     if row is None:
         return "", "there is no such message"
-    text = parking.message_of(row) or ""
+    text = parking.read_message(row) or ""
     name = full_name(text, "")
     if row.state != DEAD:
         return name, f"it is not dead but {row.state}"
@@ -39,7 +39,7 @@ def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
         if not sign_it or error.unsigned is None:
             return name, str(error)
         new["message"] = sign(error.unsigned)
-    if not parking.change(row, PARKED, **new):
+    if not parking.move_to(row, PARKED, **new):
         return name, "it has changed just now"
     promote(name, current_app)
     return name, ""
@@ -50,7 +50,7 @@ def discard(task_id: str, why: str) -> tuple[str, str]:
     row = parking.find(task_id)
     if row is None:
         return "", "there is no such message"
-    name = full_name(parking.message_of(row) or "", "")
+    name = full_name(parking.read_message(row) or "", "")
     if row.state not in (DEAD, PARKED):
         return name, f"it is {row.state}"
     return name, "" if end(row, current_app, why) else "it has changed just now"
@@ -75,7 +75,7 @@ def _refused(task_id: str, sent: int, app: Any, error: Any) -> None:
                 end(row, app, "it was revoked")
             elif row.attempts >= MOST_ATTEMPTS:
                 bury(row, f"no worker takes it: {error!r}", app)
-            elif parking.change(row, PARKED):
+            elif parking.move_to(row, PARKED):
                 logger.warning("parked message %s[%s]: this worker cannot take it: %r", row.task, task_id, error)
     except DOWN as trouble:
         logger.warning("parked message [%s] is overdue some time: %s", task_id, trouble)

@@ -37,7 +37,7 @@ def parked_messages(
     from django_tasklock.celery.parking import store as parking
 
     found = []
-    for row in parking.page(name, limit, offset, state):
+    for row in parking.list_rows(name, limit, offset, state):
         now: int = row.now  # type: ignore[attr-defined]
         found.append(
             ParkedInfo(
@@ -72,4 +72,4 @@ def count_parked_by_name(names: Sequence[str]) -> dict[str, int]:
     """How many messages wait for each of these locks: those for which some do. ``BackendUnavailable``."""
     from django_tasklock.celery.parking import store as parking
 
-    return parking.counts(names)
+    return parking.count_by_name(names)

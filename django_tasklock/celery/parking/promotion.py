@@ -97,7 +97,7 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
     tasks: set[str] = set()
     while True:
         passed = [row.id for row, _ in strays] + [row.id for row in resting]
-        head, moving = parking.line(key, passed, tasks, superseded=not free)
+        head, moving = parking.read_line(key, passed, tasks, superseded=not free)
         late = [row for row in moving if row.state == PROMOTED and _overdue(row)]
         spent = [row for row in late if row.attempts >= MOST_ATTEMPTS]
         looked = Looked(None, spent, strays, [row for row in moving if row.state == SUPERSEDED and _overdue(row)])
@@ -132,9 +132,9 @@ def _held(name: str) -> bool:
 
 def supersede(key: str, ticket: int, task_id: str, app: Any) -> None:
     """End the ``coalesce`` messages that are older than this one and wait for the same lock: each is sent to say so."""
-    for row in parking.forward(key, ticket, task_id):
+    for row in parking.find_older(key, ticket, task_id):
         if row.state == PROMOTED:
-            parking.change(row, SUPERSEDED)  # it is on its way already
+            parking.move_to(row, SUPERSEDED)  # it is on its way already
         else:
             _send(row, app, SUPERSEDED)
 
@@ -177,7 +177,7 @@ def _put_back(due: Due, state: str) -> bool:
     """Put one message back into the broker. Killed half-way, it is overdue later, or comes twice and runs once."""
     row, signature = due.row, due.signature
     attempts = row.attempts + 1
-    if not parking.change(row, state, sent=1, crashes=int(row.state == RUNNING), attempts=attempts):
+    if not parking.move_to(row, state, sent=1, crashes=int(row.state == RUNNING), attempts=attempts):
         return False
     headers = signature.options.get("headers") or {}
     put_back = (row.sent + 1, signature.options.get("retries") or 0)
@@ -189,7 +189,7 @@ def _put_back(due: Due, state: str) -> bool:
         logger.warning("lock %r: %s[%s] could not be sent: %s", due.name, row.task, row.task_id, error)
         back = parking.find(row.task_id)
         if back is not None and back.state == state:
-            parking.change(back, PARKED if state == PROMOTED else state, attempts=row.attempts)
+            parking.move_to(back, PARKED if state == PROMOTED else state, attempts=row.attempts)
         return False
     logger.info("lock %r: %s[%s] %s", due.name, row.task, row.task_id, state)
     return True
@@ -214,7 +214,7 @@ class Strays:
 
     def _bury(self, row: Parked, why: str) -> None:
         """That row, and those like it that no more can be put back: there may be thousands."""
-        for one in parking.like(row, AT_ONCE):
+        for one in parking.find_alike(row, AT_ONCE):
             try:
                 if opened(one, self.app) is not None:
                     continue

@@ -90,7 +90,7 @@ def read(rows: QuerySet[ParkedMessage]) -> list[Parked]:
 
 
 @contextmanager
-def visit() -> Iterator[None]:
+def brief_connection() -> Iterator[None]:
     """Close this thread's connection at the end if it was not open before."""
     was_open = connections[session.alias].connection is not None
     try:

@@ -23,11 +23,11 @@ from django_tasklock.celery.parking.rows import (
     SUPERSEDED,
     Line,
     Parked,
+    brief_connection,
     close_idle,
     read,
     rows_of,
     session,
-    visit,
 )
 from django_tasklock.db.clock import Now
 from django_tasklock.models import ParkedMessage
@@ -41,21 +41,21 @@ __all__ = [
     "SUPERSEDED",
     "Line",
     "Parked",
-    "change",
+    "brief_connection",
     "close_idle",
-    "ending",
     "find",
-    "forget",
-    "forward",
-    "like",
-    "line",
+    "find_alike",
+    "find_older",
+    "mark_ended",
+    "mark_parked",
+    "mark_started",
+    "move_to",
     "next_key",
     "park",
+    "read_line",
+    "record_running",
     "remove",
-    "settle",
-    "started",
-    "visit",
-    "vouch",
+    "remove_unchanged",
 ]
 
 CHUNK = 500  # locks asked about by one query: SQLite knows few parameters
@@ -69,7 +69,7 @@ def find(task_id: str) -> Parked | None:
     return found[0] if found else None
 
 
-def line(key: str, without: Collection[int] = (), tasks: Collection[str] = (), *, superseded: bool = True) -> Line:
+def read_line(key: str, without: Collection[int] = (), tasks: Collection[str] = (), *, superseded: bool = True) -> Line:
     """Who waits for the lock with this key, in order of publication; of ``coalesce`` the newest is the head.
 
     ``without``: rows that are passed over; ``tasks``: tasks all of whose messages are. ``superseded``: also who is.
@@ -126,7 +126,7 @@ def park(
     return _put(name, ticket, mode, task, task_id, message, limit, fresh, **new)
 
 
-def settle(task_id: str, sent: int) -> bool:
+def mark_parked(task_id: str, sent: int) -> bool:
     """What was parked ``moving`` waits for its turn from now on; False if somebody has moved it meanwhile."""
 
     def verb(alias: str, again: bool) -> bool:
@@ -136,7 +136,7 @@ def settle(task_id: str, sent: int) -> bool:
     return session.run(verb)
 
 
-def started(
+def mark_started(
     name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str, crashes: int
 ) -> None:
     """Keep a message that runs from now on, so that it is found if this worker dies too."""
@@ -144,7 +144,7 @@ def started(
     _put(name, ticket, mode, task, task_id, message, None, False, **new)
 
 
-def vouch(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str) -> bool:
+def record_running(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str) -> bool:
     """Keep a message that another delivery of it runs, unless it has a row; True if it had none."""
 
     def verb(alias: str, again: bool) -> bool:
@@ -204,7 +204,7 @@ def _same(alias: str, row: Parked) -> QuerySet[ParkedMessage]:
     return rows_of(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
 
 
-def change(row: Parked, state: str, *, sent: int = 0, crashes: int = 0, **more: Any) -> bool:
+def move_to(row: Parked, state: str, *, sent: int = 0, crashes: int = 0, **more: Any) -> bool:
     """Move a message on, if nobody has moved it since it was read. ``more``: what else is written."""
 
     def verb(alias: str, again: bool) -> bool:
@@ -214,7 +214,7 @@ def change(row: Parked, state: str, *, sent: int = 0, crashes: int = 0, **more: 
     return session.run(verb)
 
 
-def forward(key: str, ticket: int, task_id: str) -> list[Parked]:
+def find_older(key: str, ticket: int, task_id: str) -> list[Parked]:
     """The ``coalesce`` messages that were published before that ``ticket`` and still wait."""
 
     def verb(alias: str, again: bool) -> list[Parked]:
@@ -224,14 +224,14 @@ def forward(key: str, ticket: int, task_id: str) -> list[Parked]:
     return session.run(verb, write=False)
 
 
-def message_of(row: Parked) -> str | None:
+def read_message(row: Parked) -> str | None:
     """The message itself; ``None`` if the row is gone."""
     return session.run(
         lambda alias, again: rows_of(alias).filter(id=row.id).values_list("message", flat=True).first(), write=False
     )
 
 
-def ending(task_id: str) -> None:
+def mark_ended(task_id: str) -> None:
     """The run of a kept message is over, but for its result."""
 
     def verb(alias: str, again: bool) -> int:
@@ -240,12 +240,12 @@ def ending(task_id: str) -> None:
     session.run(verb)
 
 
-def remove(row: Parked) -> bool:
+def remove_unchanged(row: Parked) -> bool:
     """Remove a row, if nobody has moved it since it was read."""
     return session.run(lambda alias, again: _same(alias, row).delete()[0] > 0)
 
 
-def forget(task_id: str, *, of: str | None = None) -> bool:
+def remove(task_id: str, *, of: str | None = None) -> bool:
     """Remove a message's row; True if it had one.
 
     ``of``: only what the process with that ``boot`` is done with. Not if it waits, as its next try may, and not if
@@ -269,7 +269,7 @@ def next_key(after: str) -> str | None:
     )
 
 
-def like(row: Parked, limit: int) -> list[Parked]:
+def find_alike(row: Parked, limit: int) -> list[Parked]:
     """The first rows that wait for the same lock with a message of the same task, that one among them."""
 
     def verb(alias: str, again: bool) -> list[Parked]:
@@ -279,7 +279,7 @@ def like(row: Parked, limit: int) -> list[Parked]:
     return session.run(verb, write=False)
 
 
-def page(name: str | None, limit: int, offset: int, state: str | None = None) -> list[ParkedMessage]:
+def list_rows(name: str | None, limit: int, offset: int, state: str | None = None) -> list[ParkedMessage]:
     """Rows in order of publication."""
 
     def verb(alias: str, again: bool) -> list[ParkedMessage]:
@@ -301,7 +301,7 @@ def count(name: str | None) -> int:
     return session.run(verb, name=name, write=False)
 
 
-def counts(names: Sequence[str]) -> dict[str, int]:
+def count_by_name(names: Sequence[str]) -> dict[str, int]:
     """How many wait, of each of these locks."""
     keys = {key_of(name): name for name in names}
 

@@ -7,8 +7,8 @@ from contextvars import ContextVar
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from django_tasklock.celery.rates.places import bound, limit_of
-from django_tasklock.celery.rates.turns import countdown, place_header
+from django_tasklock.celery.rates.reservations import bound, limit_of
+from django_tasklock.celery.rates.turns import countdown, reservation_header
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.reservation import Reservation
@@ -70,7 +70,7 @@ def publish(
     """One of them. Where nothing is sent, because such a message is under way (``unique``), the place goes back."""
     wait, time = place.wait, place.time.timestamp()
     ticket = place.move()
-    header = [place_header({"ticket": ticket, "time": time})]
+    header = [reservation_header({"ticket": ticket, "time": time})]
     before = _place.set(header)
     try:
         return task.apply_async(args, kwargs, **{**sending, "countdown": countdown(task.app, limiter, wait)})  # type: ignore[no-any-return]

@@ -14,7 +14,14 @@ from celery._state import get_current_task, get_current_worker_task
 from celery.exceptions import Retry
 
 from django_tasklock.celery.message import KEPT, Message, visibility_timeout
-from django_tasklock.celery.rates.places import BEGINS, RATE, doubtful, limit_of, takes, to_come
+from django_tasklock.celery.rates.reservations import (
+    BEGINS,
+    RATE,
+    is_future,
+    limit_of,
+    may_have_been_used,
+    pop_reservation,
+)
 from django_tasklock.decorators.rates import Limited
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.reservation import Reservation
@@ -49,7 +56,7 @@ class Turn:
     def __init__(self, task: Any, limited: Limited, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.message = Message(task)
         self.request = task.request
-        self.ours = takes(self.request) or {}
+        self.ours = pop_reservation(self.request) or {}
         self.limiter = limited.limiter(args, kwargs)
         self.cost = limited.cost(args, kwargs)
         self.timeout = self.ours.get("left", limited.timeout)
@@ -78,7 +85,7 @@ class Turn:
         """Its own if it brings one; booked otherwise."""
         ticket = self.ours.get("ticket")
         # A place of the past is somebody's call, if another delivery of the message has made one.
-        if ticket and (not doubtful(self.message.task, self.request) or to_come(self.limiter, self.ours)):
+        if ticket and (not may_have_been_used(self.message.task, self.request) or is_future(self.limiter, self.ours)):
             return self.limiter.restore(ticket, self.timeout, spaced=True)
         return self.limiter.reserve(self.timeout, cost=self.cost, spaced=True)
 
@@ -89,12 +96,12 @@ class Turn:
         if self.timeout is not None:
             left = max(0.0, self.timeout - (monotonic() - began) - seconds)
             place["left"] = left
-        header = place_header(place, message.retries, self.missed)
+        header = reservation_header(place, message.retries, self.missed)
         message.again(countdown=seconds, kept=None, put_back=None, **{RATE: header}).apply_async()
         raise Retry(f"rate limit {self.limiter.name!r}: its turn is in {wait:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
-def place_header(place: dict[str, Any], retries: int = 0, missed: int = 0) -> dict[str, Any]:
+def reservation_header(place: dict[str, Any], retries: int = 0, missed: int = 0) -> dict[str, Any]:
     """A place as it travels."""
     return {**place, "try": retries, "missed": missed}
 

@@ -31,7 +31,7 @@ def limit_of(task: Any) -> Limited | None:
     return found if isinstance(found, Limited) else None
 
 
-def begins(task: Any, then: Callable[[], None]) -> None:
+def on_body_start(task: Any, then: Callable[[], None]) -> None:
     """Do ``then`` now, or, if the body waits for its turn, when that has come."""
     if limit_of(task) is None:
         then()
@@ -39,7 +39,7 @@ def begins(task: Any, then: Callable[[], None]) -> None:
         task.request.__dict__[BEGINS] = then
 
 
-def brought(request: Any) -> dict[str, Any] | None:
+def peek_reservation(request: Any) -> dict[str, Any] | None:
     """The place that this message brings. What ``retry()`` made of one that had a place is another message."""
     found = header_of(request).get(RATE)
     if not isinstance(found, dict) or found.get("try") != (getattr(request, "retries", None) or 0):
@@ -47,16 +47,16 @@ def brought(request: Any) -> dict[str, Any] | None:
     return found
 
 
-def takes(request: Any) -> dict[str, Any] | None:
+def pop_reservation(request: Any) -> dict[str, Any] | None:
     """``brought``, once: whatever is sent on from here has it no longer."""
-    found = brought(request)
+    found = peek_reservation(request)
     for header in (getattr(request, HEADER, None), (getattr(request, "headers", None) or {}).get(HEADER)):
         if isinstance(header, dict):
             header.pop(RATE, None)
     return found
 
 
-def doubtful(task: Any, request: Any) -> bool:
+def may_have_been_used(task: Any, request: Any) -> bool:
     """Whether another delivery of this message may have used its place."""
     if (getattr(request, "delivery_info", None) or {}).get("redelivered") or header_of(request).get("put_back"):
         return True
@@ -64,7 +64,7 @@ def doubtful(task: Any, request: Any) -> bool:
     return received is not None and monotonic() - received > visibility_timeout(task.app) / 2
 
 
-def to_come(limiter: RateLimiter, ours: dict[str, Any]) -> bool:
+def is_future(limiter: RateLimiter, ours: dict[str, Any]) -> bool:
     """Whether the turn of a place has not come, so that nobody can have used it."""
     try:
         now: datetime = limiter.usage().time
@@ -73,16 +73,16 @@ def to_come(limiter: RateLimiter, ours: dict[str, Any]) -> bool:
     return bool(now.timestamp() < ours["time"])
 
 
-def forgo(task: Any, request: Any, args: Any = None, kwargs: Any = None) -> None:
+def cancel_reservation(task: Any, request: Any, args: Any = None, kwargs: Any = None) -> None:
     """Give back the place that a message has brought: the message is over, or goes another way."""
-    limited, ours = limit_of(task), takes(request)
+    limited, ours = limit_of(task), pop_reservation(request)
     if limited is None or ours is None:
         return
     args = request.args if args is None else args
     kwargs = request.kwargs if kwargs is None else kwargs
     try:
         limiter = limited.limiter(bound(task, args), dict(kwargs or {}))
-        if not doubtful(task, request) or to_come(limiter, ours):
+        if not may_have_been_used(task, request) or is_future(limiter, ours):
             limiter.give_back(ours["ticket"])
     except (TaskLockError, TypeError) as error:  # another limit than when it was published, or other arguments
         logger.warning("%s[%s]: its place counts as used: %s", task.name, request.id, error)
@@ -99,8 +99,8 @@ def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     from django_tasklock.celery.exceptions import Duplicate
 
     ended = details.get("retval")
-    if brought(sender.request) is None or isinstance(ended, Duplicate):  # another delivery of it has the place
+    if peek_reservation(sender.request) is None or isinstance(ended, Duplicate):  # another delivery of it has the place
         return
     if isinstance(ended, Reject) and getattr(ended, "requeue", False) and sender.acks_late:
         return  # it comes back, and brings it again
-    forgo(sender, sender.request, details.get("args"), details.get("kwargs"))
+    cancel_reservation(sender, sender.request, details.get("args"), details.get("kwargs"))
