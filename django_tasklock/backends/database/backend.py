@@ -6,15 +6,15 @@ so of any number of processes that saw a lock free one gets it, at every isolati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.database.leases import DatabaseLeases
 from django_tasklock.backends.database.listing import counts_of, page_of, pruned, records_of
 from django_tasklock.backends.database.permits import DatabasePermits
 from django_tasklock.backends.database.purging import Purging
@@ -23,16 +23,15 @@ from django_tasklock.backends.database.rows import RELEASED, insert, key_of, loo
 from django_tasklock.conf import Settings
 from django_tasklock.db.clock import Now
 from django_tasklock.db.session import Session
-from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 RACES = 10  # lost in a row by one acquire: the lock is in others' hands
-CHUNK = 200  # locks renewed by one statement
 RELEASED_FOR = 3_600_000  # milliseconds a released row is kept: by so much the clock may be set back
 LAPSED_FOR = 86_400_000  # milliseconds a row is kept whose holder died and nobody swept
 UNRELEASED = 4  # times as many rows as usual that are added before a process purges that does not release
 
 
-class DatabaseBackend(LockStore):
+class DatabaseBackend(DatabaseLeases, LockStore):
     """Correct on SQLite, PostgreSQL and MySQL/MariaDB, by the database's clock.
 
     Two queries for a lock that is free, one for a busy one. Verbs that write refuse to work
@@ -40,11 +39,13 @@ class DatabaseBackend(LockStore):
     ``connect_timeout`` in the database's ``OPTIONS``.
     """
 
+    asks = True
+
     def __init__(self, settings: Settings) -> None:
-        self._session = Session()
+        self.session = Session()
         self._permits = DatabasePermits()
         self._rates = DatabaseRates()
-        self.purging = Purging(self._session, self.purge)
+        self.purging = Purging(self.session, self.purge)
 
     @property
     def permits(self) -> Permits:
@@ -53,6 +54,9 @@ class DatabaseBackend(LockStore):
     @property
     def rates(self) -> RateStore:
         return self._rates
+
+    def rows(self, alias: str) -> QuerySet[Any]:
+        return rows_of(alias)
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         def verb(alias: str, again: bool) -> Grant | Busy:
@@ -76,12 +80,12 @@ class DatabaseBackend(LockStore):
             return Busy(None, 0)
 
         self.purging.purge_if_due(UNRELEASED)
-        return self._session.run(verb, name=request.name)
+        return self.session.run(verb, name=request.name)
 
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
             key = key_of(name)
-            if rows_of(alias).filter(key=key, token=token, expires_at__gt=Now()).update(**RELEASED):
+            if self.held(alias, key=key, token=token).update(**RELEASED):
                 return Released.RELEASED
             row, _ = look(alias, key)
             if row is not None and row.live:
@@ -89,70 +93,41 @@ class DatabaseBackend(LockStore):
             ours = row is not None and row.token == token and row.expires_at < 0
             return Released.RELEASED if again and ours else Released.GONE
 
-        outcome = self._session.run(verb, name=name)
+        outcome = self.session.run(verb, name=name)
         self.purging.purge_if_due()
         return outcome
 
-    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        def verb(alias: str, again: bool) -> bool:
-            held = rows_of(alias).filter(key=key_of(name), token=token, expires_at__gt=Now())
-            return held.update(expires_at=Now() + ttl, hold_until=Now() + hold) > 0 or held.exists()
-
-        return self._session.run(verb, name=name)
-
-    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
-        renewed: dict[tuple[str, str], RenewalResult] = {}
-        for ttl, group in groupby(sorted(batch, key=_ttl), key=_ttl):
-            pairs = sorted({(key_of(item.name), item.token) for item in group})  # in one order: no deadlocks
-            for start in range(0, len(pairs), CHUNK):
-                renewed |= self._renew(pairs[start : start + CHUNK], ttl)
-        return [renewed.get((key_of(item.name), item.token), RenewalResult.LOST) for item in batch]
-
-    def _renew(self, pairs: list[tuple[str, str]], ttl: int) -> dict[tuple[str, str], RenewalResult]:
-        def verb(alias: str, again: bool) -> dict[tuple[str, str], RenewalResult]:
-            keys, tokens = zip(*pairs, strict=True)
-            held = rows_of(alias).filter(key__in=keys, token__in=tokens, expires_at__gt=Now())
-            if held.filter(asked_at=0).update(expires_at=Now() + ttl) == len(pairs):
-                return dict.fromkeys(pairs, RenewalResult.RENEWED)
-            held.filter(asked_at__gt=0).update(expires_at=Now() + ttl)
-            found = {(key, token): asked for key, token, asked in held.values_list("key", "token", "asked_at")}
-            return {
-                pair: RenewalResult.ASKED if found[pair] else RenewalResult.RENEWED for pair in pairs if pair in found
-            }
-
-        return self._session.run(verb)
-
     def get(self, name: str) -> Record | None:
-        row, _ = self._session.run(lambda alias, again: look(alias, key_of(name)), name=name, write=False)
+        row, _ = self.session.run(lambda alias, again: look(alias, key_of(name)), name=name, write=False)
         return row.record() if row is not None and row.live else None
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         def verb(alias: str, again: bool) -> list[Record]:
             return records_of(rows_of(alias), Query("orphaned" if expired else "live", offset=offset, limit=limit))
 
-        return self._session.run(verb, write=False)
+        return self.session.run(verb, write=False)
 
     def page(self, query: Query) -> Page:
-        return self._session.run(lambda alias, again: page_of(rows_of(alias), query), write=False)
+        return self.session.run(lambda alias, again: page_of(rows_of(alias), query), write=False)
 
     def counts(self) -> Counts:
-        return self._session.run(lambda alias, again: counts_of(rows_of(alias)), write=False)
+        return self.session.run(lambda alias, again: counts_of(rows_of(alias)), write=False)
 
     def _condition(self) -> tuple[int | None, str | None]:
-        return self._session.run(lambda alias, again: look(alias, ""), write=False)[1], None
+        return self.session.run(lambda alias, again: look(alias, ""), write=False)[1], None
 
     def ask_release(self, name: str, token: str) -> bool:
         def verb(alias: str, again: bool) -> bool:
-            held = rows_of(alias).filter(key=key_of(name), token=token, expires_at__gt=Now())
+            held = self.held(alias, key=key_of(name), token=token)
             return held.filter(asked_at=0).update(asked_at=Now()) > 0 or held.exists()
 
-        return self._session.run(verb, name=name)
+        return self.session.run(verb, name=name)
 
     def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
         def verb(alias: str, again: bool) -> Pruned:
             return pruned(rows_of(alias), limit, lapsed_before, prefix, offset)
 
-        return self._session.run(verb)
+        return self.session.run(verb)
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         def verb(alias: str, again: bool) -> Record | None:
@@ -164,19 +139,15 @@ class DatabaseBackend(LockStore):
                 row, _ = look(alias, key_of(name))
             return None
 
-        return self._session.run(verb, name=name)
+        return self.session.run(verb, name=name)
 
     def ticket(self, name: str = "", member: str = "") -> int:
         """As exact as the database's clock, in milliseconds; what is drawn within one counts as drawn at once."""
-        _, now = self._session.run(lambda alias, again: look(alias, ""), write=False)
+        _, now = self.session.run(lambda alias, again: look(alias, ""), write=False)
         return now * 1000
 
-    def close_idle(self) -> None:
-        """Close this thread's connection to the lock database, unless a transaction is open on it."""
-        self._session.close_idle()
-
     def close(self) -> None:
-        self._session.close_idle()
+        self.session.close_idle()
 
     def purge(self, limit: int = 200) -> int:
         """Delete up to ``limit`` released rows, and as many that lapsed, that nobody needs any more; how many."""
@@ -192,8 +163,4 @@ class DatabaseBackend(LockStore):
                     deleted += rows.filter(key__in=keys).delete()[0]
             return deleted
 
-        return self._session.run(verb)
-
-
-def _ttl(item: Renewal) -> int:
-    return item.ttl
+        return self.session.run(verb)

@@ -8,8 +8,6 @@ isolation level. Releases and renewals touch only the permit's own row.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -17,28 +15,31 @@ from django.db.models import Max, QuerySet, Value
 
 from django_tasklock.backends.codec import json_object
 from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.database.leases import DatabaseLeases
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import FIELDS, Row, key_of
 from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.db.session import Session
 from django_tasklock.models import LimiterRow, PermitRow
-from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 RACES = 10  # lost in a row by one acquire: it may as well wait
-CHUNK = 200  # permits renewed by one statement
 KEPT_FOR = 3_600_000  # milliseconds what nobody needs is kept: by so much the clock may be set back
 UNRELEASED = 4  # times as many rows as usual that are added before a process purges that does not release
 
 
-class DatabasePermits(Permits):
+class DatabasePermits(DatabaseLeases, Permits):
     """Correct on SQLite, PostgreSQL and MySQL/MariaDB: four queries for a permit that is free, two for a busy one.
 
     Waiters poll, in no order.
     """
 
     def __init__(self) -> None:
-        self._session = Session(PermitRow, "permit")
-        self.purging = Purging(self._session, self.purge)
+        self.session = Session(PermitRow, "permit")
+        self.purging = Purging(self.session, self.purge)
+
+    def rows(self, alias: str) -> QuerySet[Any]:
+        return permits(alias)
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         def verb(alias: str, again: bool) -> Grant | Busy:
@@ -65,7 +66,7 @@ class DatabasePermits(Permits):
             return busy(live)
 
         self.purging.purge_if_due(UNRELEASED)
-        return self._session.run(verb, name=request.name)
+        return self.session.run(verb, name=request.name)
 
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
@@ -74,39 +75,15 @@ class DatabasePermits(Permits):
                 return Released.RELEASED
             return Released.GONE if mine.delete()[0] or not again else Released.RELEASED
 
-        outcome = self._session.run(verb, name=name)
+        outcome = self.session.run(verb, name=name)
         self.purging.purge_if_due()
         return outcome
-
-    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        def verb(alias: str, again: bool) -> bool:
-            held = permits(alias).filter(token=token, key=key_of(name), expires_at__gt=Now())
-            return held.update(expires_at=Now() + ttl, hold_until=Now() + hold) > 0 or held.exists()
-
-        return self._session.run(verb, name=name)
-
-    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
-        renewed: set[str] = set()
-        for ttl, group in groupby(sorted(batch, key=_ttl), key=_ttl):
-            tokens = sorted({item.token for item in group})  # in one order: no deadlocks
-            for start in range(0, len(tokens), CHUNK):
-                renewed |= self._renew(tokens[start : start + CHUNK], ttl)
-        return [RenewalResult.RENEWED if item.token in renewed else RenewalResult.LOST for item in batch]
-
-    def _renew(self, tokens: list[str], ttl: int) -> set[str]:
-        def verb(alias: str, again: bool) -> set[str]:
-            held = permits(alias).filter(token__in=tokens, expires_at__gt=Now())
-            if held.update(expires_at=Now() + ttl) == len(tokens):
-                return set(tokens)
-            return set(held.values_list("token", flat=True))
-
-        return self._session.run(verb)
 
     def members(self, name: str) -> list[Record]:
         def verb(alias: str, again: bool) -> list[Row]:
             return rows_of(permits(alias).filter(key=key_of(name), expires_at__gt=Now()))
 
-        return [row.record() for row in self._session.run(verb, name=name, write=False)]
+        return [row.record() for row in self.session.run(verb, name=name, write=False)]
 
     def remove(self, name: str, token: str) -> Record | None:
         def verb(alias: str, again: bool) -> Record | None:
@@ -115,7 +92,7 @@ class DatabasePermits(Permits):
             gone = mine.delete()[0]  # renewed or not meanwhile
             return rows[0].record() if rows and rows[0].live and gone else None
 
-        return self._session.run(verb, name=name)
+        return self.session.run(verb, name=name)
 
     def names(self, limit: int = 1000) -> list[str]:
         def verb(alias: str, again: bool) -> list[str]:
@@ -123,11 +100,7 @@ class DatabasePermits(Permits):
             tokens = [row["one"] for row in firsts.order_by("key")[:limit]]
             return [row.record().name for row in rows_of(permits(alias).filter(token__in=tokens))]
 
-        return self._session.run(verb, write=False)
-
-    def close_idle(self) -> None:
-        """Close this thread's connection to the permits' database, unless a transaction is open on it."""
-        self._session.close_idle()
+        return self.session.run(verb, write=False)
 
     def purge(self, limit: int = 200) -> int:
         """Delete up to ``limit`` permits, and as many limiters, that nobody needs any more; how many."""
@@ -144,7 +117,7 @@ class DatabasePermits(Permits):
                 deleted += limiters(alias).filter(key__in=keys, fence__lt=(Now() - KEPT_FOR) * 1000).delete()[0]
             return deleted
 
-        return self._session.run(verb)
+        return self.session.run(verb)
 
 
 def permits(alias: str) -> QuerySet[PermitRow]:
@@ -198,7 +171,3 @@ def admit(alias: str, key: str, request: AcquireRequest, last: int | None, fence
     except IntegrityError:
         return False
     return True
-
-
-def _ttl(item: Renewal) -> int:
-    return item.ttl

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import get_args
 
-from django_tasklock.backends.contract.leases import Waiter
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Which
 from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.permits import MemoryPermits
 from django_tasklock.backends.memory.rates import MemoryRates
-from django_tasklock.backends.memory.store import store
-from django_tasklock.backends.memory.waiter import MemoryWaiter
+from django_tasklock.backends.memory.store import Held, store
 from django_tasklock.conf import Settings, expiring
-from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 
-class MemoryBackend(LockStore):
+class MemoryBackend(MemoryLeases, LockStore):
     """The contract within one process. Every object of this class has the same locks."""
 
     across_processes = False
-    wakes = True
+    queues = store.queues
 
     def __init__(self, settings: Settings) -> None:
         self._permits = MemoryPermits()
@@ -48,6 +46,9 @@ class MemoryBackend(LockStore):
                 return Busy(record, record.ttl)
             return Grant(held.fence, request.ttl_ms)
 
+    def owned(self, name: str, token: str) -> Held | None:
+        return store.owned(name, token)
+
     def release(self, name: str, token: str) -> Released:
         with store.mutex:
             held = store.current(name)
@@ -57,25 +58,6 @@ class MemoryBackend(LockStore):
                 return Released.NOT_YOURS
             store.free(name)
             return Released.RELEASED
-
-    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        with store.mutex:
-            held = store.owned(name, token)
-            if held is not None:
-                now = store.now()
-                held.expires, held.until = now + ttl, now + hold
-            return held is not None
-
-    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
-        with store.mutex:
-            found = [store.owned(item.name, item.token) for item in batch]
-            for held, item in zip(found, batch, strict=True):
-                if held is not None:
-                    held.expires = store.now() + item.ttl
-            return [
-                RenewalResult.LOST if held is None else RenewalResult.ASKED if held.asked else RenewalResult.RENEWED
-                for held in found
-            ]
 
     def get(self, name: str) -> Record | None:
         with store.mutex:
@@ -127,18 +109,6 @@ class MemoryBackend(LockStore):
             record = store.record(name, held)
             store.free(name)
             return record if live else None
-
-    def waiter(self, request: AcquireRequest) -> Waiter:
-        return MemoryWaiter(self, request, store.queues)
-
-    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        return self.acquire(request)
-
-    async def arelease(self, name: str, token: str) -> Released:
-        return self.release(name, token)
-
-    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        return self.extend(name, token, ttl, hold)
 
     async def aget(self, name: str) -> Record | None:
         return self.get(name)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from django_tasklock.backends.contract.leases import Waiter
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.memory.store import store
-from django_tasklock.backends.memory.waiter import MemoryWaiter
-from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
+from django_tasklock.backends.memory.leases import MemoryLeases
+from django_tasklock.backends.memory.store import Held, store
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 
-class MemoryPermits(Permits):
+class MemoryPermits(MemoryLeases, Permits):
     """The contract within one process. Every object of this class has the same permits."""
 
-    wakes = True
+    queues = store.lines
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         with store.mutex:
@@ -34,24 +31,11 @@ class MemoryPermits(Permits):
             record = store.record(request.name, first, store.lines)
             return Busy(record, record.ttl)
 
+    def owned(self, name: str, token: str) -> Held | None:
+        return store.serve(name).get(token)
+
     def release(self, name: str, token: str) -> Released:
         return Released.RELEASED if self.remove(name, token) else Released.GONE
-
-    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        with store.mutex:
-            held = store.serve(name).get(token)
-            if held is not None:
-                now = store.now()
-                held.expires, held.until = now + ttl, now + hold
-            return held is not None
-
-    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
-        with store.mutex:
-            found = [store.serve(item.name).get(item.token) for item in batch]
-            for held, item in zip(found, batch, strict=True):
-                if held is not None:
-                    held.expires = store.now() + item.ttl
-            return [RenewalResult.LOST if held is None else RenewalResult.RENEWED for held in found]
 
     def members(self, name: str) -> list[Record]:
         with store.mutex:
@@ -71,18 +55,6 @@ class MemoryPermits(Permits):
     def names(self, limit: int = 1000) -> list[str]:
         with store.mutex:
             return [name for name in list(store.permits) if store.serve(name)][:limit]
-
-    def waiter(self, request: AcquireRequest) -> Waiter:
-        return MemoryWaiter(self, request, store.lines)
-
-    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        return self.acquire(request)
-
-    async def arelease(self, name: str, token: str) -> Released:
-        return self.release(name, token)
-
-    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        return self.extend(name, token, ttl, hold)
 
     async def amembers(self, name: str) -> list[Record]:
         return self.members(name)

@@ -1,0 +1,74 @@
+"""What locks and permits in the database have in common: the verbs of who holds one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from django.db.models import QuerySet
+
+from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.database.rows import key_of
+from django_tasklock.db.clock import Now
+from django_tasklock.db.session import Session
+from django_tasklock.types import Renewal, RenewalResult
+
+CHUNK = 200  # renewed by one statement
+
+
+class DatabaseLeases(LeaseStore):
+    """Leases as rows with ``key``, ``token``, ``expires_at`` and ``hold_until``, by the database's clock."""
+
+    session: Session
+    asks: bool = False
+    """Whether a row says that its holder is asked to give it back."""
+
+    @abstractmethod
+    def rows(self, alias: str) -> QuerySet[Any]:
+        """Return all rows, in the database ``alias``."""
+
+    def held(self, alias: str, **which: Any) -> QuerySet[Any]:
+        """Return those of them whose lease has not ended."""
+        return self.rows(alias).filter(expires_at__gt=Now(), **which)
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        def verb(alias: str, again: bool) -> bool:
+            held = self.held(alias, key=key_of(name), token=token)
+            return held.update(expires_at=Now() + ttl, hold_until=Now() + hold) > 0 or held.exists()
+
+        return self.session.run(verb, name=name)
+
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
+        renewed: dict[tuple[str, str], RenewalResult] = {}
+        for ttl, group in groupby(sorted(batch, key=_ttl), key=_ttl):
+            pairs = sorted({(key_of(item.name), item.token) for item in group})  # in one order: no deadlocks
+            for start in range(0, len(pairs), CHUNK):
+                renewed |= self._renew(pairs[start : start + CHUNK], ttl)
+        return [renewed.get((key_of(item.name), item.token), RenewalResult.LOST) for item in batch]
+
+    def _renew(self, pairs: list[tuple[str, str]], ttl: int) -> dict[tuple[str, str], RenewalResult]:
+        def verb(alias: str, again: bool) -> dict[tuple[str, str], RenewalResult]:
+            keys, tokens = zip(*pairs, strict=True)
+            held = self.held(alias, key__in=keys, token__in=tokens)
+            unasked = held.filter(asked_at=0) if self.asks else held
+            if unasked.update(expires_at=Now() + ttl) == len(pairs):
+                return dict.fromkeys(pairs, RenewalResult.RENEWED)
+            if not self.asks:
+                return dict.fromkeys(held.values_list("key", "token"), RenewalResult.RENEWED)
+            held.filter(asked_at__gt=0).update(expires_at=Now() + ttl)
+            answers = (RenewalResult.RENEWED, RenewalResult.ASKED)
+            return {
+                (key, token): answers[asked > 0] for key, token, asked in held.values_list("key", "token", "asked_at")
+            }
+
+        return self.session.run(verb)
+
+    def close_idle(self) -> None:
+        """Close this thread's connection to the database, unless a transaction is open on it."""
+        self.session.close_idle()
+
+
+def _ttl(item: Renewal) -> int:
+    return item.ttl

@@ -1,0 +1,56 @@
+"""What locks and permits of one process have in common: the verbs of who holds one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import ClassVar
+
+from django_tasklock.backends.contract.leases import LeaseStore, Waiter
+from django_tasklock.backends.memory.store import Held, Place, store
+from django_tasklock.backends.memory.waiter import MemoryWaiter
+from django_tasklock.types import AcquireRequest, Busy, Grant, Released, Renewal, RenewalResult
+
+
+class MemoryLeases(LeaseStore):
+    """Leases in the memory of this process. A coroutine asks like anybody else: nothing here waits."""
+
+    wakes = True
+    queues: ClassVar[dict[str, deque[Place]]]
+    """Who waits for what."""
+
+    @abstractmethod
+    def owned(self, name: str, token: str) -> Held | None:
+        """Return the lock or the permit, if ``token`` has it. The caller has the store's mutex."""
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        with store.mutex:
+            held = self.owned(name, token)
+            if held is not None:
+                now = store.now()
+                held.expires, held.until = now + ttl, now + hold
+            return held is not None
+
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
+        with store.mutex:
+            return [self._renew(item) for item in batch]
+
+    def _renew(self, item: Renewal) -> RenewalResult:
+        held = self.owned(item.name, item.token)
+        if held is None:
+            return RenewalResult.LOST
+        held.expires = store.now() + item.ttl
+        return RenewalResult.ASKED if held.asked else RenewalResult.RENEWED
+
+    def waiter(self, request: AcquireRequest) -> Waiter:
+        return MemoryWaiter(self, request, self.queues)
+
+    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
+        return self.acquire(request)
+
+    async def arelease(self, name: str, token: str) -> Released:
+        return self.release(name, token)
+
+    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return self.extend(name, token, ttl, hold)
