@@ -85,6 +85,9 @@ class Settings:
     """How long the sweep lets entries of the audit trail stay; ``None``: for ever."""
     API_KEY_IN_QUERY: bool = False
     """Also take a key from ``?api_key=``, which ends up in logs."""
+    MESSAGE_LEASE: Duration | None = 60
+    """Seconds after which a dead Celery worker's messages start again, with Redis as the broker; ``None``: when the
+    broker's visibility timeout is over."""
 
     @cached_property
     def default_spans(self) -> tuple[int, int | None]:
@@ -165,9 +168,9 @@ def _wrong(key: str, value: object) -> str:
         return "" if fits else "must be a whole number of days, 1 or more, or None"
     if key in _CHOICES:
         return "" if value in _CHOICES[key] else f"must be one of {', '.join(map(repr, _CHOICES[key]))}"
-    if key == "TIMEOUT" and value is None:
+    if key in ("TIMEOUT", "MESSAGE_LEASE") and value is None:
         return ""
-    if key in ("TIMEOUT", "LEASE"):
+    if key in ("TIMEOUT", "LEASE", "MESSAGE_LEASE"):
         try:
             milliseconds(value, key)
         except TaskLockError:

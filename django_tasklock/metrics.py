@@ -25,6 +25,7 @@ _TROUBLE = {
     signals.store_unavailable: "unavailable",
     signals.claim_rejected: "claims_rejected",
     signals.claim_stale: "claims_stale",
+    signals.messages_late: "messages_late",
 }
 _RATES = {
     signals.rate_granted: "rates_granted_{how}",

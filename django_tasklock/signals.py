@@ -1,7 +1,7 @@
 """What a project can listen to. A receiver that fails never affects a lock: it is logged.
 
-Every signal's sender is the lock's name (text); ``lock_*`` also carry ``lock``, the
-``TaskLock``, where there is one. Lost locks are announced from a thread of their own.
+Every signal's sender is the lock's name (text), that of ``messages_late`` the worker's; ``lock_*`` also carry ``lock``,
+the ``TaskLock``, where there is one. Lost locks are announced from a thread of their own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ __all__ = [
     "lock_forced",
     "lock_lost",
     "lock_released",
+    "messages_late",
     "rate_cancelled",
     "rate_granted",
     "rate_late",
@@ -52,6 +53,9 @@ claim_rejected = Signal()
 """``model``, ``pk``, ``state``. The row was not in a claimable state."""
 claim_stale = Signal()
 """``model``, ``pk``, ``attempted``: the fields. A write of an overtaken claim was refused."""
+messages_late = Signal()
+"""``late`` (seconds), ``messages`` (how many), ``over``: whether they may have been delivered to another worker. A
+worker, the sender, has renewed what it has from the broker too late by more than half of its lease."""
 rate_granted = Signal()
 """``how`` (``"at_once"`` or ``"waited"``), ``wait`` (seconds), ``cost``. A call may be made."""
 rate_refused = Signal()

@@ -58,6 +58,7 @@ def install() -> None:
     signals.task_revoked.connect(endings.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
     signals.task_unknown.connect(dead.on_refused, weak=False, dispatch_uid="tasklock.unknown")
     signals.task_rejected.connect(dead.on_refused, weak=False, dispatch_uid="tasklock.refused")
+    signals.worker_init.connect(begin_renewing, weak=False, dispatch_uid="tasklock.messages")
     signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")
     signals.worker_shutting_down.connect(end_promoting, weak=False, dispatch_uid="tasklock.end")
     signals.worker_process_shutdown.connect(give_back, weak=False, dispatch_uid="tasklock.child")
@@ -136,6 +137,13 @@ def note_arrival(sender: Any = None, request: Any = None, **details: Any) -> Non
 def takes_lock(task: Any) -> bool:
     """Whether messages of this task may be kept in the database: of every one that takes a lock."""
     return isinstance(task, OnceTask) or getattr(task.run, "lock", None) is not None
+
+
+def begin_renewing(sender: Any = None, **details: Any) -> None:
+    """Let a worker that is being made renew the leases of its messages."""
+    from django_tasklock.celery.messages.lease import MessageLease  # it imports Celery's worker
+
+    sender.app.steps["consumer"].add(MessageLease)
 
 
 def begin_promoting(sender: Any = None, **details: Any) -> None:

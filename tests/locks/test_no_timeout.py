@@ -170,7 +170,8 @@ class TestOfATask:
 
 class TestTheCheck:
     @pytest.fixture
-    def current(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    def current(self, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Celery]:
+        settings.TASKLOCK = {**settings.TASKLOCK, "MESSAGE_LEASE": None}
         monkeypatch.setattr(visibility, "import_task_modules", tuple)
         before = _state._tls.current_app
         made = Celery("tests.visibility", broker="redis://h/0", set_as_current=True)

@@ -1,0 +1,54 @@
+"""Every worker of a project with this app renews the leases of its messages: the step that Celery's worker starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state
+
+from django_tasklock.celery.messages.renewal import Renewal
+from django_tasklock.celery.messages.timeouts import message_lease
+from django_tasklock.celery.messages.unacked import fetched_by
+
+
+class MessageLease(bootsteps.StartStopStep):
+    """Follows the worker's connection to the broker; a renewal outlives each of them, and a warm shutdown."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self._renewal: Renewal | None = None
+
+    def include_if(self, consumer: Any) -> bool:
+        """Tell whether this worker's messages have leases."""
+        return message_lease(consumer.app) is not None
+
+    def start(self, consumer: Any) -> None:
+        """The worker is connected, for the first time or again."""
+        if self._renewal is None:
+            lease = message_lease(consumer.app)
+            assert lease is not None
+            self._renewal = Renewal(consumer.app, consumer.hostname, lease)
+        connection = consumer.connection
+        self._renewal.carried.follow(consumer.task_consumer.channel.qos, partial(_running_in, consumer))
+        self._renewal.connected(connection, partial(fetched_by, connection))
+
+    def stop(self, consumer: Any) -> None:
+        """The worker takes no more messages; it may still have some."""
+
+    def shutdown(self, consumer: Any) -> None:
+        """The worker has ended its tasks."""
+        if self._renewal is not None:
+            self._renewal.stop()
+
+
+def _running_in(consumer: Any) -> Iterable[Any]:
+    """Return the requests that go on although the connection is lost: none of a worker that ends, or ends them."""
+    ends = consumer.blueprint.state != bootsteps.RUN  # type: ignore[attr-defined]  # its types do not know it
+    if ends or consumer.app.conf.worker_cancel_long_running_tasks_on_connection_loss:
+        return ()
+    return tuple(state.active_requests)

@@ -1,0 +1,261 @@
+"""The thread of a worker's main process that renews the leases of all messages that the worker has.
+
+Those are: of running tasks that acknowledge late, of those fetched ahead, of those with a countdown. It also puts back
+what nobody renews any more; kombu would only look every hundred seconds, and not while the main process runs a task.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from django_tasklock import signals
+from django_tasklock.celery.forks import no_fork
+from django_tasklock.celery.messages import marks
+from django_tasklock.celery.messages.carried import Carried
+from django_tasklock.celery.messages.index import Index
+from django_tasklock.celery.messages.timeouts import period_of
+from django_tasklock.logs import log
+from django_tasklock.types import monotonic
+
+LOOKS = 20
+"""Looks for abandoned messages in one lease: a dead worker's start again so much later at the most."""
+SELDOM = 3.0
+"""Seconds between two looks at the most."""
+AGAIN = 1.0
+"""Seconds after which is tried again what has failed."""
+WATCH = 60.0
+"""Seconds between two looks of one of the workers for those that do not renew."""
+HOUR = 3600.0
+APART = 5.0
+"""Seconds between this machine's clock and the server's from which on it is said, if that is much of a lease."""
+
+_running: list[Renewal] = []
+
+
+class Renewal:
+    """The renewals of one worker: made, started, told of each new connection, stopped."""
+
+    def __init__(self, app: Any, node: str, lease: float) -> None:
+        self.node = node
+        self.lease = lease
+        self.period = period_of(lease)
+        self._app = app
+        self._fetched: Callable[[], list[str]] = list
+        self._index: Index | None = None
+        self._connection: Any = None
+        self._ended = threading.Event()
+        self._wake = threading.Event()
+        self.carried = Carried(self._wake.set)
+        """The messages of running tasks whose connection is gone."""
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        self._renewed = monotonic()
+        self._interrupted = -lease
+        """When this worker last failed to renew in time, or the server was started: what others have is not judged
+        before they, too, have had the time of a lease to renew it."""
+        self._silent = False
+        self._count = 0
+        self._lates: deque[tuple[float, float]] = deque(maxlen=100)
+        self._unmarked: list[str] = []
+        self._watched = -WATCH
+
+    # What others see
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs, in this process."""
+        return self._thread is not None and self._thread.is_alive() and self._process == os.getpid()
+
+    @property
+    def late(self) -> float:
+        """Seconds by which the renewal that is due now is late; 0 while all is well."""
+        late = monotonic() - self._renewed - self.period
+        return late if late > self.period / 2 else 0.0
+
+    @property
+    def messages(self) -> int:
+        """How many messages were renewed last."""
+        return self._count
+
+    @property
+    def unmarked(self) -> list[str]:
+        """Workers on the same broker that do not renew, as far as this one has looked."""
+        return list(self._unmarked)
+
+    # What a worker does with it
+
+    def connected(self, connection: Any, fetched: Callable[[], list[str]]) -> None:
+        """Begin, or go on, with this connection of the worker. ``fetched`` says which messages it has."""
+        with no_fork():
+            self._connection, self._fetched = connection, fetched
+            if not self.alive and not self._ended.is_set():
+                self._renewed = monotonic()
+                _running[:] = [*(one for one in _running if one.alive), self]
+                self._thread = threading.Thread(target=self._run, name="tasklock-messages", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End: the worker has no messages any more."""
+        self._ended.set()
+        self._wake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(self.period)
+
+    # The thread
+
+    def _run(self) -> None:
+        known: Any = None
+        looked = -self.lease
+        due = 0.0
+        while not self._ended.is_set():
+            try:
+                with no_fork():
+                    if known is not self._connection:  # maybe to another server: kombu has failed over
+                        known = self._connection
+                        self._begin(known)
+                        due = 0.0
+                    self.carried.tell(self._open)
+                    if monotonic() >= due:
+                        self._renew()
+                        due = self._renewed + self.period
+                    if monotonic() - looked >= self._look_period:
+                        looked = monotonic()
+                        self._look()
+                self._watch()
+                rest = min(due, looked + self._look_period) - monotonic()
+            except BaseException as error:  # whatever it is, the next try may find it mended
+                self._failed(error)
+                rest = min(AGAIN, self.period)
+            self._wake.wait(max(0.01, rest))
+            self._wake.clear()
+        self._end()
+
+    @property
+    def _look_period(self) -> float:
+        return min(SELDOM, self.lease / LOOKS)
+
+    def _begin(self, connection: Any) -> None:
+        if self._index is not None:
+            self._index.close()
+        self._index = Index(connection, self.lease, min(5.0, self.period))
+
+    @property
+    def _open(self) -> Index:
+        assert self._index is not None
+        return self._index
+
+    def _renew(self) -> None:
+        index = self._open
+        fresh = not index.connected
+        if fresh:
+            self._greet(index)
+        tags = self._fetched() + self.carried.tags
+        began = monotonic()
+        index.renew(tags)
+        self._told(began - self._renewed - self.period, len(tags))
+        self._renewed, self._count, self._silent = began, len(tags), False
+        while self._lates and self._lates[0][0] < began - HOUR:
+            self._lates.popleft()
+        now = time.time()
+        worst = max((late for _, late in self._lates), default=0.0)
+        until = now + marks.patience_of(self.lease)
+        marks.leave(index, marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1)))
+
+    def _told(self, late: float, messages: int) -> None:
+        """Say that a renewal was late, if it was by much."""
+        if late > self.period:
+            self._interrupted = monotonic()
+        if late <= self.lease / 2 or not messages:
+            return
+        self._lates.append((monotonic(), late))
+        over = late + self.period >= self.lease
+        log(
+            logging.WARNING,
+            "messages: the lease of %d was renewed %.1f s late%s",
+            messages,
+            late,
+            ": it was over, and what of it was put back is delivered to another worker, too" if over else "",
+        )
+        signals.send(signals.messages_late, self.node, late=late, messages=messages, over=over)
+
+    def _greet(self, index: Index) -> None:
+        """Do what is done once in each connection."""
+        uptime = index.uptime()
+        if uptime is not None and uptime < self.lease:
+            self._interrupted = max(self._interrupted, monotonic() - uptime)
+        silence = monotonic() - self._renewed
+        if silence < self.lease or (uptime is not None and uptime <= silence):
+            # Nobody can have put them back meanwhile, and the server may have lost them. Otherwise another worker may
+            # have had one, and ended it: written down again it would start once more.
+            self.carried.write_down(index)
+        ahead = index.ahead()
+        if abs(ahead) > max(APART, self.lease / 4):
+            log(
+                logging.WARNING,
+                "messages: the clock of this machine is %.0f s %s the broker's: workers whose clocks differ by more"
+                " than %g s take each other's messages for abandoned",
+                abs(ahead),
+                "behind" if ahead > 0 else "ahead of",
+                self.lease,
+            )
+
+    def _look(self) -> None:
+        """Put back what nobody renews."""
+        if monotonic() - self._interrupted >= self.lease and not self.late:
+            self._open.restore()
+
+    def _watch(self) -> None:
+        """Say which workers do not renew. One of those that do looks, each minute."""
+        if monotonic() - self._watched < WATCH:
+            return
+        self._watched = monotonic()
+        if self._open.first(marks.LOOKED, WATCH):
+            threading.Thread(target=self._look_around, name="tasklock-marks", daemon=True).start()
+
+    def _look_around(self) -> None:
+        try:
+            found = marks.without_mark(self._app, marks.read_marks(self._app))
+        except BaseException as error:
+            log(logging.INFO, "messages: the workers of this broker could not be asked: %r", error)
+            return
+        if found and found != self._unmarked:
+            log(
+                logging.ERROR,
+                "messages: these workers on this broker do not renew what they have, and each of their tasks that takes"
+                " longer than %g s, or waits so long for its countdown, is started a second time: %s. Give them this"
+                " app and version, or set TASKLOCK['MESSAGE_LEASE'] to 3600 until they have it",
+                self.lease,
+                ", ".join(found),
+            )
+        self._unmarked = found
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._silent:
+            log(logging.WARNING, "messages: their leases cannot be renewed, trying on: %r", error)
+        self._silent = True
+        with no_fork():
+            if self._index is not None:
+                self._index.close()
+
+    def _end(self) -> None:
+        try:
+            with no_fork():
+                if self._index is not None:
+                    self.carried.tell(self._index)
+                    marks.remove(self._index, self.node)
+                    self._index.close()
+        except BaseException as error:
+            log(logging.DEBUG, "messages: no farewell: %r", error)
+
+
+def running() -> list[Renewal]:
+    """Return those of this process, a worker's main one; none in any other."""
+    return [renewal for renewal in _running if renewal.alive]
