@@ -75,13 +75,13 @@ class _Claimed(_Field):
             )
 
     def _may_become(self, value: Any) -> bool:
-        """Any text that is the same for all rows, or what it is."""
+        """Return whether it is any text that is the same for all rows, or what it is."""
         return not hasattr(value, "as_sql") or (isinstance(value, Col) and value.target == self)
 
 
 class _Epoch(_Claimed):
     def _may_become(self, value: Any) -> bool:
-        """What it is, or more."""
+        """Return whether it is what it is, or more."""
         if isinstance(value, CombinedExpression) and value.connector == CombinedExpression.ADD:
             more = getattr(value.rhs, "value", None)
             return isinstance(more, int) and more >= 0 and self._may_become(value.lhs)
@@ -90,7 +90,7 @@ class _Epoch(_Claimed):
 
 class _Token(_Claimed):
     def before_save(self, instance: models.Model, raw: bool, **details: Any) -> None:
-        """Of a fixture: Django takes its values as they are."""
+        """Take the values of a fixture as Django does: as they are."""
         if not raw:
             return
         token, epoch = getattr(instance, TOKEN), getattr(instance, EPOCH)
@@ -98,7 +98,7 @@ class _Token(_Claimed):
         setattr(instance, EPOCH, _Kept(EPOCH, epoch, epoch + 1 if token else epoch))
 
     def after_save(self, instance: models.Model, raw: bool, **details: Any) -> None:
-        """What was read from the fixture is what the instance says."""
+        """Let the instance say what was read from the fixture."""
         for name in (TOKEN, EPOCH):
             if isinstance(kept := getattr(instance, name), _Kept):
                 setattr(instance, name, kept.read)
@@ -113,7 +113,7 @@ class _Kept:
         self.made = made
 
     def resolve_expression(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        """For ``UPDATE`` and ``INSERT``, of which Django tries the one and then the other."""
+        """Resolve for ``UPDATE`` and ``INSERT``, of which Django tries the one and then the other."""
         value = F(self.column) if isinstance(query, UpdateQuery) else Value(self.made)
         return value.resolve_expression(query, *args, **kwargs)
 

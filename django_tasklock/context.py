@@ -77,7 +77,7 @@ def ensure_standing() -> None:
 
 
 def sleep(seconds: float) -> None:
-    """``time.sleep`` that ends, with ``LockLost`` or ``ReleaseAsked``, when that is known of a lock around."""
+    """Sleep as ``time.sleep`` does; end with ``LockLost`` or ``ReleaseAsked`` when that is known of a lock around."""
     ends = monotonic() + seconds
     bell = threading.Event()
     with _told(bell.set) as holds:
@@ -90,7 +90,7 @@ def sleep(seconds: float) -> None:
 
 
 async def asleep(seconds: float) -> None:
-    """``sleep`` for coroutines."""
+    """Do what ``sleep`` does, for coroutines."""
     ends = monotonic() + seconds
     bell, loop = asyncio.Event(), asyncio.get_running_loop()
     with _told(lambda: _ring(loop, bell)) as holds:
@@ -119,7 +119,7 @@ def _around() -> Iterator[Block]:
 
 @contextmanager
 def _told(ring: Callable[[], None]) -> Iterator[list[Lease]]:
-    """The holds around; ``ring`` is called when one of them is lost or asked for."""
+    """Return the leases around; ``ring`` is called when one of them is lost or asked for."""
     holds = [block.hold for block in _around()]
     try:
         for hold in holds:
@@ -132,5 +132,5 @@ def _told(ring: Callable[[], None]) -> Iterator[list[Lease]]:
 
 
 def _certain(holds: list[Lease]) -> float:
-    """Seconds until the first of them is over unless it is renewed. What nobody renews rings no bell."""
+    """Return seconds until the first of them is over unless it is renewed. What nobody renews rings no bell."""
     return max(0.001, min((hold.deadline for hold in holds if not hold.unlocked), default=1e9) - monotonic())

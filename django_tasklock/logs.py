@@ -36,7 +36,7 @@ class OneLine(logging.Filter):
     """Lets every record pass, with the texts among its arguments as ``shown`` has them: a task's id is its sender's."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Always true."""
+        """Return ``True``, always."""
         if isinstance(record.args, tuple):
             record.args = tuple(map(_argument, record.args))
         return True

@@ -58,23 +58,25 @@ def install(*, acquisitions: bool = False) -> None:
 
 
 def snapshot() -> dict[str, int]:
-    """The counts: ``lost``, ``forced``, ``asked``, ``unavailable``, ``claims_rejected``, ``claims_stale``, and for each
-    action on a busy lock one such as ``conflicts_skip``; of rate limits ``rates_refused`` and others. What is not
-    counted is not in it."""
+    """Return the counts: ``lost``, ``forced``, ``asked``, ``unavailable``, ``claims_rejected``, ``claims_stale``, and
+    for each action on a busy lock one such as ``conflicts_skip``; of rate limits ``rates_refused`` and others. What
+    is not counted is not in it.
+    """
     with _mutex:
         return dict(_counts)
 
 
 def limiters() -> dict[str, dict[str, int]]:
-    """The counts of rate limits by limiter: ``granted_at_once``, ``granted_waited``, ``refused``, ``cancelled``,
+    """Return the counts of rate limits by limiter: ``granted_at_once``, ``granted_waited``, ``refused``, ``cancelled``,
     ``late``, ``pushback``, ``unavailable_closed`` ..., and ``waited_ms``. All tenants of a limiter are one,
-    ``tavily:tenant``."""
+    ``tavily:tenant``.
+    """
     with _mutex:
         return {name: dict(counts) for name, counts in _limiters.items()}
 
 
 def collector(*, store: bool = False) -> Any:
-    """A collector for ``prometheus_client.REGISTRY.register()``; ``ImportError`` without that package.
+    """Return a collector for ``prometheus_client.REGISTRY.register()``. Raises ``ImportError`` without that package.
 
     It reads the counts of its own process; Prometheus' multiprocess mode does not ask it. ``store``: at each scrape it
     also asks the store how many locks there are, ``tasklock_locks{state="live"}``..., and the database how many

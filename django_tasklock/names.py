@@ -21,7 +21,7 @@ MAX_LENGTH = 200
 
 
 def clean(name: object, prefix: str = "") -> str:
-    """``name`` without ``prefix``, if it can be a lock's name; ``TaskLockError`` saying why not."""
+    """Return ``name`` without ``prefix``, if it can be a lock's name. Raises ``TaskLockError`` saying why not."""
     if not isinstance(name, str):
         hint = "; decode it first" if isinstance(name, bytes) else "; use e.g. f'video:{pk}'"
         raise TaskLockError(f"a lock name must be str, not {type(name).__name__} ({name!r:.60}){hint}")
@@ -39,7 +39,7 @@ def clean(name: object, prefix: str = "") -> str:
 
 
 def strip_prefix(name: str, prefix: str) -> str:
-    """``task_lock:6`` and ``6`` are one lock when the prefix is ``task_lock:``."""
+    """Return the name without the prefix: ``task_lock:6`` and ``6`` are one lock when it is ``task_lock:``."""
     while prefix and name.startswith(prefix):  # all of them: a name cleaned twice is the name cleaned once
         name = name[len(prefix) :]
     return name
@@ -100,7 +100,7 @@ class NameTemplate:
         self._looks_inside = reader.looks_inside
 
     def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """The name for one call; ``TypeError`` if the arguments do not fit the function."""
+        """Return the name for one call. Raises ``TypeError`` if the arguments do not fit the function."""
         if callable(self.template):
             return self.template(*args, **kwargs)
         if not self.fields:
@@ -108,7 +108,7 @@ class NameTemplate:
         return self._fill(self.bind(args, kwargs))
 
     def name_for(self, known: Mapping[str, Any]) -> str:
-        """The name from the template's own fields alone, as ``lock.is_locked(video_id=42)`` gives them."""
+        """Return the name from the template's own fields alone, as ``lock.is_locked(video_id=42)`` gives them."""
         if callable(self.template):
             return self.template(**known)
         missing = sorted(self.fields - known.keys())
@@ -117,7 +117,7 @@ class NameTemplate:
         return self._fill(known)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The call's arguments by name, defaults filled in."""
+        """Return the call's arguments by name, defaults filled in."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.arguments

@@ -10,7 +10,8 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 
 
 def shown(text: object, limit: int = LIMIT) -> str:
-    """``text``, of at most ``limit`` characters, with escapes such as ``\\n`` for what is not to be read but obeyed.
+    """Return ``text``, of at most ``limit`` characters, with escapes such as ``\\n`` for what is not to be read but
+    obeyed.
 
     What is printable is left as it is, in any language.
     """
@@ -25,5 +26,5 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def without_password(text: str) -> str:
-    """``text`` without what stands for name and password in the URLs in it."""
+    """Return ``text`` without what stands for name and password in the URLs in it."""
     return re.sub(r"(?i)(password=)[^&\s'\"]*", r"\1...", re.sub(r"//.*@", "//...@", text))

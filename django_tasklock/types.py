@@ -35,7 +35,7 @@ __all__ = [
 if hasattr(time, "CLOCK_BOOTTIME"):
 
     def monotonic() -> float:
-        """Seconds on a clock that never jumps and, unlike ``time.monotonic``, counts suspended time."""
+        """Return seconds on a clock that never jumps and, unlike ``time.monotonic``, counts suspended time."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 else:  # pragma: no cover - not Linux
@@ -47,7 +47,7 @@ LATEST = 253_370_764_800_000
 
 
 def fingerprint(token: str) -> str:
-    """What people are shown in place of ``token``: enough to compare, too little to release with."""
+    """Return what people are shown in place of ``token``: enough to compare, too little to release with."""
     return hashlib.sha256(token.encode()).hexdigest()[:12] if token else ""
 
 

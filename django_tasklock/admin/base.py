@@ -99,7 +99,7 @@ def unquoted(text: str) -> str:
 
 
 def address(site: admin.AdminSite, page: str, name: str | None = None, model: type[Model] = Lock) -> str:
-    """Return the path of ``page`` (``changelist``, ``change``, ``release``...), of one lock or limiter if named."""
+    """Return the address of one of our pages on this admin site."""
     args = () if name is None else (quoted(name),)
     return reverse(f"admin:tasklock_{model._meta.model_name}_{page}", args=args, current_app=site.name)
 
@@ -133,37 +133,37 @@ class StoreAdmin(_ModelAdmin):
     # Who may do what
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """The permission to look."""
+        """Ask for the permission to look."""
         return self._has(request, "view")
 
     def has_release_permission(self, request: HttpRequest) -> bool:
-        """Both permissions: who acts is shown what it does."""
+        """Ask for both permissions: who acts is shown what it does."""
         return self._has(request, "view") and self._has(request, self.may_act)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Code makes locks and limiters, people do not."""
+        """Refuse: code makes locks and limiters, people do not."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """There is nothing to edit."""
+        """Refuse: there is nothing to edit."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A lock is released and a limit is reset, which are other permissions."""
+        """Refuse: a lock is released and a limit is reset, which are other permissions."""
         return False
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """The index shows what may be looked at."""
+        """Show on the index what may be looked at."""
         return self._has(request, "view")
 
     # Pages
 
     def pages(self) -> Sequence[tuple[str, Any, str]]:
-        """Route, view and name of each page."""
+        """Return route, view and name of each page."""
         raise NotImplementedError
 
     def get_urls(self) -> list[URLPattern]:
-        """All addresses of a ModelAdmin are replaced: those inherited would query a table."""
+        """Replace all addresses of a ModelAdmin: those inherited would query a table."""
 
         def page(route: str, view: Any, name: str) -> URLPattern:
             wrapped: Any = self.admin_site.admin_view(view)
@@ -175,13 +175,13 @@ class StoreAdmin(_ModelAdmin):
         return [page(*one) for one in self.pages()]
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
-        """Nobody may."""
+        """Refuse whoever comes."""
         raise PermissionDenied
 
     # What the pages are made with
 
     def address(self, page: str, name: str | None = None) -> str:
-        """Of one of our pages on this admin site."""
+        """Return the address of one of our pages on this admin site."""
         return address(self.admin_site, page, name, self.model)
 
     def row_address(self, request: HttpRequest) -> Callable[[RowRef], str]:
@@ -196,7 +196,7 @@ class StoreAdmin(_ModelAdmin):
         return of
 
     def actor(self, request: HttpRequest) -> Actor:
-        """Who acts, for the history."""
+        """Return who acts, for the history."""
         user: Any = request.user
         return Actor(name=user.get_username(), user_id=user.pk)
 
@@ -210,7 +210,7 @@ class StoreAdmin(_ModelAdmin):
         trail: tuple[tuple[str, str], ...] = (),
         **context: Any,
     ) -> TemplateResponse:
-        """A page of the admin. ``trail``: names and addresses of the pages between the list and this one."""
+        """Render a page of the admin. ``trail``: names and addresses of the pages between the list and this one."""
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -227,7 +227,7 @@ class StoreAdmin(_ModelAdmin):
         return TemplateResponse(request, f"admin/tasklock/{template}.html", context, status=status)
 
     def store_down(self, request: HttpRequest, error: BackendUnavailable) -> HttpResponse:
-        """503. The reason may name hosts and ports, so it goes to the log."""
+        """Answer with 503. The reason may name hosts and ports, so it goes to the log."""
         logger.warning("the admin cannot show %s: %s", self.opts.verbose_name_plural, error)
         template = f"{self.down}_fragment" if is_fragment(request) else self.down
         again = request.get_full_path() if request.method in ("GET", "HEAD") else self.address("changelist")

@@ -33,35 +33,35 @@ class ParkedMessageAdmin(_ModelAdmin):
     actions = ("requeue_selected", "discard_selected")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Workers park messages, people do not."""
+        """Refuse: workers park messages, people do not."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """There is nothing to edit."""
+        """Refuse: there is nothing to edit."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A message is discarded, so that nobody waits for its result."""
+        """Refuse: a message is discarded, so that nobody waits for its result."""
         return False
 
     def has_act_permission(self, request: HttpRequest) -> bool:
-        """Who may requeue and discard."""
+        """Ask for the permission to requeue and discard."""
         user: Any = request.user
         return bool(user.has_perm("tasklock.view_parkedmessage") and user.has_perm("tasklock.change_parkedmessage"))
 
     @admin.display(description=gettext_lazy("parked at"), ordering="parked_at")
     def since(self, row: ParkedMessage) -> datetime:
-        """When it was parked."""
+        """Show when it was parked."""
         return datetime.fromtimestamp(row.parked_at / 1000, UTC)
 
     @admin.action(description=gettext_lazy("Let the selected dead messages wait again"), permissions=["act"])
     def requeue_selected(self, request: HttpRequest, rows: QuerySet[ParkedMessage]) -> None:
-        """Of dead ones."""
+        """Requeue those of the selected that are dead."""
         self._each(request, rows, operations.requeue_parked)
 
     @admin.action(description=gettext_lazy("Discard the selected messages"), permissions=["act"])
     def discard_selected(self, request: HttpRequest, rows: QuerySet[ParkedMessage]) -> None:
-        """Of parked and dead ones."""
+        """Discard those of the selected that are parked or dead."""
         self._each(request, rows, operations.discard_parked)
 
     def _each(self, request: HttpRequest, rows: QuerySet[ParkedMessage], act: Callable[..., str]) -> None:

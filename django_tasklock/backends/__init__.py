@@ -27,7 +27,9 @@ _making = threading.RLock()  # re-entrant: a signal handler may take a lock, too
 
 
 def get_backend() -> LockStore:
-    """The process's backend, made on first use. ``ImproperlyConfigured`` says which setting is wrong."""
+    """Return the process's backend, made on first use. Raises ``ImproperlyConfigured`` saying which setting is
+    wrong.
+    """
     global _backend
     found = _backend
     if found is None:
@@ -49,7 +51,7 @@ def _make() -> LockStore:
 
 
 def resolve(settings: Settings) -> str:
-    """The dotted path in force: never, by accident, a lock that only one process sees."""
+    """Return the dotted path in force: never, by accident, a lock that only one process sees."""
     if settings.BACKEND is not None:
         return settings.BACKEND
     if settings.LOCATION.startswith(URL_SCHEMES):

@@ -13,7 +13,7 @@ LARGEST = 2**31
 
 
 def json_object(text: object) -> dict[str, Any]:
-    """The JSON object in ``text``; an empty one if there is none."""
+    """Return the JSON object in ``text``; an empty one if there is none."""
     try:
         value = json.loads(text)  # type: ignore[arg-type]
     except (TypeError, ValueError, RecursionError):
@@ -22,7 +22,7 @@ def json_object(text: object) -> dict[str, Any]:
 
 
 def holder_of(data: object) -> Holder:
-    """A holder from decoded JSON, whatever is unknown, missing or of a wrong type there."""
+    """Return a holder from decoded JSON, whatever is unknown, missing or of a wrong type there."""
     if not isinstance(data, dict):
         return Holder()
     texts: dict[str, Any] = {key: _text(data.get(key, "")) for key in ("host", "boot", "task", "task_id", "proc")}
@@ -37,12 +37,12 @@ def holder_of(data: object) -> Holder:
 
 
 def text_of(holder: Holder) -> str:
-    """A holder as ``holder_of`` reads it."""
+    """Return a holder as ``holder_of`` reads it."""
     return json.dumps({key: value for key, value in asdict(holder).items() if value}, separators=(",", ":"))
 
 
 def _text(value: object) -> str:
-    """Without halves of surrogate pairs, which nothing can write."""
+    """Return it without halves of surrogate pairs, which nothing can write."""
     if not isinstance(value, str | int | float):
         return ""
     try:
@@ -52,7 +52,7 @@ def _text(value: object) -> str:
 
 
 def _row(value: object) -> str:
-    """Only what a database can be asked for."""
+    """Return it only if a database can be asked for it."""
     text = value if isinstance(value, str) else ""
     return text if len(text) <= LONGEST_ROW and "\0" not in text and text == _text(text) else ""
 

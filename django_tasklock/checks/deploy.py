@@ -24,7 +24,9 @@ PROBE = 10_000  # ms
 
 
 def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """W010: no answer. E005: it refuses. W012: too old. W013: it may evict locks. W014, I001: rights are missing."""
+    """Report W010: no answer. E005: it refuses. W012: too old. W013: it may evict locks. W014, I001: rights are
+    missing.
+    """
     sound = sound_backend()
     if sound is None or is_kind(sound[1], "database"):
         return []
@@ -97,7 +99,7 @@ def _granted(backend: LockStore) -> Iterator[checks.CheckMessage]:
 
 
 def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """W010: the database does not answer. W011: a table or a column of this app is missing there."""
+    """Report W010: the database does not answer. W011: a table or a column of this app is missing there."""
     sound = sound_backend()
     needed = sound is not None and is_kind(sound[1], "database")
     missing: set[str] = set()
@@ -136,7 +138,7 @@ def _missing(connection: Any, model: Any) -> set[str]:
 
 
 def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """W015: functions that run twice at once while the store is down, and nobody has said that they may."""
+    """Report W015: functions that run twice at once while the store is down, and nobody has said that they may."""
     settings = sound_settings()
     if settings is None or settings.ON_UNAVAILABLE != "run":
         return []

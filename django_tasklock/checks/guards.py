@@ -15,8 +15,9 @@ from django_tasklock.guards.guard import StateGuard, fenced, own_table, register
 
 
 def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """E004: a guard that cannot work. W003: rows that cannot refuse a stale worker. W007: rows nobody finds quickly.
-    W017: a task module that cannot be imported."""
+    """Report E004: a guard that cannot work. W003: rows that cannot refuse a stale worker. W007: rows nobody finds
+    quickly.
+    """
     found: list[checks.CheckMessage] = [*_unknown()]
     told: set[tuple[str, str]] = set()
     for named, guard, *_ in registered():
@@ -68,7 +69,7 @@ def _wanting(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[c
 
 
 def indexed(model: type[Model]) -> set[str]:
-    """The fields by which rows are found without reading all: first of an index, or the condition of one."""
+    """Return the fields by which rows are found without reading all: first of an index, or the condition of one."""
     meta = own_table(model)
     found = {field.name for field in meta.local_concrete_fields if field.db_index or field.unique}
     for index in (*meta.indexes, *(one for one in meta.constraints if hasattr(one, "fields"))):
@@ -78,12 +79,12 @@ def indexed(model: type[Model]) -> set[str]:
 
 
 def _column(expression: object) -> object:
-    """The field of ``F("state")`` or ``F("state").desc()``; of anything else none that the sweep could use."""
+    """Return the field of ``F("state")`` or ``F("state").desc()``; of anything else none that the sweep could use."""
     return getattr(getattr(expression, "expression", expression), "name", "")
 
 
 def _names(condition: object) -> Iterator[str]:
-    """The fields a partial index is limited by."""
+    """Return the fields a partial index is limited by."""
     if isinstance(condition, Q):
         for child in condition.children:
             yield from _names(child)

@@ -28,7 +28,7 @@ def sound_settings() -> Settings | None:
 
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """E001: unknown or ill-typed key of ``TASKLOCK``. W006: a lease that one slow answer outlasts."""
+    """Report E001: unknown or ill-typed key of ``TASKLOCK``. W006: a lease that one slow answer outlasts."""
     given = getattr(django_settings, "TASKLOCK", {})
     found: list[checks.CheckMessage] = [
         checks.Error(what, hint=hint, id="tasklock.E001") for what, hint in _all_problems(given)
@@ -56,7 +56,7 @@ def _all_problems(given: Any) -> list[tuple[str, str]]:
 
 
 def check_api_keys(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """W008: an API key that can be guessed, or has two names. W009: keys in addresses. No key is ever shown."""
+    """Report W008: an API key that can be guessed, or has two names. W009: keys in addresses. No key is ever shown."""
     settings = sound_settings()
     if settings is None:
         return []

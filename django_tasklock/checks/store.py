@@ -14,7 +14,7 @@ from django_tasklock.conf import Settings
 
 
 def sound_backend() -> tuple[Settings, LockStore] | None:
-    """Settings and backend; ``None`` if E001 or E002 has something to say about them."""
+    """Return settings and backend; ``None`` if E001 or E002 has something to say about them."""
     settings = sound_settings()
     if settings is None:
         return None
@@ -25,13 +25,15 @@ def sound_backend() -> tuple[Settings, LockStore] | None:
 
 
 def is_kind(backend: LockStore, kind: str) -> bool:
-    """Whether it is our backend of that name, or one made from it. Imports no client that is not imported yet."""
+    """Return whether it is our backend of that name, or one made from it. Imports no client that is not imported
+    yet.
+    """
     home = f"django_tasklock.backends.{kind}"
     return any(base.__module__.partition(home)[0] == "" for base in type(backend).__mro__)
 
 
 def in_redis(settings: Settings, backend: LockStore) -> bool:
-    """Whether the locks are in a Redis that ``LOCATION`` leads to."""
+    """Return whether the locks are in a Redis that ``LOCATION`` leads to."""
     if is_kind(backend, "redis"):
         return True
     engine = str(django_settings.CACHES.get(settings.LOCATION, {}).get("BACKEND", ""))
@@ -39,7 +41,9 @@ def in_redis(settings: Settings, backend: LockStore) -> bool:
 
 
 def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """E002: no such store. E003, W001: a cache that cannot lock, or not always. W002: only this process is locked."""
+    """Report E002: no such store. E003, W001: a cache that cannot lock, or not always. W002: only this process is
+    locked.
+    """
     settings = sound_settings()
     if settings is None:
         return []  # E001 has said it

@@ -12,7 +12,7 @@ SHOWN = 5
 
 
 def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """W018: a body that runs for as long as it may is delivered again when its lock ends, or before."""
+    """Report W018: a body that runs for as long as it may is delivered again when its lock ends, or before."""
     if sound_settings() is None:
         return []
     from django_tasklock.celery.visibility import reaching_visibility_timeout

@@ -43,7 +43,7 @@ def release_connections(*using: str) -> int:
 
 
 async def arelease_connections(*using: str) -> int:
-    """``release_connections`` for coroutines: those of the thread in which their queries run."""
+    """Do what ``release_connections`` does, for coroutines: those of the thread in which their queries run."""
     return await to_the_end(release_connections, *using)
 
 
@@ -94,7 +94,7 @@ LONG = 3600.0
 
 
 def worth_returning(connection: BaseDatabaseWrapper, long: bool) -> bool:
-    """Whether a body should not keep the connection that taking its lock has opened, until it needs one again.
+    """Return whether a body should not keep the connection that taking its lock has opened, until it needs one again.
 
     A short one would only connect twice. What comes out of a pool goes back at no cost.
     """
@@ -122,7 +122,7 @@ class Scope:
         self._process = 0
 
     def begin(self) -> None:
-        """From here on connections are noted."""
+        """Note connections from here on."""
         self._process = os.getpid()
         self._key = _where()
         self._before = _scope.get()
@@ -130,14 +130,14 @@ class Scope:
         _scope.set(self)
 
     def close_idle(self) -> None:
-        """Before the body: give back what taking its lock has opened, or everything."""
+        """Give back, before the body, what taking its lock has opened, or everything."""
         if self.everything:
             _close(connections.all(initialized_only=True))
         elif self._spare:
             _close(connection for connection in self._spare if self.opened[connection] == threading.get_ident())
 
     async def aclose_idle(self) -> None:
-        """``close_idle`` for coroutines."""
+        """Do what ``close_idle`` does, for coroutines."""
         if self.everything or self._spare:
             await to_the_end(self.close_idle)
 
@@ -148,12 +148,12 @@ class Scope:
         return [connection for connection in list(self.opened) if worth_returning(connection, self.long)]
 
     def __call__(self, *how: object) -> None:
-        """The end, for an ``ExitStack``."""
+        """End, for an ``ExitStack``."""
         if self._over() and (self.everything or self.opened):
             self._clear(kept=not self.everything)
 
     async def later(self, *how: object) -> None:
-        """The end, for an ``AsyncExitStack``.
+        """End, for an ``AsyncExitStack``.
 
         A query of a body that was cancelled may still be connecting, in a thread that cannot be: its turn comes first.
         """
@@ -195,7 +195,7 @@ class Scope:
 
 
 def _where() -> Hashable:
-    """What bodies that overlap share: a thread, or in a coroutine the thread in which its queries run."""
+    """Return what bodies that overlap share: a thread, or in a coroutine the thread in which its queries run."""
     loop = asyncio._get_running_loop()
     if loop is None:
         return threading.get_ident()

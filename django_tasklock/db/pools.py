@@ -48,7 +48,7 @@ _forgotten: list[Any] = []  # kept: what is collected would be closed
 
 
 def figures(alias: str) -> Figures:
-    """Those of the database ``alias``, without asking it. A pool that was not used yet is empty."""
+    """Return the figures of the database ``alias``, without asking it. A pool that was not used yet is empty."""
     pool = _pool(alias)
     if pool is None:
         with _seen_lock:
@@ -68,7 +68,7 @@ def figures(alias: str) -> Figures:
 
 
 def _pool(alias: str) -> Any:
-    """Django's psycopg pool for the alias, if it is to have one."""
+    """Return Django's psycopg pool for the alias, if it is to have one."""
     if not connections.settings[alias].get("OPTIONS", {}).get("pool"):
         return None
     return getattr(connections[alias], "pool", None)
@@ -98,7 +98,7 @@ def after_fork() -> None:
 
 
 def _cut_off(connection: Any) -> None:
-    """Whatever is still said on it, be it a farewell, is not said to the server of the parent."""
+    """Let nothing more be said to the parent's server on this connection, be it a farewell."""
     with contextlib.suppress(Exception):
         nowhere = os.open(os.devnull, os.O_RDWR)
         try:

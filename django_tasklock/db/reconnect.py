@@ -56,7 +56,7 @@ def repeatable(values: Mapping[str, Any]) -> bool:
 
 
 def _plain(value: Any) -> bool:
-    """Only what is known to read nothing: conditions name columns by words, and a function may do anything."""
+    """Return whether it is known to read nothing: conditions name columns by words, and a function may do anything."""
     if not hasattr(value, "resolve_expression"):
         return True
     return type(value) in (Value, Now)
@@ -135,7 +135,7 @@ def errors_of(connection: Any) -> tuple[type[Exception], ...]:
 
 
 def _passing(connection: BaseDatabaseWrapper, error: Exception) -> bool:
-    """Whether it can be the connection's fault, or the moment's."""
+    """Return whether it can be the connection's fault, or the moment's."""
     kinds = (OperationalError, InterfaceError, InternalError)
     return isinstance(error, kinds) or _mysql_code(connection, error) == _OUT_OF_STEP
 
@@ -169,7 +169,7 @@ def _state(error: Exception) -> str:
 
 
 def _mysql_code(connection: BaseDatabaseWrapper, error: Exception) -> Any:
-    """MySQL's number for it. While an error is dealt with Django may let one of the driver's own through."""
+    """Return MySQL's number for it. While an error is dealt with Django may let one of the driver's own through."""
     source = error.__cause__ or error
     return source.args[0] if connection.vendor == "mysql" and source.args else None
 

@@ -88,7 +88,7 @@ class Session:
 
 @contextmanager
 def _committing(connection: BaseDatabaseWrapper, name: str | None) -> Iterator[None]:
-    """A place where a statement is committed when it returns. The block of a ``TestCase`` counts as one."""
+    """Commit a statement when it returns. The block of a ``TestCase`` counts as one."""
     if not connection.in_atomic_block:
         if not connection.get_autocommit():
             raise _refused("autocommit is off", name)

@@ -27,7 +27,8 @@ HINT = (
 
 @contextmanager
 def durable(using: str, what: str) -> Iterator[None]:
-    """``atomic(durable=True)``, with ``TransactionOpen`` saying why ``what`` cannot be done in an open transaction.
+    """Enter ``atomic(durable=True)``, with ``TransactionOpen`` saying why ``what`` cannot be done in an open
+    transaction.
 
     ``TestCase``, which wraps each test in a transaction of its own, is let through.
     """
@@ -45,7 +46,7 @@ def durable(using: str, what: str) -> Iterator[None]:
 
 
 def joined(connection: BaseDatabaseWrapper) -> bool:
-    """Whether a transaction of the caller's is open: not ours to commit, nor its connection ours to close."""
+    """Return whether a transaction of the caller's is open: not ours to commit, nor its connection ours to close."""
     if connection.in_atomic_block:
         return True
     if connection.connection is None:
@@ -99,12 +100,14 @@ def forget() -> None:
 
 
 def counts_changes(connection: BaseDatabaseWrapper) -> bool:
-    """Whether an UPDATE may answer with the rows it changed, not those it matched: MySQL without ``FOUND_ROWS``."""
+    """Return whether an UPDATE may answer with the rows it changed, not those it matched: MySQL without
+    ``FOUND_ROWS``.
+    """
     return connection.vendor == "mysql"
 
 
 def unchanged(connection: BaseDatabaseWrapper, rows: QuerySet[Any]) -> bool:
-    """Whether an UPDATE of ``rows`` that answered zero may have found them as they should be.
+    """Return whether an UPDATE of ``rows`` that answered zero may have found them as they should be.
 
     What an open transaction sees of them may be older than the UPDATE; a locking read is not.
     """

@@ -44,7 +44,7 @@ def leave_undecided(locked: Any) -> None:
 
 
 def undecided() -> list[str]:
-    """The names of those there are."""
+    """Return the names of those there are."""
     return sorted({getattr(one, "name", None) or f"{one.__module__}.{one.__qualname__}" for one in list(_undecided)})
 
 
@@ -65,11 +65,11 @@ class Locked:
         self._bound = bound  # its first parameter is the task itself, which is no argument of a message
 
     def of_bound(self) -> Locked:
-        """The same for a function that is called as a method."""
+        """Return the same for a function that is called as a method."""
         return Locked(self.template, self.on_conflict, timeout=self.timeout, bound=True)
 
     def name(self, /, *args: Any, **arguments: Any) -> str:
-        """The lock's name for these arguments; those that the name uses and that have no default are enough."""
+        """Return the lock's name for these arguments; those that the name uses and that have no default are enough."""
         if callable(self.template.template):
             first = (None,) if self._bound and args else ()
             return self.template.name((*first, *args), arguments)
@@ -81,11 +81,11 @@ class Locked:
         return self.template.name_for(defaults | arguments)
 
     def is_locked(self, /, *args: Any, **arguments: Any) -> bool:
-        """Whether such a call runs now: ask before publishing one. Raises ``BackendUnavailable``."""
+        """Return whether such a call runs now: ask before publishing one. Raises ``BackendUnavailable``."""
         return TaskLock(self.name(*args, **arguments)).locked()
 
     def info(self, /, *args: Any, **arguments: Any) -> LockInfo | None:
-        """Who runs such a call now. Raises ``BackendUnavailable``."""
+        """Return who runs such a call now. Raises ``BackendUnavailable``."""
         return TaskLock(self.name(*args, **arguments)).info()
 
 

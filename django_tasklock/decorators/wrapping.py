@@ -40,12 +40,12 @@ def check_release(release_connections: object) -> None:
 
 
 def call_of(function: Any) -> Any:
-    """The ``__call__`` of an object that is called like a function."""
+    """Return the ``__call__`` of an object that is called like a function."""
     return type(function).__call__
 
 
 def is_async(function: Any) -> bool:
-    """Whether calling it makes a coroutine."""
+    """Return whether calling it makes a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_of(function))
 
 
@@ -69,7 +69,9 @@ def refuse(function: Any) -> None:
 def around(
     function: F, running: Callable[[tuple[Any, ...], dict[str, Any]], Running], signature: inspect.Signature
 ) -> F:
-    """``function``, each call inside the run that ``running`` makes for it; what that says if it is skipped."""
+    """Wrap ``function``: each call is made inside the run that ``running`` makes for it; returns what that says if it
+    is skipped.
+    """
     if is_async(function):
 
         @functools.wraps(function)

@@ -73,7 +73,7 @@ class Claim:
 
     @classmethod
     def take(cls, model: type[Model], pk: Any, guard: StateGuard, token: str) -> Claim:
-        """A new claim that has the row. Raises what ``claim()`` does."""
+        """Return a new claim that has the row. Raises what ``claim()`` does."""
         claim = cls(model, pk, guard, token)
         claim.claim()
         return claim
@@ -116,11 +116,11 @@ class Claim:
         self._write(values)
 
     def finish(self) -> None:
-        """The closing write of a success; of a row that was deleted there is none. Raises ``StaleClaim``."""
+        """Write that the body succeeded; of a row that was deleted nothing is written. Raises ``StaleClaim``."""
         self._close(self.guard.done)
 
     def fail(self) -> None:
-        """The closing write of a failure. Raises ``StaleClaim``."""
+        """Write that the body failed. Raises ``StaleClaim``."""
         self._close(self.guard.failed)
 
     def give_back(self) -> None:
@@ -134,7 +134,7 @@ class Claim:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """``atomic()`` in which the row is locked and still this claim's; yields the row.
+        """Enter ``atomic()`` with the row locked and still this claim's; yields the row.
 
         Nobody can claim it before the commit, so writes to *other* tables in here are fenced
         too. Keep it short. Raises ``StaleClaim``; an outer ``atomic()`` is allowed.
@@ -163,7 +163,7 @@ class Claim:
             raise self._refused("transaction")
 
     def rows(self) -> QuerySet[Any]:
-        """The row, if it is still this claim's; else nothing."""
+        """Return the row, if it is still this claim's; else nothing."""
         rows = self._everything().filter(pk=self.pk)
         if self.fenced:  # once it was closed, if that is not rolled back, its epoch alone tells that it was the last
             token: dict[str, Any] = {f"{TOKEN}__in": (self.token, "")} if self._closed else {TOKEN: self.token}
@@ -171,7 +171,7 @@ class Claim:
         return rows.filter(**{self.guard.field: self._state})
 
     async def aupdate(self, **values: Any) -> None:
-        """``update`` for coroutines."""
+        """Do what ``update`` does, for coroutines."""
         await sync_to_async(self.update)(**values)
 
     def _claim(self) -> None:

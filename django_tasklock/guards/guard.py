@@ -38,7 +38,7 @@ _registered: list[Guarded] = []
 
 
 def registered() -> tuple[Guarded, ...]:
-    """Every guard that a decorator or a task was given."""
+    """Return every guard that a decorator or a task was given."""
     return tuple(_registered)
 
 
@@ -48,7 +48,7 @@ def replace_registered(guards: Iterable[Guarded]) -> None:
 
 
 def fenced(model: type[Model]) -> bool:
-    """Whether the model has the columns that make its rows their own fencing authority."""
+    """Return whether the model has the columns that make its rows their own fencing authority."""
     names = {field.name for field in model._meta.get_fields()}
     return {TOKEN, EPOCH} <= names
 
@@ -115,12 +115,12 @@ class StateGuard:
         self._fits.add(model)
 
     def claimable(self, pk: Any) -> Q:
-        """The row ``pk``, if it may be claimed."""
+        """Return the row ``pk``, if it may be claimed."""
         where = Q(pk=pk) & Q(**{f"{self.field}__in": self.claim_from})
         return where & ~self.exclude if self.exclude is not None else where
 
     def claiming(self, model: type[Model], token: str) -> dict[str, Any]:
-        """What the claiming UPDATE writes."""
+        """Return what the claiming UPDATE writes."""
         values = {self.field: self.claim_as}
         if fenced(model):
             values |= {TOKEN: token, EPOCH: F(EPOCH) + 1}
@@ -132,7 +132,9 @@ class StateGuard:
 
 
 def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
-    """Why the guard cannot work on the model, each with what to do, if that can be said. Nothing is asked of it."""
+    """Return why the guard cannot work on the model, each with what to do, if that can be said. Nothing is asked of
+    it.
+    """
     label = model._meta.label
     found = []
     for name in (guard.field, *((TOKEN, EPOCH) if fenced(model) else ())):
@@ -157,7 +159,7 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
 
 
 def own_table(model: type[Model]) -> Any:
-    """Of the model that has the table: a proxy has no columns of its own."""
+    """Return the model that has the table: a proxy has no columns of its own."""
     return (model._meta.concrete_model or model)._meta
 
 

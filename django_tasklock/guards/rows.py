@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 def read(model: type[Model], field: str, pks: list[Any]) -> list[Row]:
-    """What these rows say now; those that are gone are left out. ``field``: the state column."""
+    """Return what these rows say now; those that are gone are left out. ``field``: the state column."""
     found = []
     for start in range(0, len(pks), IN):
         found += _seen(model, field, _everything(model).filter(pk__in=pks[start : start + IN]))
@@ -35,14 +35,16 @@ def read(model: type[Model], field: str, pks: list[Any]) -> list[Row]:
 
 
 def epoch_of(model: type[Model], pk: Any) -> int | None:
-    """How often the row was claimed; ``None`` if it is gone, or its model does not count."""
+    """Return how often the row was claimed; ``None`` if it is gone, or its model does not count."""
     if not fenced(model):
         return None
     return _everything(model).filter(pk=pk).values_list(EPOCH, flat=True).first()
 
 
 def claimed_pages(model: type[Model], where: Q, field: str, key: str) -> Iterator[list[Row]]:
-    """Claimed rows in the order of ``key``, which is what is indexed: each page begins where the last one ended."""
+    """Yield claimed rows in the order of ``key``, which is what is indexed: each page begins where the last one
+    ended.
+    """
     claimed = _everything(model).filter(where)
     last: Row | None = None
     while True:

@@ -16,7 +16,7 @@ _probes: dict[str, Probe[float]] = {}
 
 
 def databases(*aliases: str, patience: float = PATIENCE) -> dict[str, dict[str, Any]]:
-    """What can be said of these, or all, within ``patience`` seconds altogether. ``reachable`` is the verdict.
+    """Return what can be said of these, or all, within ``patience`` seconds altogether. ``reachable`` is the verdict.
 
     The figures are those of this process, from before it was asked. A pool with no connection to spare does not
     answer in time.

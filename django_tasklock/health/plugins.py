@@ -21,7 +21,7 @@ class Locks(HealthCheck):
     strict: bool = dataclasses.field(default=False, repr=False)
 
     def run(self) -> None:
-        """Raises ``ServiceUnavailable`` or, if strict, ``ServiceWarning``."""
+        """Check. Raises ``ServiceUnavailable`` or, if strict, ``ServiceWarning``."""
         facts = locks()
         if not facts["store"]["reachable"]:
             raise ServiceUnavailable("the lock store does not answer")
@@ -39,7 +39,7 @@ class DatabasePool(HealthCheck):
     strict: bool = dataclasses.field(default=False, repr=False)
 
     def run(self) -> None:
-        """Raises ``ServiceUnavailable`` or, if strict, ``ServiceWarning``."""
+        """Check. Raises ``ServiceUnavailable`` or, if strict, ``ServiceWarning``."""
         facts = databases(self.alias)[self.alias]
         if not facts["reachable"]:
             raise ServiceUnavailable("the database does not answer")

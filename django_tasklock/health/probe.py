@@ -37,7 +37,7 @@ class Probe(Generic[T]):
         self._stale = 0.0
 
     def start(self) -> Future[T]:
-        """The answer to come, or one that is fresh."""
+        """Return the answer to come, or one that is fresh."""
         if self._process != os.getpid():
             self.forget()  # the thread and the lock are the parent's
         with self._lock:
@@ -48,7 +48,7 @@ class Probe(Generic[T]):
             return asked
 
     def answer(self, patience: float = PATIENCE) -> T | None:
-        """What was answered; ``None`` if nothing was in time, or there is no asking."""
+        """Return what was answered; ``None`` if nothing was in time, or there is no asking."""
         try:
             return self.start().result(max(0.0, patience))
         except TimeoutError:

@@ -13,7 +13,7 @@ APART = 5.0  # seconds between two clocks from which on it is worth a word: peop
 
 
 def locks(patience: float = PATIENCE) -> dict[str, Any]:
-    """What can be said within ``patience`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
+    """Return what can be said within ``patience`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
 
     Unhealthy: the store does not answer, or nobody renews the leases of this process.
     """

@@ -18,7 +18,7 @@ _View = Callable[..., HttpResponse]
 
 
 def _open(view: _View) -> _View:
-    """For anybody; in no transaction, which could not be begun while the database is down.
+    """Open the view to anybody, in no transaction, which could not be begun while the database is down.
 
     Exempt from CSRF: there is nothing to protect, and a POST is to hear that it is not allowed.
     """
@@ -29,7 +29,7 @@ def _open(view: _View) -> _View:
 
 @_open
 def db_view(request: HttpRequest, alias: str | None = None) -> HttpResponse:
-    """``GET health/db``, or ``health/db/<alias>``: 200 if every database answers, else 503."""
+    """Answer ``GET health/db``, or ``health/db/<alias>``: 200 if every database answers, else 503."""
     if alias is not None and alias not in connections:
         raise Http404
     found = databases(*([] if alias is None else [alias]))
@@ -39,7 +39,7 @@ def db_view(request: HttpRequest, alias: str | None = None) -> HttpResponse:
 
 @_open
 def locks_view(request: HttpRequest) -> HttpResponse:
-    """``GET health/locks``: 200 if the store answers and the leases of this process are renewed, else 503."""
+    """Answer ``GET health/locks``: 200 if the store answers and the leases of this process are renewed, else 503."""
     facts = locks()
     return _said(facts.pop("healthy"), facts)
 

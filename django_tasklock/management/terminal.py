@@ -26,7 +26,7 @@ CLOSED = 128 + 13  # SIGPIPE
 
 
 def actor(command: str) -> Actor:
-    """For the audit trail: the command, and who runs it where."""
+    """Return who acts, for the audit trail: the command, and who runs it where."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a container's user need not have a name
@@ -35,7 +35,7 @@ def actor(command: str) -> Actor:
 
 
 def in_line(act: Act) -> str:
-    """One act of the audit trail on one line."""
+    """Format one act of the audit trail on one line."""
     why = f" ({shown(act.reason, 1000)})" if act.reason else ""
     return f"{act.at:%Y-%m-%d %H:%M:%S} {shown(act.actor)}: {shown(act.action)}: {shown(act.outcome)}{why}"
 
@@ -66,7 +66,7 @@ def while_read(stream: OutputWrapper) -> Iterator[None]:
 
 @contextmanager
 def speaking() -> Iterator[None]:
-    """In English, as commands do; what is down or cannot be meant is told as ``CommandError``."""
+    """Speak English, as commands do; what is down or cannot be meant is told as ``CommandError``."""
     try:
         with translation.override(None):
             yield

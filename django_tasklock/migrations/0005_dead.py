@@ -11,7 +11,7 @@ from django.db import migrations, models
 
 
 def sign(apps, schema_editor):
-    """As ``django_tasklock.celery.parking.envelope`` does."""
+    """Sign as ``django_tasklock.celery.parking.envelope`` does."""
     signer = Signer(salt="django_tasklock.parked")
     rows = apps.get_model("tasklock", "ParkedMessage").objects.using(schema_editor.connection.alias)
     for pk in list(rows.values_list("pk", flat=True)):

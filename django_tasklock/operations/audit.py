@@ -54,7 +54,7 @@ def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
 
 
 def acts(name: str | None = None, limit: int = 50, of: Literal["lock", "limit", ""] = "") -> list[Act]:
-    """What was done to a lock, or to any, the latest first. ``of``: only to locks, or only to limiters."""
+    """Return what was done to a lock, or to any, the latest first. ``of``: only to locks, or only to limiters."""
     from django_tasklock.backends.database.rows import key_of
     from django_tasklock.models import AuditEntry
 

@@ -26,13 +26,13 @@ class GuardedRow(NamedTuple):
 
 
 def row_ref(record: Record) -> RowRef | None:
-    """The guarded row that a lock's holder says it works on."""
+    """Return the guarded row that a lock's holder says it works on."""
     model, colon, pk = record.holder.row.partition(":")
     return RowRef(model, pk) if colon else None
 
 
 def model_of(guarded: Guarded) -> type[Model] | None:
-    """A guard's model; ``None`` if there is none of that name."""
+    """Return a guard's model; ``None`` if there is none of that name."""
     try:
         return apps.get_model(guarded.model) if isinstance(guarded.model, str) else guarded.model
     except (LookupError, ValueError):
@@ -40,7 +40,7 @@ def model_of(guarded: Guarded) -> type[Model] | None:
 
 
 def guards_of(label: str) -> list[Guarded]:
-    """The guards in use on the model with this label, ``videos.video``: those in task modules too."""
+    """Return the guards in use on the model with this label, ``videos.video``: those in task modules too."""
     from django_tasklock.celery.task_modules import import_task_modules
 
     import_task_modules()
@@ -53,7 +53,9 @@ def guards_of(label: str) -> list[Guarded]:
 
 
 def row_key(model: type[Model], text: str) -> Any:
-    """A primary key from its text. Raises ``ValidationError``, ``ValueError`` or ``TypeError`` if there can be none."""
+    """Return a primary key from its text. Raises ``ValidationError``, ``ValueError`` or ``TypeError`` if there can be
+    none.
+    """
     field: Any = model._meta.pk
     while field.remote_field:  # a parent's
         field = field.target_field
@@ -63,7 +65,7 @@ def row_key(model: type[Model], text: str) -> Any:
 
 
 def row_of(name: str, ref: RowRef | None) -> GuardedRow | None:
-    """The row of a lock, with the guard whose lock has that name, if there are several on its model.
+    """Return the row of a lock, with the guard whose lock has that name, if there are several on its model.
 
     ``None`` where neither a guard nor columns of its model could judge it.
     """
@@ -84,7 +86,7 @@ def row_of(name: str, ref: RowRef | None) -> GuardedRow | None:
 
 
 def lock_name(guarded: Guarded, pk: Any) -> str | None:
-    """The name of the lock that goes with a row; ``None`` if it depends on more than the primary key."""
+    """Return the name of the lock that goes with a row; ``None`` if it depends on more than the primary key."""
     locked = guarded.locked
     try:
         if isinstance(locked, type):  # a task's class: the task itself knows
@@ -100,7 +102,9 @@ def lock_name(guarded: Guarded, pk: Any) -> str | None:
 
 
 def row_side(name: str, ref: RowRef | None, token: str) -> RowSide | None:
-    """What the row says, beside the lock with ``token``; ``None``: nothing could judge it. Raises database errors."""
+    """Return what the row says, beside the lock with ``token``; ``None``: nothing could judge it. Raises database
+    errors.
+    """
     row = row_of(name, ref)
     if row is None or ref is None:
         return None
@@ -122,7 +126,9 @@ def row_side(name: str, ref: RowRef | None, token: str) -> RowSide | None:
 
 
 def states_after(guard: StateGuard | None) -> list[Any]:
-    """What a row may be left in when its lock is taken away: the guard's own choice first. None without a guard."""
+    """Return what a row may be left in when its lock is taken away: the guard's own choice first. None without a
+    guard.
+    """
     if guard is None:
         return []
     found = [guard.retry]

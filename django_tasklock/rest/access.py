@@ -32,7 +32,7 @@ class MayUseLocks(BasePermission):
     """
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Whether this request may be answered."""
+        """Return whether this request may be answered."""
         user = request.user
         if not user or not user.is_authenticated or not hasattr(user, "has_perm"):  # not every user model has it
             return False
@@ -46,10 +46,10 @@ class LockThrottle(SimpleRateThrottle):
     """
 
     def __init__(self) -> None:
-        """Nothing yet: the scope is the view's."""
+        """Do nothing yet: the scope is the view's."""
 
     def allow_request(self, request: Request, view: Any) -> bool:
-        """Whether this one is within the rate."""
+        """Return whether this one is within the rate."""
         self.scope = view.throttle_scope
         self.rate = self.get_rate()
         self.num_requests, self.duration = self.parse_rate(self.rate)
@@ -60,12 +60,12 @@ class LockThrottle(SimpleRateThrottle):
             return True
 
     def get_rate(self) -> str | None:
-        """The project's, else ours."""
+        """Return the project's rate, else ours."""
         rates: dict[str, str | None] = {**RATES, **api_settings.DEFAULT_THROTTLE_RATES}
         return rates[str(self.scope)]
 
     def get_cache_key(self, request: Request, view: Any) -> str:
-        """One per caller and scope. Only those come here who may use the view."""
+        """Return one key per caller and scope. Only those come here who may use the view."""
         who = getattr(request.user, "pk", request.user)
         ident = hashlib.sha256(str(who).encode()).hexdigest()  # memcached takes no spaces, no umlauts
         return str(self.cache_format % {"scope": self.scope, "ident": ident})

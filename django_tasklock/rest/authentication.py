@@ -31,7 +31,7 @@ class ApiKeyAuthentication(BaseAuthentication):
     """
 
     def authenticate(self, request: Request) -> tuple[KeyUser, None] | None:
-        """Who it is; ``None`` without a key; ``AuthenticationFailed`` for a key that is not ours."""
+        """Return who it is; ``None`` without a key; ``AuthenticationFailed`` for a key that is not ours."""
         settings = get_settings()
         given = _given(request, settings.API_KEY_IN_QUERY) if settings.API_KEYS else None
         if given is None:
@@ -42,7 +42,7 @@ class ApiKeyAuthentication(BaseAuthentication):
         return KeyUser(name), None
 
     def authenticate_header(self, request: Request) -> str:
-        """What to send, said beside a 401; empty while there are no keys."""
+        """Return what to send, said beside a 401; empty while there are no keys."""
         return 'Api-Key realm="tasklock"' if get_settings().API_KEYS else ""
 
 
@@ -60,11 +60,11 @@ class KeyUser:
         self.pk = self.id = f"key:{name}"
 
     def get_username(self) -> str:
-        """``key grafana``: what the audit trail calls it."""
+        """Return ``key grafana``: what the audit trail calls it."""
         return f"key {self.name}"
 
     def has_perm(self, perm: str, obj: Any = None) -> bool:
-        """Whether it is one of the permissions on locks and limiters."""
+        """Return whether it is one of the permissions on locks and limiters."""
         return perm in PERMISSIONS
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class KeyUser:
 
 
 def owner(given: bytes, keys: Mapping[str, str]) -> str | None:
-    """The name of the key that ``given`` is; ``None`` if it is none of them.
+    """Return the name of the key that ``given`` is; ``None`` if it is none of them.
 
     Every key is compared, in constant time, also after one has matched; digests are compared, so that a
     key's length does not tell either.
@@ -99,7 +99,7 @@ def _given(request: Request, in_query: bool) -> bytes | None:
 
 
 def _bytes(header: str) -> bytes:
-    """A header as it was sent: WSGI and ASGI hand its bytes over as Latin-1."""
+    """Return a header as it was sent: WSGI and ASGI hand its bytes over as Latin-1."""
     try:
         return header.encode("latin-1")
     except UnicodeEncodeError:  # a test client, which sends text

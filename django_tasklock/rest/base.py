@@ -33,7 +33,7 @@ class OnlyJSON(DefaultContentNegotiation):
     """JSON, whatever is accepted: an operator's ``curl`` or browser gets an answer, not a 406."""
 
     def select_renderer(self, request: Request, renderers: list[Any], format_suffix: str | None = None) -> Any:
-        """The only one."""
+        """Return the only one."""
         return renderers[0], renderers[0].media_type
 
 
@@ -55,34 +55,38 @@ class Door(APIView):
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """Outside ``ATOMIC_REQUESTS``: the row must be fenced for all to see before the lock is given away."""
+        """Make the view run outside ``ATOMIC_REQUESTS``: the row must be fenced for all to see before the lock is given
+        away.
+        """
         view = super().as_view(**initkwargs)
         for alias in connections:
             transaction.non_atomic_requests(using=alias)(view)
         return view
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """Our keys, if there are any, then whatever the project has configured."""
+        """Return one for our keys, if there are any, then whatever the project has configured."""
         keys = [ApiKeyAuthentication] if get_settings().API_KEYS else []
         return [kind() for kind in (*keys, *api_settings.DEFAULT_AUTHENTICATION_CLASSES)]
 
     def get_authenticate_header(self, request: Request) -> str:
-        """Ours, and what the project's first class says, as everywhere in REST framework. Empty means 403, not 401."""
+        """Return ours, and what the project's first class says, as everywhere in REST framework. Empty means 403, not
+        401.
+        """
         kinds = self.get_authenticators()[: 2 if get_settings().API_KEYS else 1]
         return ", ".join(said for kind in kinds if (said := kind.authenticate_header(request)))
 
     def get_exception_handler(self) -> Any:
-        """Ours: the project's knows other shapes."""
+        """Return ours: the project's knows other shapes."""
         return answer
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Nothing of it is to be kept by anybody: it was true a moment ago."""
+        """Forbid whoever passes it on to keep it: it was true a moment ago."""
         response = super().finalize_response(request, response, *args, **kwargs)
         response["Cache-Control"] = "no-store"
         return response
 
     def given(self, kind: type[Serializer]) -> dict[str, Any]:
-        """The body, checked: one that is too long is not read."""
+        """Return the body, checked: one that is too long is not read."""
         length: str = self.request.META.get("CONTENT_LENGTH") or "0"
         most: Any = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         if most is not None and length.isdecimal() and int(length) > most:
@@ -98,7 +102,7 @@ class Door(APIView):
         return dict(taken.validated_data)
 
     def actor(self) -> Actor:
-        """Who acts, for the audit trail. Only a row of the user table has an id there."""
+        """Return who acts, for the audit trail. Only a row of the user table has an id there."""
         user = self.request.user
         name = user.get_username() if hasattr(user, "get_username") else str(user)
         return Actor(name, user.pk if isinstance(user, get_user_model()) else None)

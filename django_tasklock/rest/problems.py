@@ -62,7 +62,7 @@ def refused_as(status: int, code: Code) -> Iterator[None]:
 
 
 def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
-    """The exception handler of our views; ``None`` for what is a bug. No connection details are in it."""
+    """Handle the exceptions of our views; ``None`` for what is a bug. No connection details are in the answer."""
     if isinstance(error, BackendUnavailable):
         error = _unavailable(error, context)
     elif isinstance(error, OperationalError | InterfaceError):
@@ -95,12 +95,12 @@ def _unavailable(error: BackendUnavailable, context: Mapping[str, Any]) -> Probl
 
 
 def _key_in_query(request: Any) -> bool:
-    """A key that was not looked at: one that was would be known, or refused."""
+    """Return whether there is a key that was not looked at: one that was would be known, or refused."""
     return IN_QUERY in request.query_params and bool(get_settings().API_KEYS)
 
 
 def _sentence(found: Any) -> str:
-    """Findings of a serializer in one line: ``limit: A valid integer is required.``"""
+    """Put the findings of a serializer in one line: ``limit: A valid integer is required.``"""
     if isinstance(found, Mapping):
         return " ".join(
             _sentence(said) if field in ("non_field_errors", "detail") else f"{field}: {_sentence(said)}"

@@ -20,15 +20,15 @@ class DoorSchema(AutoSchema):
     """Set on our views, whatever ``DEFAULT_SCHEMA_CLASS`` is. The view names its operation."""
 
     def get_operation_id(self) -> str:
-        """``locks_list`` and the like: the path would give worse ones."""
+        """Return ``locks_list`` and the like: the path would give worse ones."""
         return str(self.view.operation_id)
 
     def get_tags(self) -> list[str]:
-        """``locks`` or ``limits``."""
+        """Return ``locks`` or ``limits``."""
         return [self.view.tag]
 
     def get_auth(self) -> list[dict[str, Any]]:
-        """A key in any of its places: drf-spectacular would ask for it in all of them."""
+        """Return a key in any of its places: drf-spectacular would ask for it in all of them."""
         found: list[dict[str, Any]] = []
         for ways in super().get_auth():
             found += [{name: ways[name]} for name in ways] if PLACES & ways.keys() else [ways]
@@ -46,7 +46,7 @@ class ApiKeyExtension(OpenApiAuthenticationExtension):  # type: ignore[no-untype
         return ["tasklockKey", "tasklockKeyHeader", *(["tasklockKeyQuery"] if get_settings().API_KEY_IN_QUERY else [])]
 
     def get_security_definition(self, auto_schema: AutoSchema) -> list[dict[str, Any]]:
-        """In the order of ``name``."""
+        """Return the places of a key in the order of ``name``."""
         places = [
             {"type": "apiKey", "in": "header", "name": "Authorization", "description": "`Api-Key <key>`"},
             {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -113,7 +113,7 @@ _SENTENCES = {
 
 
 def answers(good: Any, *codes: int, **more: Any) -> dict[str, Any]:
-    """What to tell of an end point: its answers, ``good`` and those of every one, and ``parameters``."""
+    """Describe an end point: its answers, ``good`` and those of every one, and ``parameters``."""
     codes = (400, 401, 403, 429, 503, *codes, *([413] if 415 in codes else []))
     problems = {code: OpenApiResponse(ProblemSerializer, _SENTENCES[code]) for code in codes}
     if ETAG in more["parameters"]:

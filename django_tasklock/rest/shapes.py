@@ -63,7 +63,7 @@ class Shape(serializers.Serializer):
 
 @lru_cache
 def _attributes(kind: Any) -> Mapping[str, tuple[Any, str]]:
-    """The type of each attribute of a frozen value, and what its docstring says, in JSON's words."""
+    """Return the type of each attribute of a frozen value, and what its docstring says, in JSON's words."""
     try:
         [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     except OSError:  # compiled, without its source

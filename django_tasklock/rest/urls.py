@@ -22,11 +22,11 @@ class NameConverter:
     regex = "(?s:.+)"
 
     def to_python(self, value: str) -> str:
-        """As it is."""
+        """Return it as it is."""
         return value
 
     def to_url(self, value: str) -> str:
-        """As it is: ``reverse`` escapes it."""
+        """Return it as it is: ``reverse`` escapes it."""
         return value
 
 

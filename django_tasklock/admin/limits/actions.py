@@ -84,7 +84,7 @@ def _find(name: str) -> LimitDetail:
 
 
 def _nowhere(name: str) -> str:
-    """Nothing on these pages is a link."""
+    """Return no address: nothing on these pages is a link."""
     return ""
 
 

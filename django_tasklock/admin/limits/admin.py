@@ -23,7 +23,7 @@ class RateLimitAdmin(StoreAdmin):
     down: ClassVar[str] = "limits_down"
 
     def pages(self) -> Sequence[tuple[str, Any, str]]:
-        """The pages by the names that the admin's own links use, and by ours."""
+        """Return the pages by the names that the admin's own links use, and by ours."""
         return [
             ("", self.changelist_view, "changelist"),
             ("add/", self.add_view, "add"),
@@ -37,14 +37,14 @@ class RateLimitAdmin(StoreAdmin):
 
     @door()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """The list."""
+        """Show the list."""
         return pages.listing(self, request, extra_context)
 
     @door()
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Everything about one name."""
+        """Show everything about one name."""
         return pages.detail(self, request, unquoted(object_id), extra_context)
 
     @door(methods=LOOK_AND_ACT, release=True)
@@ -64,10 +64,10 @@ class RateLimitAdmin(StoreAdmin):
 
     @door()
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """A part of the limiter's own page."""
+        """Redirect to the limiter's own page, which has its history."""
         return HttpResponseRedirect(self.address("change", unquoted(object_id)) + "#tasklock-history")
 
     @door(release=True)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Who would delete means reset."""
+        """Reset: that is what deleting means here."""
         return HttpResponseRedirect(self.address("reset", unquoted(object_id)))

@@ -18,7 +18,7 @@ from django_tasklock.operations.limits.values import LimitPage, LimitView, Permi
 
 
 def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
-    """The list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
+    """Show the list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
     text, start = request.GET.get("q", "").strip(), offset(request.GET.get("from", ""))
     title = capfirst(str(admin.opts.verbose_name_plural))
     limits = _limits(text, start, admin.list_per_page)
@@ -51,7 +51,7 @@ def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str,
 def detail(
     admin: StoreAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
-    """The page of one name, or with ``?fragment=1`` the part of it that changes."""
+    """Show the page of one name, or with ``?fragment=1`` the part of it that changes."""
     found = known(operations.get_limit, name)
 
     def page_of(name: str) -> str:

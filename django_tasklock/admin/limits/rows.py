@@ -85,7 +85,7 @@ class PermitsRow:
 
 
 def limit_row(view: LimitView, address_of: Callable[[str], str]) -> LimitRow:
-    """``view`` in the reader's language; ``address_of`` says where a limiter has its page."""
+    """Put ``view`` in the reader's language; ``address_of`` says where a limiter has its page."""
     usage = view.usage
     shown = view.name if view.tenant is None else view.tenant or _("(the default tenant)")
     return LimitRow(
@@ -111,7 +111,7 @@ def limit_row(view: LimitView, address_of: Callable[[str], str]) -> LimitRow:
 
 
 def permits_row(view: PermitsView, address_of: Callable[[str], str]) -> PermitsRow:
-    """The same for a concurrency limiter."""
+    """Do the same for a concurrency limiter."""
     of = {"used": view.used, "limit": view.limit or 0}
     bar = None
     if view.limit:
@@ -128,7 +128,7 @@ def permits_row(view: PermitsView, address_of: Callable[[str], str]) -> PermitsR
 
 
 def sentences(view: LimitView) -> list[str]:
-    """How a rate limit stands."""
+    """Return how a rate limit stands."""
     usage = view.usage
     if usage is None:
         return [_("Nothing of it counts any more, and its rates are not known until it is used again.")]
@@ -155,7 +155,7 @@ def sentences(view: LimitView) -> list[str]:
 
 
 def percent(share: float) -> str:
-    """``0.7`` as ``70 %``."""
+    """Format ``0.7`` as ``70 %``."""
     return f"{share * 100:.4g} %"
 
 

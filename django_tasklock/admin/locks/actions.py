@@ -45,7 +45,9 @@ def ask(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
 
 
 def release_selected(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
-    """POST of the list confirms; POST of the confirmation releases. GET has nothing to confirm: back to the list."""
+    """Confirm on POST of the list, release on POST of the confirmation. GET has nothing to confirm: back to the
+    list.
+    """
     back = admin.address("changelist")
     if request.method != "POST":
         return HttpResponseRedirect(back)
@@ -105,7 +107,7 @@ def _confirm(
 
 
 def _shown(detail: LockDetail) -> dict[str, str]:
-    """Which hold is meant: the one that the page shows."""
+    """Return which lease is meant: the one that the page shows."""
     return {"fingerprint": detail.lock.info.fingerprint if detail.lock else ""}
 
 
@@ -124,7 +126,7 @@ def _picks(values: list[str]) -> dict[str, str]:
 
 
 def _still(admin: StoreAdmin, request: HttpRequest, picks: dict[str, str]) -> tuple[list[Row], list[str]]:
-    """Those that are held as they were when they were ticked, and the names of the others."""
+    """Return those that are held as they were when they were ticked, and the names of the others."""
     rows, changed = [], []
     for name, fingerprint in picks.items():
         try:
@@ -161,7 +163,7 @@ def _release_all(
 
 
 def _sentence(result: Result) -> tuple[int, str]:
-    """The level of the message, and the message."""
+    """Return the level of the message, and the message."""
     name = {"name": result.name}
     if result.outcome is Outcome.RELEASED:
         text = _("The lock “%(name)s” was released.") % name
@@ -184,7 +186,7 @@ def _sentence(result: Result) -> tuple[int, str]:
 
 
 def _sentences(results: Iterable[Result], undone: int = 0) -> Iterator[tuple[int, str]]:
-    """The same for several locks; ``undone``: how many are left because the store went down."""
+    """Return the same for several locks; ``undone``: how many are left because the store went down."""
     counts = Counter(result.outcome for result in results)
     if count := counts[Outcome.RELEASED]:
         yield (

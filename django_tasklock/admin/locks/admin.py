@@ -22,7 +22,7 @@ class LockAdmin(StoreAdmin):
     may_act: ClassVar[str] = "release"
 
     def pages(self) -> Sequence[tuple[str, Any, str]]:
-        """The pages by the names that the admin's own links use, and by ours."""
+        """Return the pages by the names that the admin's own links use, and by ours."""
         return [
             ("", self.changelist_view, "changelist"),
             ("add/", self.add_view, "add"),
@@ -37,19 +37,19 @@ class LockAdmin(StoreAdmin):
 
     @door()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """The list."""
+        """Show the list."""
         return listing.show(self, request, extra_context)
 
     @door()
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Everything about one name, held or free."""
+        """Show everything about one name, held or free."""
         return detail.show(self, request, unquoted(object_id), extra_context)
 
     @door()
     def look_up_view(self, request: HttpRequest) -> HttpResponse:
-        """To the page of the name that was typed."""
+        """Redirect to the page of the name that was typed."""
         return detail.look_up(self, request)
 
     @door(methods=LOOK_AND_ACT, release=True)
@@ -69,14 +69,14 @@ class LockAdmin(StoreAdmin):
 
     @door()
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """A part of the lock's own page."""
+        """Redirect to the lock's own page, which has its history."""
         return HttpResponseRedirect(self.address("change", unquoted(object_id)) + "#tasklock-history")
 
     @door(release=True)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Who would delete means release."""
+        """Release: that is what deleting means here."""
         return HttpResponseRedirect(self.address("release", unquoted(object_id)))
 
     def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
-        """With the form that looks a name up."""
+        """Render a page with the form that looks a name up."""
         return super().page(request, template, title, **{"look_up_url": self.address("look_up"), **context})

@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 def show(
     admin: StoreAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
-    """The page, or with ``?fragment=1`` the part of it that changes."""
+    """Show the page, or with ``?fragment=1`` the part of it that changes."""
     detail = known(operations.get_lock, name)
     lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
     context: dict[str, Any] = {
@@ -51,7 +51,7 @@ def show(
 
 
 def look_up(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
-    """To the page of ``?name=``; back to the list if there can be no such lock."""
+    """Redirect to the page of ``?name=``; back to the list if there can be no such lock."""
     name = request.GET.get("name", "").strip()
     try:
         bare = operations.get_lock(name).name
@@ -65,7 +65,7 @@ def look_up(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def _word(code: str) -> str:
-    """What was done, or the state of a parked message, in the reader's language."""
+    """Return what was done, or the state of a parked message, in the reader's language."""
     words = {
         "release": _("released it"),
         "ask": _("asked for it"),

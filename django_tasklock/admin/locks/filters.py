@@ -34,7 +34,7 @@ class Filters:
 
     @classmethod
     def read(cls, data: QueryDict) -> Filters:
-        """From an address, or from the form that a page sent along."""
+        """Read the filters from an address, or from the form that a page sent along."""
         state, order, start = (data.get(key, "") for key in ("state", "o", "from"))
         return cls(
             state=state if state in _BY_EXPIRY else "",
@@ -56,7 +56,7 @@ class Filters:
         return self.state not in _BY_EXPIRY
 
     def query(self, limit: int) -> Query:
-        """The same for ``operations.list_locks``."""
+        """Return the same as a query for ``operations.list_locks``."""
         order, descending = ORDERS[self.order]
         if not self.sortable:
             order, descending = "expiry", self.state == LockState.ORPHANED  # what lapsed last comes first
@@ -72,7 +72,7 @@ class Filters:
         )
 
     def address(self, **changes: Any) -> str:
-        """The query string with these changes; back to the first page unless ``start`` is one of them."""
+        """Return the query string with these changes; back to the first page unless ``start`` is one of them."""
         new = replace(self, **{"start": 0, **changes})
         return query_string(
             {

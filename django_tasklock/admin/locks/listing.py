@@ -30,7 +30,7 @@ class Choice(NamedTuple):
 
 
 def show(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
-    """The list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
+    """Show the list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
     filters = Filters.read(request.GET)
     title = capfirst(str(admin.opts.verbose_name_plural))
     try:
@@ -92,7 +92,7 @@ def _states(filters: Filters, counts: Any) -> list[Choice]:
 
 
 def _heading(filters: Filters, order: str) -> Choice | None:
-    """None: locks in this state have one order only."""
+    """Return no heading: locks in this state have one order only."""
     if not filters.sortable:
         return None
     back = f"-{order}" if order else "-age"

@@ -38,7 +38,7 @@ class LockPanelMixin(_ModelAdmin):
         return super().media + Media(css={"all": ["tasklock/admin.css"]})
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """The fieldsets, and the panel below them."""
+        """Return the fieldsets, and the panel below them."""
         fieldsets = super().get_fieldsets(request, obj)
         user: Any = request.user
         if obj is None or not user.has_perm("tasklock.view_lock"):
@@ -72,6 +72,8 @@ class _Panel:
 
 
 def lock_names(row: Model) -> list[str]:
-    """The names of the locks that guards of this model go with, as far as the primary key is enough to make them."""
+    """Return the names of the locks that guards of this model go with, as far as the primary key is enough to make
+    them.
+    """
     names = (lock_name(guarded, row.pk) for guarded in guards_of(row._meta.label_lower))
     return list(dict.fromkeys(name for name in names if name))

@@ -59,7 +59,7 @@ class Row:
 
 
 def lock_row(view: LockView, address_of: Callable[[RowRef], str]) -> Row:
-    """``view`` in the reader's language; ``address_of`` says where a guarded row is shown, if anywhere."""
+    """Put ``view`` in the reader's language; ``address_of`` says where a guarded row is shown, if anywhere."""
     info = view.info
     return Row(
         name=info.name,

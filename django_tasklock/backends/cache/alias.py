@@ -24,12 +24,12 @@ _PLAIN = re.compile(r"(?!tasklock#)[a-z0-9_.:/@+=#{}-]{1,230}")
 
 
 def cache_key(text: str) -> str:
-    """``text`` if every cache can bear it as a key and tell it from any other, else a hash of it."""
+    """Return ``text`` if every cache can bear it as a key and tell it from any other, else a hash of it."""
     return text if _PLAIN.fullmatch(text) else f"tasklock#{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def bare_key(key: str, prefix: object, version: object) -> str:
-    """A ``KEY_FUNCTION`` that adds nothing: a deploy that bumps VERSION must not hand every lock out twice."""
+    """Add nothing, as a ``KEY_FUNCTION``: a deploy that bumps VERSION must not hand every lock out twice."""
     return key
 
 
@@ -60,7 +60,7 @@ class PrivateCache:
         return kind is not None and issubclass(kind, LocMemCache | DummyCache)
 
     def seconds(self, ttl: int) -> int:
-        """The timeout with which an entry lives for at least ``ttl`` milliseconds.
+        """Return the timeout with which an entry lives for at least ``ttl`` milliseconds.
 
         Whole seconds, because several caches cut off the rest. One more for Memcached, which
         counts ticks of a clock and not time, and lets entries end up to a second early.
@@ -93,7 +93,9 @@ def _kind(path: str) -> type | None:
 
 
 def weakness(alias: str) -> tuple[str, str] | None:
-    """What makes the cache behind ``alias`` unfit for locks: ("error" or "warning", text). ``None``: nothing known."""
+    """Return what makes the cache behind ``alias`` unfit for locks: ("error" or "warning", text). ``None``: nothing
+    known.
+    """
     kind = _kind(str(django_settings.CACHES[alias].get("BACKEND", "")))
     if kind is None:
         return None

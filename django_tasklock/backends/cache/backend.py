@@ -87,7 +87,7 @@ class CacheBackend(LockStore):
         return Grant(fence, request.ttl_ms)
 
     def release(self, name: str, token: str) -> Released:
-        """As promised, except that a lease which is about to end, or has ended, is left to the cache."""
+        """Release as promised, except that a lease which is about to end, or has ended, is left to the cache."""
         key = self._key(name)
         with self._asking(name) as cache:
             found = _decoded(cache.get(key))
@@ -162,15 +162,15 @@ class CacheBackend(LockStore):
         return record
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        """``TaskLockError``: always."""
+        """Raise ``TaskLockError``, always."""
         raise _cannot_list()
 
     def page(self, query: Query) -> Page:
-        """``TaskLockError``: always."""
+        """Raise ``TaskLockError``, always."""
         raise _cannot_list()
 
     def counts(self) -> Counts:
-        """``TaskLockError``: always."""
+        """Raise ``TaskLockError``, always."""
         raise _cannot_list()
 
     def ask_release(self, name: str, token: str) -> bool:
@@ -186,7 +186,7 @@ class CacheBackend(LockStore):
         return True
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
-        """As promised, but a look and then a deletion: the lock may have changed hands between the two."""
+        """Look, then delete: the lock may have changed hands between the two."""
         key = self._key(name)
         with self._asking(name) as cache:
             found = _decoded(cache.get(key))
@@ -234,7 +234,7 @@ class Leases:
                 self.until = dict(live[-REMEMBERED * 3 // 4 :])
 
     def certain(self, token: str, margin: float = 0.0) -> bool | None:
-        """Whether it is; ``None`` for a token that is not ours, or long forgotten."""
+        """Return whether it is; ``None`` for a token that is not ours, or long forgotten."""
         lease = self.until.get(token)
         return None if lease is None else monotonic() < lease[0] - min(1.0, lease[1] * margin)
 
@@ -251,7 +251,7 @@ def _value(request: AcquireRequest, now: int) -> dict[str, Any]:
 
 
 def _decoded(text: object) -> dict[str, Any] | None:
-    """A value; an empty one for a key that somebody else has put there."""
+    """Return a value; an empty one for a key that somebody else has put there."""
     return None if text is None else json_object(text)
 
 

@@ -142,7 +142,9 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         return self.session.run(verb, name=name)
 
     def ticket(self, name: str = "", member: str = "") -> int:
-        """As exact as the database's clock, in milliseconds; what is drawn within one counts as drawn at once."""
+        """Return a number as exact as the database's clock, in milliseconds; what is drawn within one counts as drawn
+        at once.
+        """
         _, now = self.session.run(lambda alias, again: look(alias, ""), write=False)
         return now * 1000
 

@@ -19,13 +19,13 @@ MOST = 5000  # rows looked at for what no index knows
 
 
 def kinds() -> dict[str, Q]:
-    """What tells the rows of each kind."""
+    """Return what tells the rows of each kind."""
     soon = LIVE & Q(expires_at__lte=Now() + expiring())
     return {"live": LIVE, "expiring": soon, "no_expiry": Q(pk__in=()), "orphaned": ORPHANED}
 
 
 def page_of(rows: QuerySet[LockRow], query: Query) -> Page:
-    """Some locks, and where to go on."""
+    """Return some locks, and where to go on."""
     total = rows.filter(kinds()[query.which]).count()
     if not (query.text or query.task or query.row or query.waiting):
         found = records_of(rows, query)
@@ -43,7 +43,7 @@ def page_of(rows: QuerySet[LockRow], query: Query) -> Page:
 
 
 def records_of(rows: QuerySet[LockRow], query: Query) -> list[Record]:
-    """Locks of the kind that is asked for, in the order asked for, whatever else is looked for."""
+    """Return locks of the kind that is asked for, in the order asked for, whatever else is looked for."""
     order = ORDERS[query.order if query.which == "live" else "expiry"]
     when = kinds()[query.which]
     if order != "expires_at":
@@ -54,7 +54,7 @@ def records_of(rows: QuerySet[LockRow], query: Query) -> list[Record]:
 
 
 def answers(record: Record, query: Query) -> bool:
-    """Whether it is what is looked for. Nobody waits in this store: who does asks again and again."""
+    """Return whether it is what is looked for. Nobody waits in this store: who does asks again and again."""
     holder = record.holder
     return (
         not query.waiting
@@ -65,7 +65,7 @@ def answers(record: Record, query: Query) -> bool:
 
 
 def counts_of(rows: QuerySet[LockRow]) -> Counts:
-    """How many locks there are of each kind."""
+    """Return how many locks there are of each kind."""
     numbers = {which: Count("pk", filter=when) for which, when in kinds().items() if which != "no_expiry"}
     return Counts(no_expiry=0, **rows.filter(expires_at__gt=0).aggregate(**numbers))
 

@@ -121,29 +121,29 @@ class DatabasePermits(DatabaseLeases, Permits):
 
 
 def permits(alias: str) -> QuerySet[PermitRow]:
-    """All permits, in the database ``alias``."""
+    """Return all permits, in the database ``alias``."""
     return PermitRow._base_manager.using(alias)
 
 
 def limiters(alias: str) -> QuerySet[LimiterRow]:
-    """All limiters, there."""
+    """Return all limiters, there."""
     return LimiterRow._base_manager.using(alias)
 
 
 def rows_of(found: QuerySet[PermitRow]) -> list[Row]:
-    """Permits in the order in which they were granted."""
+    """Return permits in the order in which they were granted."""
     found = found.order_by("fence").annotate(asked_at=Value(0), now=Now())  # permits are not asked for
     return [Row(*values) for values in found.values_list(*FIELDS, "now")]
 
 
 def look(alias: str, key: str) -> tuple[int | None, int]:
-    """The fence of the limiter's last grant, and the database's time."""
+    """Return the fence of the limiter's last grant, and the database's time."""
     found: dict[str, Any] = limiters(alias).filter(key=key).aggregate(last=Max("fence"), now=AggregateNow())
     return found["last"], found["now"]
 
 
 def busy(live: list[Row]) -> Busy:
-    """What whoever is refused is told."""
+    """Return what whoever is refused is told."""
     first = min(live, key=lambda row: row.expires_at, default=None)
     return Busy(None, 0) if first is None else Busy(first.record(), first.expires_at - first.now)
 

@@ -41,7 +41,9 @@ class DatabaseRates(RateStore):
         self.purging = Purging(self._session, self.purge)
 
     def run(self, terms: Terms, verb: Callable[[Ledger, bool], T], write: bool = True) -> T:
-        """``verb(book, again)`` over the limiter's book, written back; ``again``: it may have been done before."""
+        """Return what ``verb(book, again)`` does over the limiter's book, written back; ``again``: it may have been
+        done before.
+        """
 
         def attempt(alias: str, again: bool) -> T:
             key, ends = key_of(terms.name), time.monotonic() + PATIENCE
@@ -149,7 +151,7 @@ class DatabaseRates(RateStore):
 
 
 def rows_of(alias: str) -> QuerySet[RateRow]:
-    """All rows, in the database ``alias``."""
+    """Return all rows, in the database ``alias``."""
     return RateRow._base_manager.using(alias)
 
 
@@ -164,11 +166,13 @@ def insert(alias: str, row: RateRow) -> bool:
 
 
 def shown(name: str) -> str:
-    """A name as every character set can hold it: for people."""
+    """Return a name as every character set can hold it: for people."""
     return name.encode("ascii", "backslashreplace").decode()[:255]
 
 
 def told(text: str, key: str) -> str | None:
-    """The name of which ``shown`` made the text, as the key confirms; ``None`` if it was too long for the column."""
+    """Return the name of which ``shown`` made the text, as the key confirms; ``None`` if it was too long for the
+    column.
+    """
     read = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
     return next((name for name in (text, read) if key_of(name) == key), None)

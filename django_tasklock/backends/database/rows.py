@@ -42,7 +42,7 @@ class Row(NamedTuple):
         return self.expires_at > self.now
 
     def record(self) -> Record:
-        """What the contract shows of it."""
+        """Return what the contract shows of it."""
         holder = json_object(self.holder)
         return Record(
             name=str(holder.get("name", "")),
@@ -62,17 +62,17 @@ FIELDS = ("token", "holder", "acquired_at", "hold_until", "expires_at", "fence",
 
 
 def key_of(name: str) -> str:
-    """The primary key of a name: no collation takes two of them for one."""
+    """Return the primary key of a name: no collation takes two of them for one."""
     return hashlib.sha256(name.encode()).hexdigest()
 
 
 def rows_of(alias: str) -> QuerySet[LockRow]:
-    """All rows, in the database ``alias``."""
+    """Return all rows, in the database ``alias``."""
     return LockRow._base_manager.using(alias)
 
 
 def look(alias: str, key: str) -> tuple[Row | None, int]:
-    """The row if there is one, and the database's time: an aggregate over no row has a time as well."""
+    """Return the row if there is one, and the database's time: an aggregate over no row has a time as well."""
     found: dict[str, Any] = rows_of(alias).filter(key=key).aggregate(now=AggregateNow(), **_MAXIMA)
     return (None if found["fence"] is None else Row(**found)), found["now"]
 
@@ -83,12 +83,12 @@ _MAXIMA = {field: Max(field) for field in FIELDS}
 
 
 def unchanged(alias: str, key: str, row: Row) -> QuerySet[LockRow]:
-    """The row, if nobody has written to it since it was read."""
+    """Return the row, if nobody has written to it since it was read."""
     return rows_of(alias).filter(key=key, token=row.token, fence=row.fence, expires_at=row.expires_at)
 
 
 def terms(request: AcquireRequest) -> dict[str, Any]:
-    """What a grant writes, beside its fence and time."""
+    """Return what a grant writes, beside its fence and time."""
     return {
         "name": request.name.encode("ascii", "backslashreplace").decode()[:255],
         "token": request.token,

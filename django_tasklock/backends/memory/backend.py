@@ -115,7 +115,7 @@ class MemoryBackend(MemoryLeases, LockStore):
 
 
 def is_of(record: Record, query: Query) -> bool:
-    """Whether it is of the kind that is asked for."""
+    """Return whether it is of the kind that is asked for."""
     left = 0 if record.ttl is None else record.ttl
     return {"live": left > 0, "expiring": 0 < left <= expiring(), "no_expiry": False, "orphaned": left <= 0}[
         query.which
@@ -123,13 +123,13 @@ def is_of(record: Record, query: Query) -> bool:
 
 
 def place_of(record: Record, query: Query) -> int:
-    """What it is ordered by."""
+    """Return what it is ordered by."""
     order = query.order if query.which == "live" else "expiry"
     return {"expiry": record.now + (record.ttl or 0), "age": -record.at, "left": record.until}[order]
 
 
 def answers(record: Record, query: Query) -> bool:
-    """Whether it is what is looked for."""
+    """Return whether it is what is looked for."""
     holder = record.holder
     return (
         query.text.lower() in record.name.lower()

@@ -30,7 +30,7 @@ class MemoryRates(RateStore):
         return store.rates if self._own is None else self._own
 
     def run(self, terms: Terms, verb: Callable[[Ledger], T]) -> T:
-        """``verb`` over the limiter's book, at this time."""
+        """Return what ``verb`` does over the limiter's book, at this time."""
         with self._mutex:
             books, time = self.books, store.now_in_microseconds()
             self._verbs += 1

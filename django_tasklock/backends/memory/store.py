@@ -57,20 +57,20 @@ class Store:
         self.started = time.time() - monotonic()
 
     def now(self) -> int:
-        """Milliseconds since 1970, by the monotonic clock."""
+        """Return milliseconds since 1970, by the monotonic clock."""
         return self.now_in_microseconds() // 1000
 
     def now_in_microseconds(self) -> int:
-        """The same, finer."""
+        """Return the same in microseconds."""
         return int((self.started + monotonic() + self.skipped) * 1_000_000)
 
     def current(self, name: str) -> Held | None:
-        """Who has the lock. One that lapsed goes to the longest waiter."""
+        """Return who has the lock. One that lapsed goes to the longest waiter."""
         held = self.held.get(name)
         return held if held is not None and held.expires > self.now() else self.pass_on(name)
 
     def owned(self, name: str, token: str) -> Held | None:
-        """The lock, if ``token`` has it."""
+        """Return the lock, if ``token`` has it."""
         held = self.current(name)
         return held if held is not None and held.token == token else None
 
@@ -80,13 +80,13 @@ class Store:
         return held
 
     def made(self, request: AcquireRequest, ttl: int) -> Held:
-        """What is kept of a grant."""
+        """Return what is kept of a grant."""
         now = self.now()
         self.fence = max(self.fence + 1, now * 1000)
         return Held(request.token, request.holder, now, now + request.hold_ms, now + ttl, self.fence)
 
     def taken(self, name: str) -> dict[str, Held]:
-        """The permits of a limiter, by token, without those that lapsed."""
+        """Return the permits of a limiter, by token, without those that lapsed."""
         found = self.permits.setdefault(name, {})
         for token in [token for token, held in found.items() if held.expires <= self.now()]:
             del found[token]
@@ -131,7 +131,7 @@ class Store:
                 place.ring()
 
     def record(self, name: str, held: Held, queues: dict[str, deque[Place]] | None = None) -> Record:
-        """What the contract shows of a lock, or of a permit where ``queues`` are those of permits."""
+        """Return what the contract shows of a lock, or of a permit where ``queues`` are those of permits."""
         now = self.now()
         waiting = sum(waiter.present for waiter in (self.queues if queues is None else queues).get(name, ()))
         holder = holder_of(json_object(held.holder))

@@ -59,7 +59,7 @@ class MemoryWaiter(Waiter):
             self.seen, self.bell = monotonic(), None
 
     def _step(self, ends: float) -> Grant | float | None:
-        """The lock, or for how long to sleep, or ``None`` when it is time to give up."""
+        """Return the lock, or for how long to sleep, or ``None`` when it is time to give up."""
         with store.mutex:
             answer = self.acquire()
             if isinstance(answer, Grant):

@@ -99,7 +99,7 @@ class Command(BaseCommand):
 
 
 def in_line(view: LimitView) -> str:
-    """One rate limit on one line."""
+    """Format one rate limit on one line."""
     if view.usage is None:
         return f"{shown(view.name)}  {view.state}"
     windows = ", ".join(f"{one.rate}: {one.used} of {one.limit}, {one.ahead} ahead" for one in view.usage.windows)
@@ -110,12 +110,12 @@ def in_line(view: LimitView) -> str:
 
 
 def permits_in_line(view: PermitsView) -> str:
-    """One concurrency limiter on one line."""
+    """Format one concurrency limiter on one line."""
     return f"{shown(view.name)}  {view.used} of {view.limit or '?'} permits taken, {view.waiting} waiting"
 
 
 def in_words(result: LimitResult) -> str:
-    """What came of an act."""
+    """Return what came of an act."""
     return {
         LimitOutcome.RESET: f"{result.name!r} was reset.",
         LimitOutcome.CHANGED: f"Of {result.name!r} {(result.share or 0) * 100:g} % is in force now.",

@@ -134,7 +134,7 @@ class Command(BaseCommand):
 
 
 def in_words(result: Result) -> str:
-    """What came of an act, as a sentence."""
+    """Return what came of an act, as a sentence."""
     holder = "" if result.before is None else f" {result.before.holder}"
     if result.outcome is Outcome.RELEASED:
         row = "; its row was taken from it as well" if result.fenced else ""

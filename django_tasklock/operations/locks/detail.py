@@ -23,7 +23,7 @@ logger = logging.getLogger("django_tasklock")
 
 
 def get_lock(name: str) -> LockDetail:
-    """What is known of ``name``: ``detail.lock`` is ``None`` if nobody has it and nobody let it lapse.
+    """Return what is known of ``name``: ``detail.lock`` is ``None`` if nobody has it and nobody let it lapse.
 
     What the database would add is left out, and logged, if it cannot be asked. Raises ``BackendUnavailable``,
     and ``TaskLockError`` for a name that cannot be.
@@ -46,20 +46,22 @@ def get_lock(name: str) -> LockDetail:
 
 
 def find_lock(name: str) -> LockView | None:
-    """Who has ``name``, in one trip; ``None``: nobody. Raises as ``get_lock`` does. What is parked is not counted."""
+    """Return who has ``name``, in one trip; ``None``: nobody. Raises as ``get_lock`` does. What is parked is not
+    counted.
+    """
     record = get_backend().get(clean(name, get_settings().KEY_PREFIX))
     return None if record is None else view(record, 0)
 
 
 def find_row(name: str) -> RowSide | None:
-    """The guarded row of the lock ``name``, without all the rest of ``get_lock``, which raises the same."""
+    """Return the guarded row of the lock ``name``, without all the rest of ``get_lock``, which raises the same."""
     bare = clean(name, get_settings().KEY_PREFIX)
     record = get_backend().get(bare)
     return None if record is None else _row(bare, view(record, 0), record)
 
 
 def _orphaned(name: str) -> Record | None:
-    """What its last holder left behind, looked for among the first that lapsed."""
+    """Return what its last holder left behind, looked for among the first that lapsed."""
     try:
         page = get_backend().page(Query("orphaned", text=name, limit=100))
     except TaskLockError as error:

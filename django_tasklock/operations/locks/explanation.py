@@ -22,7 +22,7 @@ def explain(
     row: RowSide | None,
     parked: Sequence[ParkedInfo],
 ) -> list[str]:
-    """The sentences, in the language of whoever asks."""
+    """Return the sentences, in the language of whoever asks."""
     found = []
     if record is None or lock is None:
         found.append(_("Nobody has this lock."))

@@ -24,7 +24,7 @@ PATIENCE = 1.0  # seconds of looking: each step looks through thousands, and let
 
 
 def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
-    """Some locks. Index range reads in the store, one query for what is parked behind them.
+    """Return some locks. Index range reads in the store, one query for what is parked behind them.
 
     With ``query.waiting`` those behind which messages are parked are found only if a caller waits as well.
     Raises ``TaskLockError`` for a query that cannot be, ``BackendUnavailable``.
@@ -40,7 +40,7 @@ def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
 
 
 def _found(query: Query) -> Page:
-    """A page; where something is looked for, through as many locks as that takes, for a second or so."""
+    """Return a page; where something is looked for, through as many locks as that takes, for a second or so."""
     page: Page = get_backend().page(query)
     if not (query.text or query.task or query.row or query.waiting):
         return page
@@ -53,12 +53,12 @@ def _found(query: Query) -> Page:
 
 
 def count_locks() -> Counts:
-    """How many locks there are of each kind. Raises ``BackendUnavailable``."""
+    """Return how many locks there are of each kind. Raises ``BackendUnavailable``."""
     return get_backend().counts()
 
 
 def view(record: Record, parked: int, orphaned: bool = False) -> LockView:
-    """What the doors show of one lock."""
+    """Return what the doors show of one lock."""
     return LockView(
         info=lock_info(record),
         state=state_of(record, orphaned),
@@ -71,7 +71,7 @@ def view(record: Record, parked: int, orphaned: bool = False) -> LockView:
 
 
 def state_of(record: Record, orphaned: bool = False) -> LockState:
-    """What is left of a lock's lease, in a word."""
+    """Return what is left of a lock's lease, in a word."""
     if orphaned:
         return LockState.ORPHANED
     if record.ttl is None:
@@ -80,7 +80,7 @@ def state_of(record: Record, orphaned: bool = False) -> LockState:
 
 
 def parked_behind(names: Sequence[str]) -> Mapping[str, int]:
-    """How many messages wait for each of the locks; nothing, and a log line, if the table cannot be asked."""
+    """Return how many messages wait for each of the locks; nothing, and a log line, if the table cannot be asked."""
     from django_tasklock.celery.parking.listing import count_parked_by_name
 
     try:

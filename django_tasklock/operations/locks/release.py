@@ -73,7 +73,7 @@ def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str |
 
 
 def take_away(record: Record, fenced: bool = False) -> Result:
-    """Compare-and-delete: the lock of exactly this acquisition, or nothing."""
+    """Compare and delete: the lock of exactly this acquisition, or nothing."""
     removed = get_backend().remove(record.name, record.token)
     if removed is None:
         return _gone(record.name, record, fenced)
@@ -82,7 +82,7 @@ def take_away(record: Record, fenced: bool = False) -> Result:
 
 
 def _shown(name: str, fingerprint: str | None) -> tuple[str, Record | None, Result | None]:
-    """The lock; and a refusal if it is not the one that was shown."""
+    """Return the lock; and a refusal if it is not the one that was shown."""
     bare = clean(name, get_settings().KEY_PREFIX)
     record = get_backend().get(bare)
     if record is None or fingerprint is None or fingerprint_of(record.token) == fingerprint:
@@ -117,7 +117,7 @@ def _chosen(row: GuardedRow | None, state: Any, name: str) -> Any:
 
 
 def _said(row: GuardedRow | None, fenced: bool, state: Any, record: Record) -> str:
-    """What was done to the row, for the audit trail."""
+    """Return what was done to the row, for the audit trail."""
     if row is None:
         what = shown(record.holder.row)
         return f", {what} not fenced: no guard of it is known here" if what else ""

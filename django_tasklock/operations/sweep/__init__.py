@@ -119,7 +119,7 @@ def _forget_old_acts() -> None:
 
 
 def _cannot_list(backend: LockStore) -> str:
-    """Why the store cannot list its locks; empty if it can."""
+    """Return why the store cannot list its locks; empty if it can."""
     try:
         backend.counts()
     except BackendUnavailable:

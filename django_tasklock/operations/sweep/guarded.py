@@ -54,7 +54,7 @@ class Guards:
         return {model._meta.label_lower: model for model in self.entries}
 
     def claims(self) -> Iterator[tuple[type[Model], str, Q, str, list[Guarded]]]:
-        """(model, state column, which rows may be claimed, what to read them by, the guards that claim them).
+        """Return (model, state column, which rows may be claimed, what to read them by, the guards that claim them).
 
         Of a model with tokens a claimed row has one, whatever state its body has moved it to: those of its guards are
         looked through, or all by an index of the tokens. Of others the state alone tells.
@@ -75,7 +75,9 @@ class Guards:
                     yield model, field, (where & ~Q(**{TOKEN: ""}) if fenced(model) else where), "pk", group
 
     def sides(self, records: Iterable[Record]) -> dict[str, Side]:
-        """The rows that these locks name, by what ``Holder.row`` calls them; those of unknown models are left out."""
+        """Return the rows that these locks name, by what ``Holder.row`` calls them; those of unknown models are left
+        out.
+        """
         wanted: dict[type[Model], dict[Any, str]] = {}
         for record in records:
             label, _, text = record.holder.row.partition(":")
@@ -94,12 +96,12 @@ class Guards:
         return found
 
     def claimable(self, side: Side) -> bool:
-        """Whether a task may still claim the row, by its state."""
+        """Return whether a task may still claim the row, by its state."""
         row = side.row
         return row is not None and any(row.state in one.guard.claim_from for one in self.entries[side.model])
 
     def of(self, side: Side, record: Record, task_of: Callable[[Any], Any]) -> Guarded | None:
-        """The guard by which the holder of this lock claims its row; ``None`` if several may be meant."""
+        """Return the guard by which the holder of this lock claims its row; ``None`` if several may be meant."""
         entries = self.entries[side.model]
         for chosen in (
             [one for one in entries if record.holder.task and _task_name(task_of(one.locked)) == record.holder.task],
@@ -113,12 +115,12 @@ class Guards:
 
 
 def claiming(entries: list[Guarded], row: Row) -> list[Guarded]:
-    """The guards by which the row may have been claimed: those that claim as it is, else any."""
+    """Return the guards by which the row may have been claimed: those that claim as it is, else any."""
     return [one for one in entries if one.guard.claim_as == row.state] or entries
 
 
 def _indexed(model: type[Model], column: str) -> bool:
-    """Whether an index begins with the column."""
+    """Return whether an index begins with the column."""
     meta = model._meta
     if meta.get_field(column).db_index:  # type: ignore[union-attr]
         return True
@@ -126,7 +128,7 @@ def _indexed(model: type[Model], column: str) -> bool:
 
 
 def alike(entries: list[Guarded]) -> bool:
-    """Whether they put a row back in the same way."""
+    """Return whether they put a row back in the same way."""
     return len({(one.guard.field, one.guard.claim_as, one.guard.retry) for one in entries}) == 1
 
 
@@ -135,7 +137,7 @@ def _task_name(task: Any) -> str:
 
 
 def put_back_to(guard: StateGuard, is_fenced: bool, *, published: bool) -> Any:
-    """The state of a row that may be claimed again; ``None`` if there is none that tells it from a claimed one.
+    """Return the state of a row that may be claimed again; ``None`` if there is none that tells it from a claimed one.
 
     A row with a token needs no other state. Without one, a row that may be claimed where it is would be found, and its
     task published, again and again.

@@ -34,14 +34,14 @@ class Mark(NamedTuple):
 
 
 def sweep_locks(backend: LockStore, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
-    """Both looks, and what is done after the second one."""
+    """Look twice, and act on what the second look confirms."""
     for batch in second_look(_marks(backend, guards, terms, notes), terms.pause):
         for start in range(0, len(batch), PAGE):
             _again(batch[start : start + PAGE], backend, guards, back, terms, notes)
 
 
 def _marks(backend: LockStore, guards: Guards, terms: Terms, notes: Notebook) -> Iterator[Mark]:
-    """The first look: what has no expiry, by an index of its own; then all that is held."""
+    """Look for the first time: what has no expiry, by an index of its own; then all that is held."""
     endless: set[str] = set()
     if backend.counts().no_expiry:
         for page in of_kind(backend, Query("no_expiry", limit=PAGE)):
@@ -62,7 +62,7 @@ def _judged(page: list[Record], guards: Guards, terms: Terms) -> Iterator[Mark]:
 
 
 def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str] | None:
-    """The class of a lock, and the evidence; ``None``: nothing is wrong with it, as far as can be known."""
+    """Return the class of a lock, and the evidence; ``None``: nothing is wrong with it, as far as can be known."""
     holder = record.holder
     if record.token and not holder.kept and holders.alive(holder) is False:
         return Kind.DEAD, f"process {holder.pid} on this machine is dead"
@@ -82,7 +82,7 @@ def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str]
 
 
 def _again(batch: list[Mark], backend: LockStore, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
-    """The second look at each, and its act: only if everything is as it was."""
+    """Look at each for the second time, and act: only if everything is as it was."""
     seen = [backend.get(mark.record.name) for mark in batch]
     sides = guards.sides(record for record in seen if record is not None)
     for mark, now in zip(batch, seen, strict=True):
@@ -138,13 +138,15 @@ def _act(
 
 
 def _remaining(record: Record) -> int:
-    """Milliseconds: what is left of its timeout, at least a lease; of a value that is not ours the whole timeout."""
+    """Return milliseconds: what is left of its timeout, at least a lease; of a value that is not ours the whole
+    timeout.
+    """
     hold, lease = get_settings().default_spans
     return hold if not record.token else max(record.until - record.now, lease or hold)
 
 
 def _row(side: Side, record: Record, guards: Guards, back: PutBack) -> Guarded | None:
-    """The guard of a row that this lock's holder has claimed; ``None``: there is nothing to put back."""
+    """Return the guard of a row that this lock's holder has claimed; ``None``: there is nothing to put back."""
     if side.row is None or (side.row.token is not None and side.row.token != record.token):
         return None
     one = guards.of(side, record, back.publisher.task_of)
@@ -162,8 +164,10 @@ def release(
     back: PutBack,
     terms: Terms,
 ) -> Finding:
-    """Row, then lock. With a task to be published it is the other way round: its worker is to find the lock free, and a
-    sweep that is killed in between leaves a claimed row without a lock, which the next one finds."""
+    """Put the row back, then free the lock. With a task to be published it is the other way round: its worker is to
+    find the lock free, and a sweep that is killed in between leaves a claimed row without a lock, which the next one
+    finds.
+    """
     came = Back(False)
     first = terms.requeue and alive is not True
     removed = bool(take_away(now)) if first else False

@@ -14,7 +14,7 @@ from django_tasklock.operations.sweep.terms import Terms
 
 
 def sweep_parked(terms: Terms, notes: Notebook) -> None:
-    """Both looks; then each is promoted, as a worker would, which any number may try."""
+    """Look twice; then promote each, as a worker would, which any number may try."""
     try:
         for batch in second_look(_marks(terms, notes), terms.pause):
             for mark in batch:

@@ -46,7 +46,7 @@ class PutBack:
         self.publisher = Publisher()
 
     def publishable(self, entries: list[Guarded], publish: bool) -> tuple[Guarded | None, str]:
-        """The guard whose task is to be published, or why none is: empty if that was not asked for."""
+        """Return the guard whose task is to be published, or why none is: empty if that was not asked for."""
         if not (self.requeue and publish):
             return None, "its process still runs" if self.requeue else ""
         tasks = {id(self.publisher.task_of(one.locked)): one for one in entries if self.publisher.task_of(one.locked)}
@@ -58,7 +58,7 @@ class PutBack:
         return (None, why) if why else (one, "")
 
     def would(self, model: type[Model], entries: list[Guarded], *, publish: bool) -> Back:
-        """What ``__call__`` would come to: ``done`` as far as that can be told beforehand."""
+        """Return what ``__call__`` would come to: ``done`` as far as that can be told beforehand."""
         one, why = self.publishable(entries, publish)
         if put_back_to(entries[0].guard, fenced(model), published=one is not None) is None:
             return Back(False, unpublished=why, why=_ALIKE)
@@ -118,7 +118,7 @@ class PutBack:
 
 @contextmanager
 def held(names: Sequence[str]) -> Iterator[bool]:
-    """Whether all are ours meanwhile. Not for long: a sweep that is killed here holds nobody up."""
+    """Return whether all are ours meanwhile. Not for long: a sweep that is killed here holds nobody up."""
     backend, token, taken = get_backend(), os.urandom(16).hex(), []
     try:
         for name in sorted(names):

@@ -84,7 +84,7 @@ class Finding:
         return Deed(self.name or self.row, "sweep", f"{self.kind}: {self.why}", ", ".join(words))
 
     def as_dict(self) -> dict[str, str | bool]:
-        """For JSON: without what is empty."""
+        """Return it for JSON."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {name: value if value is True else str(value) for name, value in values.items() if value}
 
@@ -130,7 +130,7 @@ class SweepReport:
         return sum(self.looked_at.values()) / self.seconds if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The whole report for JSON."""
+        """Return it for JSON."""
         return {
             "dry_run": self.dry_run,
             "swept": self.swept,
@@ -190,7 +190,7 @@ class Notebook:
         self.deeds = []
 
     def report(self) -> SweepReport:
-        """The report as it stands."""
+        """Return the report as it stands."""
         return SweepReport(
             dry_run=self.dry_run,
             tallies={kind: Tally(**counts) for kind, counts in self.counts.items()},

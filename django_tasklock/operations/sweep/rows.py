@@ -56,11 +56,13 @@ class Locks:
         """Whether the store can list them."""
 
     def named(self, mark: Mark) -> bool:
-        """Whether a lock that goes with the row is held, by whomever."""
+        """Return whether a lock that goes with the row is held, by whomever."""
         return any(self.backend.get(name) is not None for name in mark.names)
 
     def missing(self, marks: list[Mark]) -> list[Mark]:
-        """Those that no live lock has anything to do with: neither by its name, nor by its token, nor by its row."""
+        """Return those that no live lock has anything to do with: neither by its name, nor by its token, nor by its
+        row.
+        """
         left = [mark for mark in marks if not self.named(mark)]
         if not left or not self.listed:
             return left
@@ -74,7 +76,7 @@ class Locks:
 
 
 def sweep_rows(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
-    """Both looks, and what is done after the second one.
+    """Look twice, and act on what the second look confirms.
 
     A row is looked at before its lock: who has claimed it had the lock before, and has it until the row is closed.
     """
@@ -116,7 +118,7 @@ def _wanted(
 
 
 def _unchanged(batch: list[Mark]) -> list[Mark]:
-    """Those whose rows have the state and the token that were seen at first."""
+    """Return those whose rows have the state and the token that were seen at first."""
     now: dict[str, Row] = {}
     groups: dict[tuple[type[Model], str], list[Mark]] = {}
     for mark in batch:

@@ -19,7 +19,8 @@ BATCH = 2000
 
 
 def live_locks(backend: LockStore) -> Iterator[list[Record]]:
-    """Pages of the held locks, the next to expire first: every one that is held from the beginning to the end, once.
+    """Yield pages of the held locks, the next to expire first: every one that is held from the beginning to the end,
+    once.
 
     A renewal puts a lock behind all others; that, and releases, move those up that were not read yet. So pages overlap
     by one: if that one has gone, or moved, it is read again from further up. ``TaskLockError`` where the store cannot
@@ -41,7 +42,9 @@ def live_locks(backend: LockStore) -> Iterator[list[Record]]:
 
 
 def _joins(records: list[Record], met: dict[str, float]) -> bool:
-    """Whether nothing can have been missed between what was read before and these: the first stands where it stood."""
+    """Return whether nothing can have been missed between what was read before and these: the first stands where it
+    stood.
+    """
     return bool(records) and met.get(records[0].name) == _end(records[0])
 
 
@@ -50,7 +53,7 @@ def _end(record: Record) -> float:
 
 
 def of_kind(backend: LockStore, query: Query) -> Iterator[list[Record]]:
-    """Pages of ``query``, which nothing but this reading changes much: what lapsed, or has no expiry."""
+    """Yield pages of ``query``, which nothing but this reading changes much: what lapsed, or has no expiry."""
     while True:
         page = backend.page(query)
         yield page.records
@@ -60,7 +63,7 @@ def of_kind(backend: LockStore, query: Query) -> Iterator[list[Record]]:
 
 
 def second_look(marks: Iterable[_T], pause: float) -> Iterator[list[_T]]:
-    """The marks in batches, each at least ``pause`` seconds after its last one was made."""
+    """Yield the marks in batches, each at least ``pause`` seconds after its last one was made."""
     batch: list[_T] = []
     for mark in marks:
         batch.append(mark)

@@ -31,7 +31,7 @@ class Terms:
     pause: float
 
     def wants(self, record: Record) -> bool:
-        """Whether a held lock is one of those that were asked for."""
+        """Return whether a held lock is one of those that were asked for."""
         if not record.name.startswith(self.prefix):
             return False
         if self.models and record.holder.row.partition(":")[0] not in self.models:
@@ -48,7 +48,7 @@ def terms(
     by: Actor,
     pause: float,
 ) -> Terms:
-    """The terms, or ``TaskLockError`` for what cannot be meant."""
+    """Return the terms. Raises ``TaskLockError`` for what cannot be meant."""
     if not 0 <= pause < math.inf:
         raise TaskLockError(f"pause must be a number of seconds, 0 or more, not {pause!r}")
     labels = set()

@@ -72,7 +72,7 @@ class LimitsView(LimitDoor):
     operation_id = "limits_list"
 
     def get(self, request: Request, **kwargs: Any) -> Response:
-        """A page. Tenants are counted, not listed."""
+        """Return a page. Tenants are counted, not listed."""
         given = self.asked(serializers.LimitQuerySerializer)
         with refused_as(501, "cannot_list"):
             found = operations.list_limits(**given)
@@ -89,7 +89,7 @@ class LimitView(LimitDoor):
     operation_id = "limit_read"
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """The limit; 404 if neither the settings nor the store know it."""
+        """Return the limit; 404 if neither the settings nor the store know it."""
         with refused_as(501, "cannot_list"):
             found = operations.get_limit(self.named(name))
         if found.limit is None:
@@ -108,7 +108,7 @@ class ResetLimitView(LimitAct):
     operation_id = "limit_reset"
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """That it was reset."""
+        """Reset it."""
         return self.act(operations.reset_limit, name)
 
 
@@ -124,7 +124,7 @@ class ChangeLimitView(LimitAct):
     body = serializers.ChangeSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """What is in force now, and was before."""
+        """Return what is in force now, and was before."""
         return self.act(operations.change_limit, name, "share")
 
 
@@ -138,7 +138,7 @@ class PermitsListView(LimitDoor):
     operation_id = "concurrency_list"
 
     def get(self, request: Request, **kwargs: Any) -> Response:
-        """The first hundred, by name."""
+        """Return the first hundred, by name."""
         given = self.asked(serializers.PermitsQuerySerializer)
         with refused_as(501, "cannot_list"):
             found = operations.list_permits(given["text"])
@@ -155,7 +155,7 @@ class PermitsView(LimitDoor):
     operation_id = "concurrency_read"
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Its members; 404 while there are none."""
+        """Return its members; 404 while there are none."""
         bare = self.named(name)
         with refused_as(501, "cannot_list"):
             found = operations.get_permits(bare)
@@ -176,7 +176,7 @@ class ReleasePermitView(LimitAct):
     body = serializers.MemberSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Who lost its permit."""
+        """Return who lost its permit."""
         return self.act(operations.release_permit, name, "member")
 
 

@@ -12,12 +12,12 @@ from rest_framework.request import Request
 
 
 def etag(fingerprint: str) -> str:
-    """The header's value."""
+    """Return the header's value."""
     return f'"{fingerprint}"'
 
 
 def expected(request: Request) -> str | None:
-    """The fingerprint of ``If-Match``; ``None``: without one, or ``*``, whoever holds the lock.
+    """Return the fingerprint of ``If-Match``; ``None``: without one, or ``*``, whoever holds the lock.
 
     ``ParseError`` for several: a release is meant for one holder.
     """
@@ -31,7 +31,7 @@ def expected(request: Request) -> str | None:
 
 
 def known(request: Request, fingerprint: str) -> bool:
-    """Whether ``If-None-Match`` has it: the caller has seen this hold."""
+    """Return whether ``If-None-Match`` has it: the caller has seen this hold."""
     given = request.META.get("HTTP_IF_NONE_MATCH")
     return given is not None and (given.strip() == "*" or fingerprint in _tags(given))
 

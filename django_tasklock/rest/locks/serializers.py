@@ -37,7 +37,7 @@ class QuerySerializer(Shape):
     limit = serializers.IntegerField(default=100, min_value=1, max_value=1000)
 
     def query(self) -> Query:
-        """The same for ``operations``."""
+        """Return the same for ``operations``."""
         given = cast("dict[str, Any]", self.validated_data)
         order = given["order"]
         return Query(

@@ -58,7 +58,7 @@ class LocksView(LockDoor):
     operation_id = "locks_list"
 
     def get(self, request: Request, **kwargs: Any) -> Response:
-        """A page, and how many there are of each kind."""
+        """Return a page, and how many there are of each kind."""
         taken = serializers.QuerySerializer(data=request.query_params)
         taken.is_valid(raise_exception=True)
         with refused_as(501, "cannot_list"):
@@ -81,7 +81,7 @@ class LockView(LockDoor):
     operation_id = "lock_read"
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """The lock, or 304 while the holder is the one that the caller knows."""
+        """Return the lock, or 304 while the holder is the one that the caller knows."""
         found = operations.get_lock(self.named(name))
         if found.lock is None or found.lock.state is LockState.ORPHANED:
             raise _not_locked(found.name, found.explanation)
@@ -103,7 +103,7 @@ class ReleaseLockView(LockAct):
     operation_id = "lock_release"
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """What was released; nothing is done if the lock changed hands."""
+        """Return what was released; nothing is done if the lock changed hands."""
         expected = preconditions.expected(request)
         given = self.given(serializers.ReleaseSerializer)
         bare = self.named(name)
@@ -125,7 +125,7 @@ class AskReleaseView(LockAct):
     operation_id = "lock_ask_release"
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """That it was asked. The lock is still held."""
+        """Ask its holder. The lock is still held."""
         expected = preconditions.expected(request)
         given = self.given(AskSerializer)
         bare = self.named(name)
@@ -135,6 +135,6 @@ class AskReleaseView(LockAct):
 
 
 def _not_locked(name: str, explanation: Any = ()) -> Problem:
-    """With what is known of a lock that is free."""
+    """Return the error for a lock that is free, with what is known of it."""
     said = " ".join(str(sentence) for sentence in explanation)
     return Problem(404, "not_locked", said or _("Nobody has lock %(name)r.") % {"name": name})
