@@ -158,15 +158,15 @@ class TestInBetween:
             assert holder.acquire()
 
     def test_two_that_look_at_the_same_time(self, celery_site, courier, holder, monkeypatch):
-        """One promotes the first while the other is between two queries: the second waits for its turn."""
+        """One promotes the first while the other has just read the line: the second waits for its turn."""
         parked(celery_site, courier, number=2)
         holder.release()
         long_ago = F("parked_at") - round((promotion.MISSING + 1) * 1000)
         ParkedMessage.objects.update(parked_at=long_ago)  # the line is not asked any more
         read = parking.read
 
-        def meanwhile(query):
-            found = read(query)
+        def meanwhile(*parts, **options):
+            found = read(*parts, **options)
             monkeypatch.setattr(parking, "read", read)
             assert promote(NAME, celery_site.app)
             return found
@@ -721,6 +721,10 @@ class TestNewest:
         assert [one.task_id for one in parked_messages(NAME)] == [newer.id]
 
 
+def newer(name: str, number: int) -> bool:
+    return parking.read_neighbours(name, number, "mine").newer
+
+
 @pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 class TestTable:
@@ -746,15 +750,30 @@ class TestTable:
         line = parking.read_line(key_of("n"))
         assert line.head is not None
         assert (line.head.task_id, line.others) == ("a", [])
-        assert (parking.waits("n", before=2), parking.waits("n", after=2)) == (True, True)
-        assert (parking.waits("n", before=1), parking.waits("n", after=1)) == (False, True)
-        assert (parking.waits("n", before=3), parking.waits("n", after=3)) == (True, False)
+        assert line.head.message == json.dumps({"name": "n"})
+        assert not line.alone
+        assert [(parking.has_older("n", number), newer("n", number)) for number in (1, 2, 3)] == [
+            (False, True), (True, True), (True, False)
+        ]  # fmt: skip
         assert parking.move_to(line.head, "promoted", sent=1)
         line = parking.read_line(key_of("n"))
         assert [one.task_id for one in line.others] == ["a"]
         assert line.head is not None
         assert line.head.task_id == "b"
-        assert (parking.waits("n", before=2), parking.waits("n", after=2)) == (True, True)
+        assert (parking.has_older("n", 2), newer("n", 2)) == (True, True)
+
+    def test_alone_in_the_line(self):
+        self.park("a", 1)
+        assert parking.read_line(key_of("n")).alone
+        self.park("b", 2)
+        line = parking.read_line(key_of("n"))
+        assert line.head is not None
+        assert not line.alone
+        assert parking.move_to(line.head, "promoted", sent=1)
+        assert not parking.read_line(key_of("n")).alone  # the other one is on its way
+        assert parking.remove("a")
+        assert parking.read_line(key_of("n")).alone
+        assert not parking.read_line(key_of("other")).alone
 
     def test_the_newest_is_the_head_of_coalesce(self):
         for task_id, ticket in (("b", 2), ("a", 1), ("c", 3)):
@@ -762,7 +781,19 @@ class TestTable:
         line = parking.read_line(key_of("n"))
         assert line.head is not None
         assert line.head.task_id == "c"
+        assert not line.alone
         assert sorted(one.task_id for one in parking.find_older(line.head.key, 3, "c")) == ["a", "b"]
+        around = parking.read_neighbours("n", 2, "b")
+        assert (around.newer, [one.task_id for one in around.older]) == (True, ["a"])
+
+    def test_the_newest_of_coalesce_among_others(self):
+        for task_id, ticket, mode in (("a", 1, "coalesce"), ("b", 2, "coalesce"), ("c", 3, "queue")):
+            self.park(task_id, ticket, mode=mode)
+        line = parking.read_line(key_of("n"))
+        assert line.head is not None
+        assert (line.head.task_id, line.alone) == ("b", False)
+        around = parking.read_neighbours("n", 3, "c")
+        assert (around.newer, sorted(one.task_id for one in around.older)) == (False, ["a", "b"])
 
     def test_of_two_that_move_a_row_one_does(self):
         self.park("a")
@@ -828,10 +859,8 @@ class TestTable:
             head = parking.read_line(key).head
             assert head is not None
             assert head.task_id == "1"
-            assert parking.waits("n", before=10_000)
-            assert parking.waits("n", after=10_000)
-            assert (parking.waits("n", before=1), parking.waits("n", after=1)) == (False, True)
-            assert (parking.waits("n", before=20_000), parking.waits("n", after=20_000)) == (True, False)
+            assert [parking.has_older("n", number) for number in (1, 10_000, 20_000)] == [False, True, True]
+            assert [newer("n", number) for number in (1, 20_000)] == [True, False]
             assert {parking.next_key(""), parking.next_key(min(key, free))} == {key, free}
             assert parking.next_key(max(key, free)) is None
             assert parking.find("700") is not None

@@ -7,7 +7,6 @@ from typing import Any
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.codec import text_of
-from django_tasklock.backends.database.rows import key_of
 from django_tasklock.celery.delivery import postrun as ended
 from django_tasklock.celery.delivery.defer import reject
 from django_tasklock.celery.delivery.duplicates import freed
@@ -87,19 +86,15 @@ class Delivered(Redelivered):
             return True
         if self.on_conflict == "queue" and self.message.sent:
             return True  # whoever put it back has looked; and may have stepped over one that no worker takes
-        if self.on_conflict == "queue" and get_backend().lines:
-            before, after = self._expected(), False  # the line has the parked ones, too
-        else:
-            before = parking.waits(self.name, before=self.ticket)
-            after = self.on_conflict == "coalesce" and parking.waits(self.name, after=self.ticket)
         if self.on_conflict == "coalesce":
-            after = after or self._outdated()
-            if after:
+            neighbours = parking.read_neighbours(self.name, self.ticket, self.message.id)
+            if neighbours.newer or self._outdated():
                 self._superseded()
-            elif before:
-                self._supersede()
-            return not after
-        if before:
+                return False
+            supersede(neighbours.older, self.task.app)
+            return True
+        # Where the store has a line, that has the parked ones, too.
+        if self._expected() if get_backend().lines else parking.has_older(self.name, self.ticket):
             error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
             events.conflict(error, "queue")
             self._park()
@@ -192,10 +187,11 @@ class Delivered(Redelivered):
             self._put_off()
         if self.on_conflict == "coalesce":
             # Looks after it was parked, so that of two that are parked at once the older one sees the newer.
-            if parking.waits(self.name, after=self.ticket):
+            neighbours = parking.read_neighbours(self.name, self.ticket, message.id)
+            if neighbours.newer:
                 self._superseded()
                 return False
-            self._supersede()
+            supersede(neighbours.older, self.task.app)
         if not self._wave():
             promote(self.name, self.task.app)
         raise Parked(f"parked behind lock {self.name!r}")
@@ -212,9 +208,6 @@ class Delivered(Redelivered):
     def _is_superseded(self) -> bool:
         row = parking.find(self.message.id)
         return row is not None and row.state == parking.SUPERSEDED
-
-    def _supersede(self) -> None:
-        supersede(key_of(self.name), self.ticket, self.message.id, self.task.app)
 
     def _wave(self) -> bool:
         """Let the holder know, whose task may not look for parked messages of itself; whether there is one for sure."""

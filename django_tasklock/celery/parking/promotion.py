@@ -72,8 +72,8 @@ def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool
         return False
     if due.row.mode == "queue" and _awaits_another(due.row, due.name):
         return False
-    if due.row.mode == "coalesce":
-        supersede(key, due.row.ticket, due.row.task_id, app)
+    if due.row.mode == "coalesce" and not found.alone:  # one that comes now finds this one newer, and says so itself
+        supersede(parking.find_older(key, due.row.ticket, due.row.task_id), app)
     return _put_back(due, PROMOTED)
 
 
@@ -88,6 +88,8 @@ class Looked(NamedTuple):
     """Those in front of it that this app cannot put back, and why."""
     superseded: list[Parked]
     """Those that are to be sent once more to say so."""
+    alone: bool = False
+    """Nobody else waits for the lock."""
 
 
 def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
@@ -97,7 +99,7 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
     tasks: set[str] = set()
     while True:
         passed = [row.id for row, _ in strays] + [row.id for row in resting]
-        head, moving = parking.read_line(key, passed, tasks, superseded=not free)
+        head, moving, alone = parking.read_line(key, passed, tasks, superseded=not free)
         late = [row for row in moving if row.state == PROMOTED and _overdue(row)]
         spent = [row for row in late if row.attempts >= MOST_ATTEMPTS]
         looked = Looked(None, spent, strays, [row for row in moving if row.state == SUPERSEDED and _overdue(row)])
@@ -121,7 +123,7 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
             continue
         if due is None or (not free and _held(due.name)):
             return looked
-        return looked._replace(due=due)
+        return looked._replace(due=due, alone=alone and not strays and not resting)
 
 
 def _held(name: str) -> bool:
@@ -130,9 +132,9 @@ def _held(name: str) -> bool:
     return record is not None and not abandoned(record)
 
 
-def supersede(key: str, ticket: int, task_id: str, app: Any) -> None:
-    """End the ``coalesce`` messages that are older than this one and wait for the same lock: each is sent to say so."""
-    for row in parking.find_older(key, ticket, task_id):
+def supersede(older: list[Parked], app: Any) -> None:
+    """End these ``coalesce`` messages, which a newer one has taken the place of: each is sent to say so."""
+    for row in older:
         if row.state == PROMOTED:
             parking.move_to(row, SUPERSEDED)  # it is on its way already
         else:

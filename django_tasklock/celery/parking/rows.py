@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
-from django.db.models import QuerySet
+from django.db import IntegrityError, connections, transaction
+from django.db.models import F, QuerySet, TextField, Value
+from django.db.models.sql import InsertQuery
 
 from django_tasklock.db.clock import Now
 from django_tasklock.db.session import Session
@@ -48,7 +49,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A kept message as one query saw it. Times are the database's, in milliseconds since 1970."""
+    """A row as one query saw it. Times are the database's, in milliseconds since 1970."""
 
     id: int
     key: str
@@ -64,13 +65,28 @@ class Parked:
     parked_at: int
     changed_at: int
     now: int
+    message: str | None = None
+    """The message itself, if that query read it."""
 
 
 class Line(NamedTuple):
-    """Who waits for one lock: the first that is parked, and all that are neither parked nor over."""
+    """What is kept for one lock."""
 
     head: Parked | None
+    """The message whose turn it is among those that are parked, with its text."""
     others: list[Parked]
+    """Those that are neither parked nor over."""
+    alone: bool = False
+    """Nobody else is parked, and nobody is on the way."""
+
+
+class Neighbours(NamedTuple):
+    """Who else waits for the lock of a ``coalesce`` message."""
+
+    newer: bool
+    """A message was published later."""
+    older: list[Parked]
+    """The ``coalesce`` messages that were published before."""
 
 
 DOWN = (BackendUnavailable, ImproperlyConfigured)
@@ -84,9 +100,48 @@ def rows_of(alias: str) -> QuerySet[ParkedMessage]:
     return ParkedMessage._base_manager.using(alias)
 
 
-def read(rows: QuerySet[ParkedMessage]) -> list[Parked]:
-    """The rows, with the database's time."""
-    return [Parked(*values) for values in rows.annotate(now=Now()).values_list(*_FIELDS, "now")]
+def read(*parts: QuerySet[ParkedMessage], message: bool = False) -> list[Parked]:
+    """Return the rows of all parts, by one statement, with the database's time.
+
+    A row that is in two parts is returned twice. ``message``: those of the first part with their messages.
+    """
+    first, *rest = [_columns(rows, message=message and not number) for number, rows in enumerate(parts)]
+    return [Parked(*values) for values in (first.union(*rest, all=True) if rest else first)]
+
+
+def _columns(rows: QuerySet[ParkedMessage], *, message: bool) -> QuerySet[ParkedMessage, tuple[Any, ...]]:
+    text = F("message") if message else Value(None, output_field=TextField())
+    return rows.annotate(now=Now(), text=text).values_list(*_FIELDS, "now", "text")
+
+
+def first_of(rows: QuerySet[ParkedMessage], *order: str) -> QuerySet[ParkedMessage]:
+    """Return the first of the rows in that order as a part of a statement: one look into the index finds it.
+
+    Not a slice: SQLite takes none as a part of a union.
+    """
+    return rows_of(rows.db).filter(id=rows.order_by(*order).values("id")[:1])
+
+
+def insert(alias: str, row: ParkedMessage) -> bool:
+    """Insert a row by a single statement; False if there is one of that message, or its place is taken.
+
+    Without what ``save()`` and ``bulk_create()`` add: signals for receivers that mean other models, and a transaction.
+    """
+    fields = [field for field in ParkedMessage._meta.local_concrete_fields if not field.primary_key]
+    query = InsertQuery(ParkedMessage)
+    query.insert_values(fields, [row])
+    in_block = connections[alias].in_atomic_block  # that of a test, which an error would spoil
+    try:
+        with transaction.atomic(using=alias) if in_block else nullcontext():
+            query.get_compiler(using=alias).execute_sql()
+    except IntegrityError:
+        return False
+    return True
+
+
+def delete(rows: QuerySet[ParkedMessage]) -> int:
+    """Delete the rows by a single statement, without signals or a transaction; how many there were."""
+    return rows._raw_delete(rows.db)
 
 
 @contextmanager

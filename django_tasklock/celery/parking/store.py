@@ -10,7 +10,6 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from django.db import IntegrityError, transaction
 from django.db.models import Count, F, Q, QuerySet
 
 from django_tasklock.backends.database.rows import key_of
@@ -22,9 +21,13 @@ from django_tasklock.celery.parking.rows import (
     RUNNING,
     SUPERSEDED,
     Line,
+    Neighbours,
     Parked,
     brief_connection,
     close_idle,
+    delete,
+    first_of,
+    insert,
     read,
     rows_of,
     session,
@@ -82,31 +85,44 @@ def read_line(key: str, without: Collection[int] = (), tasks: Collection[str] = 
         if tasks:
             rows = rows.exclude(task__in=tasks)
         parked = rows.filter(state=PARKED)
-        # The head first: one that is promoted between the two queries is found twice, and not the next one after it.
-        first = read(parked.order_by("ticket", "id")[:1])
-        if first and first[0].mode == "coalesce":
-            first = read(parked.filter(mode="coalesce").order_by("-ticket", "-id")[:1])
-        moving = read(rows.filter(state__in=(PROMOTED, RUNNING, ENDED)).order_by("ticket", "id")[:50])
+        oldest, newest = first_of(parked, "ticket", "id"), first_of(parked, "-ticket", "-id")
+        moving = rows.filter(state__in=(PROMOTED, RUNNING, ENDED))
+        # One statement: of two, one that is promoted in between would be in neither, or the next one be promoted, too.
+        found = sorted(read(oldest, newest, moving, message=True), key=lambda row: (row.ticket, row.id))
+        waiting = [row for row in found if row.state == PARKED]  # the oldest with its message, and the newest
+        others = [row for row in found if row.state != PARKED]
+        head = next((row for row in waiting if row.message is not None), None)
+        alone = {row.id for row in waiting} == {head and head.id} and all(row.state != PROMOTED for row in others)
+        if head is not None and head.mode == "coalesce" and not alone:
+            newer = waiting[-1] if waiting[-1].mode == "coalesce" else None
+            newer = newer or next(iter(read(parked.filter(mode="coalesce").order_by("-ticket", "-id")[:1])), None)
+            head = head if newer is None or newer.id == head.id else newer
         if superseded:
-            moving += read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
-        return Line(first[0] if first else None, moving)
+            others += read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
+        return Line(head, others, alone)
 
     return session.run(verb, write=False)
 
 
-def waits(name: str, *, before: int | None = None, after: int | None = None) -> bool:
-    """Whether a message waits for ``name`` that was published before, or after, that ticket."""
+def has_older(name: str, number: int) -> bool:
+    """Return whether a message waits for ``name`` that was published before the one with this sequence number."""
 
     def verb(alias: str, again: bool) -> bool:
-        for state in (PARKED, PROMOTED):  # one at a time, and the next one only: then the index has the answer
-            rows = rows_of(alias).filter(key=key_of(name), state=state).values_list("ticket")
-            if before is not None:
-                rows = rows.filter(ticket__lt=before).order_by("-ticket")
-            else:
-                rows = rows.filter(ticket__gt=after).order_by("ticket")
-            if rows.first() is not None:
-                return True
-        return False
+        older = rows_of(alias).filter(key=key_of(name), ticket__lt=number)
+        # One of each state, and the next one only: then the index has the answer.
+        return bool(read(*(first_of(older.filter(state=state), "-ticket") for state in (PARKED, PROMOTED))))
+
+    return session.run(verb, name=name, write=False)
+
+
+def read_neighbours(name: str, number: int, task_id: str) -> Neighbours:
+    """Return who else waits for ``name``, seen from a ``coalesce`` message with this sequence number."""
+
+    def verb(alias: str, again: bool) -> Neighbours:
+        newer = rows_of(alias).filter(key=key_of(name), ticket__gt=number)
+        nearest = [first_of(newer.filter(state=state), "ticket") for state in (PARKED, PROMOTED)]
+        found = read(*nearest, _older(alias, key_of(name), number, task_id))
+        return Neighbours(any(row.ticket > number for row in found), [row for row in found if row.ticket < number])
 
     return session.run(verb, name=name, write=False)
 
@@ -148,7 +164,7 @@ def record_running(name: str, ticket: int, mode: str, task: str, task_id: str, m
     """Keep a message that another delivery of it runs, unless it has a row; True if it had none."""
 
     def verb(alias: str, again: bool) -> bool:
-        return _insert(alias, _row(name, ticket, mode, task, task_id, message, state=RUNNING, holder=holder))
+        return insert(alias, _row(name, ticket, mode, task, task_id, message, state=RUNNING, holder=holder))
 
     return session.run(verb, name=name)
 
@@ -168,7 +184,7 @@ def _put(
                 row.place = _free_place(alias, row.key, limit)
                 if row.place is None:
                     return False
-            if _insert(alias, row):  # else a second delivery of it was first, or somebody took the place
+            if insert(alias, row):  # else a second delivery of it was first, or somebody took the place
                 break
         return True
 
@@ -181,15 +197,6 @@ def _row(name: str, ticket: int, mode: str, task: str, task_id: str, message: st
         key=key_of(name), name=shown, ticket=ticket, mode=mode, task=task[:255], task_id=task_id,
         message=message, parked_at=Now(), changed_at=Now(), **rest,
     )  # fmt: skip
-
-
-def _insert(alias: str, row: ParkedMessage) -> bool:
-    try:
-        with transaction.atomic(using=alias):
-            rows_of(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
-    except IntegrityError:
-        return False
-    return True
 
 
 def _free_place(alias: str, key: str, limit: int) -> int | None:
@@ -214,18 +221,20 @@ def move_to(row: Parked, state: str, *, sent: int = 0, crashes: int = 0, **more:
     return session.run(verb)
 
 
-def find_older(key: str, ticket: int, task_id: str) -> list[Parked]:
-    """The ``coalesce`` messages that were published before that ``ticket`` and still wait."""
+def find_older(key: str, number: int, task_id: str) -> list[Parked]:
+    """Return the ``coalesce`` messages that still wait and were published before that one."""
+    return session.run(lambda alias, again: read(_older(alias, key, number, task_id)), write=False)
 
-    def verb(alias: str, again: bool) -> list[Parked]:
-        rows = rows_of(alias).filter(key=key, mode="coalesce", state__in=(PARKED, PROMOTED))
-        return read(rows.filter(ticket__lt=ticket).exclude(task_id=task_id))
 
-    return session.run(verb, write=False)
+def _older(alias: str, key: str, number: int, task_id: str) -> QuerySet[ParkedMessage]:
+    rows = rows_of(alias).filter(key=key, mode="coalesce", state__in=(PARKED, PROMOTED))
+    return rows.filter(ticket__lt=number).exclude(task_id=task_id)
 
 
 def read_message(row: Parked) -> str | None:
-    """The message itself; ``None`` if the row is gone."""
+    """Return the message itself; ``None`` if the row is gone."""
+    if row.message is not None:
+        return row.message
     return session.run(
         lambda alias, again: rows_of(alias).filter(id=row.id).values_list("message", flat=True).first(), write=False
     )
@@ -242,7 +251,7 @@ def mark_ended(task_id: str) -> None:
 
 def remove_unchanged(row: Parked) -> bool:
     """Remove a row, if nobody has moved it since it was read."""
-    return session.run(lambda alias, again: _same(alias, row).delete()[0] > 0)
+    return session.run(lambda alias, again: delete(_same(alias, row)) > 0)
 
 
 def remove(task_id: str, *, of: str | None = None) -> bool:
@@ -256,7 +265,7 @@ def remove(task_id: str, *, of: str | None = None) -> bool:
         rows = rows_of(alias).filter(task_id=task_id)
         if of is not None:
             rows = rows.filter(Q(state=SUPERSEDED) | Q(state__in=(RUNNING, ENDED), holder__contains=f'"{of}"'))
-        return rows.delete()[0] > 0
+        return delete(rows) > 0
 
     return session.run(verb)
 
