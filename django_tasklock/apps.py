@@ -16,7 +16,7 @@ AFTER_FORK = (
     "django_tasklock.backends",
     "django_tasklock.backends.memory.store",
     "django_tasklock.rates.background",
-    "django_tasklock.rates.events",
+    "django_tasklock.rates.watch",
     "django_tasklock.rates.terms",
     "django_tasklock.db.pools",
     "django_tasklock.metrics",

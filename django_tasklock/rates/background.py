@@ -1,19 +1,25 @@
-"""Gives places back where nobody can wait for it, for cancelled coroutines: in a thread, while there is work."""
+"""Cancel reservations where nobody can wait for it, for cancelled coroutines: in a thread, while there is work."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from django.db import connections
 
+from django_tasklock.backends.contract.rates import Booked
 from django_tasklock.logs import log
+from django_tasklock.rates.where import Where
+
+T = TypeVar("T")
 
 
 class Returns:
-    """Those of one process."""
+    """The work of one process that nobody waits for."""
 
     def __init__(self) -> None:
         self._work: deque[Callable[[], object]] = deque()
@@ -29,7 +35,7 @@ class Returns:
                 self._thread.start()
 
     def wait(self, seconds: float = 10.0) -> bool:
-        """Wait until all is done; False if it is not, in time."""
+        """Wait until all is done; False if it is not, in so many seconds."""
         thread = self._thread
         if thread is not None:
             thread.join(seconds)
@@ -40,7 +46,7 @@ class Returns:
             while self._work:
                 try:
                     self._work.popleft()()
-                except BaseException:  # the thread must outlive it: others' places wait behind this one
+                except BaseException:  # the thread must outlive it: others' reservations wait behind this one
                     log(logging.ERROR, "a place at a rate limit was not given back", trace=True)
             connections.close_all()  # those of this thread
             with self._lock:
@@ -50,7 +56,25 @@ class Returns:
 
 
 returns = Returns()
-"""The one of this process."""
+"""The work of this process."""
+
+
+async def kept(where: Where, cost: int, question: Awaitable[T]) -> T:
+    """Return the answer to a question that may book. Cancelled: ask to its end, and give back what was booked."""
+    asking = asyncio.ensure_future(question)
+
+    def give_back(done: asyncio.Future[T]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            return
+        booked = done.result()
+        if isinstance(booked, Booked):
+            returns.give(lambda: where.cancel(cost, booked.slot, booked.epoch))
+
+    try:
+        return await asyncio.shield(asking)
+    except asyncio.CancelledError:
+        asking.add_done_callback(give_back)
+        raise
 
 
 def after_fork() -> None:

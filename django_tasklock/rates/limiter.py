@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import difflib
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
-from django_tasklock.backends.contract.rates import Algorithm
-from django_tasklock.conf import Duration
+from django_tasklock.backends.contract.rates import Algorithm, RateStore, Terms
+from django_tasklock.conf import Duration, get_settings
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
+from django_tasklock.names import clean
 from django_tasklock.rates import events
-from django_tasklock.rates.events import changed, watch_of
-from django_tasklock.rates.notation import pushback
-from django_tasklock.rates.options import OnOutage
-from django_tasklock.rates.reservation import Reservation, kept
-from django_tasklock.rates.tickets import LimitTickets
+from django_tasklock.rates.booking import Booking
+from django_tasklock.rates.notation import microseconds, parse, pushback
+from django_tasklock.rates.options import TENANT, Limit, OnOutage, limit_of
+from django_tasklock.rates.reservation import Part, Reservation, parts_of
 from django_tasklock.rates.usage import RateUsage, usage_of
+from django_tasklock.rates.watch import changed
 from django_tasklock.types import monotonic
 
 
-class RateLimiter(LimitTickets):
+class RateLimiter:
     """At most so many calls in any window, counted where they are made. See docs/limits.md.
 
     ``rates``: ``"100/m"``, ``"10/s", "5000/d"``, ``(100, 60)``; without any, what
@@ -69,7 +72,53 @@ class RateLimiter(LimitTickets):
             cold_start=cold_start,
             adaptive=adaptive,
         )
-        super().__init__(name, rates, options)
+        limit = limit_of(name, rates or configured(name), **options)
+        self.name = name
+        """As the store has it; a tenant's has the limiter's before it."""
+        self.shared: Self | None = None
+        """Of a tenant: the limit that all tenants share."""
+        self.booking = Booking(limit, limit.terms(name), name)
+
+    def tenant(self, tenant: object, *rates: Any) -> Self:
+        """Return the limiter of one tenant: its own quota, inside the one that all share.
+
+        ``rates``: that quota, by default what ``tenants=`` says. A tenant that is ``None`` or empty is one
+        of its own, the default tenant, and so is whoever asks a limiter with ``tenants=`` for none.
+        """
+        whole, limit, root = self.shared or self, self.limit, self.booking.root
+        own = parse(rates, margin=limit.margin, name=root) if rates else limit.tenants
+        if not own:
+            raise TaskLockError(
+                f"rate limit {root!r} has no quota for tenants: pass tenants='10/m', or tenant(key, '10/m')", name=root
+            )
+        key = "" if tenant is None else str(tenant)
+        if key:
+            clean(key)
+        limiter = copy.copy(whole)
+        limiter.name = f"{root}{TENANT}{key}"
+        limiter.booking = Booking(limit, limit.terms(limiter.name, own), root)
+        limiter.shared = whole
+        return limiter
+
+    @property
+    def limit(self) -> Limit:
+        """What was checked of rates and options."""
+        return self.booking.limit
+
+    @property
+    def terms(self) -> Terms:
+        """The terms that its own process has of it."""
+        return self.booking.terms
+
+    @property
+    def store(self) -> RateStore:
+        """Where it is kept."""
+        return self.booking.where.store
+
+    @property
+    def in_force(self) -> Terms:
+        """The terms that hold: those of its store, as far as this process knows."""
+        return self.booking.where.in_force
 
     def acquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
         """Wait until the call may be made. ``timeout``: seconds, by default ``max_wait``.
@@ -77,66 +126,105 @@ class RateLimiter(LimitTickets):
         Raises ``RateLimitExceeded``, at once if it cannot be in time: ``retry_after`` says how long it
         would have taken. ``BackendUnavailable`` by the policy ``"closed"``.
         """
-        return self._reserve(self._deadline(timeout), cost).use()
+        return self._asked(cost).book(self._deadline(timeout), cost).use()
 
     def try_acquire(self, *, cost: int = 1) -> Reservation | None:
-        """Whether the call may be made now: the place, or ``None``. Never waits."""
+        """Return the reservation if the call may be made now, ``None`` if not. Never waits."""
         try:
-            return self._reserve(self._deadline(0), cost).use()
+            return self._asked(cost).book(self._deadline(0), cost).use()
         except RateLimitExceeded:
             return None
 
     def reserve(self, timeout: Duration | None = None, *, cost: int = 1, spaced: bool = False) -> Reservation:
-        """Book the first place and do not wait for it. Raises as ``acquire`` does.
+        """Book the first slot and do not wait for it. Raises as ``acquire`` does.
 
-        ``spaced``: if it has to wait, not right behind the place before, but so that places are spread evenly over
+        ``spaced``: if it has to wait, not right behind the one before, but so that calls are spread evenly over
         the window: for work that is handed out and had better not all come at once.
         """
-        return self._reserve(self._deadline(timeout), cost, spaced)
+        return self._asked(cost).book(self._deadline(timeout), cost, spaced)
 
-    def _reserve(self, deadline: float, cost: int, spaced: bool = False) -> Reservation:
-        asked = self._asked
-        return asked.book(deadline, asked._units(cost), spaced)
+    def reserve_many(self, number: int, timeout: Duration | None = None, *, cost: int = 1) -> list[Reservation]:
+        """Book so many, all or none, spread evenly: for work that is handed out. Raises as ``acquire`` does."""
+        asked = self._asked(cost)
+        return asked.booking.book_many(asked, self._deadline(timeout), cost, number)
 
     async def aacquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
-        """``acquire`` for coroutines. A cancelled one leaves its place to others."""
-        return await (await self._areserve(self._deadline(timeout), cost)).ause()
+        """``acquire`` for coroutines. A cancelled one leaves its slot to others."""
+        return await (await self._asked(cost).abook(self._deadline(timeout), cost)).ause()
 
     async def atry_acquire(self, *, cost: int = 1) -> Reservation | None:
         """``try_acquire`` for coroutines."""
         try:
-            return await (await self._areserve(self._deadline(0), cost)).ause()
+            return await (await self._asked(cost).abook(self._deadline(0), cost)).ause()
         except RateLimitExceeded:
             return None
 
     async def areserve(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
         """``reserve`` for coroutines."""
-        return await self._areserve(self._deadline(timeout), cost)
+        return await self._asked(cost).abook(self._deadline(timeout), cost)
 
-    async def _areserve(self, deadline: float, cost: int) -> Reservation:
-        asked = self._asked
-        return await asked.abook(deadline, asked._units(cost))
+    def book(self, deadline: float, cost: int, spaced: bool = False) -> Reservation:
+        """``reserve`` with a deadline by this process's clock, and nothing of tenants."""
+        return self.booking.book(self, deadline, cost, spaced)
 
     async def abook(self, deadline: float, cost: int) -> Reservation:
         """``book`` for coroutines."""
-        place = self._new(cost, deadline)
-        if (standing := self._outage.standing()) is not None:
-            place._desk = self.without(place, standing)
-            return place
-        sent, watch = monotonic(), watch_of(self.name)
-        question = self.store.areserve(self.terms, cost, self._longest(deadline), watch.lonely)
-        watch.booking += 1
+        return await self.booking.abook(self, deadline, cost)
+
+    def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
+        """Book it elsewhere while the store cannot be asked. Raises ``error``, or ``RateLimitExceeded``."""
+        self.booking.go_without(reservation, error)
+
+    def _asked(self, cost: int = 1) -> Self:
+        """The limiter whose quota a call uses, without a tenant that of the default one; a cost that fits into it."""
+        asked = self.tenant(None) if self.booking.limit.tenants and self.shared is None else self
+        if type(cost) is not int or cost != 1:  # 1 fits into all of them
+            asked.booking.check_cost(cost)
+            if asked.shared is not None:
+                asked.shared.booking.check_cost(cost)
+        return asked
+
+    def _deadline(self, timeout: Duration | None) -> float:
+        """By this process's clock."""
+        longest = self.booking.limit.max_wait
+        if timeout is not None:
+            longest = microseconds(timeout, "timeout", name=self.name, zero=True)
+        return monotonic() + longest / 1_000_000
+
+    def restore(self, token: str, timeout: Duration | None = None, *, spaced: bool = False) -> Reservation:
+        """Take up the reservation that another process has moved: its own slot if that is still to come, another one
+        if it was missed. An empty token: the next slot. Raises as ``acquire`` does."""
+        if not token:
+            return self._asked().book(self._deadline(timeout), 1, spaced)
+        return self._asked()._restored(parts_of(token, self.name), self._deadline(timeout), spaced)
+
+    def _restored(self, parts: list[Part], deadline: float, spaced: bool) -> Reservation:
+        own, *rest = parts
+        if not rest or self.shared is None:
+            return self.booking.resume(self, deadline, own, spaced)
+        found = self.booking.past(self, deadline, own)  # its own turn has come before
+        found.spaced = spaced
         try:
-            answer = await kept(self.name, place._desk, cost, question)
-        except BackendUnavailable as error:
-            place._desk = self.without(place, error)
-            return place
-        finally:
-            watch.booking -= 1
-        return self._or_raise(self._given(place, sent, answer), deadline)
+            found.shared = self.shared._restored(rest, deadline, spaced)
+        except TaskLockError:
+            found.cancel()
+            raise
+        found.missed = found.shared.missed
+        return found
+
+    def give_back(self, token: str) -> bool:
+        """Cancel a reservation that was moved and that nobody will use. False: nothing was left to give back."""
+        limiter: RateLimiter | None = self._asked()
+        returned = False
+        for part in parts_of(token, self.name) if token else ():
+            if limiter is None:
+                break
+            returned = limiter.booking.where.cancel(part.cost, part.slot, part.epoch)
+            limiter = limiter.shared
+        return returned
 
     def penalize(self, retry_after: Any) -> float:
-        """The other side asks for a pause: nobody goes for so long, in any process; who waits keeps its place in line.
+        """Stop everybody for so long, in any process, because the other side asks for a pause. The line stays in order.
 
         ``retry_after``: seconds, a timedelta, or the header as it came: seconds or an HTTP date, compared with the
         store's clock. At most ``max_wait``. Seconds that everybody waits from now; raises ``BackendUnavailable``.
@@ -158,7 +246,7 @@ class RateLimiter(LimitTickets):
         return penalty.wait / 1_000_000
 
     def usage(self) -> RateUsage:
-        """How it stands, in all processes together. Raises ``BackendUnavailable``."""
+        """Return how it stands, in all processes together. Raises ``BackendUnavailable``."""
         return usage_of(self.in_force, self.store.use(self.terms))
 
     async def ausage(self) -> RateUsage:
@@ -191,7 +279,7 @@ class RateLimiter(LimitTickets):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing: the call was made."""
+        """Do nothing: the call was made."""
 
     async def __aenter__(self) -> Reservation:
         return await self.aacquire()
@@ -199,4 +287,14 @@ class RateLimiter(LimitTickets):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing: the call was made."""
+        """Do nothing: the call was made."""
+
+
+def configured(name: str) -> object:
+    """Return what ``TASKLOCK["RATE_LIMITS"]`` has under this name. Raises ``TaskLockError`` if that is nothing."""
+    limits = get_settings().RATE_LIMITS
+    if name not in limits:
+        near = difflib.get_close_matches(str(name), list(limits), n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else "write RateLimiter(name, '100/m'), or configure it"
+        raise TaskLockError(f"TASKLOCK['RATE_LIMITS'] has no {name!r}; {hint}", name=str(name))
+    return limits[name]

@@ -7,6 +7,8 @@ from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.rates import events
 from django_tasklock.rates.options import Limit, OnOutage
+from django_tasklock.rates.server_clock import ServerClock
+from django_tasklock.rates.where import Where
 from django_tasklock.types import monotonic
 
 AGAIN = 1.0  # seconds during which a store that did not answer is not asked again, where one may go on without it
@@ -21,28 +23,37 @@ class Outage:
     """
 
     def __init__(self) -> None:
-        self.local: RateStore = MemoryRates({})
-        """The places of this process alone."""
-        self._began: float | None = None
+        self.met = False
+        """True from the first failure on: until then there is nothing to ask or to tell it."""
+        self._began = 0.0
         self._healed: float | None = None
         self._error: BackendUnavailable | None = None
         self._until = 0.0
+        self._local: tuple[RateStore, ServerClock] | None = None
+
+    def local(self, terms: Terms, workers: int) -> Where:
+        """Return where to book meanwhile: in this process, its share of ``terms``."""
+        if self._local is None:
+            self._local = MemoryRates({}), ServerClock()
+        store, clock = self._local
+        return Where(store, share_of(terms, workers), clock)
 
     def answered(self) -> None:
-        """The store can be asked."""
-        if self._began is not None and self._healed is None:
+        """Note that the store can be asked."""
+        if self.met and self._healed is None:
             self._healed = monotonic()
             self._error = None
 
     def standing(self) -> BackendUnavailable | None:
-        """Why not to ask the store just now."""
+        """Return why not to ask the store just now."""
         return self._error if self._error is not None and monotonic() < self._until else None
 
-    def failed(self, name: str, limit: Limit, error: BackendUnavailable) -> OnOutage:
-        """What to do without it. Raises the error where that is nothing."""
+    def fail(self, name: str, limit: Limit, error: BackendUnavailable) -> OnOutage:
+        """Return what to do without the store. Raises ``error`` where that is nothing."""
         now, grace = monotonic(), limit.grace / 1_000_000
-        if self._began is None or (self._healed is not None and now - self._healed >= grace):
+        if not self.met or (self._healed is not None and now - self._healed >= grace):
             self._began = now
+        self.met = True
         self._healed = None
         action = limit.on_unavailable
         if action == "open" and not error.down:  # it keeps count for others
@@ -63,18 +74,19 @@ _outages: dict[str, Outage] = {}
 
 
 def outage_of(name: str) -> Outage:
-    """The one of this limiter, in this process. Not of its tenants: those share the limiter's."""
+    """Return the one of this limiter, in this process. Its tenants share it."""
     found = _outages.get(name)
     return _outages.setdefault(name, Outage()) if found is None else found
 
 
 def forget() -> None:
-    """Forget every outage that this process has met."""
-    _outages.clear()
+    """Forget every outage that this process has met; who has one of them goes on with it."""
+    for outage in _outages.values():
+        outage.__init__()  # type: ignore[misc]
 
 
 def share_of(terms: Terms, workers: int) -> Terms:
-    """What one of so many processes may do: a part of the limit, or all of it in longer windows."""
+    """Return what one of so many processes may do: a part of the limit, or all of it in longer windows."""
     rates = tuple(
         rate._replace(limit=rate.limit // workers)
         if rate.limit >= workers

@@ -1,71 +1,152 @@
-"""``Reservation``: a place at a rate limit, booked once, slept for once, used or given back."""
+"""``Reservation``: a time at a rate limit, booked once, slept for once, used or given back."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Protocol, Self
 
-from django_tasklock.backends.contract.rates import Booked
+from django_tasklock.backends.contract.rates import Booked, Refused
 from django_tasklock.context import asleep, sleep
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates import events
-from django_tasklock.rates.background import returns
-from django_tasklock.rates.events import watch_of
-from django_tasklock.rates.schedule import PATIENCE, Desk, Wakening
+from django_tasklock.rates.background import kept, returns
+from django_tasklock.rates.schedule import PATIENCE, Schedule
+from django_tasklock.rates.sleepers import Slot
+from django_tasklock.rates.where import Where
 from django_tasklock.types import monotonic
 
-T = TypeVar("T")
+AT_ONCE = 0.001  # seconds: no margin is shorter
 
 
-async def kept(limiter_name: str, desk: Desk, cost: int, question: Awaitable[T]) -> T:
-    """The answer to a question that may book. Cancelled: it is asked to its end, and the place given back."""
-    asking = asyncio.ensure_future(question)
+class Limiter(Protocol):
+    """The limiter of a reservation, as far as that needs it."""
 
-    def give_back(done: asyncio.Future[T]) -> None:
-        if done.cancelled() or done.exception() is not None:
-            return
-        booked = done.result()
-        if isinstance(booked, Booked):
-            returns.give(lambda: unwanted(limiter_name, desk, cost, booked))
+    name: str
 
+    @property
+    def shared(self) -> Limiter | None:
+        """Of a tenant: the limit that all tenants share."""
+
+    def book(self, deadline: float, cost: int, spaced: bool = False) -> Reservation:
+        """Book the first slot."""
+
+    async def abook(self, deadline: float, cost: int) -> Reservation:
+        """``book`` for coroutines."""
+
+    def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
+        """Book it elsewhere, or raise, because its store could not be asked."""
+
+
+class Part(NamedTuple):
+    """One booking of a reservation token: a tenant's own, or the one at the limit that all tenants share."""
+
+    slot: int
+    epoch: int
+    cost: int
+
+    def __str__(self) -> str:
+        return f"{self.slot}:{self.epoch}:{self.cost}"
+
+
+def parts_of(token: str, name: str) -> list[Part]:
+    """Read a reservation token of the limiter ``name``. Raises ``TaskLockError`` if it is none."""
     try:
-        return await asyncio.shield(asking)
-    except asyncio.CancelledError:
-        asking.add_done_callback(give_back)
-        raise
+        return [Part(*map(int, part.split(":"))) for part in token.split("+")]
+    except (TypeError, ValueError):
+        raise TaskLockError(f"{token!r:.80} is no reservation token", name=name) from None
 
 
-def unwanted(name: str, desk: Desk, cost: int, booked: Booked) -> None:
-    """Give back what nobody has taken."""
-    try:
-        returned = desk.store.cancel(desk.terms, cost, booked.slot, booked.epoch)
-    except BackendUnavailable:
-        returned = False
-    events.cancelled(name, returned)
-
-
-class Reservation(Wakening):
-    """A place that ``limiter.reserve()`` has booked. ``with``, or ``use()``, waits for its turn.
+class Reservation:
+    """A time that ``limiter.reserve()`` has booked. ``with``, or ``use()``, waits for its turn.
 
     ``time`` says when that is, ``wait`` how many seconds are left. True in a boolean context. What
     is neither used nor cancelled counts as used.
     """
 
+    # Most go at once: of what only others need nothing is stored.
+    slot: Slot | None = None
+    """The slot that it has; ``None``: let through without one, because the store could not be asked."""
+    shared: Reservation | None = None
+    """A tenant's reservation at the limit that all tenants share, once that is booked."""
+    state = "booked"
+    """``booked``, ``used``, ``cancelled``, or ``moved``: somebody else has its token."""
+    spaced = False
+    """True if, should it have to be exchanged, it is for a slot at some distance from the others."""
+    missed = False
+    """True if it was moved here, was missed on its way, and has another slot."""
+    _schedule: Schedule | None = None
+    _waited = False
+
+    def __init__(self, limiter: Limiter, where: Where, cost: int, deadline: float) -> None:
+        self.limiter = limiter
+        self.where = where
+        self.cost = cost
+        self.deadline = deadline
+        """When the caller will not wait any longer, by this process's clock."""
+        self.began = monotonic()
+
+    def move_to(self, where: Where) -> None:
+        """Have it in another store, which does not know yet what it has missed in this one."""
+        self.where, self._schedule = where, None
+
+    @property
+    def booked(self) -> bool:
+        """False: let through without a slot, because the store could not be asked."""
+        return self.slot is not None
+
+    @property
+    def wait(self) -> float:
+        """Seconds until it is its turn."""
+        if self.shared is not None:
+            return self.shared.wait
+        return 0.0 if self.slot is None else self.slot.wait
+
+    @property
+    def time(self) -> datetime:
+        """When it is its turn, by the store's clock."""
+        if self.shared is not None:
+            return self.shared.time
+        if self.slot is None:
+            return datetime.now(UTC)
+        return datetime.fromtimestamp(self.slot.booked.time / 1_000_000, UTC)
+
+    @property
+    def late(self) -> float:
+        """Seconds since its turn by the store's clock; never too few. Negative: not yet."""
+        return 0.0 if self.slot is None else self.slot.late(self.where.clock)
+
+    @property
+    def longest(self) -> int:
+        """Microseconds that are left for it."""
+        return self.longest_at(monotonic())
+
+    def longest_at(self, now: float) -> int:
+        """Return ``longest`` at a time of this process's clock."""
+        left = int((self.deadline - now) * 1_000_000)
+        return min(self.where.terms.horizon, left) if left > 0 else 0
+
+    @property
+    def schedule(self) -> Schedule:
+        """What is decided about its next step, once it has to wait."""
+        if self._schedule is None:
+            self._schedule = Schedule(self.where, self.cost)
+        return self._schedule
+
     def use(self) -> Self:
         """Sleep until it is its turn. Raises ``RateLimitExceeded`` if it was missed and there is no other in time.
 
-        Whatever interrupts the sleep gives the place back.
+        Whatever interrupts the sleep gives the slot back.
         """
-        if self._at_once():
+        if self._is_free():
             self._done()
         else:
             self.use_within(float("inf"))
         return self
 
     def use_within(self, seconds: float) -> bool:
-        """``use`` if its turn is within so many seconds. False: it is not, and the place is still booked."""
+        """``use`` if its turn is within so many seconds. False: it is not, and the slot is still booked."""
         try:
             if not self._sleep(monotonic() + seconds):
                 return False
@@ -75,8 +156,18 @@ class Reservation(Wakening):
         self._done()
         return True
 
+    def _is_free(self) -> bool:
+        """Return whether it was its turn when it was booked, and that was just now: what most callers are told."""
+        slot = self.slot
+        if slot is None or slot.booked.wait > 0 or self.state != "booked" or self._waited:
+            return False
+        if self.limiter.shared is not None:
+            return False
+        late = monotonic() - slot.sent - slot.booked.wait / 1_000_000
+        return late <= AT_ONCE or late * 1_000_000 <= self.where.margin
+
     def _sleep(self, ends: float) -> bool:
-        """Until its turn, and that at the shared limit; False if that is later than ``ends``."""
+        """Sleep until its turn, and that at the shared limit; False if that is later than ``ends``."""
         if self.shared is None:
             while (nap := self._nap(ends)) is not None:
                 if nap < 0:
@@ -85,14 +176,14 @@ class Reservation(Wakening):
                     self._leave()
                     sleep(nap)
                     self._arrive()
-                elif self._of_many:
+                elif self.schedule.joins(self.slot):
                     self._leave()
-                    with watch_of(self.limiter.name).asking(PATIENCE):
+                    with self.where.view.asking(PATIENCE):
                         self._arrive()
-                        if self._of_many:
+                        if self.schedule.joins(self.slot):
                             self._exchange()
                 else:
-                    with watch_of(self.limiter.name).asking(self._patience):
+                    with self.where.view.asking(self.schedule.patience):
                         if self._next() == 0:
                             self._ask()
             if self.limiter.shared is None:
@@ -103,56 +194,9 @@ class Reservation(Wakening):
         self.shared._done()
         return True
 
-    def _nap(self, ends: float) -> float | None:
-        """``_next``; negative if its turn is later than ``ends``."""
-        return -1.0 if self.state == "booked" and monotonic() + self.wait > ends else self._next()
-
-    def _exchange(self) -> None:
-        old, sent = self._missed_places(), monotonic()
-        store, terms = self._desk
-        slots, epoch = [place.booked.slot for place in old], old[0].booked.epoch
-        try:
-            answers = store.exchange(terms, self.cost, slots, epoch, self._longest(), self._leeway)
-        except BackendUnavailable as error:
-            self._put_back(old[1:])
-            self._desk = self.limiter.without(self, error)
-        except BaseException:
-            self._put_back(old[1:])
-            self._has(old[0])
-            raise
-        else:
-            self._exchanged(old, sent, answers)
-
-    async def _aexchange(self) -> None:
-        old, sent = self._missed_places(), monotonic()
-        store, terms = self._desk
-        slots, epoch = [place.booked.slot for place in old], old[0].booked.epoch
-        try:
-            answers = await store.aexchange(terms, self.cost, slots, epoch, self._longest(), self._leeway)
-        except BackendUnavailable as error:
-            self._put_back(old[1:])
-            self._desk = self.limiter.without(self, error)
-        except BaseException:
-            self._put_back(old[1:])
-            self._has(old[0])
-            raise
-        else:
-            self._exchanged(old, sent, answers)
-
-    def _ask(self) -> None:
-        asked = self._asking()
-        store, terms = self._desk
-        try:
-            slot, epoch = asked[0].slot, asked[0].epoch
-            answer = store.resume(terms, self.cost, slot, epoch, self._longest(), self.spaced, self._leeway)
-        except BackendUnavailable as error:
-            self._desk = self.limiter.without(self, error)
-        else:
-            self._answered(asked, answer)
-
     async def ause(self) -> Self:
-        """``use`` for coroutines. A cancelled one gives the place back."""
-        if self._at_once():
+        """``use`` for coroutines. A cancelled one gives the slot back."""
+        if self._is_free():
             self._done()
             return self
         try:
@@ -161,14 +205,14 @@ class Reservation(Wakening):
                     self._leave()
                     await asleep(nap)
                     self._arrive()
-                elif self._of_many:
+                elif self.schedule.joins(self.slot):
                     self._leave()
-                    async with watch_of(self.limiter.name).aasking(PATIENCE):
+                    async with self.where.view.aasking(PATIENCE):
                         self._arrive()
-                        if self._of_many:
+                        if self.schedule.joins(self.slot):
                             await self._aexchange()
                 else:
-                    async with watch_of(self.limiter.name).aasking(self._patience):
+                    async with self.where.view.aasking(self.schedule.patience):
                         if self._next() == 0:
                             await self._aask()
             if self.limiter.shared is not None:
@@ -183,70 +227,188 @@ class Reservation(Wakening):
         self._done()
         return self
 
-    async def _aask(self) -> None:
-        asked = self._asking()
-        store, terms = self._desk
-        question = store.aresume(terms, self.cost, asked[0].slot, asked[0].epoch, self._longest(), self._leeway)
+    def _nap(self, ends: float) -> float | None:
+        """``_next``; negative if its turn is later than ``ends``."""
+        return -1.0 if self.state == "booked" and monotonic() + self.wait > ends else self._next()
+
+    def _next(self) -> float | None:
+        """Return the seconds to sleep; 0: ask the store; ``None``: go."""
+        slot = self._open()
+        nap = None if slot is None else self.schedule.next(slot)
+        self._waited = self._waited or bool(nap)
+        return nap
+
+    def _open(self) -> Slot | None:
+        if self.state != "booked":
+            raise TaskLockError(f"this reservation at {self.limiter.name!r} was {self.state} before")
+        return self.slot
+
+    def _leave(self) -> None:
+        self.schedule.leave(self.slot)
+
+    def _arrive(self) -> None:
+        if self.state == "booked":
+            self.slot = self.schedule.arrive(self.slot)
+
+    # Asking. Until the answer there is nothing to give back: the slot may have been exchanged.
+
+    def _exchange(self) -> None:
+        old, sent = self._missed_slots(), monotonic()
+        where, slots = self.where, [slot.booked.slot for slot in old]
         try:
-            answer = await kept(self.limiter.name, self._desk, self.cost, question)
-        except BackendUnavailable as error:
-            self._desk = self.limiter.without(self, error)
+            answers = where.store.exchange(
+                where.terms, self.cost, slots, old[0].booked.epoch, self.longest, self.schedule.leeway
+            )
+        except BaseException as error:
+            self._not_exchanged(old, error)
         else:
-            self._answered(asked, answer)
+            self._has(self.schedule.exchanged(old, sent, answers), answers[0])
+
+    async def _aexchange(self) -> None:
+        old, sent = self._missed_slots(), monotonic()
+        where, slots = self.where, [slot.booked.slot for slot in old]
+        try:
+            answers = await where.store.aexchange(
+                where.terms, self.cost, slots, old[0].booked.epoch, self.longest, self.schedule.leeway
+            )
+        except BaseException as error:
+            self._not_exchanged(old, error)
+        else:
+            self._has(self.schedule.exchanged(old, sent, answers), answers[0])
+
+    def _missed_slots(self) -> list[Slot]:
+        own, self.slot = self.slot, None
+        assert own is not None
+        return self.schedule.missed(own)
+
+    def _not_exchanged(self, old: Sequence[Slot], error: BaseException) -> None:
+        self.schedule.put_back(old[1:])
+        if not isinstance(error, BackendUnavailable):
+            self.slot = old[0]
+            raise error
+        self.limiter.go_without(self, error)
+
+    def _ask(self) -> None:
+        old, late, sent = self._asking()
+        (store, terms, _), booked, leeway = self.where, old.booked, self.schedule.leeway
+        try:
+            answer = store.resume(terms, self.cost, booked.slot, booked.epoch, self.longest, self.spaced, leeway)
+        except BackendUnavailable as error:
+            self.limiter.go_without(self, error)
+        else:
+            self._has(self.schedule.answered(old, late, sent, answer), answer)
+
+    async def _aask(self) -> None:
+        old, late, sent = self._asking()
+        (store, terms, _), booked, leeway = self.where, old.booked, self.schedule.leeway
+        question = store.aresume(terms, self.cost, booked.slot, booked.epoch, self.longest, leeway)
+        try:
+            answer = await kept(self.where, self.cost, question)
+        except BackendUnavailable as error:
+            self.limiter.go_without(self, error)
+        else:
+            self._has(self.schedule.answered(old, late, sent, answer), answer)
+
+    def _asking(self) -> tuple[Slot, float, float]:
+        """The slot to ask about, how late that is, and when it is asked."""
+        late, old = self.late, self.slot
+        assert old is not None
+        self.slot = None
+        return old, late, monotonic()
+
+    def _has(self, slot: Slot | None, answer: Booked | Refused) -> None:
+        self.slot = slot
+        if slot is None and isinstance(answer, Refused):
+            raise self.refused(answer)
+
+    def refused(self, answer: Refused) -> Exception:
+        """End it: there is no slot in time. The error to raise."""
+        self.state = "cancelled"
+        return events.refused(self.where.in_force, answer.wait, self.longest)
+
+    def _done(self) -> None:
+        self.state = "used"
+        events.granted(self.limiter.name, monotonic() - self.began if self._waited else 0.0, self.cost)
+
+    def move(self) -> str:
+        """Return the reservation token, text for another process: ``limiter.restore(text)``.
+
+        This reservation has its slot no longer.
+        """
+        self._reclaim()
+        slot = self._open()
+        self.state = "moved"
+        own = "" if slot is None else str(Part(slot.booked.slot, slot.booked.epoch, self.cost))
+        return own if self.shared is None or self.shared.state != "booked" else f"{own}+{self.shared.move()}"
 
     def cancel(self) -> bool:
-        """Give the place back: before its turn, or after it if the call was not made. False: there was nothing to."""
+        """Give the slot back: before its turn, or after it if the call was not made. False: there was nothing to."""
         if self.shared is not None:
             self.shared.cancel()
-        return not self._ended() and self._return()
+        slot = self._end()
+        return slot is not None and self.where.cancel(self.cost, slot.booked.slot, slot.booked.epoch)
 
     async def acancel(self) -> bool:
         """``cancel`` for coroutines."""
         if self.shared is not None:
             await self.shared.acancel()
-        if self._ended() or self._booked is None:
-            return False
-        store, terms = self._desk
-        try:
-            returned = await store.acancel(terms, self.cost, self._booked.slot, self._booked.epoch)
-        except BackendUnavailable:
-            returned = False
-        events.cancelled(self.limiter.name, returned)
-        return returned
+        slot = self._end()
+        return slot is not None and await self.where.acancel(self.cost, slot.booked.slot, slot.booked.epoch)
+
+    def _abandon(self) -> None:
+        """Cancel it from elsewhere: a cancelled task had better not await its own clean-up."""
+        if self.shared is not None:
+            self.shared._abandon()
+        slot = self._end()
+        if slot is not None:
+            where, cost, booked = self.where, self.cost, slot.booked
+            returns.give(lambda: where.cancel(cost, booked.slot, booked.epoch))
+
+    def _end(self) -> Slot | None:
+        """End it; the slot to give back, if there is one."""
+        self._reclaim()
+        if self.state in ("cancelled", "moved"):
+            return None
+        self.state = "cancelled"
+        return self.slot
+
+    def _reclaim(self) -> None:
+        if self._schedule is not None:
+            self.slot = self._schedule.reclaim(self.slot)
 
     def settle(self, actual: int) -> bool:
-        """The call has cost ``actual`` units: the difference is given back, or charged to who comes next.
+        """Say that the call has cost ``actual`` units: the difference is given back, or charged to who comes next.
 
         False: it made no difference. Raises ``BackendUnavailable``, ``TaskLockError`` before its use.
         """
-        booked = self._settling(actual)
+        slot = self._settling(actual)
         if self.shared is not None:
             self.shared.settle(actual)
-        if booked is None:
+        if slot is None:
             return False
-        store, terms = self._desk
-        done = store.settle(terms, self.cost, booked.slot, booked.epoch, actual)
+        where, booked = self.where, slot.booked
+        done = where.store.settle(where.terms, self.cost, booked.slot, booked.epoch, actual)
         self.cost = actual
         return done
 
     async def asettle(self, actual: int) -> bool:
         """``settle`` for coroutines."""
-        booked = self._settling(actual)
+        slot = self._settling(actual)
         if self.shared is not None:
             await self.shared.asettle(actual)
-        if booked is None:
+        if slot is None:
             return False
-        store, terms = self._desk
-        done = await store.asettle(terms, self.cost, booked.slot, booked.epoch, actual)
+        where, booked = self.where, slot.booked
+        done = await where.store.asettle(where.terms, self.cost, booked.slot, booked.epoch, actual)
         self.cost = actual
         return done
 
-    def _settling(self, actual: int) -> Booked | None:
+    def _settling(self, actual: int) -> Slot | None:
         if type(actual) is not int or not 0 <= actual <= 1_000_000_000:
             raise TaskLockError(f"the actual cost must be a whole number, 0 or more, not {actual!r}")
         if self.state != "used":
             raise TaskLockError(f"a reservation is settled after its use; this one is {self.state}")
-        return self._booked
+        return self.slot
 
     def __enter__(self) -> Self:
         return self.use()
@@ -254,7 +416,7 @@ class Reservation(Wakening):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing: the call was made. If it was not, ``cancel()`` inside."""
+        """Do nothing: the call was made. If it was not, ``cancel()`` inside."""
 
     async def __aenter__(self) -> Self:
         return await self.ause()
@@ -262,7 +424,7 @@ class Reservation(Wakening):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing: see ``__exit__``."""
+        """Do nothing: see ``__exit__``."""
 
     def __bool__(self) -> bool:
         return True

@@ -20,6 +20,7 @@ from django_tasklock.backends.contract.rates import (
     Use,
 )
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.rates.server_clock import ServerClock
 from django_tasklock.types import monotonic
 
 logger = logging.getLogger("django_tasklock")
@@ -31,7 +32,7 @@ MOST = 4096  # limiters that one process remembers
 
 
 class Standing:
-    """What this process knows of the terms that it has of a limiter."""
+    """What this process knows of the terms in force of a limiter, where it has others or the same."""
 
     def __init__(self, own: Terms) -> None:
         self.own = own
@@ -41,7 +42,7 @@ class Standing:
         """When to say its own again, by who books and by who asks in his sleep."""
         self.warned = float("-inf")
 
-    def heard(self, rule: str) -> None:
+    def hear(self, rule: str) -> None:
         """Note which are in force. Warns where they are not its own."""
         if rule == self.own.rule():
             self.terms = self.own
@@ -73,7 +74,7 @@ class Standing:
 
 
 def said(terms: Terms) -> str:
-    """Terms, for people."""
+    """Return the terms as people read them."""
     algorithm = f"{REMOVED_ALGORITHM}, served as {terms.algorithm}" if terms.rule_in_store else terms.algorithm
     return f"{', '.join(map(str, terms.rates))} ({algorithm}, margin {terms.margin / 1_000_000:g} s)"
 
@@ -83,6 +84,8 @@ class AgreedRates(RateStore):
 
     def __init__(self, store: RateStore, process: str = "") -> None:
         self.store = store
+        self.clock = ServerClock()
+        """What this process knows of the store's clock."""
         self._process = process
         self._standings: OrderedDict[Terms, Standing] = OrderedDict()
 
@@ -102,34 +105,45 @@ class AgreedRates(RateStore):
         standing = self._of(terms)
         if says and monotonic() >= standing.due:
             standing.due = monotonic() + SAY
-            standing.heard(self.store.agree(terms, self._process or process()))
+            standing.hear(self.store.agree(terms, self._process or process()))
         while True:
             try:
                 if standing.terms is not terms:
                     standing.fits(cost)
                 return verb(standing.terms)
             except TermsDiffer as error:
-                standing.heard(error.rule)
+                standing.hear(error.rule)
 
     async def _aby(self, terms: Terms, cost: int, verb: Callable[[Terms], Awaitable[T]], says: bool = False) -> T:
         standing = self._of(terms)
         if says and monotonic() >= standing.due:
             standing.due = monotonic() + SAY
-            standing.heard(await self.store.aagree(terms, self._process or process()))
+            standing.hear(await self.store.aagree(terms, self._process or process()))
         while True:
             try:
                 if standing.terms is not terms:
                     standing.fits(cost)
                 return await verb(standing.terms)
             except TermsDiffer as error:
-                standing.heard(error.rule)
+                standing.hear(error.rule)
 
     def agree(self, terms: Terms, process: str) -> str:
         return self.store.agree(terms, process)
 
+    def forget(self) -> None:
+        """Forget what was said and heard of terms, and of the store's clock."""
+        self._standings.clear()
+        self.clock.forget()
+
     def reserve(
         self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
     ) -> Booked | Refused:
+        standing = self._standings.get(terms)
+        if standing is not None and standing.terms is standing.own and monotonic() < standing.due:  # most calls
+            try:
+                return self.store.reserve(terms, cost, longest, spaced, asks)
+            except TermsDiffer as error:
+                standing.hear(error.rule)
         return self._by(terms, cost, lambda held: self.store.reserve(held, cost, longest, spaced, asks), says=True)
 
     def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
@@ -209,14 +223,14 @@ _agreed: list[AgreedRates] = []  # of the store in use
 
 
 def process() -> str:
-    """By what this process is known."""
+    """Return by what this process is known."""
     if not _processes:
         _processes.append(secrets.token_hex(8))
     return _processes[0]
 
 
 def agreed(store: RateStore) -> AgreedRates:
-    """The one of this store, in this process."""
+    """Return the one of this store, in this process."""
     for found in _agreed:
         if found.store is store:
             return found
@@ -228,7 +242,8 @@ def agreed(store: RateStore) -> AgreedRates:
 def forget() -> None:
     """Be a process that has said no terms yet and has heard of none."""
     _processes.clear()
-    _agreed.clear()
+    for found in _agreed:
+        found.forget()
 
 
 def after_fork() -> None:

@@ -103,7 +103,7 @@ class TestWaiting:
         """Two deliveries of a message, two threads, a cancel that is sent again: six calls in a window of five."""
         limiter = RateLimiter("api", "1/20s")
         [_, lost, _] = (call(way, limiter, "reserve") for _ in range(3))
-        asked = (lost.limiter.terms, 1, lost._booked.slot, lost._booked.epoch)
+        asked = (lost.limiter.terms, 1, lost.slot.booked.slot, lost.slot.booked.epoch)
         said: list[bool] = []
         for thread in at_once(lambda: said.append(limiter.store.cancel(*asked)), *[()] * 4):
             thread.join(30)
@@ -112,8 +112,8 @@ class TestWaiting:
         assert abs((again.time - lost.time).total_seconds()) < 0.01
         assert not call(way, limiter.store, "cancel", *asked)
         assert 58 < call(way, limiter, "reserve").wait < 60.2
-        ticket = again.move()
-        assert [limiter.give_back(ticket), limiter.give_back(ticket)] == [True, False]
+        token = again.move()
+        assert [limiter.give_back(token), limiter.give_back(token)] == [True, False]
 
     def test_the_longest_wait_is_that_of_an_hourly_limit(self, way):
         """The next place is an hour and a margin away."""
@@ -172,15 +172,15 @@ class TestWaiting:
         call(way, limiter, "acquire")
         place = call(way, limiter, "reserve")
         due = place.time
-        ticket = place.move()
+        token = place.move()
         assert not place.cancel()
         with pytest.raises(TaskLockError, match="was moved before"):
             place.use()
-        restored = RateLimiter("api", "1/0.1s", margin=0.1).restore(ticket)
+        restored = RateLimiter("api", "1/0.1s", margin=0.1).restore(token)
         assert restored.missed or abs((restored.time - due).total_seconds()) < 0.01
         call(way, restored, "use")
         assert RateLimiter("api", "1/0.1s", margin=0.1).restore("").use()
-        with pytest.raises(TaskLockError, match="no ticket"):
+        with pytest.raises(TaskLockError, match="no reservation token"):
             limiter.restore("nonsense")
 
 
@@ -522,8 +522,8 @@ class TestSignals:
         with Received(signals.rate_late) as late:
             place.use()
         assert len(late) >= 3
-        assert place._booked.leeway >= 30_000
-        assert place.late <= 0.01 + place._booked.leeway / 1_000_000
+        assert place.slot.booked.leeway >= 30_000
+        assert place.late <= 0.01 + place.slot.booked.leeway / 1_000_000
 
     def test_a_place_that_was_missed(self):
         limiter = RateLimiter("api", "1/0.2s", margin=0.02)

@@ -13,8 +13,9 @@ from django_tasklock import RateLimiter
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.rates import Booked
 from django_tasklock.backends.redis.rates import body_of
-from django_tasklock.rates.lines import Line, Place
 from django_tasklock.rates.reservation import Reservation
+from django_tasklock.rates.server_clock import ServerClock
+from django_tasklock.rates.sleepers import Sleepers, Slot
 from tests.support.proxy import Proxy, anything
 from tests.support.rate_callers import at_once, callers, most_within, rank_correlation
 from tests.support.stores import eventually
@@ -141,23 +142,24 @@ def test_threads_take_the_word_of_the_first_as_well(known, name, monkeypatch):
     assert 1 <= len(sent) <= 10
 
 
-def test_who_wakes_late_takes_the_place_of_the_next_of_its_process():
+def test_who_wakes_late_takes_the_slot_of_the_next_of_its_process(monkeypatch):
     """And keeps its rank; who comes last of them has the one that was missed, and asks for another."""
-    line, now = Line(), 2.2
-    places = [Place(Booked(slot, 0, 1, 0, slot), 0.0, 0.0) for slot in (1, 2, 3, 4)]
-    for place in reversed(places):
-        line.put(place)
+    sleepers, now = Sleepers(), 2.2
+    monkeypatch.setattr("django_tasklock.rates.sleepers.monotonic", lambda: now)
+    slots = [Slot(Booked(turn, turn * 1_000_000, 1, 0, turn), 0.0, 0.0) for turn in (1, 2, 3, 4)]
+    for slot in reversed(slots):
+        sleepers.put(slot)
 
     def take() -> int:
-        return line.take(lambda place: now - place.booked.slot, margin=0.5).booked.slot
+        return sleepers.take(ServerClock(), margin=500_000).booked.slot
 
     assert [take(), take()] == [2, 1]
     assert take() == 3  # to come: it sleeps until then
-    line.put(places[2])
+    sleepers.put(slots[2])
     now = 3.1
     assert take() == 3
-    assert line.reclaim(places[2]) == places[3]  # its own is somebody else's
-    assert line.reclaim(places[2]) is None
+    assert sleepers.reclaim(slots[2]) == slots[3]  # its own is somebody else's
+    assert sleepers.reclaim(slots[2]) is None
 
 
 def test_a_place_that_was_missed_is_exchanged_and_its_caller_goes_with_the_next(name):
@@ -166,10 +168,10 @@ def test_a_place_that_was_missed_is_exchanged_and_its_caller_goes_with_the_next(
     limiter.acquire()
     places = [limiter.reserve() for _ in range(3)]
     for place in places:
-        place._leave()
+        place.schedule.leave(place.slot)
     eventually(lambda: places[0].late > 0.15)
     for place in places:
-        place._arrive()
+        place.slot = place.schedule.arrive(place.slot)
     for thread in at_once(Reservation.use, *((place,) for place in places)):
         thread.join(60)
     assert [place.state for place in places] == ["used"] * 3

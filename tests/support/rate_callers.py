@@ -35,12 +35,12 @@ def wait(name, rates, number, **options):
     from django_tasklock.types import monotonic
     limiter, made, ask = RateLimiter(name, *rates, **options), [], Reservation._ask
     def noted(place):
-        place.why = [*getattr(place, "why", ()), (place.late, monotonic() - place._heard)]
+        place.why = [*getattr(place, "why", ()), (place.late, monotonic() - place.slot.heard)]
         ask(place)
     Reservation._ask = noted
     def one(turn):
         place = limiter.reserve()
-        booked = place._booked
+        booked = place.slot.booked
         place.use()
         made.append((booked.time - booked.wait, booked.time, clock(), getattr(place, "why", [])))
     threads = [threading.Thread(target=one, args=(turn,)) for turn in range(number)]

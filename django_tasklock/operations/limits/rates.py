@@ -27,9 +27,9 @@ from django_tasklock.operations.limits.values import (
     LimitView,
 )
 from django_tasklock.operations.values import Act, Actor
-from django_tasklock.rates.events import changed
 from django_tasklock.rates.options import TENANT, limit_of
 from django_tasklock.rates.usage import RateUsage, usage_of
+from django_tasklock.rates.watch import changed
 
 logger = logging.getLogger("django_tasklock")
 
