@@ -27,7 +27,7 @@ from django_tasklock.celery.rates.spread import spread_now
 from django_tasklock.celery.rates.turns import take_turn
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.conf import get_settings
-from django_tasklock.decorators.concurrency import Limited
+from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.exceptions import CrashLoop, StaleClaim
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import monotonic
@@ -77,7 +77,7 @@ class CeleryHost(host.Host):
 
     def call_for(self, decorated: object, plain: Any) -> Any:
         """Return how to run the function: as the body of the task that a worker runs, inside of it, or plainly."""
-        if isinstance(decorated, Limited):
+        if isinstance(decorated, PermitOfCall):
             return kind_of(decorated) or plain
         task: Any = get_current_worker_task()
         if task is None or not task.request.id or task.request.is_eager:

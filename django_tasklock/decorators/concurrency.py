@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar, get_args
 
-from django_tasklock.conf import DEFAULT, WORDS, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
+from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
 from django_tasklock.decorators.call import Running
 from django_tasklock.decorators.wrapping import around, check_conflict, check_release, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
 from django_tasklock.locks.semaphore import ConcurrencyLimiter, check_limit
+from django_tasklock.locks.terms import POLICIES
 from django_tasklock.names import NameTemplate
 from django_tasklock.types import LimiterInfo
 
@@ -18,17 +20,63 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OnLimit = Literal["skip", "raise", "wait", "retry", "reject"]
 """What is done when no permit is free. The last two need a message to put aside: only under Celery."""
+WORDS = get_args(OnLimit)
 
 
-class Limited:
-    """What ``function.limiter`` answers: the limiter of one call, before that call is made."""
+@dataclass(frozen=True, slots=True)
+class PermitOptions:
+    """The options of ``concurrency_limited``, checked once."""
+
+    limit: int
+    timeout: Timeout
+    lease: LeaseTime
+    on_conflict: OnLimit | None
+    blocking_timeout: Duration | None
+    on_unavailable: OnUnavailable | None
+    release_connections: bool | None
+
+    def __post_init__(self) -> None:
+        """Raise ``TaskLockError`` for what cannot work."""
+        check_limit(self.limit)
+        check_release(self.release_connections)
+        if self.on_conflict in ("queue", "coalesce"):
+            raise TaskLockError(
+                f"on_conflict={self.on_conflict!r} is for locks: a message is parked behind one holder, and a limiter"
+                f" has {self.limit}; use 'retry', which also gives the worker back, or 'wait', which keeps the order"
+            )
+        if self.on_conflict is not None and self.on_conflict not in WORDS:
+            raise TaskLockError(f"on_conflict must be one of {', '.join(map(repr, WORDS))}, not {self.on_conflict!r}")
+        if self.on_unavailable not in (None, *POLICIES):
+            raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {self.on_unavailable!r}")
+        if self.blocking_timeout is not None:
+            check_conflict("wait" if self.on_conflict is None else self.on_conflict, self.blocking_timeout, None)
+
+    def patient(self, name: str) -> PermitOptions:
+        """Return these with how long one of this name waits, by default for its timeout."""
+        hold, _ = spans(self.timeout, self.lease, name)
+        return replace(self, blocking_timeout=self.blocking_timeout or hold / 1000)
+
+    def limiter(self, name: str) -> ConcurrencyLimiter:
+        """Return the limiter of this name."""
+        return ConcurrencyLimiter(
+            name,
+            self.limit,
+            timeout=self.timeout,
+            lease=self.lease,
+            blocking_timeout=self.blocking_timeout,
+            on_unavailable=self.on_unavailable,
+        )
+
+
+class PermitOfCall:
+    """The limiter of one call, before that call is made: ``function.limiter``."""
 
     def __init__(self, template: NameTemplate, limit: int) -> None:
         self.template = template
         self.limit = limit
 
     def name(self, /, **arguments: Any) -> str:
-        """The limiter's name for these arguments; those that the name uses and that have no default are enough."""
+        """Return its name for these arguments; those that the name uses and that have no default are enough."""
         if callable(self.template.template):
             return self.template.name((), arguments)
         parameters = self.template.signature.parameters.values()
@@ -36,12 +84,12 @@ class Limited:
         return self.template.name_for(defaults | arguments)
 
     def info(self, /, **arguments: Any) -> LimiterInfo:
-        """Who has its permits now. Raises ``BackendUnavailable``."""
+        """Return who has its permits now. Raises ``BackendUnavailable``."""
         return ConcurrencyLimiter(self.name(**arguments), self.limit).info()
 
 
 class LimitedRun(Running):
-    """One call of a function with a limiter, here where nobody can put a message aside."""
+    """One call of a function with a limiter, where nobody can put a message aside."""
 
     lock: ConcurrencyLimiter
     reason = "limit_reached"
@@ -83,41 +131,20 @@ def concurrency_limited(
 
     Put it *below* ``@shared_task``. Raises ``TaskLockError`` at decoration for what cannot work.
     """
-    check_limit(limit)
-    check_release(release_connections)
-    if on_conflict in ("queue", "coalesce"):
-        raise TaskLockError(
-            f"on_conflict={on_conflict!r} is for locks: a message is parked behind one holder, and a limiter has"
-            f" {limit}; use 'retry', which also gives the worker back, or 'wait', which keeps the order"
-        )
-    if on_conflict is not None and on_conflict not in WORDS:
-        known = ", ".join(repr(word) for word in WORDS if word not in ("queue", "coalesce"))
-        raise TaskLockError(f"on_conflict must be one of {known}, not {on_conflict!r}")
-    if on_unavailable not in (None, "run", "raise", "skip"):
-        raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}")
-    if blocking_timeout is not None:
-        check_conflict("wait" if on_conflict is None else on_conflict, blocking_timeout, None)
+    given = PermitOptions(limit, timeout, lease, on_conflict, blocking_timeout, on_unavailable, release_connections)
 
     def decorate(function: F) -> F:
         refuse(function)
         template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
-        label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
-        hold, _ = spans(timeout, lease, label)
-        limited = Limited(template, limit)
+        options = given.patient(name if isinstance(name, str) else getattr(name, "__qualname__", repr(name)))
+        permit = PermitOfCall(template, limit)
 
         def running(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Running:
-            limiter = ConcurrencyLimiter(
-                template.name(args, kwargs),
-                limit,
-                timeout=timeout,
-                lease=lease,
-                blocking_timeout=blocking_timeout or hold / 1000,
-                on_unavailable=on_unavailable,
-            )
-            return host().call_for(limited, LimitedRun)(limiter, on_conflict, release_connections)
+            limiter = options.limiter(template.name(args, kwargs))
+            return host().call_for(permit, LimitedRun)(limiter, on_conflict, release_connections)
 
         wrapper = around(function, running, template.signature)
-        wrapper.limiter = limited  # type: ignore[attr-defined]
+        wrapper.limiter = permit  # type: ignore[attr-defined]
         return wrapper
 
     return decorate

@@ -10,21 +10,20 @@ from typing import Any, TypeVar
 from django_tasklock.conf import Duration, Settings, get_settings
 from django_tasklock.context import ensure_standing
 from django_tasklock.db.connections import Scope
-from django_tasklock.decorators.concurrency import Limited as Permitted
+from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.decorators.locks import Locked
 from django_tasklock.decorators.wrapping import is_async, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
 from django_tasklock.names import NameTemplate
 from django_tasklock.rates.limiter import RateLimiter
-from django_tasklock.rates.options import limit_of
 from django_tasklock.rates.reservation import Reservation
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Limited:
-    """What ``function.rate_limit`` is: the limiter of one call, before that call is made.
+class LimitOfCall:
+    """The rate limiter of one call, before that call is made: ``function.rate_limit``.
 
     Whoever runs the function some other way than by calling it, a task queue say, books with
     ``reserve(args, kwargs)`` and calls ``function.__wrapped__`` when it is its turn.
@@ -34,27 +33,21 @@ class Limited:
         self,
         function: Callable[..., Any],
         name: str,
-        rates: tuple[Any, ...],
+        limiter: Callable[[], RateLimiter],
         tenant: str | Callable[..., object] | None,
         cost: int | Callable[..., int],
         timeout: Duration | None,
-        options: dict[str, Any],
     ) -> None:
         self.name = name
         self.timeout = timeout
         """Seconds a call waits; ``None``: ``max_wait``."""
-        self._rates = rates
-        self._options = options
+        self._limiter = limiter
         self._cost = cost
-        self._made: tuple[Settings | None, RateLimiter | None] = None, None
         self._tenant = NameTemplate(tenant, function) if isinstance(tenant, str) else tenant
 
     def limiter(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> RateLimiter:
-        """The limiter of a call with these arguments, by the settings in force: its tenant's, if it has one."""
-        settings, limiter = self._made
-        if limiter is None or settings is not get_settings():
-            settings, limiter = get_settings(), RateLimiter(self.name, *self._rates, **self._options)
-            self._made = settings, limiter
+        """Return the limiter of a call with these arguments, by the settings in force: its tenant's, if it has one."""
+        limiter = self._limiter()
         if self._tenant is None:
             return limiter
         if isinstance(self._tenant, NameTemplate):
@@ -62,13 +55,13 @@ class Limited:
         return limiter.tenant(self._tenant(*args, **kwargs or {}))
 
     def cost(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> int:
-        """The units of a call with these arguments."""
+        """Return the units of a call with these arguments."""
         return self._cost(*args, **kwargs or {}) if callable(self._cost) else self._cost
 
     def reserve(
         self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, *, spaced: bool = False
     ) -> Reservation:
-        """Book a place for a call. Raises as ``RateLimiter.acquire`` does."""
+        """Book a reservation for a call. Raises as ``RateLimiter.acquire`` does."""
         return self.limiter(args, kwargs).reserve(self.timeout, cost=self.cost(args, kwargs), spaced=spaced)
 
     def acquire(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Reservation:
@@ -78,6 +71,22 @@ class Limited:
     async def aacquire(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Reservation:
         """``acquire`` for coroutines."""
         return await self.limiter(args, kwargs).aacquire(self.timeout, cost=self.cost(args, kwargs))
+
+
+def made(name: str, rates: tuple[Any, ...], options: dict[str, Any]) -> Callable[[], RateLimiter]:
+    """Return what finds the limiter of these options, which are checked and read once, or once for each settings."""
+    if rates:
+        limiter = RateLimiter(name, *rates, **options)
+        return lambda: limiter
+    by_settings: list[tuple[Settings, RateLimiter]] = []
+
+    def found() -> RateLimiter:
+        settings = get_settings()
+        if not by_settings or by_settings[0][0] is not settings:
+            by_settings[:] = [(settings, RateLimiter(name, **options))]
+        return by_settings[0][1]
+
+    return found
 
 
 def rate_limited(
@@ -95,22 +104,21 @@ def rate_limited(
     seconds a call waits. Raises ``RateLimitExceeded`` in place of calling if it cannot be in time,
     ``TaskLockError`` at decoration for what cannot work.
     """
-    if rates:
-        limit_of(name, rates, **options)
     if callable(name):
         raise TaskLockError("write @rate_limited('tavily', '100/m'), with a name")
+    limiter = made(name, rates, options)
 
     def decorate(function: F) -> F:
         refuse(function)
         if isinstance(getattr(function, "lock", None), Locked) or isinstance(
-            getattr(function, "limiter", None), Permitted
+            getattr(function, "limiter", None), PermitOfCall
         ):
             raise TaskLockError(
                 f"{function.__qualname__}: put rate_limited below the lock or the concurrency limiter, next to the"
                 " function: a place is for the call, not for a call that is skipped or has to wait",
                 name=name,
             )
-        limited = Limited(function, name, rates, tenant, cost, timeout, options)
+        limited = LimitOfCall(function, name, limiter, tenant, cost, timeout)
 
         if is_async(function):
 

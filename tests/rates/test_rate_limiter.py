@@ -15,6 +15,7 @@ from asgiref.sync import async_to_sync
 
 from django_tasklock import RateLimiter, RateLimitExceeded, TaskLockError, rate_limited, signals
 from django_tasklock.backends import get_backend
+from django_tasklock.rates import options as rates_options, reservation
 from django_tasklock.rates.background import returns
 from django_tasklock.types import monotonic
 from tests.support.public import Received, in_store
@@ -46,6 +47,10 @@ class TestWaiting:
         assert most_within(calls, 0.2) <= 5
         assert [one["how"] for one in granted[:5]] == ["at_once"] * 5
         assert 0.2 < calls[5][0] - calls[0][0] < 20
+
+    def test_what_is_free_now_takes_no_part_in_the_waiting(self, way, monkeypatch):
+        monkeypatch.setattr(reservation, "Schedule", None)
+        assert call(way, RateLimiter("api", "1/h"), "acquire").state == "used"
 
     def test_without_waiting(self, way):
         limiter = RateLimiter("api", "2/h")
@@ -461,6 +466,19 @@ class TestDecorator:
         assert fetch.rate_limit.limiter() is limiter
         configure("3/h")
         assert fetch.rate_limit.limiter().terms.rates[0].limit == 3
+
+    def test_rates_are_read_and_options_checked_once(self, settings, monkeypatch):
+        """At decoration, not for each call; and whatever the settings become."""
+
+        @rate_limited("api", "2/h", timeout=0)
+        def fetch() -> None: ...
+
+        monkeypatch.setattr(rates_options, "parse", None)
+        fetch()
+        settings.TASKLOCK = {**settings.TASKLOCK, "LEASE": 50}
+        fetch()
+        with pytest.raises(RateLimitExceeded):
+            fetch()
 
     def test_what_cannot_work_is_said_at_decoration(self):
         with pytest.raises(TaskLockError, match="no rate"):

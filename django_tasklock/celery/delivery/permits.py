@@ -13,7 +13,7 @@ from celery._state import get_current_task, get_current_worker_task
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.delivery.defer import defer, reject
 from django_tasklock.celery.message import Message
-from django_tasklock.decorators.concurrency import Limited, LimitedRun
+from django_tasklock.decorators.concurrency import LimitedRun, PermitOfCall
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
@@ -25,7 +25,7 @@ FIRST = 1.0  # seconds to the first try again
 LONGEST = 30.0  # the most: how long a permit is free before somebody looks, if only this message wants it
 
 
-def kind_of(limited: Limited) -> type[LimitedRun] | None:
+def kind_of(limited: PermitOfCall) -> type[LimitedRun] | None:
     """How to run a function with this limiter here: as the body of the task that a worker runs, or as any other."""
     task: Any = get_current_worker_task()
     if task is None or not task.request.id or task.request.is_eager or get_current_task() is not task:
@@ -33,10 +33,10 @@ def kind_of(limited: Limited) -> type[LimitedRun] | None:
     return LimitedTask if any(limited is one for one in _limiters_of(task)) else None
 
 
-def _limiters_of(task: Any) -> Iterator[Limited]:
+def _limiters_of(task: Any) -> Iterator[PermitOfCall]:
     function: Any = getattr(task, "run", None)
     while function is not None:
-        if isinstance(limited := getattr(function, "limiter", None), Limited):
+        if isinstance(limited := getattr(function, "limiter", None), PermitOfCall):
             yield limited
         function = getattr(function, "__wrapped__", None)  # other decorators may be around it
 

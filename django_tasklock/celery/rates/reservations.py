@@ -11,7 +11,7 @@ from typing import Any
 from celery.exceptions import Reject
 
 from django_tasklock.celery.message import HEADER, RECEIVED, header_of, visibility_timeout
-from django_tasklock.decorators.rates import Limited
+from django_tasklock.decorators.rates import LimitOfCall
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.types import monotonic
@@ -25,10 +25,10 @@ BEGINS = "tasklock_begins"
 """In the request: what to do when it is certain that the body begins."""
 
 
-def limit_of(task: Any) -> Limited | None:
+def limit_of(task: Any) -> LimitOfCall | None:
     """The limit of a task's own body."""
     found = getattr(getattr(task, "run", None), "rate_limit", None)
-    return found if isinstance(found, Limited) else None
+    return found if isinstance(found, LimitOfCall) else None
 
 
 def on_body_start(task: Any, then: Callable[[], None]) -> None:

@@ -22,7 +22,7 @@ from django_tasklock.celery.rates.reservations import (
     may_have_been_used,
     pop_reservation,
 )
-from django_tasklock.decorators.rates import Limited
+from django_tasklock.decorators.rates import LimitOfCall
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.reservation import Reservation
 from django_tasklock.types import monotonic
@@ -35,7 +35,7 @@ TAKEN = "tasklock_turn"
 """In the request: it has had its turn."""
 
 
-def take_turn(limited: Limited, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Wait until the body of the task that a worker runs may begin; False: this is something else.
 
     Raises ``Retry`` if that is later, ``RateLimitExceeded`` if it is too late.
@@ -53,7 +53,7 @@ def take_turn(limited: Limited, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 class Turn:
     """That of one message on one arrival."""
 
-    def __init__(self, task: Any, limited: Limited, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, task: Any, limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.message = Message(task)
         self.request = task.request
         self.ours = pop_reservation(self.request) or {}
