@@ -23,7 +23,7 @@ from django_tasklock.celery.parking import dead, order
 from django_tasklock.celery.parking.promotion import Promoter
 from django_tasklock.celery.rates import reservations
 from django_tasklock.celery.rates.reservations import RATE
-from django_tasklock.celery.rates.spread import spread_now
+from django_tasklock.celery.rates.spread import pop_published_reservation
 from django_tasklock.celery.rates.turns import take_turn
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.conf import get_settings
@@ -96,7 +96,7 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
     """Note in a message of ours when it is published; for a decorated task that lines up, draw its place as well."""
     task = current_app.tasks.get(sender)
     locked = None if task is None else getattr(task.run, "lock", None)
-    place = spread_now()
+    place = pop_published_reservation()
     if not isinstance(headers, dict):
         return
     ours = _brought(sender, headers)

@@ -1,4 +1,4 @@
-"""A kept message is read, and ended without having run."""
+"""The reading of kept messages, and their end without having run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ logger = logging.getLogger("django_tasklock")
 
 
 class Due(NamedTuple):
-    """A kept message that was read, and may be put back into the broker."""
+    """A kept message that was read and may be put back into the broker."""
 
     row: Parked
     name: str
     signature: Signature[Any]
 
 
-def opened(row: Parked, app: Any) -> Due | None:
-    """The message of a row; ``None`` if it is gone. Raises ``Unfit``."""
+def open_row(row: Parked, app: Any) -> Due | None:
+    """Read the message of a row. Return ``None`` if it is gone. Raises ``Unfit``."""
     text = parking.read_message(row)
     if text is None:
         return None
@@ -53,7 +53,7 @@ def bury(row: Parked, why: str, app: Any) -> None:
 
 
 def end(row: Parked, app: Any, why: str) -> bool:
-    """Remove a message and store that it is revoked, so that nobody waits for its result."""
+    """Remove a message and store that it is revoked: nobody waits for its result. Return whether it was there."""
     text = parking.read_message(row)
     if text is None or not parking.remove_unchanged(row):
         return False
@@ -70,14 +70,14 @@ def end(row: Parked, app: Any, why: str) -> bool:
 
 
 def revoked(task_id: str) -> bool:
-    """Whether this worker was told so."""
+    """Return whether this worker was told that the task is revoked."""
     from celery.worker import state
 
     return task_id in state.revoked
 
 
 def _cease(row: Parked, text: str, app: Any) -> Context | None:
-    """Leave the line and let another one be published; what its result backend must know of it, if it can be read."""
+    """Leave the line, let another one be published. Return what its result backend must know, if that can be read."""
     try:
         name, signature = read(text, app)
     except Unfit:

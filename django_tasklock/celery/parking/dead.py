@@ -1,4 +1,4 @@
-"""What becomes of a kept message that a worker cannot take, and what an operator may do with a dead one."""
+"""Kept messages that a worker cannot take, and what an operator may do with a dead one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("django_tasklock")
 
 
 def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
-    """Let a dead message wait for its lock again: the lock's name, and why not, which is empty if it does.
+    """Let a dead message wait for its lock again. Return the lock's name, and why not, which is empty if it does.
 
     ``sign_it``: the operator knows that a worker of an older version has parked it, which did not sign.
     """
@@ -46,7 +46,7 @@ def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
 
 
 def discard(task_id: str, why: str) -> tuple[str, str]:
-    """End a message that is parked or dead, as if it had been revoked: the lock's name, and why not."""
+    """End a message that is parked or dead, as if it had been revoked. Return the lock's name, and why not."""
     row = parking.find(task_id)
     if row is None:
         return "", "there is no such message"
@@ -57,7 +57,7 @@ def discard(task_id: str, why: str) -> tuple[str, str]:
 
 
 def on_refused(sender: Any = None, message: Any = None, exc: Any = None, **details: Any) -> None:
-    """``task_unknown`` and ``task_rejected``, in a worker's main process: it was sent what it cannot take."""
+    """Look after a parked message that this worker cannot take. For ``task_unknown`` and ``task_rejected``."""
     headers = getattr(message, "headers", None) or {}
     ours = headers.get(HEADER)
     if isinstance(ours, dict) and ours.get("put_back") and headers.get("id"):

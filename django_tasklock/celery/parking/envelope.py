@@ -28,14 +28,14 @@ SIGNATURE = "signature"
 
 
 class Unfit(Exception):
-    """Why this app cannot put a kept message back into the broker."""
+    """The reason why this app cannot put a kept message back into the broker."""
 
     unsigned: dict[str, Any] | None = None
-    """What is kept, if that has no signature at all."""
+    """The content that was kept, if that has no signature at all."""
 
 
 def seal(name: str, signature: Signature[Any], task: Any) -> str:
-    """The message and its lock's name, in ASCII, signed with ``SECRET_KEY``. Raises what the serializer raises.
+    """Return the message and its lock's name, in ASCII, signed with ``SECRET_KEY``. Raises what the serializer raises.
 
     What came in another serializer, as its publisher chose, may be nothing that the task's own one knows.
     """
@@ -49,13 +49,13 @@ def seal(name: str, signature: Signature[Any], task: Any) -> str:
 
 
 def sign(kept: dict[str, Any]) -> str:
-    """The text of a row, with the signature of all the rest of it."""
+    """Return the text of a row, with the signature of all the rest of it."""
     kept = {key: value for key, value in kept.items() if key != SIGNATURE}
     return json.dumps({**kept, SIGNATURE: Signer(salt=SALT).signature(_signed(kept))})
 
 
 def check(text: str) -> dict[str, Any]:
-    """What is kept, if this project has written it; otherwise raises ``Unfit``."""
+    """Return what is kept, if this project has written it. Raises ``Unfit``."""
     kept = json_object(text)
     found = kept.pop(SIGNATURE, None)
     if found is None:
@@ -70,7 +70,7 @@ def check(text: str) -> dict[str, Any]:
 
 
 def read(text: str, app: Any) -> tuple[str, Signature[Any]]:
-    """The lock's name and the message. Raises ``Unfit``.
+    """Return the lock's name and the message. Raises ``Unfit``.
 
     What a row says of its serializer counts for nothing: the app's ``accept_content`` does.
     """
@@ -87,7 +87,7 @@ def read(text: str, app: Any) -> tuple[str, Signature[Any]]:
 
 
 def unseal(text: str, app: Any) -> tuple[str, Signature[Any]]:
-    """``read``, if the app's own workers take such a message."""
+    """Return the lock's name and a message that the app's own workers take. Raises ``Unfit``."""
     name, signature = read(text, app)
     task = app.tasks.get(signature.task)
     if task is None:
@@ -100,7 +100,7 @@ def unseal(text: str, app: Any) -> tuple[str, Signature[Any]]:
 
 
 def send(signature: Signature[Any], task: Any) -> None:
-    """Publish it, in the serializer of its task or in another one that the app accepts."""
+    """Publish a message, in the serializer of its task or in another one that the app accepts."""
     try:
         signature.apply_async()
     except (EncodeError, TypeError):
@@ -130,7 +130,7 @@ def _own(task: Any) -> str:
 
 
 def _others(task: Any) -> Iterator[str]:
-    """The serializers that the app's workers accept, but for the task's own."""
+    """Yield the serializers that the app's workers accept, but for the task's own."""
     for kind in task.app.conf.accept_content or ():
         name = registry.type_to_name.get(kind, kind)
         if name != _own(task) and name in registry.name_to_type:

@@ -1,4 +1,4 @@
-"""What is parked, for people."""
+"""Parked messages as people see them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class ParkedInfo:
     task: str
     task_id: str
     state: str
-    """``parked``, ``promoted`` (on its way), ``running`` (kept in case its worker dies), ``ended``, ``superseded`` or
-    ``dead``: no worker takes it, an operator decides."""
+    """One of ``parked``, ``promoted`` (on its way), ``running`` (kept in case its worker dies), ``ended``,
+    ``superseded`` and ``dead`` (no worker takes it, an operator decides)."""
     mode: str
     """The word that parked it: ``queue`` or ``coalesce``."""
     parked_at: datetime
     waited: float
-    """Seconds since then."""
+    """Seconds since it was parked."""
     crashes: int
-    """How many workers died of it."""
+    """The number of workers that died of it."""
     problem: str = ""
-    """Why it is dead."""
+    """The reason why it is dead."""
 
 
 def parked_messages(
     name: str | None = None, *, state: str | None = None, limit: int = 1000, offset: int = 0
 ) -> list[ParkedInfo]:
-    """Messages kept in the database, of one lock or of all, in order of publication. ``BackendUnavailable``."""
+    """Return the kept messages, of one lock or of all, in order of publication. Raises ``BackendUnavailable``."""
     from django_tasklock.celery.parking import store as parking
 
     found = []
@@ -56,20 +56,20 @@ def parked_messages(
 
 
 def full_name(message: str, shown: str) -> str:
-    """The lock's name as the message has it, or as the row does: that may be cut off, and is never missing."""
+    """Return the lock's name as the message has it, or as the row does: that may be cut off, and is never missing."""
     found = json_object(message).get("name")
     return found if isinstance(found, str) else shown
 
 
 def count_parked(name: str | None = None) -> int:
-    """How many messages wait, of one lock or of all: parked, or on their way to a worker. ``BackendUnavailable``."""
+    """Return how many messages of one lock or of all are parked or promoted. Raises ``BackendUnavailable``."""
     from django_tasklock.celery.parking import store as parking
 
     return parking.count(name)
 
 
 def count_parked_by_name(names: Sequence[str]) -> dict[str, int]:
-    """How many messages wait for each of these locks: those for which some do. ``BackendUnavailable``."""
+    """Return how many messages wait for each of these locks, where some do. Raises ``BackendUnavailable``."""
     from django_tasklock.celery.parking import store as parking
 
     return parking.count_by_name(names)

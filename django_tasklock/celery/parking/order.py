@@ -1,4 +1,4 @@
-"""The order in which messages of one lock were published: each has a sequence number, and a place among who waits."""
+"""The order in which messages of one lock were published: sequence numbers, and the line of who waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger("django_tasklock")
 
 
 def next_number(name: str = "", task_id: str = "") -> int:
-    """Draw a sequence number from the lock's store and line up there; with that down, from this machine's clock."""
+    """Draw a sequence number and line up, in the lock's store; with that down, from this machine's clock."""
     try:
         return get_backend().ticket(name, task_id)
     except BackendUnavailable as error:
@@ -22,7 +22,7 @@ def next_number(name: str = "", task_id: str = "") -> int:
 
 
 def number_of(message: Message, name: str = "") -> int:
-    """Return the sequence number of ``message``; drawn on arrival, for ``name``, where its publisher drew none."""
+    """Return the sequence number of ``message``. Draw it, for ``name``, where its publisher drew none."""
     number = message.header.get("ticket")
     return int(number) if number else next_number(name, message.id if name else "")
 

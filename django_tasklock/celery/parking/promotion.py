@@ -1,4 +1,4 @@
-"""Putting parked messages back into the broker, one per lock, when the lock is free.
+"""The promotion of parked messages: one per lock is put back into the broker when the lock is free.
 
 Whoever releases a lock promotes its next message at once. That wake-up can be lost: the
 releaser may be killed, Redis flushed, the broker purged. So a thread in every worker's main
@@ -18,7 +18,7 @@ from django_tasklock.backends.database.rows import key_of
 from django_tasklock.celery.forks import no_fork
 from django_tasklock.celery.message import HEADER, sealed_for
 from django_tasklock.celery.parking import store as parking
-from django_tasklock.celery.parking.burial import Due, bury, opened
+from django_tasklock.celery.parking.burial import Due, bury, open_row
 from django_tasklock.celery.parking.envelope import Unfit
 from django_tasklock.celery.parking.store import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
 from django_tasklock.exceptions import BackendUnavailable
@@ -41,7 +41,7 @@ AT_ONCE = 200  # keys in one look; the next one goes on from there
 
 
 def promote(name: str, app: Any) -> bool:
-    """Put the next message for ``name`` back into the broker if its lock is free; True if one was.
+    """Put the next message for ``name`` back into the broker if its lock is free. Return whether one was.
 
     What cannot be done now, with a store, the database or the broker down, is logged and left to the promoters.
     """
@@ -55,7 +55,7 @@ def promote(name: str, app: Any) -> bool:
 
 
 def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool = False) -> bool:
-    """``promote`` by the key of the lock, raising what stands in the way.
+    """Promote by the key of the lock, raising what stands in the way. Return whether a message was put back.
 
     ``strays``: looks after what this app cannot put back; without it that is only passed over. ``free``: the lock was,
     just now; that who is superseded says so is left to those who look regularly.
@@ -64,7 +64,7 @@ def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool
     for row in found.spent:
         bury(row, f"it was put back into the broker {row.attempts} times, and no worker took it", app)
     if strays is not None:
-        strays.met(key, found.strays)
+        strays.note(key, found.strays)
     for row in found.superseded:
         _send(row, app, SUPERSEDED)
     due = found.due
@@ -78,18 +78,18 @@ def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool
 
 
 class Looked(NamedTuple):
-    """What one look at the messages that are kept for a lock has found."""
+    """The result of one look at the messages that are kept for a lock."""
 
     due: Due | None
-    """The one that is to be put back. ``None``: there is none, one is on its way, or the lock is held."""
+    """The message that is to be put back. ``None``: there is none, one is on its way, or the lock is held."""
     spent: list[Parked]
-    """Those that were put back too often."""
+    """The messages that were put back too often."""
     strays: list[tuple[Parked, str]]
-    """Those in front of it that this app cannot put back, and why."""
+    """The messages in front of it that this app cannot put back, and why."""
     superseded: list[Parked]
-    """Those that are to be sent once more to say so."""
+    """The messages that are to be sent once more to say that they are superseded."""
     alone: bool = False
-    """Nobody else waits for the lock."""
+    """Whether nobody else waits for the lock."""
 
 
 def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
@@ -115,7 +115,7 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
             resting.append(row)
             continue
         try:
-            due = opened(row, app)
+            due = open_row(row, app)
         except Unfit as error:
             strays.append((row, str(error)))
             if row.task not in app.tasks:
@@ -127,7 +127,7 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
 
 
 def _held(name: str) -> bool:
-    """Whether the lock is held. What a process that is known to be dead left behind the promoted message takes over."""
+    """Return whether the lock is held. What a process that is known to be dead left the promoted message takes over."""
     record = get_backend().get(name)
     return record is not None and not abandoned(record)
 
@@ -142,33 +142,35 @@ def supersede(older: list[Parked], app: Any) -> None:
 
 
 def _overdue(row: Parked) -> bool:
-    """Whether a message that was put back has not arrived: its queue may have been purged."""
+    """Return whether a message that was put back has not arrived in time: its queue may have been purged."""
     patience = min(PATIENCE * 2.0 ** max(0, row.attempts - 1), MOST_PATIENCE)
     return row.now - row.changed_at > patience * 1000
 
 
 def _awaits_another(row: Parked, name: str) -> bool:
-    """Whether a message that was published before is still on its way. It is not waited for for ever: it may be lost,
-    or lie in the buffer of a worker that is busy with something else."""
+    """Return whether a message that was published before is still on its way.
+
+    It is not waited for for ever: it may be lost, or lie in the buffer of a worker that is busy with something else.
+    """
     waited = row.now - row.parked_at > MISSING * 1000
     return get_backend().expects(name, row.ticket, forget=waited) > 0 and not waited
 
 
 def runs(row: Parked) -> bool:
-    """Whether the process that last ran it is known to live, or may be storing its result."""
+    """Return whether the process that ran it last is known to live, or may be storing its result."""
     known = holders.alive(holder_of(json_object(row.holder)))
     storing = row.state == ENDED and row.now - row.changed_at < STORING * 1000
     return known is True or (known is None and storing)
 
 
 def ran_here(row: Parked) -> bool:
-    """Whether this is the process that last ran it."""
+    """Return whether this is the process that ran it last."""
     return holder_of(json_object(row.holder)).boot == holders.BOOT
 
 
 def _send(row: Parked, app: Any, state: str) -> bool:
     try:
-        due = opened(row, app)
+        due = open_row(row, app)
     except Unfit as error:
         logger.warning("parked message %s[%s] was not sent: %s", row.task, row.task_id, error)
         return False
@@ -176,7 +178,10 @@ def _send(row: Parked, app: Any, state: str) -> bool:
 
 
 def _put_back(due: Due, state: str) -> bool:
-    """Put one message back into the broker. Killed half-way, it is overdue later, or comes twice and runs once."""
+    """Put one message back into the broker. Return whether it was sent.
+
+    Killed half-way, it is overdue later, or comes twice and runs once.
+    """
     row, signature = due.row, due.signature
     attempts = row.attempts + 1
     if not parking.move_to(row, state, sent=1, crashes=int(row.state == RUNNING), attempts=attempts):
@@ -198,14 +203,14 @@ def _put_back(due: Due, state: str) -> bool:
 
 
 class Strays:
-    """What one promoter has met at the head of a line and cannot put back: another app may, or a newer worker."""
+    """The messages that one promoter has met and cannot put back: another app may, or a newer worker."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
         self._since: dict[tuple[str, str], float] = {}
 
-    def met(self, key: str, strays: list[tuple[Parked, str]]) -> None:
-        """What was met now. Whose kind has been there for long enough, and this row among them, is dead."""
+    def note(self, key: str, strays: list[tuple[Parked, str]]) -> None:
+        """Note what was met now. Whose kind has been there for long enough, and this row among them, is dead."""
         now = monotonic()
         kinds = {(key, row.task): (row, why) for row, why in reversed(strays)}
         for kind in [kind for kind in self._since if kind[0] == key and kind not in kinds]:
@@ -215,10 +220,10 @@ class Strays:
                 self._bury(row, why)
 
     def _bury(self, row: Parked, why: str) -> None:
-        """That row, and those like it that no more can be put back: there may be thousands."""
+        """Bury that row, and those like it that no more can be put back: there may be thousands."""
         for one in parking.find_alike(row, AT_ONCE):
             try:
-                if opened(one, self.app) is not None:
+                if open_row(one, self.app) is not None:
                     continue
             except Unfit as error:
                 why = str(error)
@@ -236,11 +241,11 @@ class Promoter:
         self._silent = False
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         threading.Thread(target=self._run, name="tasklock-promoter", daemon=True).start()
 
     def stop(self) -> None:
-        """End before the next look."""
+        """Stop before the next look."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -257,7 +262,7 @@ class Promoter:
                     parking.close_idle()
 
     def look(self) -> int:
-        """Promote behind free locks; how many messages were."""
+        """Promote behind free locks. Return how many messages were."""
         promoted = 0
         for _ in range(AT_ONCE):
             with no_fork():

@@ -1,4 +1,4 @@
-"""A message kept in the database: its states, one row as a query saw it, and the table."""
+"""The table of kept messages: their states, a row as a query saw it, statements."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage
 
 PARKED = "parked"
-"""It waits for its lock."""
+"""The state of a message that waits for its lock."""
 PROMOTED = "promoted"
-"""It was put back into the broker, and a worker will take it up."""
+"""The state of one that was put back into the broker, where a worker will take it up."""
 RUNNING = "running"
-"""A worker runs it. Kept for messages that are acknowledged late: they come back if that worker dies."""
+"""The state of one that a worker runs. Kept if it is acknowledged late: it comes back if that worker dies."""
 ENDED = "ended"
-"""Its run is over, and its result is being stored."""
+"""The state of one whose run is over and whose result is being stored."""
 SUPERSEDED = "superseded"
-"""A newer one took its place (``coalesce``); it was put back to say so."""
+"""The state of one whose place a newer one took (``coalesce``); it was put back to say so."""
 DEAD = "dead"
-"""No worker takes it, or nobody knows who wrote it: the line goes on without it, and an operator decides."""
+"""The state of one that no worker takes, or nobody knows who wrote: the line goes on, an operator decides."""
 
 _FIELDS = (
     "id",
@@ -90,13 +90,13 @@ class Neighbours(NamedTuple):
 
 
 DOWN = (BackendUnavailable, ImproperlyConfigured)
-"""What is raised where the table cannot be asked: the database is down, or the project has none."""
+"""The errors of a table that cannot be asked: the database is down, or the project has none."""
 session = Session(ParkedMessage, "parked message")
-"""Where the table is asked."""
+"""The session in which the table is asked."""
 
 
 def rows_of(alias: str) -> QuerySet[ParkedMessage]:
-    """All rows, in the database ``alias``."""
+    """Return all rows, in the database ``alias``."""
     return ParkedMessage._base_manager.using(alias)
 
 
@@ -123,7 +123,7 @@ def first_of(rows: QuerySet[ParkedMessage], *order: str) -> QuerySet[ParkedMessa
 
 
 def insert(alias: str, row: ParkedMessage) -> bool:
-    """Insert a row by a single statement; False if there is one of that message, or its place is taken.
+    """Insert a row by a single statement. Return False if there is one of that message, or its place is taken.
 
     Without what ``save()`` and ``bulk_create()`` add: signals for receivers that mean other models, and a transaction.
     """
@@ -140,7 +140,7 @@ def insert(alias: str, row: ParkedMessage) -> bool:
 
 
 def delete(rows: QuerySet[ParkedMessage]) -> int:
-    """Delete the rows by a single statement, without signals or a transaction; how many there were."""
+    """Delete the rows by a single statement, without signals or a transaction. Return how many there were."""
     return rows._raw_delete(rows.db)
 
 

@@ -67,13 +67,13 @@ _TAKEN = {"attempts": 0, "problem": ""}  # of what a worker has taken
 
 
 def find(task_id: str) -> Parked | None:
-    """The row of a message, if it has one."""
+    """Return the row of a message, if it has one."""
     found = session.run(lambda alias, again: read(rows_of(alias).filter(task_id=task_id)), write=False)
     return found[0] if found else None
 
 
 def read_line(key: str, without: Collection[int] = (), tasks: Collection[str] = (), *, superseded: bool = True) -> Line:
-    """Who waits for the lock with this key, in order of publication; of ``coalesce`` the newest is the head.
+    """Return who waits for the lock with this key, in order of publication. Of ``coalesce`` the newest is the head.
 
     ``without``: rows that are passed over; ``tasks``: tasks all of whose messages are. ``superseded``: also who is.
     """
@@ -131,9 +131,9 @@ def park(
     name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None,
     crashes: int = 0, moving: bool = False, fresh: bool = False,
 ) -> bool:  # fmt: skip
-    """Keep a message; False if ``limit`` others wait for ``name`` already. Who waited before keeps its place.
+    """Keep a message. Return False if ``limit`` others wait for ``name`` already; who waited keeps its place.
 
-    ``fresh``: it has hardly a row yet. ``moving``: nobody promotes it before ``settle``, or until it is overdue like
+    ``fresh``: it has hardly a row yet. ``moving``: nobody promotes it before ``mark_parked``, or until it is overdue like
     one that was put back.
     """
     new: dict[str, Any] = {"state": PROMOTED if moving else PARKED, **_TAKEN}
@@ -143,7 +143,7 @@ def park(
 
 
 def mark_parked(task_id: str, sent: int) -> bool:
-    """What was parked ``moving`` waits for its turn from now on; False if somebody has moved it meanwhile."""
+    """Let what was parked ``moving`` wait for its turn. Return False if somebody has moved it meanwhile."""
 
     def verb(alias: str, again: bool) -> bool:
         mine = rows_of(alias).filter(task_id=task_id, state=PROMOTED, sent=sent)
@@ -155,13 +155,13 @@ def mark_parked(task_id: str, sent: int) -> bool:
 def mark_started(
     name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str, crashes: int
 ) -> None:
-    """Keep a message that runs from now on, so that it is found if this worker dies too."""
+    """Keep a message that runs from now on, so that it is found if this worker dies, too."""
     new = {"state": RUNNING, "holder": holder, "crashes": crashes, "place": None, **_TAKEN}
     _put(name, ticket, mode, task, task_id, message, None, False, **new)
 
 
 def record_running(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str) -> bool:
-    """Keep a message that another delivery of it runs, unless it has a row; True if it had none."""
+    """Keep a message that another delivery of it runs. Return False if it has a row."""
 
     def verb(alias: str, again: bool) -> bool:
         return insert(alias, _row(name, ticket, mode, task, task_id, message, state=RUNNING, holder=holder))
@@ -200,7 +200,7 @@ def _row(name: str, ticket: int, mode: str, task: str, task_id: str, message: st
 
 
 def _free_place(alias: str, key: str, limit: int) -> int | None:
-    """A place that nobody has. Any of several, so that those who come at the same time rarely want the same."""
+    """Return a place that nobody has. Any of several, so that those who come at the same time rarely want the same."""
     waiting = rows_of(alias).filter(key=key, state__in=(PARKED, PROMOTED))
     taken = list(waiting.values_list("place", flat=True)[:limit])
     free = set(range(min(limit, len(taken) + 64))) - set(taken)
@@ -212,7 +212,10 @@ def _same(alias: str, row: Parked) -> QuerySet[ParkedMessage]:
 
 
 def move_to(row: Parked, state: str, *, sent: int = 0, crashes: int = 0, **more: Any) -> bool:
-    """Move a message on, if nobody has moved it since it was read. ``more``: what else is written."""
+    """Give a message another state, unless somebody has since it was read. Return whether it was done.
+
+    ``more``: other columns and what is written there.
+    """
 
     def verb(alias: str, again: bool) -> bool:
         new = {"sent": F("sent") + sent, "crashes": F("crashes") + crashes, "changed_at": Now(), **more}
@@ -241,7 +244,7 @@ def read_message(row: Parked) -> str | None:
 
 
 def mark_ended(task_id: str) -> None:
-    """The run of a kept message is over, but for its result."""
+    """Note that the run of a kept message is over, but for its result."""
 
     def verb(alias: str, again: bool) -> int:
         return rows_of(alias).filter(task_id=task_id, state=RUNNING).update(state=ENDED, changed_at=Now())
@@ -250,12 +253,12 @@ def mark_ended(task_id: str) -> None:
 
 
 def remove_unchanged(row: Parked) -> bool:
-    """Remove a row, if nobody has moved it since it was read."""
+    """Remove a row, unless somebody has moved it since it was read. Return whether it was done."""
     return session.run(lambda alias, again: delete(_same(alias, row)) > 0)
 
 
 def remove(task_id: str, *, of: str | None = None) -> bool:
-    """Remove a message's row; True if it had one.
+    """Remove a message's row. Return whether it had one.
 
     ``of``: only what the process with that ``boot`` is done with. Not if it waits, as its next try may, and not if
     somebody else has begun it meanwhile: with that row would go how many workers died of it.
@@ -271,7 +274,7 @@ def remove(task_id: str, *, of: str | None = None) -> bool:
 
 
 def next_key(after: str) -> str | None:
-    """The next of the keys that have messages, in order: one index look-up, however many messages there are."""
+    """Return the next of the keys that have messages, in order: one index look-up, however many messages there are."""
     return session.run(
         lambda alias, again: rows_of(alias).filter(key__gt=after).order_by("key").values_list("key", flat=True).first(),
         write=False,
@@ -279,7 +282,7 @@ def next_key(after: str) -> str | None:
 
 
 def find_alike(row: Parked, limit: int) -> list[Parked]:
-    """The first rows that wait for the same lock with a message of the same task, that one among them."""
+    """Return the first rows that wait for the same lock with a message of the same task, that one among them."""
 
     def verb(alias: str, again: bool) -> list[Parked]:
         rows = rows_of(alias).filter(key=row.key, task=row.task).exclude(state=DEAD)
@@ -289,7 +292,7 @@ def find_alike(row: Parked, limit: int) -> list[Parked]:
 
 
 def list_rows(name: str | None, limit: int, offset: int, state: str | None = None) -> list[ParkedMessage]:
-    """Rows in order of publication."""
+    """Return rows in order of publication, each with the database's time as ``now``."""
 
     def verb(alias: str, again: bool) -> list[ParkedMessage]:
         rows = rows_of(alias) if name is None else rows_of(alias).filter(key=key_of(name))
@@ -301,7 +304,7 @@ def list_rows(name: str | None, limit: int, offset: int, state: str | None = Non
 
 
 def count(name: str | None) -> int:
-    """How many wait."""
+    """Return how many messages wait, of one lock or of all."""
 
     def verb(alias: str, again: bool) -> int:
         rows = rows_of(alias) if name is None else rows_of(alias).filter(key=key_of(name))
@@ -311,7 +314,7 @@ def count(name: str | None) -> int:
 
 
 def count_by_name(names: Sequence[str]) -> dict[str, int]:
-    """How many wait, of each of these locks."""
+    """Return how many messages wait for each of these locks, where some do."""
     keys = {key_of(name): name for name in names}
 
     def verb(alias: str, again: bool) -> dict[str, int]:

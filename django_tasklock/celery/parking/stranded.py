@@ -1,4 +1,4 @@
-"""Finding what waits behind a free lock, for whoever sweeps: the promoters of workers do the same every few seconds."""
+"""Messages that wait behind a free lock, for whoever sweeps: workers look for them every few seconds, too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stranded(NamedTuple):
 
 
 def look() -> Iterator[Stranded | None]:
-    """For each lock that messages are kept for, in order of the keys: what is stranded behind it."""
+    """Yield what is stranded behind each lock that messages are kept for, in order of the keys."""
     key = parking.next_key("")
     while key is not None:
         yield at(key)
@@ -34,7 +34,7 @@ def look() -> Iterator[Stranded | None]:
 
 
 def at(key: str) -> Stranded | None:
-    """What is stranded behind the lock with this key; ``None``: nothing, or it is on its way."""
+    """Return what is stranded behind the lock with this key. ``None``: nothing, or it is on its way."""
     due = promotion.next_in_line(key, current_app).due
     if due is None:
         return None
@@ -46,5 +46,5 @@ def at(key: str) -> Stranded | None:
 
 
 def promote(key: str) -> bool:
-    """Put it back into the broker; False if it could not be sent, or somebody else did."""
+    """Put a stranded message back into the broker. Return False if it could not be sent, or somebody else did."""
     return promotion.promote_next(key, current_app)

@@ -1,4 +1,4 @@
-"""The place at a rate limit that a message brings: whose it is, and how it goes back if the body is not run."""
+"""The reservation that a message brings in its header, and its return if the body is not run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from django_tasklock.types import monotonic
 logger = logging.getLogger("django_tasklock")
 
 RATE = "rate"
-"""In our header: the place. ``ticket``; ``try``: the number of retries it is for; ``time``: when its turn is, by the
-store's clock; ``left``: seconds that it may be exchanged for a later one; ``missed``: how often it was late."""
+"""The key of the reservation in our header, a dict. ``ticket``: its token; ``try``: the number of retries it is for;
+``time``: when its turn is, by the store's clock; ``left``: seconds for which it may be exchanged for a later one;
+``missed``: how often it was late."""
 BEGINS = "tasklock_begins"
 """In the request: what to do when it is certain that the body begins."""
 
 
 def limit_of(task: Any) -> LimitOfCall | None:
-    """The limit of a task's own body."""
+    """Return the limit of a task's own body."""
     found = getattr(getattr(task, "run", None), "rate_limit", None)
     return found if isinstance(found, LimitOfCall) else None
 
@@ -40,7 +41,10 @@ def on_body_start(task: Any, then: Callable[[], None]) -> None:
 
 
 def peek_reservation(request: Any) -> dict[str, Any] | None:
-    """The place that this message brings. What ``retry()`` made of one that had a place is another message."""
+    """Return the reservation that this message brings.
+
+    What ``retry()`` made of a message with one is another message.
+    """
     found = header_of(request).get(RATE)
     if not isinstance(found, dict) or found.get("try") != (getattr(request, "retries", None) or 0):
         return None
@@ -48,7 +52,7 @@ def peek_reservation(request: Any) -> dict[str, Any] | None:
 
 
 def pop_reservation(request: Any) -> dict[str, Any] | None:
-    """``brought``, once: whatever is sent on from here has it no longer."""
+    """Return the reservation and take it out of the header: what is sent on from here has it no longer."""
     found = peek_reservation(request)
     for header in (getattr(request, HEADER, None), (getattr(request, "headers", None) or {}).get(HEADER)):
         if isinstance(header, dict):
@@ -57,7 +61,7 @@ def pop_reservation(request: Any) -> dict[str, Any] | None:
 
 
 def may_have_been_used(task: Any, request: Any) -> bool:
-    """Whether another delivery of this message may have used its place."""
+    """Return whether another delivery of this message may have used its reservation."""
     if (getattr(request, "delivery_info", None) or {}).get("redelivered") or header_of(request).get("put_back"):
         return True
     received = getattr(request, RECEIVED, None)
@@ -65,7 +69,7 @@ def may_have_been_used(task: Any, request: Any) -> bool:
 
 
 def is_future(limiter: RateLimiter, ours: dict[str, Any]) -> bool:
-    """Whether the turn of a place has not come, so that nobody can have used it."""
+    """Return whether the time of a reservation has not come, so that nobody can have used it."""
     try:
         now: datetime = limiter.usage().time
     except BackendUnavailable:
@@ -74,7 +78,7 @@ def is_future(limiter: RateLimiter, ours: dict[str, Any]) -> bool:
 
 
 def cancel_reservation(task: Any, request: Any, args: Any = None, kwargs: Any = None) -> None:
-    """Give back the place that a message has brought: the message is over, or goes another way."""
+    """Give back the reservation that a message has brought: the message is over, or goes another way."""
     limited, ours = limit_of(task), pop_reservation(request)
     if limited is None or ours is None:
         return
@@ -85,21 +89,21 @@ def cancel_reservation(task: Any, request: Any, args: Any = None, kwargs: Any = 
         if not may_have_been_used(task, request) or is_future(limiter, ours):
             limiter.give_back(ours["ticket"])
     except (TaskLockError, TypeError) as error:  # another limit than when it was published, or other arguments
-        logger.warning("%s[%s]: its place counts as used: %s", task.name, request.id, error)
+        logger.warning("%s[%s]: its reservation counts as used: %s", task.name, request.id, error)
 
 
 def bound(task: Any, args: Any) -> tuple[Any, ...]:
-    """The arguments of a message as the task's function gets them."""
+    """Return the arguments of a message as the task's function gets them."""
     function = getattr(task, "_orig_run", task.run)
     return (task, *(args or ())) if inspect.ismethod(function) else tuple(args or ())
 
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
-    """``task_postrun``: the message may have ended before it was its turn: skipped, rejected, failed."""
+    """Cancel what a message brought that ended before its turn: skipped, rejected, failed. For ``task_postrun``."""
     from django_tasklock.celery.exceptions import Duplicate
 
     ended = details.get("retval")
-    if peek_reservation(sender.request) is None or isinstance(ended, Duplicate):  # another delivery of it has the place
+    if peek_reservation(sender.request) is None or isinstance(ended, Duplicate):  # that is the other delivery's
         return
     if isinstance(ended, Reject) and getattr(ended, "requeue", False) and sender.acks_late:
         return  # it comes back, and brings it again

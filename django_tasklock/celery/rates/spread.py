@@ -16,22 +16,22 @@ from django_tasklock.rates.reservation import Reservation
 if TYPE_CHECKING:
     from celery.result import AsyncResult
 
-_place: ContextVar[list[dict[str, Any]] | None] = ContextVar("tasklock_place", default=None)
+_to_publish: ContextVar[list[dict[str, Any]] | None] = ContextVar("tasklock_reservation", default=None)
 
 
-def spread_now() -> dict[str, Any] | None:
-    """The place of the message that ``spread`` publishes just now; asked for once."""
-    waiting = _place.get()
+def pop_published_reservation() -> dict[str, Any] | None:
+    """Return the reservation of the message that ``spread`` publishes just now, once."""
+    waiting = _to_publish.get()
     return waiting.pop() if waiting else None
 
 
 def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncResult[Any]]:
-    """Publish so many calls of a limited task, evenly spread; their results, in order.
+    """Publish so many calls of a limited task, evenly spread. Return their results, in order.
 
     ``calls``: how many, without arguments, or the arguments of each: a tuple or list, a dict, or a single value.
-    ``sending``: options of ``apply_async``. All places are booked before anything is published, a hundred at a time;
+    ``sending``: options of ``apply_async``. All are reserved before anything is published, a hundred at a time;
     if the last of them would be too far ahead none is, and ``RateLimitExceeded`` is raised. What cannot be
-    published gives back the places of itself and of all after it.
+    published gives back the reservations of itself and of all after it.
     """
     limited = limit_of(task)
     if limited is None:
@@ -47,41 +47,41 @@ def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncR
     for args, kwargs in wanted:
         given = bound(task, args)
         priced.append((limited.limiter(given, kwargs), limited.cost(given, kwargs)))
-    places: list[tuple[RateLimiter, Reservation]] = []
+    reserved: list[tuple[RateLimiter, Reservation]] = []
     sent: list[AsyncResult[Any]] = []
     try:
         for _, group in groupby(priced, key=lambda one: (one[0].name, one[1])):
             some = list(group)
             limiter, cost = some[0]
             booked = limiter.reserve_many(len(some), limited.timeout, cost=cost)
-            places += [(limiter, place) for place in booked]
-        for (args, kwargs), (limiter, place) in zip(wanted, places, strict=True):
-            sent.append(publish(task, args, kwargs, limiter, place, sending))
+            reserved += [(limiter, reservation) for reservation in booked]
+        for (args, kwargs), (limiter, reservation) in zip(wanted, reserved, strict=True):
+            sent.append(publish(task, args, kwargs, limiter, reservation, sending))
     except BaseException:
-        for _, place in reversed(places[len(sent) :]):
-            place.cancel()
+        for _, reservation in reversed(reserved[len(sent) :]):
+            reservation.cancel()
         raise
     return sent
 
 
 def publish(
-    task: Any, args: Any, kwargs: Any, limiter: RateLimiter, place: Reservation, sending: Mapping[str, Any]
+    task: Any, args: Any, kwargs: Any, limiter: RateLimiter, reservation: Reservation, sending: Mapping[str, Any]
 ) -> AsyncResult[Any]:
-    """One of them. Where nothing is sent, because such a message is under way (``unique``), the place goes back."""
-    wait, time = place.wait, place.time.timestamp()
-    ticket = place.move()
-    header = [reservation_header({"ticket": ticket, "time": time})]
-    before = _place.set(header)
+    """Publish one of them. Its reservation goes back if nothing is sent: such a message is under way (``unique``)."""
+    wait, time = reservation.wait, reservation.time.timestamp()
+    token = reservation.move()
+    header = [reservation_header({"ticket": token, "time": time})]
+    before = _to_publish.set(header)
     try:
         return task.apply_async(args, kwargs, **{**sending, "countdown": countdown(task.app, limiter, wait)})  # type: ignore[no-any-return]
     finally:
-        _place.reset(before)
+        _to_publish.reset(before)
         if header:
-            limiter.give_back(ticket)
+            limiter.give_back(token)
 
 
 def arguments(call: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Those of one call, as ``apply_async`` takes them."""
+    """Return the arguments of one call as ``apply_async`` takes them."""
     if isinstance(call, Mapping):
         return (), dict(call)
     return (tuple(call), {}) if isinstance(call, list | tuple) else ((call,), {})

@@ -1,8 +1,8 @@
-"""A limited task waits for its turn: for a moment here, for longer in the broker, with its place in its header.
+"""The wait of a limited task for its turn: for a moment here, for longer in the broker, with its reservation.
 
-The place is booked once, on the first arrival, and taken up again on every later one. A message
-aims at arriving a little before its turn, because what is later than the limiter's margin has
-missed it and has to take the next one.
+That is made once, on the first arrival, and taken up again on every later one. A message aims at
+arriving a little before its turn, because what is later than the limiter's margin has missed it
+and has to take the next one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from django_tasklock.types import monotonic
 logger = logging.getLogger("django_tasklock")
 
 LONGEST_HOP = 600.0  # seconds that a message stays in the broker at once, or in the memory of a worker that has it
-LEAST, MOST, EVER = 0.01, 0.5, 30.0  # seconds that a message comes early; the last for one that has missed places
+LEAST, MOST, EVER = 0.01, 0.5, 30.0  # seconds that a message comes early; the last for one that has missed its turn
 TAKEN = "tasklock_turn"
-"""In the request: it has had its turn."""
+"""The attribute of a request that has had its turn."""
 
 
 def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Wait until the body of the task that a worker runs may begin; False: this is something else.
+    """Wait until the body of the task that a worker runs may begin. Return False if this is something else.
 
     Raises ``Retry`` if that is later, ``RateLimitExceeded`` if it is too late.
     """
@@ -51,7 +51,7 @@ def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 class Turn:
-    """That of one message on one arrival."""
+    """The turn of one message on one arrival."""
 
     def __init__(self, task: Any, limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.message = Message(task)
@@ -63,58 +63,63 @@ class Turn:
         self.missed = int(self.ours.get("missed", 0))
 
     def take(self) -> None:
-        """Wait here, or leave."""
+        """Wait here, or send the message away until its turn. Raises ``Retry``, ``RateLimitExceeded``."""
         began = monotonic()
-        place = self._place()
-        self.missed += place.missed
+        reservation = self._reserve()
+        self.missed += reservation.missed
         patience = 2 * lead(self.limiter, self.missed)
-        if place.wait <= patience:
+        if reservation.wait <= patience:
             then = self.request.__dict__.pop(BEGINS, None)
             try:
                 if then is not None:
                     then()
             except BaseException:
-                place.cancel()
+                reservation.cancel()
                 raise
-            if place.use_within(patience):
+            if reservation.use_within(patience):
                 return
-        wait = place.wait
-        self._leave(wait, {"time": place.time.timestamp(), "ticket": place.move()}, began)
+        wait = reservation.wait
+        self._leave(wait, {"time": reservation.time.timestamp(), "ticket": reservation.move()}, began)
 
-    def _place(self) -> Reservation:
-        """Its own if it brings one; booked otherwise."""
-        ticket = self.ours.get("ticket")
-        # A place of the past is somebody's call, if another delivery of the message has made one.
-        if ticket and (not may_have_been_used(self.message.task, self.request) or is_future(self.limiter, self.ours)):
-            return self.limiter.restore(ticket, self.timeout, spaced=True)
+    def _reserve(self) -> Reservation:
+        """Take up the message's own reservation, or make one."""
+        token = self.ours.get("ticket")
+        # One of the past is somebody's call, if another delivery of the message has made one.
+        if token and (not may_have_been_used(self.message.task, self.request) or is_future(self.limiter, self.ours)):
+            return self.limiter.restore(token, self.timeout, spaced=True)
         return self.limiter.reserve(self.timeout, cost=self.cost, spaced=True)
 
-    def _leave(self, wait: float, place: dict[str, Any], began: float) -> NoReturn:
+    def _leave(self, wait: float, travels: dict[str, Any], began: float) -> NoReturn:
         message = self.message
         seconds = countdown(message.task.app, self.limiter, wait, self.missed)
         self.request.__dict__.pop(KEPT, None)  # the lock is for others meanwhile, even if retry() would keep it
         if self.timeout is not None:
             left = max(0.0, self.timeout - (monotonic() - began) - seconds)
-            place["left"] = left
-        header = reservation_header(place, message.retries, self.missed)
+            travels["left"] = left
+        header = reservation_header(travels, message.retries, self.missed)
         message.again(countdown=seconds, kept=None, put_back=None, **{RATE: header}).apply_async()
         raise Retry(f"rate limit {self.limiter.name!r}: its turn is in {wait:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
-def reservation_header(place: dict[str, Any], retries: int = 0, missed: int = 0) -> dict[str, Any]:
-    """A place as it travels."""
-    return {**place, "try": retries, "missed": missed}
+def reservation_header(reserved: dict[str, Any], retries: int = 0, missed: int = 0) -> dict[str, Any]:
+    """Return a reservation as it travels in our header."""
+    return {**reserved, "try": retries, "missed": missed}
 
 
 def lead(limiter: RateLimiter, missed: int = 0) -> float:
-    """How many seconds before its turn a message comes: as much as is between two calls, so that about one message
-    of a limiter waits in the workers at a time, whatever its rate. After a miss twice as much, and so on, or in a
-    busy pool it would never be in time. Twice that is the longest that is waited in a worker: a second, usually."""
+    """Return how many seconds before its turn a message comes.
+
+    As much as is between two calls, so that about one message of a limiter waits in the workers at a time, whatever
+    its rate. After a miss twice as much, and so on, or in a busy pool it would never be in time. Twice that is the
+    longest that is waited in a worker: a second, usually.
+    """
     interval = min((rate.window + rate.margin) / rate.limit for rate in limiter.terms.rates) / 1_000_000
     return float(min(max(LEAST, min(interval, MOST)) * 2.0 ** min(missed, 16), EVER))
 
 
 def countdown(app: Any, limiter: RateLimiter, wait: float, missed: int = 0) -> float:
-    """For how many seconds to send a message away whose turn is in ``wait``: in steps if that is long, each shorter
-    than half of the broker's visibility timeout."""
+    """Return for how many seconds to send a message away whose turn is in ``wait``.
+
+    In steps if that is long, each shorter than half of the broker's visibility timeout.
+    """
     return float(min(max(0.0, wait - lead(limiter, missed)), LONGEST_HOP, visibility_timeout(app) / 2))
