@@ -133,8 +133,8 @@ def park(
 ) -> bool:  # fmt: skip
     """Keep a message. Return False if ``limit`` others wait for ``name`` already; who waited keeps its place.
 
-    ``fresh``: it has hardly a row yet. ``moving``: nobody promotes it before ``mark_parked``, or until it is overdue like
-    one that was put back.
+    ``fresh``: it has hardly a row yet. ``moving``: nobody promotes it before ``mark_parked``, or until it is overdue
+    like one that was put back.
     """
     new: dict[str, Any] = {"state": PROMOTED if moving else PARKED, **_TAKEN}
     if crashes:
