@@ -1,4 +1,4 @@
-"""The lock's name of a call, where nobody gave one: the task's name and a fingerprint of its arguments."""
+"""The lock's name of a call for which nobody gave one: the task's name and a fingerprint of the arguments."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ DIGITS = 32  # of SHA-256, in hexadecimal: 128 bits
 
 
 def fingerprint_name(task: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """``task:fingerprint``. ``TypeError`` if the arguments do not fit, ``TaskLockError`` if one has no fixed text."""
+    """Return ``task:fingerprint``. Raises ``TypeError`` if arguments do not fit, ``TaskLockError`` for objects."""
     bound = inspect.signature(run).bind(*args, **kwargs)
     bound.apply_defaults()
     return f"{shortened(task, MAX_LENGTH - DIGITS - 1)}:{fingerprint(bound.arguments)}"
 
 
 def shortened(text: str, most: int) -> str:
-    """``text``, or a hash of it if it is longer or cannot be in a lock's name."""
+    """Return ``text``, or a hash of it if it is longer or cannot be in a lock's name."""
     if len(text) <= most and text.isprintable():
         return text
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def fingerprint(arguments: Mapping[str, Any]) -> str:
-    """Alike for equal arguments however they were passed, different for different ones.
+    """Return a text that is alike for equal arguments, however they were passed, and different for different ones.
 
     The order of a dict or a set does not count, the type of a value does: ``1``, ``"1"`` and
     ``True`` differ. A tuple counts as the list that a serializer makes of it.
@@ -45,7 +45,7 @@ def fingerprint(arguments: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any, where: str) -> str:
-    """An unambiguous text: each part says its type and its length."""
+    """Return an unambiguous text: each part says its type and its length."""
     match value:
         case None | bool():
             kind, inner = "", repr(value)

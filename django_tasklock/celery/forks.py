@@ -19,7 +19,7 @@ _waited = False
 
 @contextmanager
 def no_fork() -> Iterator[None]:
-    """Something brief that must not be cut in two by a fork of another thread."""
+    """Keep other threads from forking meanwhile: for something brief that a fork must not cut in two."""
     with _lock:
         yield
 

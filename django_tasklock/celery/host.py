@@ -1,4 +1,4 @@
-"""Which task runs here, whether Celery will run it again, and ``task.lock``."""
+"""The task that runs here, whether Celery will run it again, and ``task.lock``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_tasklock.host import Task
 
 
 class LockAttribute:
-    """``task.lock`` for tasks whose function is decorated: Celery keeps no attribute of the function itself."""
+    """The attribute ``task.lock`` of tasks whose function is decorated: Celery keeps none of the function itself."""
 
     def __get__(self, task: Any, kind: Any = None) -> Any:
         if task is None:
@@ -29,7 +29,7 @@ class LockAttribute:
 
 
 def task_here() -> Task | None:
-    """The task that runs in this thread: the published one, whatever it calls directly."""
+    """Return the task that runs in this thread: the published one, whatever it calls directly."""
     task: Any = get_current_worker_task()
     if task is None or not task.request.id:
         return None
@@ -37,7 +37,7 @@ def task_here() -> Task | None:
 
 
 def will_retry(error: BaseException) -> bool:
-    """Whether Celery runs the task again after ``error``: ``retry()``, ``autoretry_for`` with tries left, requeued.
+    """Return whether Celery runs the task again after ``error``: retried, ``autoretry_for`` with tries left, requeued.
 
     If the error gets as far as Celery: a body that was called by another task's cannot know that.
     """
@@ -56,12 +56,12 @@ def will_retry(error: BaseException) -> bool:
 
 
 def matching(task: Any, option: str) -> tuple[type[BaseException], ...]:
-    """The exception classes of an option of the task."""
+    """Return the exception classes of an option of the task."""
     return tuple(getattr(task, option, None) or ())
 
 
 def most_retries(task: Any) -> int | None:
-    """How often ``autoretry_for`` retries, which has two ways to be told otherwise; ``None``: without end."""
+    """Return how often ``autoretry_for`` retries; ``None``: without end. There are two ways to tell it otherwise."""
     limit = (getattr(task, "retry_kwargs", None) or {}).get("max_retries")
     limit = getattr(task, "override_max_retries", limit)
     return task.max_retries if limit is None else limit  # type: ignore[no-any-return]

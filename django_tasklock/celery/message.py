@@ -15,7 +15,7 @@ from kombu import Connection
 from django_tasklock.types import monotonic
 
 HEADER = "tasklock"
-"""The message header: a dict of plain values. ``key``: the lock's name, computed when it was published."""
+"""The name of our message header, a dict of plain values. ``key``: the lock's name, computed on publication."""
 RECEIVED = "tasklock_received"
 """In the request: when the worker's main process was given it, on the machine's monotonic clock."""
 KEPT = "tasklock_kept"
@@ -24,7 +24,7 @@ REPLACED = 1_000_000  # more than there are retries
 
 
 class Message:
-    """One delivery of a task's message to this worker."""
+    """A delivery of a task's message to this worker."""
 
     def __init__(self, task: Any) -> None:
         self.task = task
@@ -35,12 +35,12 @@ class Message:
 
     @cached_property
     def header(self) -> dict[str, Any]:
-        """What the publisher wrote for us."""
+        """The header that the publisher wrote for us."""
         return header_of(self.request)
 
     @cached_property
     def sent(self) -> int:
-        """How often it had been put back into the broker out of the line; 0: it comes from its publisher.
+        """The number of times it had been put back into the broker out of the line; 0: it comes from its publisher.
 
         What ``retry()`` made of a message that was put back is another one.
         """
@@ -49,41 +49,41 @@ class Message:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker says that an earlier delivery was not acknowledged."""
+        """True if the broker says that an earlier delivery was not acknowledged."""
         return bool((self.request.delivery_info or {}).get("redelivered"))
 
     @property
     def waited(self) -> float:
-        """Seconds since this worker was given it: it may have lain in its buffer. 0 if that is not known."""
+        """Seconds since this worker was given the message: it may have lain in its buffer. 0 if that is not known."""
         received = getattr(self.request, RECEIVED, None)
         return 0.0 if received is None else max(0.0, monotonic() - received)
 
     @property
     def published(self) -> float | None:
-        """When this try was published, in seconds since 1970 on its publisher's clock, if that was noted."""
+        """The time at which this try was published, seconds since 1970 on its publisher's clock, if that was noted."""
         at = self.header.get("at") or (None, 0)
         return at[0] if at[1] == self.retries else None
 
     @property
     def crashes(self) -> int:
-        """How many workers had died of it when it was put off."""
+        """The number of workers that had died of it when it was put off."""
         crashes = self.header.get("crashes") or (0, 0)
         return int(crashes[0]) if crashes[1] == self.retries else 0
 
     def returns(self, error: BaseException | None) -> bool:
-        """Whether the broker brings this very message again after ``error``: the worker stops, or it is rejected."""
+        """Return whether the broker brings this very message again after ``error``: the worker stops, or rejects it."""
         if isinstance(error, Reject):
             return self.late and bool(getattr(error, "requeue", False))
         return self.late and error is not None and not isinstance(error, Exception)
 
     @property
     def late(self) -> bool:
-        """Whether it is acknowledged after its run, so that it comes back if this worker dies."""
+        """True if it is acknowledged after its run, so that it comes back if this worker dies."""
         return bool(self.task.acks_late)
 
     @property
     def in_canvas(self) -> bool:
-        """Whether a group or a chord waits for its result, or for that of the chain that it begins."""
+        """True if a group or a chord waits for its result, or for that of the chain that it begins."""
         after = (link.get("options") or {} for link in self.request.chain or ())
         return bool(
             self.request.group
@@ -93,11 +93,11 @@ class Message:
 
     @property
     def wants_result(self) -> bool:
-        """Whether states are kept for it."""
+        """True if states are kept for it."""
         return not (self.task.ignore_result or getattr(self.request, "ignore_result", False))
 
     def again(self, *, countdown: float | None = None, **header: Any) -> Signature[Any]:
-        """The same message once more, with the same id and number of retries: for after ``countdown`` seconds."""
+        """Return the same message once more, with the same id and number of retries, to run in ``countdown`` seconds."""
         ours = {key: value for key, value in {**self.header, **header}.items() if value is not None}
         options = {} if countdown is None else {"countdown": countdown}
         headers = {**(self.request.headers or {}), HEADER: sealed_for(ours, self.task.name, self.id)}
@@ -107,7 +107,7 @@ class Message:
 
 
 def visibility_timeout(app: Any) -> float:
-    """Seconds after which the broker delivers again what is not acknowledged; infinite where it does not."""
+    """Return the seconds after which the broker delivers again what is not acknowledged; infinite where it does not."""
     conf = app.conf
     url = conf.broker_read_url
     usual = _usual_visibility(url if isinstance(url, str) else tuple(url or ()), conf.broker_transport)
@@ -117,7 +117,7 @@ def visibility_timeout(app: Any) -> float:
 
 @cache
 def _usual_visibility(url: str | tuple[str, ...], transport: str | None) -> float:
-    """What kombu takes where nothing is set: who reads the address itself misses aliases, sockets and lists."""
+    """Return what kombu takes where nothing is set: who reads the address itself misses aliases, sockets and lists."""
     address: Any = url or None
     kind = Connection(address, transport=transport).get_transport_cls()
     channel = getattr(kind, "Channel", None)
@@ -126,17 +126,17 @@ def _usual_visibility(url: str | tuple[str, ...], transport: str | None) -> floa
 
 
 def token_of(handle: str) -> str:
-    """The token of a lock of which only ``handle`` travels: Celery's debug log shows whole messages."""
+    """Return the token of a lock of which only ``handle`` travels: Celery's debug log shows whole messages."""
     return salted_hmac("django_tasklock.handle", handle, algorithm="sha256").hexdigest()[:32]
 
 
 def tries_of(request: Any) -> int:
-    """Which try of its task a request is: more for a later one. ``replace()`` begins the retries anew."""
+    """Return which try of its task a request is: more for a later one. ``replace()`` begins the retries anew."""
     return (getattr(request, "replaced_task_nesting", 0) or 0) * REPLACED + (request.retries or 0)
 
 
 def header_of(request: Any) -> dict[str, Any]:
-    """Our header in a request, a worker's or an eager one; empty if there is none, or if it is another message's."""
+    """Return our header in a worker's or an eager request; empty if there is none, or it is another message's."""
     found = getattr(request, HEADER, None) or (getattr(request, "headers", None) or {}).get(HEADER)
     if not isinstance(found, dict):
         return {}
@@ -145,12 +145,12 @@ def header_of(request: Any) -> dict[str, Any]:
 
 
 def sealed_for(header: Mapping[str, Any], task: Any, task_id: Any) -> dict[str, Any]:
-    """Our header as it travels with this message: who sends it on with another one sends nothing."""
+    """Return our header as it travels with this message: who sends it on with another one sends nothing."""
     return {**header, "of": [task, task_id]}
 
 
 def written_for(header: Any, task: object, task_id: object) -> bool:
-    """Whether our header says that it is of this message. ``task``: its name; no text: not known."""
+    """Return whether our header says that it is of this message. ``task``: its name; no text: not known."""
     if not isinstance(header, dict) or not isinstance(header.get("of"), list | tuple) or len(header["of"]) != 2:
         return False
     whose, of = header["of"]
@@ -158,7 +158,7 @@ def written_for(header: Any, task: object, task_id: object) -> bool:
 
 
 def hide(sender: Any = None, **details: Any) -> None:
-    """``task_prerun``: bodies send ``self.request.headers`` on, for tenants and trace ids; ours is not among them."""
+    """Take our header out of ``self.request.headers``, which bodies send on, for tenants. For ``task_prerun``."""
     request = sender.request
     if HEADER in request.__dict__ or HEADER in (request.headers or {}):
         request.__dict__[HEADER] = header_of(request)

@@ -1,4 +1,4 @@
-"""Options that are misspelt, another package's, or where nobody looks for them: refused, with what to write.
+"""The refusal of options that are misspelt, another package's, or where nobody looks for them, with what to write.
 
 Celery keeps every option that it does not know, silently.
 """
@@ -21,11 +21,11 @@ _OF_OTHERS = {
     "reentrant": "it is task_lock's; a OnceTask never takes its own lock twice",
 }
 MISSED = tuple(name for name in OF_TASK if name not in ("guard", "model"))
-"""Of those two each misses the other one, and ``mode`` is a name that projects have."""
+"""The names that others are compared with. Of those two each misses the other one, and projects have a ``mode``."""
 _ONLY_OURS = ("on_conflict", "on_unavailable", "retry_keeps_lock")
-"""Attributes of a task that mean nothing to anybody else."""
+"""The attributes of a task that mean nothing to anybody else."""
 _PUBLISHERS = ("timeout",)
-"""Names of ours that are an option of publishing, too: kombu's own ``timeout``."""
+"""The names of ours that are an option of publishing, too: kombu's own ``timeout``."""
 
 
 def refuse_written(kind: type[Any], own: type[Any]) -> None:

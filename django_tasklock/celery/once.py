@@ -1,4 +1,4 @@
-"""One call of a ``OnceTask`` with options of its own."""
+"""A call of a ``OnceTask`` with options of its own."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Once:
         return self.task.apply(args, kwargs, once=self.asked, **sending)
 
     def s(self, *args: Any, **kwargs: Any) -> Signature[Any]:
-        """A signature, for chains, groups and chords."""
+        """Return a signature, for chains, groups and chords."""
         return self.task.s(*args, **kwargs).set(once=options.plain(self.asked))  # type: ignore[no-any-return]
 
     def si(self, *args: Any, **kwargs: Any) -> Signature[Any]:
-        """An immutable signature."""
+        """Return an immutable signature."""
         return self.task.si(*args, **kwargs).set(once=options.plain(self.asked))  # type: ignore[no-any-return]

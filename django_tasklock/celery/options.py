@@ -1,4 +1,4 @@
-"""What a caller asked for in one call of a ``OnceTask``: validated when it is published, before anything is stored."""
+"""The options of one call of a ``OnceTask``: validated when it is published, before anything is stored."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 
 UNIQUE = (None, "until_start", "until_finish")
-"""What ``unique`` may be."""
+"""The values of ``unique``."""
 
 OF_CALL = (
     "key", "timeout", "lease", "blocking_timeout", "on_conflict", "on_unavailable", "unique", "unique_for",
     "on_duplicate", "queue_limit", "retry_keeps_lock",
 )  # fmt: skip
-"""What a caller can say for one call, and a task for all of them."""
+"""The options of a call, and of a task for all of its calls."""
 OF_TASK = (*OF_CALL, "guard", "model", "pk", "release_connections", "takeovers")
-"""What a task can say."""
+"""The options of a task."""
 _MARK = "celery_once_"
 _KEYWORDS = ("key", "timeout", "blocking_timeout", "sleep", "enable_wait", "enable_retry")
 _DURATIONS = ("timeout", "lease", "blocking_timeout", "unique_for")
@@ -88,7 +88,7 @@ def check(options: Mapping[str, Any], where: str) -> None:
 
 
 def terms(task: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The task's options with the caller's over them: those of one call. Raises ``TaskLockError``."""
+    """Return the options of one call: the task's, with the caller's over them. Raises ``TaskLockError``."""
     known(asked, f"task {task.name}, once()")
     found = {word: written(type(task), word) for word in OF_CALL if word != "key"}
     if asked.get("on_conflict", task.on_conflict) != task.on_conflict:  # what goes with its own word alone
@@ -103,7 +103,7 @@ def terms(task: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def nearest(word: str, known: tuple[str, ...]) -> str | None:
-    """The name that was meant by ``word``, if it is a misspelling of one: rather none than a wrong one."""
+    """Return the name that was meant by ``word``, if it is a misspelling of one: rather none than a wrong one."""
     alike = {name: SequenceMatcher(None, word.lower(), name).ratio() for name in known}
     best = max(known, key=alike.__getitem__)
     if len(best) < 4:  # a swapped letter in ``key`` is half of it
@@ -114,7 +114,7 @@ def nearest(word: str, known: tuple[str, ...]) -> str | None:
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as they travel: seconds for durations."""
+    """Return the options as they travel: seconds for durations."""
     travels = {key: value for key, value in options.items() if value is not DEFAULT}
     for key in _DURATIONS:
         if isinstance(travels.get(key), timedelta):
@@ -123,11 +123,11 @@ def plain(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written(kind: type[Any], word: str) -> Any:
-    """A class attribute as it was written: a function there is not a method."""
+    """Return a class attribute as it was written: a function there is not a method."""
     value = inspect.getattr_static(kind, word)
     return value.__func__ if isinstance(value, staticmethod) else value
 
 
 def celerys_own(kind: type[Any]) -> bool:
-    """Whether it is one of Celery's own tasks, which get the ``task_cls`` of an app as well."""
+    """Return whether it is one of Celery's own tasks, which get the ``task_cls`` of an app as well."""
     return kind.__module__ == "celery.app.builtins"

@@ -1,5 +1,7 @@
-"""A ``__call__`` in front of that of ``OnceTask``, as Celery's documentation writes one: it calls ``run`` and knows of
-no lock. So ``run`` takes it there, if nobody has."""
+"""The lock of a task with a ``__call__`` of its own, as Celery's documentation writes one.
+
+It calls ``run`` and knows of no lock, so ``run`` takes it there, if nobody has.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from typing import Any
 
 _MARK = "tasklock_in_run"
 _ahead: ContextVar[list[type[Any]]] = ContextVar("tasklock_ahead")
-"""The class of the task, filled in where the lock was taken and ``run`` comes next; emptied by that."""
+"""The class of the task whose lock was taken and whose ``run`` comes next, which empties it."""
 
 
 @contextmanager
 def locked(kind: type[Any]) -> Iterator[None]:
-    """The lock is taken: the next ``run`` of this class is the body."""
+    """Let the next ``run`` of this class be the body: the lock is taken."""
     before = _ahead.set([kind])
     try:
         yield

@@ -1,4 +1,4 @@
-"""Teaching the core about Celery, once, when Django starts."""
+"""The doors between Celery and the core: its signals, and what knows which task runs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import monotonic
 
 CELERYS_REQUEST = "celery.worker.request:Request"
-"""What a worker's main process makes of a message of a task that does not say otherwise."""
+"""The class of requests in a worker's main process, where a task does not say otherwise."""
 _promoters: list[Promoter] = []
 
 
 def install() -> None:
-    """Called by the app's ``ready()``."""
+    """Teach the core about Celery, and Celery about us. Called once, by the app's ``ready()``."""
     host.install(CeleryHost())
     forks.install()
     if Task.Request == CELERYS_REQUEST:
@@ -61,11 +61,11 @@ def install() -> None:
     signals.worker_init.connect(begin_renewing, weak=False, dispatch_uid="tasklock.messages")
     signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")
     signals.worker_shutting_down.connect(end_promoting, weak=False, dispatch_uid="tasklock.end")
-    signals.worker_process_shutdown.connect(give_back, weak=False, dispatch_uid="tasklock.child")
+    signals.worker_process_shutdown.connect(flush_heartbeat, weak=False, dispatch_uid="tasklock.child")
 
 
 class CeleryHost(host.Host):
-    """Knows which task runs, and runs what is decorated as a part of it."""
+    """The host that knows which task runs, and runs what is decorated as a part of it."""
 
     def current_task(self) -> host.Task | None:
         """Return the task that runs in this thread: the published one, whatever it calls directly."""
@@ -93,7 +93,7 @@ class CeleryHost(host.Host):
 
 
 def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
-    """Note in a message of ours when it is published; for a decorated task that lines up, draw its place as well."""
+    """Note in a message of ours when it is published; for a decorated task that lines up, draw its number as well."""
     task = current_app.tasks.get(sender)
     locked = None if task is None else getattr(task.run, "lock", None)
     place = pop_published_reservation()
@@ -117,7 +117,7 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
 
 
 def _brought(task: str, headers: dict[str, Any]) -> dict[str, Any]:
-    """Our header in those of a message that is being published: its own, or that of the try before it."""
+    """Take our header out of those of a message that is being published: its own, or that of the try before it."""
     ours: Any = headers.pop(HEADER, None)
     if written_for(ours, task, headers.get("id")):
         return ours  # type: ignore[no-any-return]
@@ -135,7 +135,7 @@ def note_arrival(sender: Any = None, request: Any = None, **details: Any) -> Non
 
 
 def takes_lock(task: Any) -> bool:
-    """Whether messages of this task may be kept in the database: of every one that takes a lock."""
+    """Return whether a task takes a lock, so that messages of it may be kept in the database."""
     return isinstance(task, OnceTask) or getattr(task.run, "lock", None) is not None
 
 
@@ -147,7 +147,7 @@ def begin_renewing(sender: Any = None, **details: Any) -> None:
 
 
 def begin_promoting(sender: Any = None, **details: Any) -> None:
-    """A worker is ready: it looks after what is parked."""
+    """Look after what is parked, in a worker that is ready."""
     app = sender.app if sender is not None else current_app
     if not any(map(takes_lock, app.tasks.values())):
         return  # nothing for it to look at, so it does not ask the database
@@ -156,12 +156,12 @@ def begin_promoting(sender: Any = None, **details: Any) -> None:
     promoter.start()
 
 
-def give_back(**details: Any) -> None:
-    """A child of a prefork worker ends, without Python's ``atexit``."""
+def flush_heartbeat(**details: Any) -> None:
+    """Give back what a child of a prefork worker still has when it ends, without Python's ``atexit``."""
     heartbeat.flush()
 
 
 def end_promoting(**details: Any) -> None:
-    """A worker shuts down."""
+    """Stop looking after what is parked: the worker shuts down."""
     while _promoters:
         _promoters.pop().stop()

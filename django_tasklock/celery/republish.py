@@ -1,4 +1,4 @@
-"""Publishing the task of a row again, after the worker that had claimed it is gone."""
+"""The publication of a row's task again, after the worker that had claimed it is gone."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from celery import current_app
 from django_tasklock.celery.task import OnceTask
 
 SETTLING = 5.0
-"""Seconds after which a message that was published inside a transaction is run: by then that is committed."""
+"""Seconds after which a message is run that was published inside a transaction: by then that is committed."""
 
 
 class Publisher:
-    """Finds tasks by what their guards were registered with, and publishes them."""
+    """A publisher that finds tasks by what their guards were registered with."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, Any] | None = None
 
     def task_of(self, locked: Any) -> Any:
-        """The task, or ``None``: a function that is none was decorated."""
+        """Return the task, or ``None``: a function that is none was decorated."""
         if isinstance(locked, type):
             return current_app.tasks.get(str(getattr(locked, "name", "")))
         if self._tasks is None:
@@ -30,7 +30,7 @@ class Publisher:
         return self._tasks.get(id(locked))
 
     def obstacle(self, locked: Any, pk: str) -> str:
-        """Why the task cannot be published with the row's primary key alone; empty if it can."""
+        """Return why the task cannot be published with the row's primary key alone; empty if it can."""
         task = self.task_of(locked)
         if task is None:
             return "no Celery task is decorated with this guard"
@@ -46,7 +46,7 @@ class Publisher:
         return ""
 
     def publish(self, locked: Any, pk: str, value: Any) -> tuple[str, float]:
-        """Send it, to be run a few seconds from now; its id, and the monotonic time by which to have committed.
+        """Send it, to be run a few seconds from now. Return its id, and the monotonic time by which to have committed.
 
         Uniqueness is left aside: the message that died may still be taken for one that is under way.
         """

@@ -1,4 +1,4 @@
-"""What a worker's main process makes of a message whose lock was busy."""
+"""The end of a rejected message in a worker's main process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from django_tasklock.celery.exceptions import Rejected
 
 
 class Request(request.Request):
-    """Rejects in the broker what a task has rejected, for its dead-letter exchange. A subclass of a task's own needs
-    this one as its base."""
+    """A request that rejects in the broker what its task has rejected, for a dead-letter exchange.
+
+    A subclass of a task's own needs this one as its base.
+    """
 
     def on_failure(self, exc_info: Any, *how: Any, **more: Any) -> Any:
-        """Called when a task has not ended well."""
+        """Reject the message, if its task has."""
         error = exc_info.exception
         if isinstance(getattr(error, "exc", error), Rejected):
             if self.acknowledged:  # before it ran: only who watches the events is to be told

@@ -1,4 +1,4 @@
-"""What ``retry()`` sends, under the lock of its own arguments; ``autoretry_for`` for what is raised before the body."""
+"""The header of what ``retry()`` sends; ``autoretry_for`` for what is raised before the body."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from django_tasklock.celery import options
 from django_tasklock.exceptions import TaskLockError
 
 MOVED = "tasklock_moved"
-"""In the request: the next try was sent with other arguments, and has another lock."""
+"""The attribute of a request whose next try was sent with other arguments, and has another lock."""
 _TERMS = (
     "autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_backoff", "retry_backoff_max", "retry_jitter",
     "max_retries", "override_max_retries",
 )  # fmt: skip
 
 
-def moved(task: Any, request: Any, header: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
-    """The header of a next try with these arguments; ``None``: those of this one.
+def header_of_retry(task: Any, request: Any, header: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the header of a next try with these arguments; ``None``: those of this one.
 
-    With another lock it has nothing of what this try has: no place in its line, nothing that is kept for it. A key that
+    With another lock it has nothing of what this try has: no sequence number, nothing that is kept for it. A key that
     its caller has chosen stays.
     """
     if args is None and kwargs is None:
@@ -39,7 +39,7 @@ def moved(task: Any, request: Any, header: Mapping[str, Any], args: Any, kwargs:
 
 
 def _name(task: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:
-    """The lock of a call with these arguments; ``None``: none can be named, or the caller has."""
+    """Return the lock of a call with these arguments; ``None``: none can be named, or the caller has."""
     rest = dict(kwargs)
     if "key" in options.asked_by_keywords(rest):
         return None

@@ -1,4 +1,4 @@
-"""``OnceTask``: a task base that runs one message at a time per key. The task's own code knows nothing of it."""
+"""The task base ``OnceTask``: one message at a time per key. The task's own code knows nothing of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from django_tasklock.celery.once import Once
 from django_tasklock.celery.overridden import lock_in_run, locked
 from django_tasklock.celery.parking import order
 from django_tasklock.celery.rates.reservations import on_body_start
-from django_tasklock.celery.retrying import MOVED, autoretried, moved
+from django_tasklock.celery.retrying import MOVED, autoretried, header_of_retry
 from django_tasklock.celery.unique import Pending, publish
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
 from django_tasklock.decorators.locks import Locked, leave_undecided
@@ -41,7 +41,9 @@ else:
 
 
 class OnceTask(_DjangoTask):
-    """``@shared_task(base=OnceTask, on_conflict="queue")``: options as task options or class attributes.
+    """A task that runs one message at a time per key: ``@shared_task(base=OnceTask, on_conflict="queue")``.
+
+    Options are task options or class attributes.
 
     Durations are seconds or timedeltas. What a caller can say for one call is in ``once()``.
     Called directly, or eagerly, a task takes its lock as well; busy, it cannot be put aside,
@@ -57,25 +59,25 @@ class OnceTask(_DjangoTask):
     What a template makes of them is hashed if no lock could have that name: too long, or a line break in it.
     ``None``: the task's name and a fingerprint of the arguments."""
     timeout: ClassVar[Timeout] = DEFAULT
-    """The most one run may hold the lock; ``TASKLOCK["TIMEOUT"]``. ``None``: until it has ended."""
+    """The longest that one run may hold the lock; ``TASKLOCK["TIMEOUT"]``. ``None``: until it has ended."""
     lease: ClassVar[LeaseTime] = DEFAULT
-    """How long the lock outlives a worker that died; ``TASKLOCK["LEASE"]``."""
+    """The time for which the lock outlives a worker that died; ``TASKLOCK["LEASE"]``."""
     on_conflict: ClassVar[OnConflict] = "reject"
-    """Busy: ``skip``, ``raise``, ``wait``, ``retry``, ``reject``, ``queue`` or ``coalesce``."""
+    """The word for a busy lock: ``skip``, ``raise``, ``wait``, ``retry``, ``reject``, ``queue`` or ``coalesce``."""
     blocking_timeout: ClassVar[Duration | None] = None
-    """For ``wait``: how long; by default the timeout."""
+    """The longest that ``wait`` waits; by default the timeout."""
     on_unavailable: ClassVar[OnUnavailable | None] = None
-    """The store is down: ``run``, ``raise`` or ``skip``."""
+    """The word for a store that is down: ``run``, ``raise`` or ``skip``."""
     queue_limit: ClassVar[int | None] = None
-    """For ``queue``: the most messages that are parked for one key; one more fails."""
+    """The most messages that ``queue`` parks for one key; one more fails."""
     unique: ClassVar[str | None] = None
     """``"until_start"`` or ``"until_finish"``: a second ``delay()`` meanwhile gives the result of the first."""
     on_duplicate: ClassVar[str] = "return"
-    """What ``delay()`` does then: ``"return"`` that result, or ``"raise"`` ``AlreadyPublished``."""
+    """The word for a second ``delay()``: ``"return"`` that result, or ``"raise"`` ``AlreadyPublished``."""
     unique_for: ClassVar[Duration | None] = None
     """The longest a message may wait in the broker before another one may be published; by default the timeout."""
     guard: ClassVar[StateGuard | None] = None
-    """Claims the row before the body; with ``model`` (or its label) and ``pk``, the argument with its primary key."""
+    """The guard that claims the row before the body; with ``model`` (or its label) and ``pk``, the argument with it."""
     model: ClassVar[type[Model] | str | None] = None
     pk: ClassVar[str] = "pk"
     retry_keeps_lock: ClassVar[bool] = False
@@ -84,7 +86,7 @@ class OnceTask(_DjangoTask):
     """``True``, for a long body: it begins without database connections, and its guarded writes keep none. ``False``:
     even those that it opened are not closed at its end."""
     takeovers: ClassVar[int] = 3
-    """How often a message whose worker died of it is started again; then it fails with ``CrashLoop``."""
+    """The number of times that a message whose worker died is started again; then it fails with ``CrashLoop``."""
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
@@ -113,7 +115,7 @@ class OnceTask(_DjangoTask):
         lock_in_run(cls, OnceTask.__call__)
 
     def once(self, **asked: Any) -> Once:
-        """The task with options for one call: ``task.once(key="video:42", on_conflict="wait").delay(...)``.
+        """Return the task with options for one call: ``task.once(key="video:42", on_conflict="wait").delay(...)``.
 
         ``key`` (literally), ``timeout``, ``lease``, ``on_conflict``, ``blocking_timeout``, ``on_unavailable``,
         ``queue_limit``, ``unique``, ``unique_for``, ``on_duplicate``, ``retry_keeps_lock``. Raises ``TaskLockError`` at
@@ -124,13 +126,13 @@ class OnceTask(_DjangoTask):
 
     @property
     def lock(self) -> Locked:
-        """``task.lock.is_locked(video_id=42)`` and ``.info(...)``: ask before publishing."""
+        """The lock, to ask before publishing: ``task.lock.is_locked(video_id=42)``, ``task.lock.info(...)``."""
         key = options.written(type(self), "key")
         template = key if isinstance(key, str) else self.lock_name
         return Locked(NameTemplate(template, self.run, prefix=get_settings().KEY_PREFIX, hashed=True), self.on_conflict)
 
     def lock_name(self, *args: Any, **kwargs: Any) -> str:
-        """The lock's name for these arguments."""
+        """Return the lock's name for these arguments."""
         prefix = get_settings().KEY_PREFIX
         key = options.written(type(self), "key")
         if key is None:
@@ -141,7 +143,7 @@ class OnceTask(_DjangoTask):
         return clean(made.name(args, kwargs), prefix)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
-        """Publish, with the lock's name in the header; the ``AsyncResult``.
+        """Publish, with the lock's name in the header. Return the ``AsyncResult``.
 
         ``once``: a dict of options as in ``once()``.
 
@@ -200,12 +202,12 @@ class OnceTask(_DjangoTask):
     def signature_from_request(
         self, request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **extra: Any
     ) -> Signature[Any]:
-        """What ``retry()`` publishes: with the header of this message, and the token of a lock that is kept."""
+        """Return what ``retry()`` publishes: with the header of this message, and the handle of a lock that is kept."""
         refuse_sent(self.name, extra, "retry(...)")
         request = self.request if request is None else request
         ours: Any = (extra.get("headers") or {}).get(HEADER)
         ours = ours if written_for(ours, self.name, request.id) else header_of(request)
-        ours = moved(self, request, ours, args, kwargs)
+        ours = header_of_retry(self, request, ours, args, kwargs)
         if MOVED in request.__dict__:
             request.__dict__.pop(KEPT, None)  # what is kept is the lock of the arguments before
         kept, handle = request.__dict__.get(KEPT) or (None, "")
@@ -269,7 +271,7 @@ class OnceTask(_DjangoTask):
     def _named(
         self, header: Mapping[str, Any], name: str, asked: Mapping[str, Any], terms: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The header that its publisher, who did not know the task, could not write."""
+        """Write the header that its publisher, who did not know the task, could not write."""
         ours = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.plain(asked)}
         if terms["on_conflict"] in ("queue", "coalesce"):
             ours.setdefault("ticket", order.next_number())
@@ -277,7 +279,7 @@ class OnceTask(_DjangoTask):
         return ours
 
     def _asked(self, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
-        """What the caller asked for, out of ``kwargs`` and in ``once``."""
+        """Return what the caller asked for, out of ``kwargs`` and in ``once``."""
         if once is not None and not isinstance(once, Mapping):
             raise TaskLockError(f"task {self.name}: once must be a dict of options, not {once!r}")
         word = (once or {}).get("on_conflict") or self.on_conflict or get_settings().ON_CONFLICT

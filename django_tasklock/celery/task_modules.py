@@ -1,4 +1,4 @@
-"""The project's task modules: what is decorated in them is not known to a process that never imported them."""
+"""The import of the project's task modules: what is decorated in them is known only to who has imported them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _imported: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
 
 
 def import_task_modules() -> tuple[str, ...]:
-    """Import what a worker imports, once in a process, where that has not been done; why some of it failed.
+    """Import what a worker imports, once in a process. Return why some of it failed.
 
     Celery's own way where the project has an app: what it discovers, ``imports`` and ``include``. Without one the
     ``tasks`` module of every installed app. What cannot be imported is logged, once; its guards are not known here.
@@ -73,7 +73,7 @@ def _told(what: str, error: Exception) -> str:
 
 @contextmanager
 def _no_checks() -> Iterator[None]:
-    """Celery runs all system checks of the project before it imports, unless it is told not to."""
+    """Tell Celery not to run all system checks of the project before it imports."""
     if os.environ.get(SKIP_CHECKS):
         yield
         return

@@ -1,4 +1,4 @@
-"""Uniqueness at publish time: while one message of a key is under way, another ``delay()`` gives its result.
+"""Uniqueness when publishing: while one message of a key is under way, another ``delay()`` gives its result.
 
 A lock of its own, taken by the publisher for a short time and kept for long once the message is
 published; the message carries a handle of its token. So neither a rollback (with
@@ -42,7 +42,7 @@ logger = logging.getLogger("django_tasklock")
 
 PREFIX = "unique:"
 UNHEARD = 3_600_000
-"""Milliseconds until a message is given up that has neither a ``unique_for`` nor a timeout: it may be lost."""
+"""Milliseconds after which a message is given up that has neither a ``unique_for`` nor a timeout: it may be lost."""
 PROVISIONAL = 10_000  # milliseconds for publishing: what a publisher that dies then leaves behind
 
 
@@ -55,7 +55,7 @@ def publish(
     options: Mapping[str, Any],
     send: Callable[[], Any],
 ) -> Any:
-    """``send()`` unless such a message is under way; the ``AsyncResult`` of the one that is, either way.
+    """Send, unless such a message is under way. Return the ``AsyncResult`` of the one that is, either way.
 
     Raises ``BackendUnavailable`` with the store down, unless the policy is ``"run"``: then it is sent;
     ``AlreadyPublished`` if it is to be raised.
@@ -113,7 +113,7 @@ def _already(error: TaskLockAcquireError, first: str) -> AlreadyPublished:
 
 
 def _name(task: str, key: str) -> str:
-    """Each task has its own: another one with the same key takes turns with it, and is not made superfluous by it."""
+    """Return the lock's name. Each task has its own: another one with the same key is not made superfluous by it."""
     text = key if key.startswith(f"{task}:") else f"{task}:{key}"
     return PREFIX + shortened(text, MAX_LENGTH - len(PREFIX))
 
@@ -126,7 +126,7 @@ def _abandon(backend: LockStore, request: AcquireRequest) -> None:
 
 
 def _span(task: Any, terms: Mapping[str, Any], options: Mapping[str, Any]) -> int:
-    """Milliseconds the lock lives in the queue: ``unique_for`` after the message is due, or until it expires."""
+    """Return the milliseconds that the lock lives: ``unique_for`` after the message is due, or until it expires."""
     patience = milliseconds(terms["unique_for"], "unique_for") if terms["unique_for"] else _patience(task, terms)
     due = options.get("countdown") or seconds_until(options.get("eta")) or 0
     span = patience + max(0, round(1000 * due))
@@ -142,7 +142,7 @@ def _patience(task: Any, terms: Mapping[str, Any]) -> int:
 
 
 def seconds_until(when: Any) -> float | None:
-    """Seconds until what Celery takes for a time: a number of seconds, a datetime or its text. Naive ones are UTC."""
+    """Return the seconds until what Celery takes for a time: a number, a datetime or its text. Naive ones are UTC."""
     if when is None or isinstance(when, int | float):
         return when
     moment = maybe_iso8601(when)
@@ -164,7 +164,7 @@ def free(header: Mapping[str, Any], task_id: str) -> None:
 
 
 def _by_token(ours: Mapping[str, Any], task_id: str, verb: Callable[[str], object]) -> None:
-    """``verb(token)``. Where the publisher has made that of another ``SECRET_KEY``, the store knows it."""
+    """Do ``verb(token)``. Where the publisher has made that of another ``SECRET_KEY``, the store knows it."""
     if verb(token_of(ours["handle"])):
         return
     record = get_backend().get(ours["name"])
@@ -173,7 +173,7 @@ def _by_token(ours: Mapping[str, Any], task_id: str, verb: Callable[[str], objec
 
 
 class Pending:
-    """The worker's side: frees the lock when the body starts or when the message is over, keeps it otherwise."""
+    """The worker's side: it frees the lock when the body starts or when the message is over, and keeps it otherwise."""
 
     def __init__(self, message: Message | None) -> None:
         self.message = message
@@ -181,7 +181,7 @@ class Pending:
         self._lock: TaskLock | None = None
 
     def started(self, terms: Mapping[str, Any]) -> None:
-        """The body begins, with these options of its task."""
+        """Free or take the lock: the body begins, with these options of its task."""
         if not self.ours or self.message is None:
             return
         if self.ours["until"] == "until_start":

@@ -1,4 +1,4 @@
-"""Which tasks may be delivered a second time while they run: for a system check."""
+"""Tasks that may be delivered a second time while they run: for a system check."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from django_tasklock.decorators.locks import Locked
 
 
 def reaching_visibility_timeout() -> tuple[list[str], float]:
-    """The late-acknowledged tasks with a lock whose timeout reaches the broker's visibility timeout, and that, in
-    seconds. One without a timeout is none: its lock is there for as long as it runs, and whoever comes meets it."""
+    """Return the late-acknowledged tasks whose lock's timeout reaches the visibility timeout, and that, in seconds.
+
+    One without a timeout is none: its lock is there for as long as it runs, and whoever comes meets it.
+    """
     import_task_modules()
     app = app_or_default()
     seconds = visibility_timeout(app)
@@ -24,7 +26,7 @@ def reaching_visibility_timeout() -> tuple[list[str], float]:
 
 
 def _longest(task: Any) -> float:
-    """Seconds for which it may have its lock; 0: it has none, or no timeout."""
+    """Return the seconds for which a task may have its lock; 0: it has none, or no timeout."""
     locked = task if isinstance(task, OnceTask) else getattr(task.run, "lock", None)
     if not isinstance(locked, OnceTask | Locked):
         return 0
