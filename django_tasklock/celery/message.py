@@ -97,7 +97,7 @@ class Message:
         return not (self.task.ignore_result or getattr(self.request, "ignore_result", False))
 
     def again(self, *, countdown: float | None = None, **header: Any) -> Signature[Any]:
-        """Return the same message once more, with the same id and number of retries, to run in ``countdown`` seconds."""
+        """Return the message once more, with the same id and number of retries, to run after ``countdown`` seconds."""
         ours = {key: value for key, value in {**self.header, **header}.items() if value is not None}
         options = {} if countdown is None else {"countdown": countdown}
         headers = {**(self.request.headers or {}), HEADER: sealed_for(ours, self.task.name, self.id)}
