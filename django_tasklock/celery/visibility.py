@@ -1,16 +1,19 @@
-"""Tasks that may be delivered a second time while they run: for a system check."""
+"""Tasks that may be delivered a second time while they run, and tasks that are not when they die: for system checks."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from celery.app import app_or_default
 
 from django_tasklock.celery.message import visibility_timeout
+from django_tasklock.celery.messages.timeouts import message_lease
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, spans
 from django_tasklock.decorators.locks import Locked
+from django_tasklock.guards.guard import registered
 
 
 def reaching_visibility_timeout() -> tuple[list[str], float]:
@@ -20,9 +23,22 @@ def reaching_visibility_timeout() -> tuple[list[str], float]:
     """
     import_task_modules()
     app = app_or_default()
-    seconds = visibility_timeout(app)
+    # What is renewed is not delivered again.
+    seconds = visibility_timeout(app) if message_lease(app) is None else math.inf
     found = [task.name for task in app.tasks.values() if task.acks_late and seconds <= _longest(task)]
     return sorted(found), seconds
+
+
+def acknowledged_early() -> list[str]:
+    """Return the tasks that claim a row or are a ``OnceTask``, and do not start again when their process is killed."""
+    import_task_modules()
+    guarded = {id(lock) for _, _, lock, *_ in registered()}
+    return sorted(
+        task.name
+        for task in app_or_default().tasks.values()
+        if (isinstance(task, OnceTask) or id(getattr(task.run, "lock", None)) in guarded)
+        and not (task.acks_late and task.reject_on_worker_lost)
+    )
 
 
 def _longest(task: Any) -> float:

@@ -20,14 +20,38 @@ def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.Chec
     names, seconds = reaching_visibility_timeout()
     if not names:
         return []
-    shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
     return [
         checks.Warning(
             f"The broker delivers again what is not acknowledged after {seconds:g} s, its visibility timeout, and these"
-            f" late-acknowledged tasks may have their locks for that long or longer: {shown}. A body that is not over"
-            " by then may run twice at once.",
+            f" late-acknowledged tasks may have their locks for that long or longer: {_some(names)}. A body that is not"
+            " over by then may run twice at once.",
             hint="timeout=None on the task: its lock is held until it has ended, and who comes again meets it. Or a"
             " visibility_timeout in broker_transport_options that is longer than every timeout.",
             id="tasklock.W018",
         )
     ]
+
+
+def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """W021: tasks of ours whose work is lost with their process."""
+    if sound_settings() is None:
+        return []
+    from django_tasklock.celery.visibility import acknowledged_early
+
+    names = acknowledged_early()
+    if not names:
+        return []
+    return [
+        checks.Warning(
+            "The broker forgets the messages of these tasks as they begin, or as their process dies: whoever is killed"
+            " in the middle does not start again, its result says STARTED or FAILURE, and a guarded row waits for the"
+            f" sweep: {_some(names)}.",
+            hint="acks_late=True and reject_on_worker_lost=True, both, on the task, or task_acks_late and"
+            " task_reject_on_worker_lost in the settings.",
+            id="tasklock.W021",
+        )
+    ]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

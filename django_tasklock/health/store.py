@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.messages import report
+from django_tasklock.health import messages
 from django_tasklock.health.probe import PATIENCE, Probe
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.types import Condition
+from django_tasklock.types import Condition, monotonic
 
 APART = 5.0  # seconds between two clocks from which on it is worth a word: people compare the times they are shown
 
@@ -15,8 +17,11 @@ APART = 5.0  # seconds between two clocks from which on it is worth a word: peop
 def locks(patience: float = PATIENCE) -> dict[str, Any]:
     """Return what can be said within ``patience`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
 
-    Unhealthy: the store does not answer, or nobody renews the leases of this process.
+    Unhealthy: the store does not answer, or nobody renews the leases of this process: of its locks, or of a worker's
+    messages. ``messages`` is there where the project's messages have leases.
     """
+    ends = monotonic() + patience
+    messages.start()
     condition = _probe.answer(patience)
     store: dict[str, Any] = {"reachable": condition is not None}
     warnings = []
@@ -34,11 +39,13 @@ def locks(patience: float = PATIENCE) -> dict[str, Any]:
     leases, late = len(heartbeat), heartbeat.late
     alive = heartbeat.alive or (False if leases else None)  # it need not be while there is nothing to renew
     beats = not leases or (alive and not late)
+    said, more = messages.facts(ends - monotonic())
     return {
-        "healthy": condition is not None and bool(beats),
+        "healthy": condition is not None and bool(beats) and not report.late(),
         "store": store,
         "heartbeat": {"alive": alive, "leases": leases, "late_seconds": round(late, 1)},
-        "warnings": warnings,
+        **({"messages": said} if said else {}),
+        "warnings": warnings + more,
     }
 
 
@@ -53,3 +60,4 @@ _probe = Probe(ask, "health-store")
 def forget() -> None:
     """Let the next caller ask the store anew."""
     _probe.forget()
+    messages.forget()

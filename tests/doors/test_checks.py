@@ -474,7 +474,14 @@ def test_all_are_registered_under_one_tag():
         "check_settings",
         "check_shared",
     ]
-    assert set(all_of_them) - set(always) == {"check_store", "check_tables", "check_unguarded", "check_visibility"}
+    assert set(all_of_them) - set(always) == {
+        "check_late_acknowledgement",
+        "check_message_lease",
+        "check_store",
+        "check_tables",
+        "check_unguarded",
+        "check_visibility",
+    }
 
 
 def test_each_is_documented():

@@ -1,0 +1,51 @@
+"""The leases of Celery's messages: what the workers of the project say of themselves in the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_tasklock.celery.messages import report
+from django_tasklock.celery.messages.marks import Mark
+from django_tasklock.health.probe import Probe
+
+
+def start() -> None:
+    """Begin to ask the broker, if there is something to ask."""
+    if report.terms() is not None:
+        _probe.start()
+
+
+def facts(patience: float) -> tuple[dict[str, Any], list[str]]:
+    """Return what can be said within ``patience`` seconds, and warnings; nothing where messages have no leases."""
+    terms = report.terms()
+    if terms is None:
+        return {}, []
+    marks = _probe.answer(patience)
+    if marks is None:
+        return {"reachable": False, "lease": terms.lease}, [
+            "the broker does not say which workers renew their messages"
+        ]
+    current = [mark for mark in marks if mark.is_current]
+    late = max((mark.late for mark in current), default=0.0)
+    said = {
+        "reachable": True,
+        "lease": terms.lease,
+        "workers": len(current),
+        "messages": sum(mark.messages for mark in current),
+        "late_seconds": late,
+    }
+    warnings = [f"a worker has renewed its messages {late:.1f} s late within the last hour"] if late else []
+    return said, warnings
+
+
+def forget() -> None:
+    """Let the next caller ask the broker anew."""
+    _probe.forget()
+
+
+def ask() -> list[Mark]:
+    """Return the marks of the workers."""
+    return report.workers()
+
+
+_probe = Probe(ask, "health-messages")

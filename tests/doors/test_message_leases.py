@@ -1,0 +1,247 @@
+"""What checks and health say of the leases of messages."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, _state
+from django.conf import settings as django_settings
+from kombu import pools
+
+from django_tasklock import StateGuard, metrics, model_lock, signals, task_lock
+from django_tasklock.celery import OnceTask, visibility
+from django_tasklock.celery.messages import marks, report
+from django_tasklock.celery.messages.index import Index
+from django_tasklock.celery.messages.timeouts import message_lease, period_of
+from django_tasklock.checks.messages import check_message_lease
+from django_tasklock.checks.tasks import check_late_acknowledgement, check_visibility
+from django_tasklock.health import messages as health_messages
+from django_tasklock.health.store import locks
+from tests.support.redis_server import RedisServer
+from tests.testapp.models import Video
+
+
+@pytest.fixture
+def app(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    """One whose broker is a Redis of this test's own."""
+    monkeypatch.setattr(visibility, "import_task_modules", tuple)
+    before = _state._tls.current_app, _state.default_app
+    made = Celery("tests.leases", broker=redis_server.url, set_as_current=True)
+    made.set_default()  # for other threads
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Task name .* is already registered")
+        made.finalize()
+    health_messages.forget()
+    yield made
+    made.conf.broker_url = redis_server.url
+    made.amqp.producer_pool.force_close_all()
+    made.pool.force_close_all()
+    for group in (pools.producers, pools.connections):  # kombu has one for all who have the same address
+        with contextlib.suppress(KeyError):
+            del group[made.connection_for_write()]
+    _state._set_current_app(before[0])
+    _state.set_default_app(before[1])
+    made.close()
+    health_messages.forget()
+
+
+def leave(app: Celery, node: str, **more: Any) -> None:
+    """A worker's mark."""
+    with app.connection_for_read() as connection:
+        index = Index(connection, 60, 2)
+        now = time.time()
+        marks.leave(index, marks.Mark(**{"node": node, "lease": 60, "at": now, "until": now + 60, **more}))
+        index.close()
+
+
+def lease(settings: Any, seconds: Any) -> None:
+    settings.TASKLOCK = {**django_settings.TASKLOCK, "MESSAGE_LEASE": seconds}
+
+
+def nothing() -> None:
+    """A body."""
+
+
+def ids(found: list[Any]) -> list[str]:
+    return [one.id.removeprefix("tasklock.") for one in found]
+
+
+class TestTheLease:
+    @pytest.mark.parametrize(
+        ("setting", "options", "seconds"),
+        [
+            (60, {}, 60),
+            (7.5, {}, 7.5),
+            (None, {}, None),
+            (None, {"visibility_timeout": 5}, None),
+            (60, {"visibility_timeout": 43200}, 43200),
+            (60, {"ack_emulation": False}, None),
+        ],
+    )
+    def test_is_the_setting_or_the_projects_own_timeout(
+        self, app: Celery, settings: Any, setting: Any, options: dict[str, Any], seconds: float | None
+    ) -> None:
+        lease(settings, setting)
+        app.conf.broker_transport_options = options
+        assert message_lease(app) == seconds
+
+    @pytest.mark.parametrize("url", ["amqp://h", "memory://"])
+    def test_no_other_broker_has_one(self, app: Celery, settings: Any, url: str) -> None:
+        lease(settings, 60)
+        app.conf.broker_url = url
+        assert message_lease(app) is None
+        assert check_message_lease() == []
+        assert "messages" not in locks()
+
+    @pytest.mark.parametrize(("seconds", "period"), [(60, 15), (6, 1.5), (3, 1), (1, 1), (3600, 15)])
+    def test_a_worker_with_a_shorter_one_may_look_after_the_same_broker(self, seconds: float, period: float) -> None:
+        """So it is renewed as often as one of a minute, if it is longer."""
+        assert period_of(seconds) == period
+
+
+class TestChecks:
+    def test_nothing_to_say(self, app: Celery, settings: Any) -> None:
+        lease(settings, 60)
+        leave(app, "w1@host")
+        assert check_message_lease() == []
+
+    def test_off(self, app: Celery, settings: Any) -> None:
+        lease(settings, None)
+        app.conf.broker_transport_options = {"visibility_timeout": 1}
+        assert check_message_lease() == []
+
+    def test_too_short(self, app: Celery, settings: Any) -> None:
+        lease(settings, 2)
+        [error] = check_message_lease()
+        assert error.id == "tasklock.E007"
+        assert error.msg.startswith("TASKLOCK['MESSAGE_LEASE'] is 2 s")
+        lease(settings, 60)
+        app.conf.broker_transport_options = {"visibility_timeout": 2}
+        [error] = check_message_lease()
+        assert error.id == "tasklock.E007"
+        assert error.msg.startswith("The visibility_timeout in broker_transport_options is 2 s")
+
+    def test_too_long(self, app: Celery, settings: Any) -> None:
+        lease(settings, 60)
+        app.conf.broker_transport_options = {"visibility_timeout": 43200}
+        [warning] = check_message_lease()
+        assert warning.id == "tasklock.W019"
+        assert "43200 s: for so long" in warning.msg
+        app.conf.broker_transport_options = {"visibility_timeout": 30}
+        assert check_message_lease() == []
+
+    def test_who_does_not_renew(self, app: Celery, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        lease(settings, 60)
+        leave(app, "new@host")
+        leave(app, "dead@host", until=time.time() - 10)
+        answers = [{"new@host": {"ok": "pong"}}, {"old@host": {"ok": "pong"}}, {"dead@host": {"ok": "pong"}}]
+        monkeypatch.setattr(type(app.control), "ping", lambda self, **options: answers)
+        [warning] = check_message_lease()
+        assert warning.id == "tasklock.W020"
+        assert "dead@host, old@host." in warning.msg
+
+    def test_who_was_late(self, app: Celery, settings: Any) -> None:
+        lease(settings, 60)
+        leave(app, "slow@host", late=41.5)
+        leave(app, "dead@host", late=41.5, until=time.time() - 10)
+        [warning] = check_message_lease()
+        assert warning.id == "tasklock.W022"
+        assert "slow@host (41.5 s)." in warning.msg
+
+    def test_no_broker(self, app: Celery, settings: Any, redis_server: RedisServer) -> None:
+        lease(settings, 60)
+        redis_server.kill()
+        [info] = check_message_lease()
+        assert info.id == "tasklock.I002"
+
+    def test_what_is_renewed_is_not_delivered_again(self, app: Celery, settings: Any) -> None:
+        app.task(name="late", base=OnceTask, acks_late=True, shared=False)(nothing)
+        lease(settings, None)
+        assert ids(check_visibility()) == ["W018"]
+        lease(settings, 60)
+        assert check_visibility() == []
+
+
+class TestLateAcknowledgement:
+    def test_names_what_is_lost_with_its_process(self, app: Celery) -> None:
+        guard = StateGuard(claim_from=["uploading"], claim_as="processing", done="ready", failed="failed")
+        both = {"acks_late": True, "reject_on_worker_lost": True}
+
+        def body(pk: int) -> None:
+            """Nothing."""
+
+        guarded = model_lock(Video, "early:{pk}", guard=guard)(body)
+        app.task(name="early.once", base=OnceTask, shared=False)(body)
+        app.task(name="early.half", base=OnceTask, acks_late=True, shared=False)(body)
+        app.task(name="early.guarded", shared=False)(guarded)
+        app.task(name="early.locked", shared=False)(task_lock("early")(body))
+        app.task(name="early.plain", shared=False)(body)
+        app.task(name="early.sound", base=OnceTask, shared=False, **both)(body)
+        app.task(name="early.sound_guarded", shared=False, **both)(guarded)
+        names = [name for name in visibility.acknowledged_early() if name.startswith("early.")]
+        assert names == ["early.guarded", "early.half", "early.once"]
+        [warning] = check_late_acknowledgement()
+        assert warning.id == "tasklock.W021"
+        app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)
+
+
+class TestHealth:
+    @pytest.fixture(autouse=True)
+    def _address(self, settings: Any) -> None:
+        settings.ROOT_URLCONF = "tests.doors.test_health"
+
+    def test_counts_the_workers(self, app: Celery, settings: Any, client: Any) -> None:
+        lease(settings, 60)
+        leave(app, "w1@host", messages=3)
+        leave(app, "w2@host", messages=4, late=35.0)
+        leave(app, "dead@host", messages=4, late=50.0, until=time.time() - 10)
+        response = client.get("/health/locks")
+        said = response.json()
+        assert response.status_code == 200
+        assert said["messages"] == {
+            "reachable": True,
+            "lease": 60.0,
+            "workers": 2,
+            "messages": 7,
+            "late_seconds": 35.0,
+        }
+        assert said["warnings"] == ["a worker has renewed its messages 35.0 s late within the last hour"]
+        assert "host" not in response.content.decode()
+
+    def test_a_broker_that_is_down_is_a_warning(
+        self, app: Celery, settings: Any, client: Any, redis_server: RedisServer
+    ) -> None:
+        lease(settings, 60)
+        redis_server.kill()
+        response = client.get("/health/locks")
+        assert response.status_code == 200
+        assert response.json()["messages"] == {"reachable": False, "lease": 60.0}
+
+    def test_a_worker_that_does_not_renew_is_unhealthy(
+        self, app: Celery, settings: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lease(settings, 60)
+        monkeypatch.setattr(report, "late", lambda: 20.0)
+        assert client.get("/health/locks").status_code == 503
+
+
+def test_it_is_counted() -> None:
+    before = metrics.snapshot()["messages_late"]
+    signals.send(signals.messages_late, "w1@host", late=40.0, messages=3, over=False)
+    assert metrics.snapshot()["messages_late"] == before + 1
+
+
+def test_a_mark_that_cannot_be_read_goes(app: Celery) -> None:
+    with app.connection_for_read() as connection:
+        index = Index(connection, 60, 2)
+        index.write(marks.KEY, "odd@host", "[")
+        index.write(marks.KEY, "newer@host", '{"lease": 5, "at": 1, "until": 9999999999, "what": "else"}')
+        index.write(marks.KEY, "long dead@host", '{"lease": 5, "at": 1, "until": 2}')
+        assert [mark.node for mark in marks.read(index)] == ["newer@host"]
+        assert list(index.read(marks.KEY)) == ["newer@host"]
+        index.close()
