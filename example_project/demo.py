@@ -20,6 +20,7 @@ ROOT = SITE.parent
 HOME = ROOT / ".demo"
 RUN = HOME / "run"
 LEASE = 5
+MESSAGE_LEASE = 8
 
 
 def main() -> int:
@@ -48,6 +49,7 @@ def _show(video: Path | None, serve: bool) -> int:
         "DATA_DIR": str(RUN),
         "REDIS_URL": f"redis://127.0.0.1:{redis.port}",
         "TASKLOCK_LEASE": str(LEASE),
+        "MESSAGE_LEASE": str(MESSAGE_LEASE),
         "CATALOGUE_RATE": "20/3s",
         "DEBUG": "1",
     }
@@ -62,7 +64,9 @@ def _show(video: Path | None, serve: bool) -> int:
     screen, crew = Screen(), Crew(SITE, RUN / "logs")
     try:
         with redis:
-            screen.say(f"Redis: {program}, port {redis.port}. Lease of the lock: {LEASE} s.")
+            screen.say(
+                f"Redis: {program}, port {redis.port}. Lease of the lock: {LEASE} s, of a message: {MESSAGE_LEASE} s."
+            )
             try:
                 status = Show(screen, crew, RUN).run(video, serve)
                 crew.stop()

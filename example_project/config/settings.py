@@ -4,6 +4,7 @@
 ``REDIS_URL``          the Redis server, without a database number; default ``redis://127.0.0.1:6379``
 ``DATA_DIR``           where the SQLite file and the media live; default ``.data`` beside ``manage.py``
 ``TASKLOCK_LEASE``     seconds until a dead worker's lock is free again; default 60
+``MESSAGE_LEASE``      seconds until a dead worker's messages start again; default 60
 ``TASKLOCK_API_KEYS``  who may use the REST API without a user: ``grafana=secret``, more after commas
 ``TASKLOCK_SWEEP``     seconds between two sweeps, where ``celery beat`` runs; default 60
 ``CATALOGUE_RATE``     calls that the catalogue takes; default ``100/m``
@@ -96,6 +97,7 @@ CACHES = {
 TASKLOCK = {
     "LOCATION": f"{REDIS_URL}/2",  # a database of its own: clearing the cache must not hand out locks twice
     "LEASE": float(os.environ.get("TASKLOCK_LEASE", "60")),
+    "MESSAGE_LEASE": float(os.environ.get("MESSAGE_LEASE", "60")),
     "RATE_LIMITS": {"catalogue": os.environ.get("CATALOGUE_RATE", "100/m")},  # of all workers together
     "API_KEYS": dict(pair.split("=", 1) for pair in os.environ.get("TASKLOCK_API_KEYS", "").split(",") if pair),
 }

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 from celery import current_app
 
 from videos.models import Attempt
 
 __all__ = ["Facts"]
+
+RECEIVED = re.compile(r"process_video\[([0-9a-f-]+)\] received")
 
 
 @dataclass
@@ -21,9 +26,13 @@ class Facts:
     """Seconds of each upload, by video."""
     published: Counter[int] = field(default_factory=Counter)
     """Messages, by video."""
+    killed: str = ""
+    """The worker."""
     killed_at: datetime | None = None
     lost: list[Attempt] = field(default_factory=list)
     """What the killed worker was in the middle of."""
+    back: int = 0
+    """Messages of the killed worker that went on in another one."""
 
     def lost_of(self, video_id: int) -> Attempt | None:
         """The attempt of this video that died with the worker, if one did."""
@@ -36,6 +45,11 @@ class Facts:
             return None
         after = Attempt.objects.filter(video_id=video_id, epoch__gt=before.epoch).first()
         return (after.started_at - self.killed_at).total_seconds() if after else None
+
+    def came_back(self, dead: Path, others: Iterable[Path]) -> None:
+        """Count the messages that the dead worker had, running or fetched ahead, and that others have been given."""
+        had = set(RECEIVED.findall(dead.read_text()))
+        self.back = len(had & {task_id for other in others for task_id in RECEIVED.findall(other.read_text())})
 
     @staticmethod
     def unread() -> tuple[int, int]:

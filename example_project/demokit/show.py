@@ -61,6 +61,9 @@ class Show:
         self.screen.say(f"From here on somebody presses “Process” on every video every {CLICK:.0f} s.")
         self._watch(videos)
         self._drain()
+        if self.facts.killed:
+            logs = {name: self.crew.log(name) for name in WORKERS}
+            self.facts.came_back(logs.pop(self.facts.killed), logs.values())
         self.screen.settle()
         right = verdict.give(self.facts)
         self._start_missing()
@@ -92,6 +95,7 @@ class Show:
 
     def _start_worker(self, name: str) -> None:
         options = ["--pool", "prefork", "--concurrency", str(SLOTS), "--hostname", f"{name}@%h", "--loglevel", "INFO"]
+        options += ["--prefetch-multiplier", "4"]  # so that the killed one has messages that it has not begun
         self.crew.start(name, sys.executable, "-m", "celery", "--app", "config", "worker", *options)
 
     def _upload(self, path: Path) -> int:
@@ -151,7 +155,7 @@ class Show:
             return
         name = mine.worker.partition("@")[0]
         self.crew.kill(name)
-        self.facts.killed_at = timezone.now()
+        self.facts.killed, self.facts.killed_at = name, timezone.now()
         self.facts.lost = list(running.filter(worker=mine.worker).select_related("video"))
         busy = ", ".join(f"“{attempt.video}” ({attempt.video.progress} %)" for attempt in self.facts.lost)
         self.screen.say(
@@ -174,9 +178,9 @@ class Show:
             waiting, held = self.facts.unread()
             done = Skip.objects.count() + Attempt.objects.exclude(outcome=Attempt.Outcome.RUNNING).count()
             last, before = before, (waiting, held, done)
-            return not waiting and done + held >= self.facts.published.total() and before == last
+            return not (waiting or held) and done >= self.facts.published.total() and before == last
 
-        wait_until(settled, 20, pause=1)
+        wait_until(settled, 30, pause=1)  # what the killed worker had comes back within the lease of a message
 
     def _open_site(self) -> str:
         password = secrets.token_urlsafe(9)

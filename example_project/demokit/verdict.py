@@ -54,9 +54,9 @@ def _account(facts: Facts) -> None:
     print(f"  {transcodes:4d} transcoded a video")
     print(f"  {busy:4d} skipped: a worker was at it (the lock)")
     print(f"  {done:4d} skipped: it was done (the guard)")
-    print(f"  {held:4d} died with the killed worker: Redis gives them back after its visibility timeout")
-    if waiting:
-        print(f"  {waiting:4d} still in the queue")
+    print(f"  {facts.back:4d} of these the killed worker had, running or fetched ahead: they went on in the other one")
+    if waiting or held:
+        print(f"  {waiting + held:4d} still in the queue, or not acknowledged")
     print()
 
 

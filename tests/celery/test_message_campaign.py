@@ -22,14 +22,14 @@ from tests.support.celery_site.site import Site
 from tests.support.celery_workers import Worker
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
-SITE_TASKS = ["tests.support.celery_site.once_tasks", "tests.support.celery_site.poison_tasks"]
+SITE_TASKS = ["tests.support.celery_site.campaign_tasks"]
 
 LEASE = 6.0
 KILLS = int(os.environ.get("TASKLOCK_TEST_KILLS", "60"))
 SLOTS = 4
 AT_ONCE = 4
 """Messages under way: who survives has a slot for each."""
-TASKS = ("hold", "late_hold", "locked_hold")
+TASKS = ("hold", "hardy_once", "hardy_decorated")
 LATE: dict[str, Any] = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 
 
@@ -47,7 +47,8 @@ class Campaign:
         """Publish and kill; then let all end."""
         for number in range(kills):
             victim = self.workers.pop(0)
-            self.site.wait_until(lambda victim=victim: self.busy(victim), 60)
+            rest = time.monotonic() + random.uniform(0.3, 0.9) * self.longest  # a long one is to have its chance
+            self.site.wait_until(lambda victim=victim, rest=rest: self.busy(victim) and time.monotonic() > rest, 90)
             victim.kill()
             self.dead[victim.name] = self.site.events("killed")[-1].time
             self.workers.append(self.site.start(concurrency=SLOTS, prefetch=2))

@@ -1,0 +1,38 @@
+"""The tasks of the campaign against the leases of messages, and one that takes its whole worker along."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from celery import shared_task
+
+from django_tasklock import task_lock
+from django_tasklock.celery import OnceTask
+from tests.support.celery_site.journal import note
+from tests.support.celery_site.tasks import hold_here
+
+__all__ = ["hardy_decorated", "hardy_once", "poison"]
+
+HARDY: dict[str, Any] = {"takeovers": 1000, "acks_late": True, "reject_on_worker_lost": True}
+
+
+@shared_task(base=OnceTask, key="hold:{key}", **HARDY)
+def hardy_once(key: str, seconds: float = 0.0) -> dict[str, Any]:
+    """Begins again however often it is killed."""
+    return hold_here(key, seconds)
+
+
+@shared_task(**HARDY)
+@task_lock("hold:{key}")
+def hardy_decorated(key: str, seconds: float = 0.0) -> dict[str, Any]:
+    """The same."""
+    return hold_here(key, seconds)
+
+
+@shared_task(base=OnceTask, key="poison:{key}", takeovers=2, acks_late=True, reject_on_worker_lost=True)
+def poison(key: str) -> None:
+    """Kills the group that its process is in: a worker of a test is one."""
+    note("start", key)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
