@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
-Call = TypeVar("Call")
+Kind = TypeVar("Kind")
 
 
 class Task(NamedTuple):
@@ -26,8 +26,11 @@ class Host:
         """Tell whether the body that ended with ``error`` will be run again, as far as can be known."""
         return False
 
-    def call_for(self, decorated: object, plain: type[Call]) -> type[Call]:
-        """Return the class of one call of the function that has ``decorated`` for its lock or limiter: ``plain``."""
+    def call_for(self, decorated: object, plain: type[Kind]) -> type[Kind]:
+        """Return the kind of a call, here and now, of the function that has ``decorated`` for its lock or limiter.
+
+        ``plain``: the kind it is where nobody knows better.
+        """
         return plain
 
     def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

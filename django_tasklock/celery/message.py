@@ -70,6 +70,14 @@ class Message:
         crashes = self.header.get("crashes") or (0, 0)
         return int(crashes[0]) if crashes[1] == self.retries else 0
 
+    @property
+    def delivered_before(self) -> bool:
+        """Whether it may have been delivered before, or to somebody else meanwhile, as far as it says so itself."""
+        if self.sent or self.redelivered or self.crashes:
+            return True
+        waited = self.waited
+        return bool(waited) and waited > visibility_timeout(self.task.app) / 2
+
     def returns(self, error: BaseException | None) -> bool:
         """Return whether the broker brings this very message again after ``error``: the worker stops, or rejects it."""
         if isinstance(error, Reject):

@@ -12,10 +12,9 @@ from celery.app.task import Task
 from django_tasklock import host
 from django_tasklock.celery import forks
 from django_tasklock.celery.delivery import cleanup as endings, postrun as ended
-from django_tasklock.celery.delivery.elements import DeliveredElement, is_element
-from django_tasklock.celery.delivery.permits import kind_of
-from django_tasklock.celery.delivery.redelivery import DeliveredInside
-from django_tasklock.celery.delivery.run import Delivered
+from django_tasklock.celery.delivery.nested import MapElementCall, NestedCall, is_element
+from django_tasklock.celery.delivery.permits import PermitTaskCall, limits_body
+from django_tasklock.celery.delivery.run import TaskCall
 from django_tasklock.celery.host import LockAttribute, task_here, will_retry
 from django_tasklock.celery.message import HEADER, RECEIVED, header_of, hide, sealed_for, written_for
 from django_tasklock.celery.misplaced import refuse_of_another
@@ -76,16 +75,16 @@ class CeleryHost(host.Host):
         return will_retry(error)
 
     def call_for(self, decorated: object, plain: Any) -> Any:
-        """Return how to run the function: as the body of the task that a worker runs, inside of it, or plainly."""
+        """Return the kind of a call: of the body of the task that a worker runs, inside of it, or ``plain``."""
         if isinstance(decorated, PermitOfCall):
-            return kind_of(decorated) or plain
+            return PermitTaskCall if limits_body(decorated) else plain
         task: Any = get_current_worker_task()
         if task is None or not task.request.id or task.request.is_eager:
             return plain
         here: Any = get_current_task()
         if getattr(getattr(here, "run", None), "lock", None) is not decorated:
-            return DeliveredInside
-        return Delivered if here is task else DeliveredElement if is_element(here) else DeliveredInside
+            return NestedCall
+        return TaskCall if here is task else MapElementCall if is_element(here) else NestedCall
 
     def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Wait for the turn of the task that a worker runs, in the broker if it is far off."""

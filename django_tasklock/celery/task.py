@@ -241,7 +241,7 @@ class OnceTask(_DjangoTask):
         way: Way,
     ) -> Any:
         """Run ``body``, or what there is to do instead. ``pending``: for what a worker was sent."""
-        from django_tasklock.celery.delivery.once import made  # it touches models, which early imports must not
+        from django_tasklock.celery.delivery.once import once_call  # it touches models, which early imports must not
 
         asked = self._asked(kwargs, header.get("once"))
         terms = options.terms(self, asked)
@@ -249,11 +249,11 @@ class OnceTask(_DjangoTask):
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
         if pending is not None and "key" not in header:  # it was sent by its name; what is sent again of it has all
             header = self._named(header, name, asked, terms)
-        run = made(self, name, terms, args, kwargs, header, way)
+        call = once_call(self, name, terms, args, kwargs, header, way)
         try:
             with ExitStack() as stack:
                 try:
-                    entered = run.enter(stack)
+                    entered = call.enter(stack)
                 except Exception as error:
                     if way == "call":
                         raise
@@ -264,9 +264,9 @@ class OnceTask(_DjangoTask):
                     with locked(type(self)):
                         return body(*args, **kwargs)
         except BaseException:
-            run.struck()
+            call.struck()
             raise
-        return run.skipped
+        return call.skipped
 
     def _named(
         self, header: Mapping[str, Any], name: str, asked: Mapping[str, Any], terms: Mapping[str, Any]

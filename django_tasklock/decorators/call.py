@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Model
 
@@ -29,137 +30,147 @@ from django_tasklock.locks.lock import Acquirable
 logger = logging.getLogger("django_tasklock")
 
 
-class Running:
-    """One call of a decorated function. ``skipped`` is its result if the body was not run.
+Skipped = dict[str, Any]
+"""The result of a call whose body was not run."""
 
-    Busy, here where nobody can put a message aside: ``"skip"`` skips, every other word raises.
+
+class GuardedRow(NamedTuple):
+    """The row that a call works on, and the guard that lets one at a time do so."""
+
+    model: type[Model]
+    pk: Any
+    guard: StateGuard
+
+
+class CallOptions(NamedTuple):
+    """What its decorator, or its task, says of one call."""
+
+    lock: Acquirable
+    on_conflict: str
+    row: GuardedRow | None = None
+    queue_limit: int | None = None
+    release_connections: bool | None = None
+
+
+class CallKind(ABC):
+    """How a call takes its lock, what it does when that is busy, and how it gives it back.
+
+    That depends on who calls: the ``Host`` says which kind a call is (``Host.call_for``).
     """
 
-    reason = "already_processing"
-    """Why a call is skipped that found no lock to be had."""
+    def __init__(self, options: CallOptions) -> None:
+        self.options = options
 
-    def __init__(
-        self,
-        lock: Acquirable,
-        on_conflict: str,
-        model: type[Model] | None = None,
-        pk: Any = None,
-        guard: StateGuard | None = None,
-        queue_limit: int | None = None,
-        release_connections: bool | None = None,
-    ) -> None:
-        self.lock = lock
-        self.on_conflict = on_conflict
-        self.model = model
-        self.pk = pk
-        self.guard = guard
-        self.queue_limit = queue_limit
-        self.scope = Scope(release_connections, long=lock.timeout > LONG)
-        if model is not None:
-            lock.row = f"{model._meta.label_lower}:{pk}"
-        self.skipped: dict[str, Any] | None = None
+    @abstractmethod
+    def take(self) -> Skipped | None:
+        """Take the lock. Return ``None`` when it is ours, or what the call returns without running its body."""
+
+    @abstractmethod
+    async def atake(self) -> Skipped | None:
+        """``take`` for coroutines."""
+
+    def leave(self, error: BaseException | None) -> None:
+        """Give back the lock, which is ours. ``error``: how the call ended."""
+        self.options.lock.__exit__(None, None, None)
+
+    async def aleave(self, error: BaseException | None) -> None:
+        """``leave`` for coroutines."""
+        await self.options.lock.__aexit__(None, None, None)
+
+
+class PlainCall(CallKind):
+    """A call that no task queue knows of: there is nothing to put aside."""
+
+    def take(self) -> Skipped | None:
+        """Take the lock, or skip or raise."""
+        return None if self.options.lock.acquire() else skip_or_raise(self.options)
+
+    async def atake(self) -> Skipped | None:
+        """``take`` for coroutines."""
+        return None if await self.options.lock.aacquire() else skip_or_raise(self.options)
+
+
+class Call:
+    """One call of a decorated function: a lock, a claim on a row, a scope of database connections.
+
+    ``skipped`` is its result if the body was not run.
+    """
+
+    def __init__(self, options: CallOptions, kind: CallKind) -> None:
+        self.options = options
+        self.kind = kind
+        self.lock = options.lock
+        self.scope = Scope(options.release_connections, long=self.lock.timeout > LONG)
+        self.skipped: Skipped | None = None
         self._closing: Closing | None = None
+        if options.row is not None:
+            self.lock.row = f"{options.row.model._meta.label_lower}:{options.row.pk}"
 
     def enter(self, stack: ExitStack) -> bool:
-        """Take lock and row, to be given back by ``stack``; False: skipped."""
+        """Take lock and row, to be given back by ``stack``. Return False if the call is skipped."""
         stack.push(self.scope)
         self.scope.begin()
-        stack.push(self._exit)  # first: a time limit may strike between taking the lock and saying so
-        if not self._acquire():
-            return False if self.skipped else self._conflict()
+        stack.push(self._leave)  # first: a time limit may strike between taking the lock and saying so
+        self.skipped = self.kind.take()
+        if self.skipped is not None:
+            return False
         self.lock.enter()
-        if self.model is not None and self.guard is not None:
-            claim = self._claim(self.model, self.guard)
-            self._closing = Closing(claim)
+        if self.options.row is not None:
+            self._closing = Closing(self._new_claim(self.options.row))
             stack.push(self._closing)
             try:
-                claim.claim()
+                self._closing.claim.claim()
             except GuardRejected as error:
                 return self._rejected(error)
         self.scope.close_idle()
-        return self._begins()
+        self._begin_body()
+        return True
 
     async def aenter(self, stack: AsyncExitStack) -> bool:
         """``enter`` for coroutines."""
         stack.push_async_exit(self.scope.later)
         self.scope.begin()
-        stack.push_async_exit(self._aexit)
-        if not await self._aacquire():
-            return self._conflict()
+        stack.push_async_exit(self._aleave)
+        self.skipped = await self.kind.atake()
+        if self.skipped is not None:
+            return False
         self.lock.enter()
-        if self.model is not None and self.guard is not None:
-            claim = self._claim(self.model, self.guard)
-            self._closing = Closing(claim)
+        if self.options.row is not None:
+            self._closing = Closing(self._new_claim(self.options.row))
             stack.push_async_exit(self._closing.later)
             try:
-                await to_the_end(claim.claim)
+                await to_the_end(self._closing.claim.claim)
             except GuardRejected as error:
                 return self._rejected(error)
         await self.scope.aclose_idle()
-        return self._begins()
+        self._begin_body()
+        return True
 
-    def _begins(self) -> bool:
+    def struck(self, *, later: bool = False) -> None:
+        """Give up what a time limit that struck as its stack was unwound has kept from being released."""
+        self.lock.struck(later=later)
+
+    def _begin_body(self) -> None:
         """Look right before the body, which may have waited for long inside of other locks."""
         ensure_standing()
         if self._closing is not None:
             self._closing.begun = True
-        return True
 
-    def _claim(self, model: type[Model], guard: StateGuard) -> Claim:
-        claim = Claim(model, self.pk, guard, self.lock.token)
+    def _new_claim(self, row: GuardedRow) -> Claim:
+        claim = Claim(row.model, row.pk, row.guard, self.lock.token)
         claim.releases, claim.long = self.scope.everything, self.scope.long
         return claim
 
-    def _acquire(self) -> bool:
-        return self.lock.acquire()
+    def _leave(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self.lock.taken:
+            self.kind.leave(error)
 
-    async def _aacquire(self) -> bool:
-        return await self.lock.aacquire()
-
-    def struck(self, *, later: bool = False) -> None:
-        """Give up what a time limit that struck as its stack was unwound has kept from being released."""
-        if self._ours:
-            self.lock.struck(later=later)
-
-    def _exit(self, *how: Any) -> None:
-        if self._ours:
-            self.lock.__exit__(*how)
-
-    async def _aexit(self, *how: Any) -> None:
-        if self._ours:
-            await self.lock.__aexit__(*how)
-
-    @property
-    def _ours(self) -> bool:
-        return self.lock.taken
-
-    def _conflict(self) -> bool:
-        error = self._met()
-        if self.on_conflict == "skip":
-            return self._skip(error)
-        events.conflict(error, "raise")
-        raise error
-
-    def _met(self) -> TaskLockAcquireError:
-        return self.lock.conflict or TaskLockAcquireError(
-            f"{self.lock.noun} {self.lock.name!r} is busy", name=self.lock.name
-        )
-
-    def _skip(self, error: TaskLockAcquireError) -> bool:
-        events.conflict(error, "skip")
-        down = isinstance(error.__cause__, BackendUnavailable)
-        self.skipped = {
-            "status": "skipped",
-            "reason": "lock_unavailable" if down else self.reason,
-            "name": self.lock.name,
-            "holder": error.holder,
-            "held_for": error.held_for,
-            "time_left": error.time_left,
-        }
-        return False
+    async def _aleave(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self.lock.taken:
+            await self.kind.aleave(error)
 
     def _rejected(self, error: GuardRejected) -> bool:
-        if self.on_conflict in ("raise", "wait"):
+        if self.options.on_conflict in ("raise", "wait"):
             raise error
         state = error.state
         self.skipped = {
@@ -171,13 +182,41 @@ class Running:
         return False
 
 
+def skip_or_raise(options: CallOptions, reason: str = "already_processing") -> Skipped:
+    """Skip the call if that is what its options say, whose lock is busy; every other word raises the conflict."""
+    error = conflict_of(options.lock)
+    if options.on_conflict == "skip":
+        return skip(options.lock, error, reason)
+    events.conflict(error, "raise")
+    raise error
+
+
+def conflict_of(lock: Acquirable) -> TaskLockAcquireError:
+    """Return why ``lock`` could not be had."""
+    return lock.conflict or TaskLockAcquireError(f"{lock.noun} {lock.name!r} is busy", name=lock.name)
+
+
+def skip(lock: Acquirable, error: TaskLockAcquireError, reason: str = "already_processing") -> Skipped:
+    """Report that a call is skipped because of ``error``, and return its result. ``reason``: if the store was up."""
+    events.conflict(error, "skip")
+    down = isinstance(error.__cause__, BackendUnavailable)
+    return {
+        "status": "skipped",
+        "reason": "lock_unavailable" if down else reason,
+        "name": lock.name,
+        "holder": error.holder,
+        "held_for": error.held_for,
+        "time_left": error.time_left,
+    }
+
+
 class Closing:
-    """Makes ``claim`` current while the body runs, then writes how it ended."""
+    """The end of a claim: it is the current one while the body runs; then how that ended is written."""
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.begun = False
-        """Whether the body was run: else the row is left as claimable as it was."""
+        """The body was run. If not, the row is left as claimable as it was."""
         self._process = os.getpid()
         self._before = current.get()
         current.set(claim)
@@ -188,7 +227,7 @@ class Closing:
             close(self.claim, error, self.begun)
 
     async def later(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """The same for coroutines: the writes go to a thread, the claim stays in this context."""
+        """End it for a coroutine: the writes go to a thread, the claim stays in this context."""
         current.set(self._before)
         if self._due:
             await to_the_end(close, self.claim, error, self.begun)

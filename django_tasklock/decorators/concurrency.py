@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, get_args
 
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
-from django_tasklock.decorators.call import Running
+from django_tasklock.decorators.call import Call, CallKind, CallOptions, Skipped, skip_or_raise
 from django_tasklock.decorators.wrapping import around, check_conflict, check_release, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
@@ -21,6 +21,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 OnLimit = Literal["skip", "raise", "wait", "retry", "reject"]
 """What is done when no permit is free. The last two need a message to put aside: only under Celery."""
 WORDS = get_args(OnLimit)
+LIMIT_REACHED = "limit_reached"
+"""The reason of a call that is skipped because it found no permit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +90,23 @@ class PermitOfCall:
         return ConcurrencyLimiter(self.name(**arguments), self.limit).info()
 
 
-class LimitedRun(Running):
-    """One call of a function with a limiter, where nobody can put a message aside."""
+class PermitCall(CallKind):
+    """A call of a function with a limiter, where nobody can put a message aside."""
 
-    lock: ConcurrencyLimiter
-    reason = "limit_reached"
-    word = "wait"
+    default_conflict = "wait"
     """What is done where the decorator does not say."""
 
-    def __init__(
-        self, lock: ConcurrencyLimiter, on_conflict: str | None, release_connections: bool | None = None
-    ) -> None:
-        super().__init__(lock, on_conflict or self.word, release_connections=release_connections)
+    def take(self) -> Skipped | None:
+        """Take a permit, or skip or raise."""
+        lock = self.options.lock
+        taken = lock.acquire() if self.options.on_conflict == "wait" else lock.acquire(blocking=False)
+        return None if taken else skip_or_raise(self.options, LIMIT_REACHED)
 
-    def _acquire(self) -> bool:
-        return self.lock.acquire() if self.on_conflict == "wait" else self.lock.acquire(blocking=False)
-
-    async def _aacquire(self) -> bool:
-        return await (self.lock.aacquire() if self.on_conflict == "wait" else self.lock.aacquire(blocking=False))
+    async def atake(self) -> Skipped | None:
+        """``take`` for coroutines."""
+        lock = self.options.lock
+        taken = await (lock.aacquire() if self.options.on_conflict == "wait" else lock.aacquire(blocking=False))
+        return None if taken else skip_or_raise(self.options, LIMIT_REACHED)
 
 
 def concurrency_limited(
@@ -139,11 +140,13 @@ def concurrency_limited(
         options = given.patient(name if isinstance(name, str) else getattr(name, "__qualname__", repr(name)))
         permit = PermitOfCall(template, limit)
 
-        def running(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Running:
-            limiter = options.limiter(template.name(args, kwargs))
-            return host().call_for(permit, LimitedRun)(limiter, on_conflict, release_connections)
+        def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+            kind, limiter = host().call_for(permit, PermitCall), options.limiter(template.name(args, kwargs))
+            conflict = on_conflict or kind.default_conflict
+            called = CallOptions(limiter, conflict, release_connections=release_connections)
+            return Call(called, kind(called))
 
-        wrapper = around(function, running, template.signature)
+        wrapper = around(function, new_call, template.signature)
         wrapper.limiter = permit  # type: ignore[attr-defined]
         return wrapper
 

@@ -23,7 +23,7 @@ from django_tasklock.conf import (
     get_settings,
     spans,
 )
-from django_tasklock.decorators.call import Running
+from django_tasklock.decorators.call import Call, CallOptions, GuardedRow, PlainCall
 from django_tasklock.decorators.wrapping import around, check_conflict, check_release, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
@@ -183,20 +183,20 @@ def _decorator(
         if guard is not None and model is not None:
             guard.register(model, locked, pk)
 
-        def running(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Running:
+        def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             conflict = on_conflict or get_settings().ON_CONFLICT
             patience: dict[str, Any] = (
                 {"blocking_timeout": blocking_timeout or hold / 1000} if conflict == "wait" else {}
             )
             lock = TaskLock(template.name(args, kwargs), **options, **patience)
-            call = host().call_for(locked, Running)
-            if guard is None:
-                return call(lock, conflict, None, None, None, queue_limit, release_connections)
-            key = template.bind(args, kwargs)[pk]
-            table = apps.get_model(model) if isinstance(model, str) else model
-            return call(lock, conflict, table, key, guard, queue_limit, release_connections)
+            row = None
+            if guard is not None and model is not None:
+                table = apps.get_model(model) if isinstance(model, str) else model
+                row = GuardedRow(table, template.bind(args, kwargs)[pk], guard)
+            called = CallOptions(lock, conflict, row, queue_limit, release_connections)
+            return Call(called, host().call_for(locked, PlainCall)(called))
 
-        wrapper = around(function, running, template.signature)
+        wrapper = around(function, new_call, template.signature)
         wrapper.lock = locked  # type: ignore[attr-defined]
         if guard is None and options["on_unavailable"] is None:
             leave_undecided(wrapper)

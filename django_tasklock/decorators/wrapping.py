@@ -12,7 +12,7 @@ from django_tasklock.conf import WORDS, Duration, milliseconds
 from django_tasklock.exceptions import TaskLockError
 
 if TYPE_CHECKING:
-    from django_tasklock.decorators.call import Running
+    from django_tasklock.decorators.call import Call
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,39 +66,35 @@ def refuse(function: Any) -> None:
         )
 
 
-def around(
-    function: F, running: Callable[[tuple[Any, ...], dict[str, Any]], Running], signature: inspect.Signature
-) -> F:
-    """Wrap ``function``: each call is made inside the run that ``running`` makes for it; returns what that says if it
-    is skipped.
-    """
+def around(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call], signature: inspect.Signature) -> F:
+    """Wrap ``function``: each call goes through the ``Call`` that ``new_call`` makes of its arguments."""
     if is_async(function):
 
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            run = running(args, kwargs)
+            call = new_call(args, kwargs)
             try:
                 async with AsyncExitStack() as stack:
-                    if await run.aenter(stack):
+                    if await call.aenter(stack):
                         return await function(*args, **kwargs)
             except BaseException:
-                run.struck(later=True)
+                call.struck(later=True)
                 raise
-            return run.skipped
+            return call.skipped
 
     else:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            run = running(args, kwargs)
+            call = new_call(args, kwargs)
             try:
                 with ExitStack() as stack:
-                    if run.enter(stack):
+                    if call.enter(stack):
                         return function(*args, **kwargs)
             except BaseException:
-                run.struck()
+                call.struck()
                 raise
-            return run.skipped
+            return call.skipped
 
     wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Celery checks arguments against it
     return cast(F, wrapper)

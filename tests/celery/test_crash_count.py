@@ -11,7 +11,7 @@ import pytest
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.codec import text_of
-from django_tasklock.celery.delivery import duplicates as myself, postrun as ended, run as delivered
+from django_tasklock.celery.delivery import duplicates, postrun, run
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.envelope import sign
 from django_tasklock.celery.parking.promotion import Promoter
@@ -64,9 +64,9 @@ class Interleaved:
         here = json.loads(me(Task(self.task.name, self.result.id)))
         return json.dumps({**here, "pid": ended.pid, "boot": boot})
 
-    def lock(self, holder: str) -> None:
-        """Somebody takes the lock."""
-        assert isinstance(get_backend().acquire(AcquireRequest(NAME, new_token(), 60_000, 60_000, holder)), Grant)
+    def lock(self, holder: str, until: int = 60_000) -> None:
+        """Somebody takes the lock, until then at the most (milliseconds)."""
+        assert isinstance(get_backend().acquire(AcquireRequest(NAME, new_token(), 60_000, until, holder)), Grant)
 
     def unlock(self) -> None:
         """Somebody frees it."""
@@ -115,7 +115,7 @@ class TestAnotherTakesTheLock:
     def meets(self, celery_site, monkeypatch, *what, **options):
         one = Interleaved(celery_site, monkeypatch, *what, **options)
         one.lock(one.other())
-        one.after(myself, "took_away", lambda: one.lock('{"host": "elsewhere", "pid": 1}'))
+        one.after(duplicates, "took_away", lambda: one.lock('{"host": "elsewhere", "pid": 1}'))
         one.courier.run(redelivered=True)
         return one
 
@@ -135,7 +135,7 @@ class TestOfThreeDeliveries:
         one = Interleaved(celery_site, monkeypatch, "late_once")
         first, third = one.other("first"), one.other("third")
         one.lock(first)
-        monkeypatch.setattr(myself, "alive", lambda holder: holder.boot == "first")
+        monkeypatch.setattr(duplicates, "alive", lambda holder: holder.boot == "first")
 
         def takes_over():
             one.unlock()
@@ -151,8 +151,8 @@ class TestOfThreeDeliveries:
         one = Interleaved(celery_site, monkeypatch, "late_hold")
         one.lock(one.other())
         one.starts(1, one.other())
-        one.after(myself, "took_away", lambda: Promoter(celery_site.app).look())
-        get_backend().flag(ended.AGAIN + one.result.id)  # else nobody looks whether there is a row to forget
+        one.after(duplicates, "took_away", lambda: Promoter(celery_site.app).look())
+        get_backend().flag(postrun.AGAIN + one.result.id)  # else nobody looks whether there is a row to forget
         one.before(parking, "remove", lambda *what: one.starts(2, one.other("promoted")))
         one.courier.run(redelivered=True)
         assert celery_site.events("start") == []
@@ -164,11 +164,51 @@ class TestOfThreeDeliveries:
         one = Interleaved(celery_site, monkeypatch, "late_once")
         one.lock(one.other())
 
-        def vouch(run):
-            parking.record_running(*run._what, run._sealed(), text_of(get_backend().get(NAME).holder))
-            get_backend().flag(ended.AGAIN + one.result.id)
+        def meets(call):
+            entry = call.history.entry
+            parking.record_running(*entry.columns, entry.sealed(), text_of(get_backend().get(NAME).holder))
+            get_backend().flag(postrun.AGAIN + one.result.id)
 
-        one.before(delivered.Delivered, "_go", vouch)
+        one.before(run.TaskCall, "confirm", meets)
         one.courier.run(redelivered=True)
         assert one.result.get(timeout=5)["status"] == "success"
         assert one.row() == []
+
+
+class TestOneDeath:
+    """Is counted by whoever puts the message back, or by whoever frees the lock of the dead process: by one of them."""
+
+    def starts(self, celery_site, monkeypatch, holder):
+        """How many deaths are counted when it starts behind the lock of a dead ``holder``, put back by a promoter."""
+        one = Interleaved(celery_site, monkeypatch, "late_once")
+        first = one.other("first")
+        one.starts(1, first)
+        one.courier.take()  # the broker's own redelivery comes later
+        one.lock(one.other(holder), until=600_000)
+        Promoter(celery_site.app).look()
+        assert one.row() == [("promoted", 2)]
+        counted: list[int] = []
+        one.before(parking, "mark_started", lambda *what: counted.append(what[-1]))
+        one.courier.run()
+        assert one.result.get(timeout=5)["status"] == "success"
+        return counted
+
+    def test_of_one_that_was_promoted_before_its_lock_was_free(self, celery_site, monkeypatch):
+        """A promoter passes over the lock of a dead process, and has counted its death."""
+        assert self.starts(celery_site, monkeypatch, "first") == [2]
+
+    def test_of_one_that_began_after_that(self, celery_site, monkeypatch):
+        """Its start could not be written: its row still says that it was promoted, and names the one before."""
+        assert self.starts(celery_site, monkeypatch, "second") == [3]
+
+    def test_of_one_that_had_ended(self, celery_site, monkeypatch):
+        """Killed while its result was stored, it has not died of its message."""
+        one = Interleaved(celery_site, monkeypatch, "late_once")
+        dead = one.other("first")
+        one.starts(1, dead)
+        parking.mark_ended(one.result.id)
+        one.lock(dead)
+        one.before(parking, "mark_started", lambda *what: counted.append(what[-1]))
+        counted: list[int] = []
+        one.courier.run(redelivered=True)
+        assert counted == [1]

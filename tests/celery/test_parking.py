@@ -22,7 +22,7 @@ from kombu.serialization import register, unregister
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.rows import key_of
 from django_tasklock.celery import count_parked, parked_messages
-from django_tasklock.celery.delivery import run as delivered
+from django_tasklock.celery.delivery import line
 from django_tasklock.celery.parking import promotion, store as parking
 from django_tasklock.celery.parking.promotion import Promoter, promote
 from django_tasklock.celery.parking.rows import session
@@ -95,7 +95,7 @@ def promoter(site):
 @pytest.fixture
 def no_wake_up(monkeypatch):
     """Releases and parkers do not look; what is promoted was promoted by the test."""
-    monkeypatch.setattr(delivered, "promote", lambda *what: False)
+    monkeypatch.setattr(line, "promote", lambda *what: False)
 
 
 @pytest.mark.database

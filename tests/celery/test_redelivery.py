@@ -11,7 +11,7 @@ from celery import chord
 from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
-from django_tasklock.celery.delivery.duplicates import meet
+from django_tasklock.celery.delivery.duplicates import resolve_duplicate
 from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support.celery_site.journal import most_at_once
@@ -285,7 +285,7 @@ class TestAnotherMachine:
 
 
 class FakeMessage:
-    """As much of one as ``meet`` looks at."""
+    """As much of one as ``resolve_duplicate`` looks at."""
 
     id, tries = "mine", 1
     task = late_once
@@ -300,7 +300,7 @@ def test_an_earlier_try_that_comes_late(celery_site):
     lock = TaskLock("hold:a")
     assert not lock.acquire(blocking=False)
     with pytest.raises(Duplicate, match="a later try of it runs"):
-        meet(lock, FakeMessage())
+        resolve_duplicate(lock, FakeMessage())
     assert lock.info() is not None
 
 

@@ -208,7 +208,7 @@ class TestNames:
     @pytest.mark.parametrize("template", ["video:{vid}", "video:{}", "video:{0}", "{video_id}{video_id}", "video:{"])
     @each(*DECORATORS)
     def test_a_template_is_refused_where_it_is_written(self, enter, template, monkeypatch):
-        monkeypatch.setattr("django_tasklock.decorators.locks.Running", body)  # a call would get there
+        monkeypatch.setattr("django_tasklock.decorators.locks.Call", body)  # a call would get there
         with pytest.raises(TaskLockError, match=r"lock name|side by side") as caught:
             enter(template)
         assert "function" in str(caught.value)

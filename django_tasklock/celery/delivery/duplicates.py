@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.exceptions import Duplicate
@@ -27,37 +27,57 @@ BRIEF = 0.1  # the same where the holder is to pass the lock on, of which nobody
 MARGIN = 0.1  # seconds by which a lease that ends by itself may seem to end early
 
 
-class Outcome:
-    """What a delivery made of its own id in the lock."""
+class Outcome(NamedTuple):
+    """What became of a delivery's attempt to take its lock, and what it learnt of earlier ones."""
 
-    def __init__(
-        self,
-        taken: bool = False,
-        died: bool = False,
-        crashed: bool = False,
-        unsure: bool = False,
-        given_back: bool = False,
-    ) -> None:
-        self.taken = taken
-        """The lock is ours now."""
-        self.died = died
-        """The earlier delivery's process was seen to be dead."""
-        self.crashed = crashed
-        """And this delivery is the one that freed its lock: nobody else has run it meanwhile."""
-        self.unsure = unsure
-        """Neither a renewal nor an end of the lease was seen in time."""
-        self.given_back = given_back
-        """The earlier delivery did not die: it let go of the lock before its lease was over."""
+    taken: bool = False
+    """The lock is ours now."""
+    died: bool = False
+    """An earlier delivery's process was seen to be dead."""
+    freed: frozenset[str] = frozenset()
+    """The dead processes (``Holder.boot``) of earlier deliveries whose lock this one freed, and nobody else."""
+    unsure: bool = False
+    """Neither a renewal nor an end of the lease was seen in time."""
+    waited: bool = False
+    """Somebody had the lock, and let go of it: perhaps another delivery of this message."""
 
 
-def meet(lock: TaskLock, message: Message) -> Outcome:
-    """Decide, after ``lock.acquire()`` found it busy. Raises ``Duplicate`` if the other delivery lives.
+TAKEN = Outcome(taken=True)
+
+
+def acquire_now(lock: TaskLock, message: Message) -> Outcome:
+    """Take the lock if it is free or a dead process's. Wait only for an earlier delivery of ``message``.
+
+    Raises ``Duplicate`` if another delivery of it lives.
+    """
+    if lock.acquire(blocking=False):
+        return TAKEN
+    outcome = resolve_duplicate(lock, message)
+    if outcome.taken or outcome.unsure:
+        return outcome
+    taken = free_abandoned(lock.met, lock.name) and lock.acquire(blocking=False)
+    return outcome._replace(taken=taken, waited=not taken)
+
+
+async def aacquire_now(lock: TaskLock, message: Message) -> Outcome:
+    """``acquire_now`` for coroutines."""
+    if await lock.aacquire(blocking=False):
+        return TAKEN
+    outcome = await aresolve_duplicate(lock, message)
+    if outcome.taken or outcome.unsure:
+        return outcome
+    taken = free_abandoned(lock.met, lock.name) and await lock.aacquire(blocking=False)
+    return outcome._replace(taken=taken, waited=not taken)
+
+
+def resolve_duplicate(lock: TaskLock, message: Message) -> Outcome:
+    """Decide who goes on, after ``lock.acquire()`` found it busy. Raises ``Duplicate`` if another delivery lives.
 
     An earlier try that is just leaving (``retry()`` publishes before it raises) is waited for.
     A dead process's lock is taken over by its token. Of a process of another machine nothing is
     known: if its lease is renewed it lives, if it ends it is dead.
     """
-    looks = _looks(lock, message)
+    looks = _look(lock, message)
     try:
         next(looks)
         while True:
@@ -66,9 +86,9 @@ def meet(lock: TaskLock, message: Message) -> Outcome:
         return end.value  # type: ignore[no-any-return]
 
 
-async def ameet(lock: TaskLock, message: Message) -> Outcome:
-    """``meet`` for coroutines."""
-    looks = _looks(lock, message)
+async def aresolve_duplicate(lock: TaskLock, message: Message) -> Outcome:
+    """``resolve_duplicate`` for coroutines."""
+    looks = _look(lock, message)
     try:
         next(looks)
         while True:
@@ -81,38 +101,39 @@ def _nap(lock: TaskLock) -> float:
     return BRIEF if lock.supersedes else LOOK
 
 
-def _looks(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
-    """Looks at who was met, and is told each time whether the lock could be had after that."""
-    died = crashed = False
+def _look(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
+    """Look at who was met; be told each time whether the lock could be had after that."""
+    died, freed = False, set[str]()
     ends = monotonic() + (lock.terms.lease_ms or 60_000) / 1000 + 2 * LOOK
     first: Record | None = None
     while (met := lock.met) is not None and met.holder.task_id == message.id and met.holder.task == message.task.name:
         later = message.tries - met.holder.retries
         living = alive(met.holder)
         if later < 0:
-            drop(lock.conflict, message, "a later try of it runs")
+            discard_duplicate(lock.conflict, message, "a later try of it runs")
         elif living is False:
             logger.warning("lock %r: %s died, its message goes on here", lock.name, met.holder)
             died |= not later
-            crashed |= took_away(lock.name, met.token) and not later
+            if took_away(lock.name, met.token) and not later:
+                freed.add(met.holder.boot)
         elif not later and (living or (first is not None and renewed(first, met))):
-            drop(lock.conflict, message, "another delivery of it runs")
+            discard_duplicate(lock.conflict, message, "another delivery of it runs")
         elif later and met.holder.kept:
             follow(lock, met.token)  # kept for this try, whose handle says nothing here: another SECRET_KEY
         if first is None or first.token != met.token:
             first = met
         now = monotonic()
         if now >= ends:
-            return Outcome(died=died, crashed=crashed, unsure=True)
+            return Outcome(died=died, freed=frozenset(freed), unsure=True)
         if (yield):
             in_time = met.ttl is None or monotonic() < now + met.ttl / 1000 - MARGIN
-            given_back = living is None and not later and in_time
-            return Outcome(taken=True, died=died, crashed=crashed, given_back=given_back)
-    return Outcome(died=died, crashed=crashed)
+            given_back = living is None and not later and in_time  # it did not die: it let go of it before its end
+            return Outcome(taken=True, died=died, freed=frozenset(freed), waited=given_back)
+    return Outcome(died=died, freed=frozenset(freed))
 
 
-def freed(record: Record | None, name: str) -> bool:
-    """Take the lock away from a holder that is ``abandoned``; whoever's it was."""
+def free_abandoned(record: Record | None, name: str) -> bool:
+    """Take the lock away from a holder that is ``abandoned``, whoever's it was. Return whether this call did."""
     if record is None or not abandoned(record):
         return False
     logger.warning("lock %r: %s died, its lock is free", name, record.holder)
@@ -120,7 +141,7 @@ def freed(record: Record | None, name: str) -> bool:
 
 
 def took_away(name: str, token: str) -> bool:
-    """Whether this delivery is known to be the one that freed a dead process's lock: the store's reply may be lost."""
+    """Free a dead process's lock. Return whether this call is known to have done so: the reply may be lost."""
     try:
         return get_backend().remove(name, token) is not None
     except BackendUnavailable as error:  # the next acquire does what the policy says
@@ -129,14 +150,14 @@ def took_away(name: str, token: str) -> bool:
 
 
 def renewed(first: Record, now: Record) -> bool:
-    """Whether the same holder's lease ends later than it did."""
+    """Return whether the same holder's lease ends later than it did."""
     if first.token != now.token or first.ttl is None or now.ttl is None:
         return False
     return now.now + now.ttl > first.now + first.ttl + RENEWED
 
 
-def drop(error: TaskLockAcquireError | None, message: Message, why: str) -> NoReturn:
-    """End this delivery visibly, without a result: that is the other delivery's."""
+def discard_duplicate(error: TaskLockAcquireError | None, message: Message, why: str) -> NoReturn:
+    """End this delivery visibly, without a result: that is the other delivery's. Raises ``Duplicate``."""
     text = f"{message.task.name}[{message.id}] is delivered again: {why}"
     events.conflict(error or TaskLockAcquireError(text), "duplicate")
     raise Duplicate(text)

@@ -1,4 +1,4 @@
-"""A task's own body that is run while it has a permit: without one, its message is put aside."""
+"""The call of a task's own body under a concurrency limiter: without a permit, its message is put aside."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import contextlib
 import logging
 import random
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from celery._state import get_current_task, get_current_worker_task
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.delivery.defer import defer, reject
 from django_tasklock.celery.message import Message
-from django_tasklock.decorators.concurrency import LimitedRun, PermitOfCall
+from django_tasklock.decorators.call import CallKind, CallOptions, Skipped, conflict_of, skip, skip_or_raise
+from django_tasklock.decorators.concurrency import LIMIT_REACHED, PermitOfCall
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
@@ -25,12 +26,12 @@ FIRST = 1.0  # seconds to the first try again
 LONGEST = 30.0  # the most: how long a permit is free before somebody looks, if only this message wants it
 
 
-def kind_of(limited: PermitOfCall) -> type[LimitedRun] | None:
-    """How to run a function with this limiter here: as the body of the task that a worker runs, or as any other."""
+def limits_body(permit: PermitOfCall) -> bool:
+    """Return whether the call is that of the body of the task that a worker runs here, which has this limiter."""
     task: Any = get_current_worker_task()
     if task is None or not task.request.id or task.request.is_eager or get_current_task() is not task:
-        return None
-    return LimitedTask if any(limited is one for one in _limiters_of(task)) else None
+        return False
+    return any(permit is one for one in _limiters_of(task))
 
 
 def _limiters_of(task: Any) -> Iterator[PermitOfCall]:
@@ -42,9 +43,9 @@ def _limiters_of(task: Any) -> Iterator[PermitOfCall]:
 
 
 def limiter_names(task: Any, args: Any, kwargs: Any) -> set[str]:
-    """The limiters of one call of a task, as its decorated function would name them."""
+    """Return the names of the limiters of one call of a task, as its decorated function would name them."""
     names = set()
-    for limited in _limiters_of(task):
+    for permit in _limiters_of(task):
         bound = (task, *args) if "self" in limited.template.signature.parameters else args
         with contextlib.suppress(Exception):  # arguments that do not fit never ran
             names.add(limited.template.name(tuple(bound), kwargs))
@@ -52,7 +53,7 @@ def limiter_names(task: Any, args: Any, kwargs: Any) -> set[str]:
 
 
 def free_permits(task: Any, task_id: str, names: Iterable[str]) -> bool:
-    """Remove what dead processes have left of this message in these limiters; False if one that has a permit lives."""
+    """Remove what dead processes have left of this message in these limiters. Return False if a living one has some."""
     freed = True
     for name in names:
         permits = get_backend().permits
@@ -66,36 +67,46 @@ def free_permits(task: Any, task_id: str, names: Iterable[str]) -> bool:
     return freed
 
 
-class LimitedTask(LimitedRun):
-    """The run of a message by a worker."""
+class PermitTaskCall(CallKind):
+    """The call of a task's body for a message."""
 
-    word = "retry"
+    default_conflict = "retry"
+    """What is done where the decorator does not say."""
 
-    def __init__(
-        self, lock: ConcurrencyLimiter, on_conflict: str | None, release_connections: bool | None = None
-    ) -> None:
-        super().__init__(lock, on_conflict, release_connections)
+    def __init__(self, options: CallOptions) -> None:
+        super().__init__(options)
+        self.lock = cast(ConcurrencyLimiter, options.lock)
         self.message = Message(get_current_worker_task())
 
-    def _conflict(self) -> bool:
-        error = self._met()
-        word = self.on_conflict
+    def take(self) -> Skipped | None:
+        """Take a permit, or put the message aside."""
+        taken = self.lock.acquire() if self.options.on_conflict == "wait" else self.lock.acquire(blocking=False)
+        return None if taken else self._resolve_conflict()
+
+    async def atake(self) -> Skipped | None:
+        """``take`` for coroutines."""
+        waits = self.options.on_conflict == "wait"
+        taken = await (self.lock.aacquire() if waits else self.lock.aacquire(blocking=False))
+        return None if taken else self._resolve_conflict()
+
+    def _resolve_conflict(self) -> Skipped:
+        error, word = conflict_of(self.lock), self.options.on_conflict
         if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
-            return self._skip(error)  # that is what on_unavailable="skip" says
-        if word in ("retry", "skip", "reject") and (self._met_myself() or self.message.retries):
+            return skip(self.lock, error)  # that is what on_unavailable="skip" says
+        if word in ("retry", "skip", "reject") and (self._met_itself() or self.message.retries):
             word = "retry"  # what comes back is never left undone: its work has begun, and it may have left a permit
         if word == "retry":
             events.conflict(error, "retry")
             self._put_off()
         if word == "reject":
             if self.message.in_canvas:  # a member without a result would leave the others waiting
-                return self._skip(error)
+                return skip(self.lock, error, LIMIT_REACHED)
             events.conflict(error, "reject")
             reject(error, self.message)
-        return super()._conflict()
+        return skip_or_raise(self.options, LIMIT_REACHED)
 
-    def _met_myself(self) -> bool:
-        """Whether a permit is an earlier delivery's of this very message; that of a dead process is free then."""
+    def _met_itself(self) -> bool:
+        """Return whether a permit is an earlier delivery's of this very message; a dead process's is freed."""
         permits = get_backend().permits
         try:
             mine = [one for one in permits.members(self.lock.name) if one.holder.task_id == self.message.id]

@@ -1,4 +1,4 @@
-"""What is done for a message after its run, when its result is stored."""
+"""Cleaning up after the run of a message, when its result is stored."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ AGAIN = "again:"
 """In front of a task's id: the name of the note that another delivery of it has kept a row for this one."""
 
 
-def look_after(request: Any, sure: bool) -> None:
-    """Remove the row of this message when its run is over; ``sure``: it may have one without a note."""
+def clean_up_after(request: Any, sure: bool) -> None:
+    """Let the row of this message be removed when its run is over. ``sure``: it may have one without a note."""
     request.__dict__["tasklock_ended"] = sure or request.__dict__.get("tasklock_ended", False)
 
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
-    """``task_postrun``, after the result was stored: killed before, it is delivered again or promoted."""
+    """``task_postrun``: remove the row, now that the result is stored. Killed before, it comes again or is promoted."""
     sure = sender.request.__dict__.pop("tasklock_ended", None)
     if sure is None:
         return

@@ -22,7 +22,7 @@ from django.dispatch import receiver
 from django_tasklock import metrics, model_lock, task_lock
 from django_tasklock.celery import OnceTask
 from django_tasklock.celery.delivery import duplicates as myself
-from django_tasklock.celery.delivery.redelivery import Redelivered
+from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.conf import WORDS
@@ -51,17 +51,17 @@ if os.environ.get(MACHINE):
     holders.this_machine = lambda: os.environ[MACHINE]  # type: ignore[assignment]
 
 if os.environ.get(PAUSE):
-    _welcome = Redelivered._welcome
+    _has_work = History.has_work
 
-    def _slow_welcome(self: Any) -> bool:
-        answer = _welcome(self)
-        if self._known and not getattr(self, "paused", False):
+    def _slow_look(self: Any, *, locked: bool = False) -> bool:
+        answer = _has_work(self, locked=locked)
+        if self.known and not getattr(self, "paused", False):
             self.paused = True
-            note("welcomed", self.name)
+            note("welcomed", self.entry.name)
             wait_for(os.environ[PAUSE])
         return answer
 
-    Redelivered._welcome = _slow_welcome  # type: ignore[method-assign]
+    History.has_work = _slow_look  # type: ignore[method-assign]
 
 
 def _trouble(kind: str) -> None:

@@ -1,0 +1,232 @@
+"""What earlier deliveries of a message have left: a row in the table, a dead process's lock, a result.
+
+What is found before the lock is taken is looked at once more with the lock in hand: of two deliveries at once the
+other may have run in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from functools import cached_property
+from typing import NoReturn
+
+from celery.exceptions import Retry
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.codec import holder_of, json_object, text_of
+from django_tasklock.celery.delivery import postrun
+from django_tasklock.celery.delivery.defer import defer
+from django_tasklock.celery.delivery.duplicates import Outcome, discard_duplicate
+from django_tasklock.celery.delivery.results import succeeded
+from django_tasklock.celery.message import Message
+from django_tasklock.celery.parking import order, store as parking
+from django_tasklock.celery.parking.envelope import seal
+from django_tasklock.celery.parking.promotion import ran_here, runs
+from django_tasklock.celery.parking.rows import DOWN
+from django_tasklock.exceptions import CrashLoop
+from django_tasklock.locks.holder import me
+from django_tasklock.locks.lock import TaskLock
+
+logger = logging.getLogger("django_tasklock")
+
+TAKEOVERS = 3
+"""How often a message whose worker died is started again, where its task does not say."""
+BRIEFLY = 0.3  # seconds in which Celery has stored the result of a run that nobody was seen to leave
+SETTLING = 2.0  # the same after a run has left its lock
+
+
+class Entry:
+    """What is written of a message that is kept in the database."""
+
+    def __init__(self, message: Message, name: str, on_conflict: str) -> None:
+        self.message = message
+        self.name = name
+        self.on_conflict = on_conflict
+
+    @cached_property
+    def number(self) -> int:
+        """The sequence number of the message, drawn on arrival where its publisher drew none."""
+        return order.number_of(self.message, self.name if self.on_conflict == "queue" else "")
+
+    @property
+    def columns(self) -> tuple[str, int, str, str, str]:
+        """The columns that say which message it is."""
+        return self.name, self.number, self.on_conflict, self.message.task.name, self.message.id
+
+    def sealed(self) -> str:
+        """Return the message itself as text."""
+        again = self.message.again(put_back=None, ticket=self.number)
+        return seal(self.name, again, self.message.task)
+
+
+class History:
+    """What a delivery knows of earlier deliveries of its message, and what it leaves to later ones."""
+
+    def __init__(self, message: Message, lock: TaskLock, on_conflict: str) -> None:
+        self.message = message
+        self.lock = lock
+        self.entry = Entry(message, lock.name, on_conflict)
+        self.known = message.delivered_before
+        """Whether the message may have been delivered before, or to somebody else meanwhile."""
+        self.row: parking.Parked | None = None
+        self.looked = False
+        """Whether ``row`` is what the table says, which could not be read otherwise."""
+        self.kept = False
+        """Whether this run has a row, which goes with it."""
+        self._past = Outcome()
+
+    def learn(self, outcome: Outcome) -> None:
+        """Note what the attempt to take the lock has shown.
+
+        Who died is the surest sign: a pool that was not told in time that a child had begun gives the message to the
+        next one, and the broker has never heard of it.
+        """
+        self._past = outcome
+        self.known = outcome.died or self.message.delivered_before
+
+    def has_work(self, *, locked: bool = False) -> bool:
+        """Return False if a newer message took its place. Raises ``Duplicate`` if it is over, or somebody else's.
+
+        ``locked``: the lock is ours.
+        """
+        if not self.known:
+            return True
+        message, before = self.message, self.row
+        row = self.look()
+        if row is None:
+            if message.sent:
+                self.discard("its run has ended")
+        elif row.state == parking.SUPERSEDED:
+            return False
+        elif row.state == parking.PARKED or (
+            row.state in (parking.PROMOTED, parking.DEAD) and message.sent != row.sent
+        ):
+            self.discard("it is parked")
+        elif row.state in (parking.RUNNING, parking.ENDED) and runs(row):
+            if before is None and locked and row.state == parking.RUNNING and ran_here(row):
+                self.row = None  # written since by another delivery, which met this one: ``record_running``
+            else:
+                self.discard("another delivery of it runs")
+        return True
+
+    def look(self) -> parking.Parked | None:
+        """Read the row."""
+        self.looked = False
+        self.row = parking.find(self.message.id)
+        self.looked = True
+        return self.row
+
+    def discard_if_done(self) -> None:
+        """Raise ``Duplicate`` if another delivery has succeeded. One that died cannot have: it left its lock behind."""
+        if self._past.freed or not (self.known and self.message.wants_result):
+            return
+        patience = SETTLING if self._past.waited else BRIEFLY if self.message.redelivered else 0.0
+        ends = time.monotonic() + patience
+        while not (done := succeeded(self.message)) and time.monotonic() < ends:
+            time.sleep(0.05)
+        if done:
+            self.forget()
+            self.discard("it has succeeded")
+
+    def discard(self, why: str) -> NoReturn:
+        """End this delivery: the message is another one's. Raises ``Duplicate``."""
+        discard_duplicate(None, self.message, why)
+
+    @property
+    def crashes(self) -> int:
+        """How many workers have died of the message, each counted once.
+
+        The row names the process that ran it last, whose death is counted by whoever finds it running or puts it
+        back. So whoever has freed the lock of that same process does not count it once more.
+        """
+        row, freed = self.row, self._past.freed
+        if row is None:
+            return self.message.crashes + max(self._past.died, len(freed))
+        last = holder_of(json_object(row.holder)).boot
+        return row.crashes + (row.state == parking.RUNNING) + len(freed - {last} if last else freed)
+
+    def count_start(self) -> None:
+        """Keep what comes back if this worker dies, once it has been here before. Raises ``CrashLoop``."""
+        if self.row is not None or self.message.redelivered or self.crashes:
+            self._keep()
+        self._tell()
+
+    def _keep(self) -> None:
+        message = self.message
+        if not message.late:
+            self.kept = False
+            parking.remove(message.id)
+            return
+        crashes = self.crashes
+        most = getattr(message.task, "takeovers", TAKEOVERS)
+        if crashes > most:
+            self.forget()  # whatever becomes of the row, it is not started again
+            text = f"{message.task.name}[{message.id}]: {crashes} workers died of it; it is not started again"
+            raise CrashLoop(text, name=self.entry.name)
+        self.kept = True
+        parking.mark_started(*self.entry.columns, self.entry.sealed(), me(), crashes)
+
+    def _tell(self) -> None:
+        """Take back the state ``PARKED``: acknowledged early and killed, it would say so for ever."""
+        message = self.message
+        if not (message.sent and message.wants_result):
+            return
+        now = {"pid": os.getpid(), "hostname": message.request.hostname}
+        try:
+            message.task.backend.store_result(message.id, now, "STARTED", request=message.request)
+        except Exception as error:
+            logger.warning("%s[%s]: its state does not say that it runs: %s", message.task.name, message.id, error)
+
+    def record_running(self) -> None:
+        """Keep the message while the other delivery runs it: with this one the broker's copy is acknowledged."""
+        message, met = self.message, self.lock.met
+        if met is None or met.holder.retries != message.tries:  # a later try has a message of its own
+            return
+        name = self.entry.name
+        try:
+            with parking.brief_connection():
+                parking.record_running(*self.entry.columns, self.entry.sealed(), text_of(met.holder))
+                get_backend().flag(postrun.AGAIN + message.id)
+                now = get_backend().get(name)
+                if now is None or now.token != met.token:  # it has ended, and may not have seen the note
+                    parking.remove(message.id, of=met.holder.boot)
+        except DOWN as error:
+            logger.warning("%s[%s]: only its other delivery has it now: %s", message.task.name, message.id, error)
+
+    def close(self, error: BaseException | None) -> None:
+        """End the row of a run that ended with ``error``, unless the broker brings this very message again."""
+        message = self.message
+        try:
+            if message.returns(error):
+                row = parking.find(message.id)
+                if row is not None:  # the worker stops, it did not die of it
+                    parking.move_to(row, parking.PROMOTED)
+                return
+            if isinstance(error, Retry) or not message.wants_result:  # the next try is another message
+                self.forget()
+                return
+            # It goes when the result is stored: killed before that, it is neither over nor to be counted a crash.
+            postrun.clean_up_after(message.request, sure=True)
+            parking.mark_ended(message.id)
+        except Exception as trouble:
+            logger.warning("%s[%s]: its row says that it runs: %s", message.task.name, message.id, trouble)
+
+    def forget(self) -> None:
+        """Remove the row, if that can be done."""
+        self.kept = False
+        try:
+            parking.remove(self.message.id)
+        except Exception as error:
+            logger.warning("%s[%s]: its row was not removed: %s", self.message.task.name, self.message.id, error)
+
+    def put_off(self) -> NoReturn:
+        """Defer the message: from then on the broker has it, with the number of its crashes, and no row has."""
+        crashes = self.crashes
+        try:
+            defer(self.message, self.lock, crashes=(crashes, self.message.retries) if crashes else None)
+        except Retry:
+            if self.row is not None:
+                self.forget()
+            raise

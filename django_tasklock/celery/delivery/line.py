@@ -1,0 +1,186 @@
+"""The order in which messages of one lock run, where they wait for it in the database: ``queue`` and ``coalesce``."""
+
+from __future__ import annotations
+
+import logging
+
+from django_tasklock.backends import get_backend
+from django_tasklock.celery.delivery import postrun
+from django_tasklock.celery.delivery.duplicates import free_abandoned
+from django_tasklock.celery.delivery.history import History
+from django_tasklock.celery.exceptions import Parked
+from django_tasklock.celery.parking import order, store as parking
+from django_tasklock.celery.parking.promotion import promote, supersede
+from django_tasklock.celery.parking.rows import DOWN
+from django_tasklock.celery.rates.reservations import cancel_reservation
+from django_tasklock.decorators.call import Skipped
+from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.locks import events
+
+logger = logging.getLogger("django_tasklock")
+
+
+class Line:
+    """The place of one message among those that wait for the same lock.
+
+    ``callers_park``: a caller of the task may have chosen to be parked although the task itself does not park.
+    """
+
+    def __init__(self, history: History, queue_limit: int | None, *, callers_park: bool = False) -> None:
+        self.history = history
+        self.message = history.message
+        self.entry = history.entry
+        self.name = history.entry.name
+        self.on_conflict = history.entry.on_conflict
+        self.queue_limit = queue_limit
+        self.callers_park = callers_park
+        self.lines_up = self.on_conflict in ("queue", "coalesce")
+        self._alone = False
+
+    def wait_turn(self) -> Skipped | None:
+        """Park the message unless it is its turn (``None``), or end it because a newer one took its place."""
+        if self.on_conflict == "queue":
+            if not self.is_first():
+                error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
+                events.conflict(error, "queue")
+                return self.park()
+        elif self.on_conflict == "coalesce":
+            neighbours = parking.read_neighbours(self.name, self.entry.number, self.message.id)
+            if neighbours.newer or self._is_outdated():
+                return self.end_superseded()
+            supersede(neighbours.older, self.message.task.app)
+        return None
+
+    def is_first(self) -> bool:
+        """Return whether no message waits that was published before this one."""
+        if self.message.sent:
+            return True  # whoever put it back has looked; and may have stepped over one that no worker takes
+        if not get_backend().lines:
+            return not parking.has_older(self.name, self.entry.number)
+        try:  # the line has the parked ones, too
+            return not get_backend().expects(self.name, self.entry.number)
+        except BackendUnavailable:
+            return True  # then the lock is as good as free, and its policy decides
+
+    def _is_outdated(self) -> bool:
+        """Return whether one that was published later has arrived before, and may have run already."""
+        try:
+            return not get_backend().newest(self.name, self.entry.number)
+        except BackendUnavailable:
+            return False
+
+    def park(self) -> Skipped:
+        """Keep the message in the database and leave, by raising ``Parked``. Return the result if it is superseded.
+
+        It is parked first; the lock is looked at again after that.
+        """
+        message, history = self.message, self.history
+        cancel_reservation(message.task, message.request)
+        try:
+            superseded = self._keep()
+        except DOWN as error:
+            logger.warning("lock %r: the message could not be parked, the broker keeps it: %s", self.name, error)
+            order.leave(self.name, message.id)
+            history.put_off()
+        if superseded:
+            return self.end_superseded()
+        if self.on_conflict == "coalesce":
+            # Looks after it was parked, so that of two that are parked at once the older one sees the newer.
+            neighbours = parking.read_neighbours(self.name, self.entry.number, message.id)
+            if neighbours.newer:
+                return self.end_superseded()
+            supersede(neighbours.older, message.task.app)
+        if not self._tell_holder():
+            self.promote_next()
+        raise Parked(f"parked behind lock {self.name!r}")
+
+    def _keep(self) -> bool:
+        """Write the row, and show it. Return whether a newer message took its place meanwhile."""
+        message, history = self.message, self.history
+        if history.known and not history.looked:
+            history.look()
+        shown = message.wants_result
+        kept = parking.park(
+            *self.entry.columns,
+            self.entry.sealed(),
+            limit=self.queue_limit,
+            crashes=history.crashes,
+            moving=shown,
+            fresh=not history.known,
+        )
+        if not kept:
+            order.leave(self.name, message.id)
+            text = f"lock {self.name!r}: {self.queue_limit} messages are parked for it, its queue_limit"
+            raise TaskLockAcquireError(text, name=self.name)
+        if not shown:
+            return False
+        self._show()
+        if parking.mark_parked(message.id, message.sent):
+            return False
+        row = parking.find(message.id)
+        return row is not None and row.state == parking.SUPERSEDED
+
+    def _show(self) -> None:
+        """Store the state ``PARKED``, for people. It is parked by then, and its line waits a while for this: were it
+        promoted first, it might have run already, and its result be written over."""
+        message = self.message
+        try:
+            message.task.backend.store_result(message.id, {"name": self.name}, "PARKED", request=message.request)
+        except Exception as error:
+            logger.warning("%s[%s] is parked, which its state does not say: %s", message.task.name, message.id, error)
+
+    def _tell_holder(self) -> bool:
+        """Note for the holder, whose task may not look for parked messages of itself. Return whether there is one."""
+        try:
+            return get_backend().flag(self.name)
+        except BackendUnavailable as error:
+            logger.warning("lock %r: its holder was not told of the parked message: %s", self.name, error)
+            return False
+
+    def end_superseded(self) -> Skipped:
+        """End the message, whose place a newer one took. Return its result."""
+        error = TaskLockAcquireError(f"lock {self.name!r}: a newer message took this one's place", name=self.name)
+        events.conflict(error, "coalesce")
+        row = parking.find(self.message.id)
+        if row is not None:  # it stays until the result is stored
+            if row.state != parking.SUPERSEDED:
+                parking.move_to(row, parking.SUPERSEDED)
+            postrun.clean_up_after(self.message.request, sure=True)
+        if self.history.known:
+            self._free_what_died()
+        return {"status": "skipped", "reason": "coalesced", "name": self.name}
+
+    def _free_what_died(self) -> None:
+        """Free what a dead delivery of this message holds: whoever took its place need not wait for that lease."""
+        try:
+            record = get_backend().get(self.name)
+            ours = record is not None and record.holder.task_id == self.message.id
+            if ours and free_abandoned(record, self.name):
+                self.promote_next()
+        except BackendUnavailable as error:
+            logger.warning("lock %r is left to its lease: %s", self.name, error)
+
+    def leave(self) -> None:
+        """Give up the place, before the lock is released: who finds that free finds no place of ours."""
+        if self.on_conflict == "queue":
+            # Who was promoted looks in any case: a flush may have emptied the line that others are parked in.
+            self._alone = not order.leave(self.name, self.message.id) and not self.message.sent
+
+    def promote_after_release(self) -> None:
+        """Promote the next message, now that the lock is released, if there may be one."""
+        if (self.lines_up and not self._alone) or (self.callers_park and not self.lines_up and self._was_told()):
+            self.promote_next()
+
+    def _was_told(self) -> bool:
+        """Return whether somebody was parked behind the lock while it was ours, and said so."""
+        try:
+            return get_backend().flagged(self.name)
+        except BackendUnavailable as error:
+            logger.warning(
+                "lock %r: what may be parked behind it is left to the workers' next look: %s", self.name, error
+            )
+            return False
+
+    def promote_next(self) -> None:
+        """Put the next message that waits for the lock back into the broker, if that is free."""
+        promote(self.name, self.message.task.app)
