@@ -63,6 +63,10 @@ class Acquirable(ABC):
         """The token that the next ``acquire()`` brings: granted if the lock was kept for it. See ``transfer``."""
         self.supersedes = ""
         """The token of the lease over which it is granted where it does not wait. See ``transfer``."""
+        self.notes: tuple[str, ...] = ()
+        """Names, one or two: ``release()`` takes away the notes (``LockStore.flag``) about them as well."""
+        self.noted: frozenset[str] | None = None
+        """About which of them there was one at the release. ``None``: that is not known."""
         self.row = ""
         """The guarded row that is worked on, ``videos.video:42``: for people, beside the lock."""
         self.met: Record | None = None
@@ -139,7 +143,12 @@ class Acquirable(ABC):
         try:
             lost = bool(lease.lost)
             self.drop(lease)
-            outcome = Released.GONE if lease.unlocked else lease.backend.release(lease.name, lease.token)
+            if lease.unlocked:
+                outcome = Released.GONE
+            elif self.notes:
+                outcome, self.noted = lease.backend.release_noted(lease.name, lease.token, self.notes)
+            else:
+                outcome = lease.backend.release(lease.name, lease.token)
         except BackendUnavailable as error:
             outcome = self._later(lease, error)
         except BaseException:

@@ -36,6 +36,13 @@ class LeaseStore(ABC):
     def release(self, name: str, token: str) -> Released:
         """Give the lock back if ``token`` holds it; never touches another holder's lock."""
 
+    def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+        """Give the lock back and take away the notes (``LockStore.flag``) about one or two names, in one trip.
+
+        Return what ``release`` does, and the names about which there was one; ``None`` if that is not known.
+        """
+        return self.release(name, token), None
+
     @abstractmethod
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         """Let ``token`` keep the lock: key for ``ttl``, holder for ``hold`` ms from now. False: not its lock."""

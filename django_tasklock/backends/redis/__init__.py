@@ -18,7 +18,7 @@ from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.rates import RedisRates
 from django_tasklock.backends.redis.subscribers import Subscribers
 from django_tasklock.backends.redis.waiter import RedisWaiter
-from django_tasklock.backends.redis.wire import Wire, bulk, load
+from django_tasklock.backends.redis.wire import Script, Wire, bulk, load
 from django_tasklock.backends.redis.wire_async import AsyncWires
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
@@ -44,6 +44,20 @@ TICKET = load("ticket", 2, 2)
 LINE = load("line", 1, 3)
 FLAG = load("flag", 2, 1)
 NEWEST = load("newest", 1, 2)
+_NOTED = f"""
+local function give_back()
+{RELEASE.body}
+end
+local notes = {{}}
+while #KEYS > 5 do table.insert(notes, 1, table.remove(KEYS)) end
+local reply = {{give_back()}}
+if reply[1] == 1 then
+  for _, note in ipairs(notes) do reply[#reply + 1] = redis.call('DEL', note) end
+end
+return reply
+"""
+RELEASE_NOTED = {notes: Script(_NOTED, 6 + notes, 5 + notes) for notes in (1, 2)}
+"""``release.lua``, and then, if the lock was ours, notes are taken away: their keys stand behind the others."""
 
 KEPT_BY = (RenewalResult.LOST, RenewalResult.RENEWED, RenewalResult.ASKED)  # by what the script says
 
@@ -114,6 +128,14 @@ class RedisBackend(LockStore):
 
     def release(self, name: str, token: str) -> Released:
         return verdict(*self.wire.call(RELEASE, self.layout.keys(name) + bulk(token)))
+
+    def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+        keys = self.layout.keys(name) + b"".join(map(self.layout.flag, notes))
+        (code, *found), doubt = self.wire.call(RELEASE_NOTED[len(notes)], keys + bulk(token))
+        if doubt:  # what was there, the reply that was lost has said
+            return verdict(code, doubt), frozenset(notes)
+        noted = frozenset(note for note, there in zip(notes, found, strict=True) if there) if found else None
+        return verdict(code, doubt), noted
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return bool(self.wire.call(EXTEND, self._extend(name, token, ttl, hold))[0])

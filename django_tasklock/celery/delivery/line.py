@@ -166,13 +166,20 @@ class Line:
             # Who was promoted looks in any case: a flush may have emptied the line that others are parked in.
             self._alone = not order.leave(self.name, self.message.id) and not self.message.sent
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """About which name there may be a note when the lock is released, that somebody was parked behind it."""
+        return (self.name,) if self.callers_park and not self.lines_up else ()
+
     def promote_after_release(self) -> None:
         """Promote the next message, now that the lock is released, if there may be one."""
-        if (self.lines_up and not self._alone) or (self.callers_park and not self.lines_up and self._was_told()):
+        if (self.lines_up and not self._alone) or (self.notes and self._was_told()):
             self.promote_next()
 
     def _was_told(self) -> bool:
         """Return whether somebody was parked behind the lock while it was ours, and said so."""
+        if self.history.lock.noted is not None:
+            return self.name in self.history.lock.noted
         try:
             return get_backend().flagged(self.name)
         except BackendUnavailable as error:

@@ -46,9 +46,9 @@ def limiter_names(task: Any, args: Any, kwargs: Any) -> set[str]:
     """Return the names of the limiters of one call of a task, as its decorated function would name them."""
     names = set()
     for permit in _limiters_of(task):
-        bound = (task, *args) if "self" in limited.template.signature.parameters else args
+        bound = (task, *args) if "self" in permit.template.signature.parameters else args
         with contextlib.suppress(Exception):  # arguments that do not fit never ran
-            names.add(limited.template.name(tuple(bound), kwargs))
+            names.add(permit.template.name(tuple(bound), kwargs))
     return names
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Any
 
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.message import Message
 from django_tasklock.locks import holder as holders
 
 logger = logging.getLogger("django_tasklock")
@@ -17,6 +19,15 @@ AGAIN = "again:"
 def clean_up_after(request: Any, sure: bool) -> None:
     """Let the row of this message be removed when its run is over. ``sure``: it may have one without a note."""
     request.__dict__["tasklock_ended"] = sure or request.__dict__.get("tasklock_ended", False)
+
+
+def note(message: Message, noted: Collection[str]) -> None:
+    """Take over what the release of its lock has shown: whether there is a note about the message."""
+    values = message.request.__dict__
+    if AGAIN + message.id in noted:
+        values["tasklock_ended"] = True
+    elif values.get("tasklock_ended") is False:
+        del values["tasklock_ended"]
 
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:

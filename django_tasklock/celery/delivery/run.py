@@ -130,6 +130,10 @@ class TaskCall(CallKind):
 
     def release(self, error: BaseException | None) -> None:
         """Release the lock, or keep it for the next try, and promote who waits for it."""
-        if self.kept_lock is None or not self.kept_lock.keep(error):
-            self.lock.__exit__(None, None, None)
-            self.line.promote_after_release()
+        if self.kept_lock is not None and self.kept_lock.keep(error):
+            return
+        self.lock.notes = self.line.notes + self.history.notes
+        self.lock.__exit__(None, None, None)
+        self.line.promote_after_release()
+        if self.lock.noted is not None:
+            postrun.note(self.message, self.lock.noted)
