@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
@@ -53,19 +53,19 @@ class PermitOptions:
         if self.blocking_timeout is not None:
             check_conflict("wait" if self.on_conflict is None else self.on_conflict, self.blocking_timeout, None)
 
-    def patient(self, name: str) -> PermitOptions:
-        """Return these with how long one of this name waits, by default for its timeout."""
+    def patience(self, name: str) -> Duration:
+        """Return how long one of this name waits that waits, by default for its timeout."""
         hold, _ = spans(self.timeout, self.lease, name)
-        return replace(self, blocking_timeout=self.blocking_timeout or hold / 1000)
+        return self.blocking_timeout or hold / 1000
 
-    def limiter(self, name: str) -> ConcurrencyLimiter:
+    def limiter(self, name: str, patience: Duration) -> ConcurrencyLimiter:
         """Return the limiter of this name."""
         return ConcurrencyLimiter(
             name,
             self.limit,
             timeout=self.timeout,
             lease=self.lease,
-            blocking_timeout=self.blocking_timeout,
+            blocking_timeout=patience,
             on_unavailable=self.on_unavailable,
         )
 
@@ -132,16 +132,16 @@ def concurrency_limited(
 
     Put it *below* ``@shared_task``. Raises ``TaskLockError`` at decoration for what cannot work.
     """
-    given = PermitOptions(limit, timeout, lease, on_conflict, blocking_timeout, on_unavailable, release_connections)
+    options = PermitOptions(limit, timeout, lease, on_conflict, blocking_timeout, on_unavailable, release_connections)
 
     def decorate(function: F) -> F:
         refuse(function)
         template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
-        options = given.patient(name if isinstance(name, str) else getattr(name, "__qualname__", repr(name)))
+        patience = options.patience(name if isinstance(name, str) else getattr(name, "__qualname__", repr(name)))
         permit = PermitOfCall(template, limit)
 
         def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-            kind, limiter = host().call_for(permit, PermitCall), options.limiter(template.name(args, kwargs))
+            kind, limiter = host().call_for(permit, PermitCall), options.limiter(template.name(args, kwargs), patience)
             conflict = on_conflict or kind.default_conflict
             called = CallOptions(limiter, conflict, release_connections=release_connections)
             return Call(called, kind(called))
