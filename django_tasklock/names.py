@@ -22,6 +22,8 @@ MAX_LENGTH = 200
 
 def clean(name: object, prefix: str = "") -> str:
     """Return ``name`` without ``prefix``, if it can be a lock's name. Raises ``TaskLockError`` saying why not."""
+    if type(name) is str and name.isprintable() and 0 < len(name) <= MAX_LENGTH and not name.startswith(prefix or "\0"):
+        return name
     if not isinstance(name, str):
         hint = "; decode it first" if isinstance(name, bytes) else "; use e.g. f'video:{pk}'"
         raise TaskLockError(f"a lock name must be str, not {type(name).__name__} ({name!r:.60}){hint}")

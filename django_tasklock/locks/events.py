@@ -14,8 +14,7 @@ from django_tasklock.types import LockInfo, Released
 
 def acquired(lock: Named, hold: Lease) -> None:
     """Somebody of this process has the lock. No log line: this is the rule, not the exception."""
-    if signals.lock_acquired.receivers:
-        signals.send(signals.lock_acquired, lock.name, lock=lock, fence=hold.fence)
+    signals.send(signals.lock_acquired, lock.name, lock=lock, fence=hold.fence)
 
 
 def released(lock: Named, hold: Lease, outcome: Released, lost: bool) -> Released:

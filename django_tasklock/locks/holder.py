@@ -20,9 +20,12 @@ BOOT = os.urandom(6).hex()
 """Tells this process from an earlier one with the same host name and pid; new after a fork."""
 
 
-def me(task: Task | None = None, *, row: str = "", kept: bool = False, limit: int = 0) -> str:
+def me(task: Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0) -> str:
     """This process, and ``task`` or the task that runs in it, as a JSON object: see ``Holder``."""
-    return _json(task or host().current_task(), row, kept, limit)
+    task = task or host().current_task()
+    if task is None and not (row or kept or limit):
+        return _alone()
+    return _json(task, row, kept, limit)
 
 
 def alive(holder: Holder) -> bool | None:
@@ -104,8 +107,6 @@ def _alone() -> str:
 
 
 def _json(task: Task | None, row: str, kept: bool, limit: int) -> str:
-    if task is None and not row and not kept and not limit:
-        return _alone()
     known = dict(_process())
     if task is not None:
         known |= {"task": task.name, "task_id": task.id}

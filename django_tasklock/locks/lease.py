@@ -38,11 +38,18 @@ class Lease:
     ``looked``: when the store was last asked about that.
     """
 
-    __slots__ = (
-        "__weakref__", "_lost", "asked", "backend", "bells", "count", "deadline", "due", "entered", "fence",
-        "generation", "home", "looked", "name", "on_asked", "on_lost", "released", "slack", "span", "successor",
-        "token", "unlocked", "until",
-    )  # fmt: skip
+    fence = 0
+    count = 1
+    deadline = until = due = slack = 0.0
+    asked = False
+    looked = 0.0
+    on_asked: Callable[[], None] | None = None
+    released = False
+    successor: Lease | None = None
+    """What was taken in place of this one, when that was lost."""
+    unlocked = False
+    home: weakref.ref[Leases] | None = None
+    _lost = ""
 
     def __init__(self, backend: LeaseStore, name: str, span: int | None, on_lost: Callable[[str], None] | None) -> None:
         self.backend = backend
@@ -50,28 +57,19 @@ class Lease:
         self.token = os.urandom(16).hex()
         self.span = span
         self.on_lost = on_lost
-        self.fence = 0
-        self.count = 1
         self.entered: list[object] = []
         self.bells: list[Callable[[], None]] = []
         """Called when it is lost, or asked for: whoever sleeps inside of it wakes."""
-        self.deadline = self.until = self.due = self.slack = 0.0
-        self.asked = False
-        self.looked = 0.0
-        self.on_asked: Callable[[], None] | None = None
-        self.released = False
-        self.successor: Lease | None = None
-        """What was taken in place of this one, when that was lost."""
-        self.unlocked = False
-        self._lost = ""
         self.generation = _generation
-        self.home: weakref.ref[Leases] | None = None
 
     def granted(self, grant: Grant, asked: float, hold: int) -> None:
         """Take over what the store said to a request sent at ``asked``."""
         self.fence = grant.fence
         self.until = asked + hold / 1000
-        self.renewed(asked, grant.ttl)
+        ttl = grant.ttl  # as below
+        self.deadline = asked + (ttl - ROUNDED) / 1000
+        self.due = asked + ttl / 3000
+        self.slack = ttl / 10_000
 
     def renewed(self, asked: float, ttl: int) -> None:
         """The key lives ``ttl`` milliseconds from ``asked``, at least."""
@@ -134,7 +132,7 @@ class Lease:
 
     def settle(self, home: Leases) -> None:
         """Belong to the thread or asyncio task whose ``home`` this is."""
-        self.home = weakref.ref(home)  # first: a time limit may strike in between, and who is struck leaves it
+        self.home = home.ref  # first: a time limit may strike in between, and who is struck leaves it
         home[self.name] = self
 
     def leave(self) -> None:
@@ -147,10 +145,12 @@ class Lease:
 class Leases(dict[str, Lease]):
     """By name, what one thread, asyncio task or call holds."""
 
-    __slots__ = ("__weakref__", "_before", "_kept", "_permits", "call", "executor", "generation", "thread")
+    __slots__ = ("__weakref__", "_before", "_kept", "_permits", "call", "executor", "generation", "ref", "thread")
 
     def __init__(self) -> None:
         self.generation = _generation
+        self.ref = weakref.ref(self)
+        """The one by which all who remember it know it: while they have that, no other has its place."""
         self._before: weakref.ref[Leases] | None = None
         self._kept: Leases | None = None
         self.thread = 0
@@ -247,8 +247,16 @@ def leases_here() -> Leases:
         marks: list[_Mark] = _threads.marks
     except AttributeError:
         marks = _threads.marks = []
-    if marks and marks[-1].here():
-        return marks[-1].holds
+    if marks:
+        mark = marks[-1]
+        try:
+            _asked.reset(mark.token)  # as in mark.here(), which is not called: nearly all come by here
+        except (ValueError, RuntimeError):
+            if mark.here():
+                return mark.holds
+        else:
+            mark.token = _asked.set(mark.holds)
+            return mark.holds
     for mark in marks[-2::-1]:  # hardly ever more than one
         if mark.here():
             return mark.holds

@@ -31,6 +31,7 @@ from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.takes import Takes
 from django_tasklock.locks.terms import Terms, patience
+from django_tasklock.signals import lock_acquired
 from django_tasklock.types import AcquireRequest, Busy, Grant, LockInfo, Record, Released, monotonic
 
 
@@ -50,6 +51,20 @@ class Acquirable(ABC):
     """What this is, for people."""
     limit = 1
     """How many may hold it at once."""
+    brings: str | None = None
+    """The token that the next ``acquire()`` brings: granted if the lock was kept for it. See ``transfer``."""
+    supersedes = ""
+    """The token of the lease over which it is granted where it does not wait. See ``transfer``."""
+    notes: tuple[str, ...] = ()
+    """Names, one or two: ``release()`` takes away the notes (``LockStore.flag``) about them as well."""
+    noted: frozenset[str] | None = None
+    """About which of them there was one at the release. ``None``: that is not known."""
+    row = ""
+    """The guarded row that is worked on, ``videos.video:42``: for people, beside the lock."""
+    met: Record | None = None
+    """Who had the lock when the last ``acquire()`` found it busy, where that could be read."""
+    conflict: TaskLockAcquireError | None = None
+    """Why the last ``acquire()`` through this object returned False."""
     _block: Lease | None = None
     _blocks = 0
 
@@ -57,22 +72,9 @@ class Acquirable(ABC):
         self.name = terms.name
         self.terms = terms
         self._takes = takes
-        self._on_lost = partial(_lost, weakref.ref(self), self.noun, self.name, on_lost)
-        self._on_asked = partial(_asked, weakref.ref(self), self.name)
-        self.brings: str | None = None
-        """The token that the next ``acquire()`` brings: granted if the lock was kept for it. See ``transfer``."""
-        self.supersedes = ""
-        """The token of the lease over which it is granted where it does not wait. See ``transfer``."""
-        self.notes: tuple[str, ...] = ()
-        """Names, one or two: ``release()`` takes away the notes (``LockStore.flag``) about them as well."""
-        self.noted: frozenset[str] | None = None
-        """About which of them there was one at the release. ``None``: that is not known."""
-        self.row = ""
-        """The guarded row that is worked on, ``videos.video:42``: for people, beside the lock."""
-        self.met: Record | None = None
-        """Who had the lock when the last ``acquire()`` found it busy, where that could be read."""
-        self.conflict: TaskLockAcquireError | None = None
-        """Why the last ``acquire()`` through this object returned False."""
+        here = weakref.ref(self)
+        self._on_lost = partial(_lost, here, self.noun, self.name, on_lost)
+        self._on_asked = partial(_asked, here, self.name)
 
     # What kind of thing this is
 
@@ -101,12 +103,16 @@ class Acquirable(ABC):
         False (``"skip"``) or ``BackendUnavailable``. Raises ``TaskLockError`` on re-entry,
         unless ``reentrant``.
         """
-        wait = self._wait(blocking, blocking_timeout)
+        wait = self.terms.patience
+        if blocking is not None or blocking_timeout is not None:
+            wait = patience(blocking, blocking_timeout, self.name)
         if self._reenter():
             return True
         lease, request = self._begin()
         try:
-            return self._settle(lease, take(lease.backend, request, wait, lease.span is None))
+            if wait:
+                return self._settle(lease, take(lease.backend, request, wait, lease.span is None))
+            return self._settle(lease, (monotonic(), lease.backend.acquire(request)))
         except BackendUnavailable as error:
             error.doubt |= wait > 0  # of a place in the queue there is always some
             return self._unavailable(lease, request, error)
@@ -116,7 +122,9 @@ class Acquirable(ABC):
 
     async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
         """``acquire`` for coroutines. A cancelled one leaves nothing behind."""
-        wait = self._wait(blocking, blocking_timeout)
+        wait = self.terms.patience
+        if blocking is not None or blocking_timeout is not None:
+            wait = patience(blocking, blocking_timeout, self.name)
         if self._reenter():
             return True
         lease, request = self._begin()
@@ -385,11 +393,6 @@ class Acquirable(ABC):
 
     # An acquisition, from the question to what is made of the answer
 
-    def _wait(self, blocking: bool | None, blocking_timeout: Duration | None) -> float:
-        if blocking is None and blocking_timeout is None:
-            return self.terms.patience
-        return patience(blocking, blocking_timeout, self.name)
-
     def _reenter(self) -> bool:
         lease = self._takes.here().get(self.name)
         if lease is None or lease.released or lease.lost:
@@ -404,16 +407,16 @@ class Acquirable(ABC):
         return True
 
     def _begin(self) -> tuple[Lease, AcquireRequest]:
-        self.conflict = self.met = None
+        if self.conflict is not None or self.met is not None:
+            self.conflict = self.met = None
         terms = self.terms
         lease = Lease(self._store(), self.name, terms.lease_ms, self._on_lost)
         lease.on_asked = self._on_asked
         if self.brings is not None:
             lease.token, self.brings = self.brings, None
-        holder = me(row=self.row, limit=self.limit if self.noun == "limiter" else 0)
-        return lease, AcquireRequest(
-            self.name, lease.token, terms.ttl, terms.hold_ms, holder, self.supersedes, self.limit
-        )
+        holder = me(None, self.row, limit=self.limit if self.noun == "limiter" else 0)
+        ttl = terms.lease_ms or terms.hold_ms
+        return lease, AcquireRequest(self.name, lease.token, ttl, terms.hold_ms, holder, self.supersedes, self.limit)
 
     def _settle(self, lease: Lease, taken: Taken) -> bool:
         asked, answer = taken
@@ -423,13 +426,14 @@ class Acquirable(ABC):
             self._takes.refused()
             return False
         lease.granted(answer, asked, self.terms.hold_ms)
-        if lease.lost:
+        if monotonic() >= lease.deadline:
             late = "the store's answer came after the lease was over"
             raise BackendUnavailable(late, name=self.name, down=False)
         self._takes.keep(lease)
         if lease.span is not None:
             heartbeat.follow(lease)
-        events.acquired(self, lease)
+        if lock_acquired.receivers:
+            events.acquired(self, lease)
         return True
 
     def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:

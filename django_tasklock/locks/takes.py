@@ -55,13 +55,16 @@ class Takes:
 
     def find(self) -> Lease | None:
         """Return what who calls has taken through this object, or, who never asked for it, what was taken last."""
-        take = self._asked_before()
+        home = self.here()
+        take = self._by.get(id(home))
+        if take is None or take.home is not home.ref:
+            take = self._asked_before()
         lease = (None if self._permits else self.last) if take is None else take.now
         return None if lease is None or lease.released or lease.foreign else lease
 
-    def keep(self, lease: Lease) -> None:
-        """Note that who calls has taken ``lease``."""
-        home = self.here()
+    def keep(self, lease: Lease, home: Leases | None = None) -> None:
+        """Note that who calls, whose ``home`` this is, has taken ``lease``."""
+        home = home or self.here()
         self.last = lease
         lease.settle(home)
         self._note(home, lease, 1)
@@ -111,7 +114,7 @@ class Takes:
             self.last = None
 
     def _note(self, home: Leases, lease: Lease | None, times: int) -> None:
-        self._by[id(home)] = _Take(weakref.ref(home), lease, times)
+        self._by[id(home)] = _Take(home.ref, lease, times)
         if len(self._by) >= self._prune_at:
             self._by = {key: take for key, take in list(self._by.items()) if take.home() is not None}
             self._prune_at = 2 * max(len(self._by), PRUNE)
@@ -119,21 +122,17 @@ class Takes:
     def _of(self, home: Leases) -> _Take | None:
         """What ``home`` has taken through this object and not given back."""
         take = self._by.get(id(home))
-        return None if take is None or take.home() is not home or take.now is None else take
+        return None if take is None or take.home is not home.ref or take.now is None else take
 
     def _asked_before(self) -> _Take | None:
-        """What became of the last time that who calls has asked for the lock through this object."""
-        own = self.here()
-        take = self._by.get(id(own))
-        if take is not None and take.home() is own:
-            return take
+        """Return what became of the last time that who calls asked through this object, in an earlier call of its."""
         before = leases_here().before
         for _ in range(LINEAGE):
             if before is None:
                 break
             own = before.permits if self._permits else before
             take = self._by.get(id(own))
-            if take is not None and take.home() is own:
+            if take is not None and take.home is own.ref:
                 return take
             before = before.before
         return None

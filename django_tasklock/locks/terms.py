@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache, partial
 from typing import NamedTuple
+
+from django.core.signals import setting_changed
 
 from django_tasklock.conf import Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds, spans
 from django_tasklock.exceptions import TaskLockError
@@ -49,16 +52,46 @@ class Terms(NamedTuple):
         on_unavailable: OnUnavailable | None,
     ) -> Terms:
         """Return the terms that these options make, defaults filled in. Raises ``TaskLockError`` for what cannot be."""
-        settings = get_settings()
-        name = clean(name, settings.KEY_PREFIX)
-        hold_ms, lease_ms = spans(timeout, lease, name)
-        wait = patience(blocking, blocking_timeout, name)
-        policy = settings.ON_UNAVAILABLE if on_unavailable is None else on_unavailable
-        if policy not in POLICIES:
-            raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=name)
-        return cls(name, hold_ms, lease_ms, wait, reentrant, policy)
+        name = clean(name, get_settings().KEY_PREFIX)
+        try:
+            known = _known(timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
+        except (TaskLockError, TypeError):  # once more, with the name; or something that is no option of any lock
+            known = _checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
+        return cls(name, *known)
 
     @property
     def ttl(self) -> int:
         """How long its key lives if nobody renews it, in milliseconds."""
         return self.lease_ms or self.hold_ms
+
+
+Known = tuple[int, int | None, float, bool, OnUnavailable]
+"""Terms without a name."""
+
+
+def _checked(
+    name: str,
+    timeout: Timeout,
+    lease: LeaseTime,
+    blocking: bool | None,
+    blocking_timeout: Duration | None,
+    reentrant: bool,
+    on_unavailable: OnUnavailable | None,
+) -> Known:
+    hold_ms, lease_ms = spans(timeout, lease, name)
+    wait = patience(blocking, blocking_timeout, name)
+    policy = get_settings().ON_UNAVAILABLE if on_unavailable is None else on_unavailable
+    if policy not in POLICIES:
+        raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=name)
+    return hold_ms, lease_ms, wait, reentrant, policy
+
+
+_known = lru_cache(128, typed=True)(partial(_checked, ""))  # options are few, and alike from lock to lock
+
+
+def _forget(*, setting: str, **kwargs: object) -> None:
+    if setting == "TASKLOCK":
+        _known.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="tasklock.terms")

@@ -21,6 +21,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.backends.redis.link import Link
 from django_tasklock.backends.redis.wire import RESTED
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Released, Renewal, RenewalResult, monotonic
@@ -148,13 +149,13 @@ def test_a_time_limit_in_mid_exchange_mixes_no_replies_up(
 ) -> None:
     """The interrupted reply is not taken for the next one, and the lock it granted is free again."""
     get_backend().get(name)  # so that there is an idle connection to spoil
-    read = redis.Connection.read_response
+    read = Link.ask
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(redis.Connection, "read_response", read)
+        monkeypatch.setattr(Link, "ask", read)
         raise TimeLimit
 
-    monkeypatch.setattr(redis.Connection, "read_response", interrupted)
+    monkeypatch.setattr(Link, "ask", interrupted)
     with pytest.raises(TimeLimit):
         TaskLock(name).acquire()
     assert get_backend().get(name) is None

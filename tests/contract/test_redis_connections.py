@@ -22,7 +22,7 @@ import redis
 
 from django_tasklock import BackendUnavailable, RateLimiter, TaskLock, backends
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.redis import RedisBackend, pool
+from django_tasklock.backends.redis import RedisBackend, link, pool
 from django_tasklock.backends.redis.location import TIMEOUT
 from django_tasklock.backends.redis.pool import MOST, Idle
 from django_tasklock.conf import Settings
@@ -34,7 +34,7 @@ from tests.support.stores import an_ask, eventually, granted, new_token
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
 
-REDIS_PY = str(Path(redis.__file__).parent)
+REDIS_PY = str(Path(redis.__file__).parent), link.__file__
 DATABASE = 3
 
 
@@ -44,7 +44,7 @@ class Struck(Exception):
 
 @contextlib.contextmanager
 def struck_at(step: int) -> Iterator[Callable[[], bool]]:
-    """Raise ``Struck`` before the ``step``-th line that redis-py runs inside the block; whether it came to that."""
+    """Raise ``Struck`` before the ``step``-th line of redis-py, or of ours in its place; whether it came to that."""
     lines = count(1)
     done = False
 

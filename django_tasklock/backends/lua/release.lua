@@ -2,16 +2,15 @@
 -- KEYS: as in every script that grants
 -- ARGV: 1 token, 2 queue entry to remove ('' or absent: none)
 -- Reply: 1 released, 0 gone, -1 somebody else's
--- use: owned
-local token, entry = ARGV[1], ARGV[2] or ''
-local value, head = redis.call('GET', KEYS[1])
-local mine = value and owned(value, token)
+local call, key, token, entry = redis.call, KEYS[1], ARGV[1], ARGV[2] or ''
+local value, head = call('GET', key)
+local mine = value and string.sub(value, 11, 11 + #token) == token .. '"' -- as in _owned.lua
 if mine then
-  redis.call('DEL', KEYS[1])
+  call('DEL', key)
   if entry == '' then
-    head = redis.call('ZPOPMIN', KEYS[4])
+    head = call('ZPOPMIN', KEYS[4])
     if not head[1] then -- nobody waits
-      redis.call('ZREM', KEYS[2], KEYS[1])
+      call('ZREM', KEYS[2], key)
       return 1
     end
   end

@@ -120,14 +120,17 @@ class RedisBackend(LockStore):
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         if request.supersedes:
             return self.answer(request, self.wire.call(FOLLOW, self.layout.following(request))[0])
-        return self.answer(request, self.wire.call(ACQUIRE, self.layout.acquiring(request))[0])
+        wire = self._wire or self.wire
+        reply = wire.call(ACQUIRE, self.layout.acquiring(request))[0]
+        return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """What ``acquire.lua`` said."""
         return Grant(reply, request.ttl_ms) if isinstance(reply, int) else self.layout.busy(request.name, reply)
 
     def release(self, name: str, token: str) -> Released:
-        return verdict(*self.wire.call(RELEASE, self.layout.keys(name) + bulk(token)))
+        code, doubt = (self._wire or self.wire).call(RELEASE, self.layout.keys(name) + bulk(token))
+        return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
         keys = self.layout.keys(name) + b"".join(map(self.layout.flag, notes))

@@ -59,6 +59,8 @@ class Layout:
         parts = (prefix.encode(), self.index, self.fence, queue, seen)
         name = b"$%%d\r\n%b%%b\r\n"
         self._keys = (name + b"%b%b" + name + name) % tuple(part.replace(b"%", b"%%") for part in parts)
+        self.keys = lru_cache(maxsize=256)(self._keys_of)
+        """Return those of every script that grants: lock, index, fence counter, queue, seen."""
 
     def lock(self, name: str) -> bytes:
         """The key of a lock."""
@@ -76,15 +78,16 @@ class Layout:
         """The key of the greatest ticket that was shown for a lock."""
         return bulk(self.shown + name)
 
-    def keys(self, name: str) -> bytes:
-        """Those of every script that grants: lock, index, fence counter, queue, seen."""
+    def _keys_of(self, name: str) -> bytes:
         bare = name.encode()
         size = len(bare)
         return self._keys % (size + self._prefix, bare, size + self._queue, bare, size + self._seen, bare)
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Keys and arguments of ``acquire.lua`` for somebody who does not wait."""
-        return self.keys(request.name) + bulk(request.token) + _terms(request.ttl_ms, request.hold_ms, request.holder)
+        token = request.token.encode()
+        terms = _terms(request.ttl_ms, request.hold_ms, request.holder)
+        return b"%b$%d\r\n%b\r\n%b" % (self.keys(request.name), len(token), token, terms)
 
     def following(self, request: AcquireRequest) -> bytes:
         """The same for somebody who follows an earlier holder."""

@@ -27,6 +27,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from django_tasklock.backends.redis.link import Link
 from django_tasklock.backends.redis.location import pools
 from django_tasklock.backends.redis.pool import FULL, NO_ROOM, Idle, make, throw_away
 from django_tasklock.exceptions import BackendUnavailable
@@ -137,7 +138,7 @@ class Wire:
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
-        self._idle: Idle[Any] = Idle(throw_away)
+        self._idle: Idle[Link] = Idle(_close)
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
         """Run ``script``. The reply, and whether an earlier sending of it may have been executed.
@@ -148,9 +149,9 @@ class Wire:
         """
         doubt = False
         try:
-            connection = self.take()
+            link = self.take()
             doubt = True
-            return self.exchange(connection, script, tail), False
+            return self.exchange(link, script, tail), False
         except (RedisError, OSError) as error:
             doubt = doubt and not answered(error)
             if final(error) or (doubt and not again):
@@ -158,42 +159,40 @@ class Wire:
         self._idle.clear()  # what is idle is as old as the one that failed
         sent = False
         try:
-            connection = self.take()
+            link = self.take()
             sent = True
-            return self.exchange(connection, script, tail), doubt
+            return self.exchange(link, script, tail), doubt
         except (RedisError, OSError) as error:
             raise unavailable(error, doubt or (sent and not answered(error))) from error
 
-    def exchange(self, connection: Any, script: Script, tail: bytes) -> Any:
-        """One command and its reply."""
+    def exchange(self, link: Link, script: Script, tail: bytes) -> Any:
+        """Send one command, and return its reply."""
         try:
-            connection.send_packed_command((script.by_digest + tail,))
             try:
-                reply = connection.read_response()
+                reply = link.ask(script.by_digest + tail)
             except NoScriptError:
-                connection.send_packed_command((script.by_body + tail,))
-                reply = connection.read_response()
+                reply = link.ask(script.by_body + tail)
         except BaseException as error:
             if isinstance(error, Exception) and final(error):
-                self.keep(connection)
+                self._idle.keep(link)
             else:
-                throw_away(connection)
+                _close(link)
             raise
-        self.keep(connection)
+        self._idle.keep(link)
         return reply
 
-    def take(self) -> Any:
-        """A connected connection that nobody else uses."""
+    def take(self) -> Link:
+        """Return a connected connection that nobody else uses."""
         while (found := self._idle.take()) is not None:
-            connection, since = found
-            if time.monotonic() - since < RESTED or quiet(connection):
-                return connection
-            throw_away(connection)
-        return make(self._pool)
+            link, since = found
+            if time.monotonic() - since < RESTED or link.quiet():
+                return link
+            _close(link)
+        return Link(make(self._pool))
 
-    def keep(self, connection: Any) -> None:
+    def keep(self, link: Link) -> None:
         """Put a connection back that has no reply on its way."""
-        self._idle.keep(connection)
+        self._idle.keep(link)
 
     def close(self) -> None:
         """Close every connection that nobody uses."""
@@ -202,9 +201,5 @@ class Wire:
             pool.disconnect()
 
 
-def quiet(connection: Any) -> bool:
-    """Whether an idle connection is open, with nothing to read: neither a stray reply nor the end."""
-    try:
-        return not connection.can_read(0)
-    except (RedisError, OSError):
-        return False
+def _close(link: Link) -> None:
+    throw_away(link.connection)

@@ -1,0 +1,7 @@
+-- use: former
+-- Forget what lapsed more than a day ago, a little at a time.
+local function forget_lapsed(index, now)
+  local old = redis.call('ZRANGEBYSCORE', index, '-inf', now - 86400000, 'LIMIT', 0, 128)
+  if old[1] then redis.call('ZREM', index, unpack(old)) end
+  let_lapse(index)
+end
