@@ -1,4 +1,4 @@
-"""A connection that redis-py has made, and what is asked on it: its socket and a parser of replies, with nothing between.
+"""A connection that redis-py has made, and what is asked on it: its socket and a parser of replies, nothing between.
 
 What redis-py does per command beside that, health checks, metrics, retries, decoding, takes longer than the command.
 """
