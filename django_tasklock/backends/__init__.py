@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -22,6 +23,7 @@ REDIS = "django_tasklock.backends.redis.RedisBackend"
 DATABASE = "django_tasklock.backends.database.DatabaseBackend"
 URL_SCHEMES = ("redis://", "rediss://", "unix://")
 
+_preloaded = False
 _backend: LockStore | None = None
 _making = threading.RLock()  # re-entrant: a signal handler may take a lock, too
 
@@ -48,6 +50,15 @@ def _make() -> LockStore:
     if not (isinstance(kind, type) and issubclass(kind, LockStore)):
         raise ImproperlyConfigured(f"TASKLOCK['BACKEND'] {path!r} is not a LockStore class")
     return kind(settings)  # type: ignore[call-arg]
+
+
+def preload() -> None:
+    """Import the store in force, without making one. What is wrong with it is told to whoever uses it."""
+    global _preloaded
+    if not _preloaded:
+        _preloaded = True
+        with contextlib.suppress(Exception):
+            import_string(resolve(get_settings()))
 
 
 def resolve(settings: Settings) -> str:

@@ -3,6 +3,8 @@
 Importing it touches no model, so a project's ``celery.py`` may.
 """
 
+import celery  # noqa: F401  # first of all: the app's ``install`` may hang on it, which imports what follows
+
 from django_tasklock.celery.once import Once
 from django_tasklock.celery.parking.listing import ParkedInfo, count_parked, parked_messages
 from django_tasklock.celery.rates.spread import spread

@@ -32,7 +32,7 @@ from django_tasklock.exceptions import (
     TaskLockError,
     TransactionOpen,
 )
-from tests.support.public import script
+from tests.support.public import script, setting
 from tests.support.raising import raise_again
 
 DESIGNED = {
@@ -262,10 +262,49 @@ socket.socket.connect = None
 from django.core.checks import run_checks
 assert run_checks() == [], run_checks()
 """
-        found = loaded(code)
-        assert "django_tasklock.celery" in found
+        loaded(code)
         setup_only = loaded(code[: code.index("import socket")])
-        assert not {name for name in setup_only if name.partition(".")[0] in ("redis", "django_redis")}
+        roots = {name.partition(".")[0] for name in setup_only}
+        assert not roots & {"redis", "django_redis", "celery", "kombu"}
+
+    @pytest.mark.parametrize(
+        "how", ["celery", "celery.app.task", "django_tasklock.celery", "django_tasklock.celery.task"]
+    )
+    @pytest.mark.parametrize("when", ["before", "after"])
+    def test_whoever_imports_celery_before_or_after_django_is_set_up_has_it_taught(self, how, when):
+        lines = [
+            f"import {how}",
+            "from django.conf import settings; settings.configure(INSTALLED_APPS=['django_tasklock'])",
+            "import django; django.setup()",
+        ]
+        if when == "after":
+            lines.append(lines.pop(0))
+        lines += [
+            "from celery import Task, signals",
+            "from django_tasklock.host import host",
+            "assert type(host()).__name__ == 'CeleryHost'",
+            "assert hasattr(Task, 'lock') and signals.before_task_publish.receivers",
+        ]
+        assert "django_tasklock.celery.receivers" in loaded("\n".join(lines))
+
+    def test_a_forked_child_imports_nothing_at_its_first_lock(self):
+        code = f"""
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["django_tasklock"], TASKLOCK={setting("redis")!r})
+import django
+django.setup()
+import os, sys
+from django_tasklock import TaskLock
+assert "redis" not in sys.modules
+child = os.fork()
+if not child:
+    before = set(sys.modules)
+    with TaskLock("first of a child"):
+        print(sorted(set(sys.modules) - before), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+        assert script(code, DJANGO_SETTINGS_MODULE="").split("\n")[0] == "[]"
 
     def test_works_while_the_apps_are_being_loaded(self, tmp_path):
         """From an app's package, its config and its models, decorating on the way."""
