@@ -32,7 +32,7 @@ comes first, then what it must not believe that it has."""
 
 
 class AfterImport:
-    """A finder of modules that calls ``then`` once the module ``name`` has been imported, right then, whoever does so."""
+    """A finder of modules that calls ``then`` right after the module ``name`` was imported, whoever does so."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self.name = name

@@ -6,6 +6,7 @@ What redis-py does per command beside that, health checks, metrics, retries, dec
 from __future__ import annotations
 
 import _socket
+import encodings.idna  # noqa: F401  # the first look-up of a host would import it, in each forked child again
 import os
 import select
 import socket
