@@ -28,12 +28,12 @@ class Booking:
         self.root = root
         """The name of the limiter; of a tenant ``name`` has more."""
         self.outage = outage_of(root)
-        """How the store has been missed; tenants share it."""
+        """The absence of the store, if it was met; tenants share it."""
         self._at: tuple[LockStore, Where] | None = None
 
     @property
     def where(self) -> Where:
-        """Where to book: the store of the settings in force."""
+        """The store of the settings in force, with its terms."""
         backend, at = get_backend(), self._at
         if at is None or at[0] is not backend:
             store = agreed(backend.rates)

@@ -33,8 +33,8 @@ class RateLimiter:
     * ``"paced"``: L, evenly spread: one every W/L. For APIs that dislike bursts, and for very large limits.
     * ``"bucket"``: L + ``burst`` (by default a tenth of L). For APIs that document a token bucket.
 
-    A caller books a place, sleeps once, goes: in order of arrival, up to ``margin`` (50 ms or 0.2 % of
-    the window) late. ``max_wait``: seconds, how far ahead places may be booked. ``cold_start="wait"``: if
+    A caller books a slot, sleeps once, goes: in order of arrival, up to ``margin`` (50 ms or 0.2 % of
+    the window) late. ``max_wait``: seconds, how far ahead slots may be booked. ``cold_start="wait"``: if
     the store knows nothing of the limiter, let one window pass. ``adaptive``: lower the limit on pushback,
     raise it again while it is used; a float is the least share of it. ``tenants``: the quota of each tenant.
 
@@ -74,7 +74,7 @@ class RateLimiter:
         )
         limit = limit_of(name, rates or configured(name), **options)
         self.name = name
-        """As the store has it; a tenant's has the limiter's before it."""
+        """The name as the store has it; a tenant's has the limiter's before it."""
         self.shared: Self | None = None
         """Of a tenant: the limit that all tenants share."""
         self.booking = Booking(limit, limit.terms(name), name)
@@ -102,7 +102,7 @@ class RateLimiter:
 
     @property
     def limit(self) -> Limit:
-        """What was checked of rates and options."""
+        """Its options, checked."""
         return self.booking.limit
 
     @property
@@ -112,7 +112,7 @@ class RateLimiter:
 
     @property
     def store(self) -> RateStore:
-        """Where it is kept."""
+        """The store that keeps it."""
         return self.booking.where.store
 
     @property

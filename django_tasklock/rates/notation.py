@@ -28,7 +28,7 @@ _LEAST_MARGIN = 50_000
 
 
 def microseconds(value: object, what: str, *, name: str | None = None, zero: bool = False) -> int:
-    """A duration as whole microseconds; ``TaskLockError`` if it is not a finite one, or not positive."""
+    """Return a duration as whole microseconds. Raises ``TaskLockError`` if it is not a finite one, or not positive."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         raise TaskLockError(f"{what} must be seconds (int, float) or a timedelta, not {value!r}", name=name)
@@ -41,7 +41,7 @@ def microseconds(value: object, what: str, *, name: str | None = None, zero: boo
 
 
 def parse(given: object, *, margin: object = None, name: str | None = None) -> tuple[Rate, ...]:
-    """``"100/m"``, ``"10/s, 5000/d"``, ``"30 per 5 min"``, ``(100, 60)`` or several of these.
+    """Read ``"100/m"``, ``"10/s, 5000/d"``, ``"30 per 5 min"``, ``(100, 60)`` or several of these.
 
     ``margin``: seconds; by default 50 ms or 0.2 % of the window, whichever is more. Raises
     ``TaskLockError`` that says what is wrong.
@@ -97,7 +97,7 @@ def _rate(limit: int, window: int, margin: object, given: object, name: str | No
 
 
 def pushback(retry_after: Any, *, name: str | None = None) -> Pushback:
-    """What a ``Retry-After`` says: seconds, also as text, a timedelta, an aware datetime or an HTTP date.
+    """Read a ``Retry-After``: seconds, also as text, a timedelta, an aware datetime or an HTTP date.
 
     A date that has passed means no pause. Raises ``TaskLockError`` for anything else.
     """

@@ -19,9 +19,9 @@ OPTIONS = (
     "rates", "tenants", "algorithm", "burst", "margin", "max_wait", "on_unavailable", "grace", "workers",
     "cold_start", "adaptive",
 )  # fmt: skip
-"""Keys of a dict in ``RATE_LIMITS``; the arguments of ``RateLimiter`` have the same names."""
+"""The keys of a dict in ``RATE_LIMITS``; the arguments of ``RateLimiter`` have the same names."""
 TENANT = ":tenant:"
-"""Between a limiter's name and a tenant's, in the store."""
+"""The text between a limiter's name and a tenant's, in the store."""
 _HOUR = 3_600_000_000
 _SLACK = 1_000_000  # between a caller's clock and the store's answer
 LEAST_SHARE = 0.1  # of the limit, where it is adaptive and no floor is named
@@ -29,7 +29,7 @@ LEAST_SHARE = 0.1  # of the limit, where it is adaptive and no floor is named
 
 @dataclass(frozen=True)
 class Limit:
-    """What was checked. Times are microseconds."""
+    """The options of a rate limiter, checked. Times are microseconds."""
 
     rates: tuple[Rate, ...]
     tenants: tuple[Rate, ...] = ()
@@ -44,12 +44,12 @@ class Limit:
     margin: float | None = None
 
     def terms(self, name: str, rates: tuple[Rate, ...] = ()) -> Terms:
-        """As a store wants it."""
+        """Return them as a store wants them. ``rates``: a tenant's."""
         return Terms(name, rates or self.rates, self.algorithm, self.burst, self.cold_wait, self.floor, self.max_wait)
 
 
 def limit_of(name: str, given: object, **more: Any) -> Limit:
-    """The limiter ``name`` by ``given``, rates or a dict of options, and what of ``more`` is not ``None``.
+    """Check the limiter ``name``: ``given``, rates or a dict of options, and what of ``more`` is not ``None``.
 
     Raises ``TaskLockError`` for what cannot work.
     """
@@ -121,7 +121,7 @@ def _checked(
 
 
 def _an_hour(*rates: Rate) -> int:
-    """The longest wait where none is named: the next place of an hourly limit is an hour and a margin away."""
+    """Return the longest wait where none is named: the next slot of an hourly limit is an hour and a margin away."""
     return _HOUR + max((rate.margin for rate in rates if rate.window <= _HOUR), default=0) + _SLACK
 
 

@@ -129,7 +129,7 @@ class Reservation:
 
     @property
     def schedule(self) -> Schedule:
-        """What is decided about its next step, once it has to wait."""
+        """Its next steps, once it has to wait."""
         if self._schedule is None:
             self._schedule = Schedule(self.where, self.cost)
         return self._schedule

@@ -1,4 +1,4 @@
-"""What is decided between two sleeps of somebody who has a reservation: go, sleep, or ask the store.
+"""``Schedule``: whether somebody who has a reservation goes, sleeps, or asks the store, between two sleeps.
 
 The caller sleeps until its turn and goes, without asking again. It does ask again (``resume``)
 
@@ -44,9 +44,9 @@ class Schedule:
 
     def next(self, slot: Slot) -> float | None:
         """Return the seconds to sleep; 0: ask the store; ``None``: go."""
-        if self._asks_now(slot):
-            return 0.0
         left = slot.wait
+        if self._asks_now(slot, left):
+            return 0.0
         if left > 0:
             self._halfway = left > HALVED
             nap = min(left / 2, LOOK) if self._halfway else left
@@ -54,11 +54,11 @@ class Schedule:
             return nap
         return None
 
-    def _asks_now(self, slot: Slot) -> bool:
-        confirmed = self._short and slot.wait > 0 and self._where.view.confirms(slot.booked, LOOK / 2)
+    def _asks_now(self, slot: Slot, left: float) -> bool:
+        confirmed = self._short and left > 0 and self._where.view.confirms(slot.booked, LOOK / 2)
         if self._halfway and not confirmed:
             return True
-        if slot.wait > 0:
+        if left > 0:
             return False
         return slot.booked.asks or self._was_missed(slot) or not self._stands(slot)
 

@@ -32,12 +32,12 @@ MOST = 4096  # limiters that one process remembers
 
 
 class Standing:
-    """What this process knows of the terms in force of a limiter, where it has others or the same."""
+    """The terms in force of a limiter, beside those that this process has of it."""
 
     def __init__(self, own: Terms) -> None:
         self.own = own
         self.terms = own
-        """Those in force."""
+        """The terms in force."""
         self.due = float("-inf")
         """When to say its own again, by who books and by who asks in his sleep."""
         self.warned = float("-inf")
@@ -85,7 +85,7 @@ class AgreedRates(RateStore):
     def __init__(self, store: RateStore, process: str = "") -> None:
         self.store = store
         self.clock = ServerClock()
-        """What this process knows of the store's clock."""
+        """The store's clock, as this process knows it."""
         self._process = process
         self._standings: OrderedDict[Terms, Standing] = OrderedDict()
 

@@ -10,10 +10,10 @@ from django_tasklock.backends.contract.rates import Terms, Use
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
-    """One of its rates."""
+    """The use of one rate of a limiter."""
 
     rate: str
-    """As configured."""
+    """The rate as configured."""
     window: float
     """Seconds."""
     limit: int
@@ -26,22 +26,22 @@ class WindowUsage:
 
 @dataclass(frozen=True, slots=True)
 class RateUsage:
-    """How a limiter stands. Seconds from ``time`` on, which is the store's clock."""
+    """The standing of a limiter. Seconds from ``time`` on, which is the store's clock."""
 
     name: str
     time: datetime
     """The store's clock."""
     windows: tuple[WindowUsage, ...]
     next: float
-    """How long a call would wait that came now."""
+    """The wait of a call that came now."""
     tail: float
-    """How long until the last place that is booked."""
+    """The time until the last reservation."""
     paused: float
     """For how long nobody goes, after a pushback."""
     share: float
     """Of the configured limit that is in force: 1.0 unless it was adapted."""
     free: int
-    """Places given back that nobody has taken yet."""
+    """Reservations given back that nobody has taken yet."""
     refused: int
     """Calls refused since the limiter was made or reset."""
 
@@ -52,7 +52,7 @@ class RateUsage:
 
 
 def usage_of(terms: Terms, use: Use) -> RateUsage:
-    """What the store said, in seconds."""
+    """Return what the store said, in seconds."""
     still = _still(terms, use)
     windows = []
     for rate, told in zip(terms.rates, use.rates, strict=True):
@@ -73,7 +73,10 @@ def usage_of(terms: Terms, use: Use) -> RateUsage:
 
 
 def _still(terms: Terms, use: Use) -> int:
-    """Units whose turn is to come, at most. A rate with cells counts those of the current cell, which are gone, too."""
+    """Return the units whose turn is to come, at most.
+
+    A rate with cells counts those of the current cell, which are gone, too.
+    """
     if use.tail <= use.paused:
         return 0
     return min(told.ahead for told in use.rates)

@@ -21,7 +21,7 @@ FRESH = 1.0  # seconds for which an answer to somebody else in this process will
 
 
 class Sighting(NamedTuple):
-    """What an answer said of a limiter that was asked for at ``at``, by this process's clock."""
+    """The state of a limiter, as an answer said that was asked for at ``at``, by this process's clock."""
 
     at: float
     epoch: int
@@ -35,7 +35,7 @@ class LimiterView:
         self.name = name
         self.last: Sighting | None = None
         self.booking = 0
-        """How many are being booked just now."""
+        """The number of reservations that are being booked just now."""
         self._sleepers: dict[Hashable, Sleepers] = {}
         self._lock = threading.Lock()
         self._locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()

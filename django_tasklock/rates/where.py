@@ -32,7 +32,7 @@ class Where(NamedTuple):
 
     @property
     def view(self) -> LimiterView:
-        """What this process knows of the limiter."""
+        """The limiter as this process knows it."""
         return view_of(self.terms.name)
 
     def note(self, booked: Booked, sent: float) -> Slot:

@@ -1,11 +1,11 @@
 """What a store must promise of rate limits. Times are whole microseconds.
 
 A limiter has a clock of its own: the store's, less the time it was stopped by ``penalize``.
-Places (``slot``) are times on it. Every verb is one round trip where the store can do it in
+Slots are times on it. Every verb is one round trip where the store can do it in
 one, reads the store's clock and never the caller's, and raises ``BackendUnavailable`` when
 the store could not be asked; what books raises ``TermsDiffer`` where the store has other
-terms in force; and nothing else. What gives a place back is never sent twice:
-it could hand out somebody else's place.
+terms in force; and nothing else. What gives a slot back is never sent twice:
+it could hand out somebody else's slot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from asgiref.sync import sync_to_async
 Algorithm = Literal["window", "paced", "bucket"]
 """How calls are let through: see ``RateLimiter``."""
 ALGORITHMS = get_args(Algorithm)
-"""Those words."""
+"""The words of ``Algorithm``."""
 REMOVED_ALGORITHM = "counter"
 """An approximate algorithm of earlier versions. Where a store still has it, ``"window"`` takes its place."""
 
@@ -29,7 +29,7 @@ _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_0
 
 
 class Rate(NamedTuple):
-    """At most ``limit`` units in any ``window``; a call may use its place up to ``margin`` late."""
+    """At most ``limit`` units in any ``window``; a call may use its slot up to ``margin`` late."""
 
     limit: int
     window: int
@@ -37,7 +37,7 @@ class Rate(NamedTuple):
 
     @property
     def cell(self) -> int:
-        """Within how many microseconds bookings count as one moment, its end: of a great limit not each is kept."""
+        """Microseconds within which bookings count as one moment, its end: of a great limit not each is kept."""
         return 1 if self.limit <= _SINGLE else -(-self.window // 100)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Rate(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """All a store must know of a limiter. ``floor``: the least share of the limit, in millionths; 0: not adaptive."""
+    """What a store must know of a limiter. ``floor``: the least share of the limit, in millionths; 0: not adaptive."""
 
     name: str
     rates: tuple[Rate, ...]
@@ -56,15 +56,15 @@ class Terms(NamedTuple):
     burst: int = 0
     """Units a bucket holds; 0: a tenth of the limit."""
     cold_wait: bool = False
-    """Whether a store that knows nothing of the limiter lets one window pass first."""
+    """True if a store that knows nothing of the limiter lets one window pass first."""
     floor: int = 0
     horizon: int = 3_600_000_000
-    """How far ahead a place may be booked."""
+    """Microseconds: how far ahead a slot may be booked."""
     rule_in_store: str = ""
     """The rule that older processes brought into force, where this version has no such algorithm any more."""
 
     def burst_of(self, rate: Rate) -> int:
-        """Units that may go at once."""
+        """Return the units that may go at once."""
         if self.algorithm == "bucket":
             return self.burst or max(1, rate.limit // 10)
         return 1
@@ -76,7 +76,7 @@ class Terms(NamedTuple):
 
     @property
     def margin(self) -> int:
-        """How late a place may be used, by the strictest of the rates."""
+        """How late a slot may be used, by the strictest of the rates."""
         first, *others = self.rates
         return min(first.margin, *[rate.margin for rate in others]) if others else first.margin
 
@@ -86,7 +86,7 @@ class Terms(NamedTuple):
         return max(1_000_000, min(rate.window for rate in self.rates))
 
     def words(self) -> list[str | int]:
-        """All of it but the name, as a script is told it."""
+        """Return all of it but the name, as a script is told it."""
         found: list[str | int] = [
             "tat" if self.algorithm in ("paced", "bucket") else self.algorithm,
             "wait" if self.cold_wait else "",
@@ -100,15 +100,15 @@ class Terms(NamedTuple):
         return found
 
     def text(self) -> str:
-        """What a store keeps of it, for those who look at the limiter and do not know it: see ``read``."""
+        """Return what a store keeps of it, for those who look at the limiter and do not know it: see ``read``."""
         return _text(self)
 
     def rule(self) -> str:
-        """The part of ``text`` that all callers must have in common: how far ahead one books is his own affair."""
+        """Return the part of ``text`` that all callers must have in common: not how far ahead one books."""
         return self.rule_in_store or _rule(self)
 
     def under(self, rule: str) -> Terms:
-        """These, with what all have in common replaced by ``rule``; as they are if it cannot be read.
+        """Return these terms with what all have in common replaced by ``rule``; as they are if it cannot be read.
 
         Under a rule of the removed algorithm the rates of that rule hold, as windows, until it is outvoted.
         """
@@ -120,7 +120,7 @@ class Terms(NamedTuple):
 
     @classmethod
     def read(cls, name: str, text: str) -> Terms | None:
-        """What ``text`` was made of; ``None`` if it is none. A bucket of one unit is read as paced, which it is.
+        """Return what ``text`` was made of; ``None`` if it is none. A bucket of one unit is read as paced, which it is.
 
         What an older version wrote of the removed algorithm is read as windows.
         """
@@ -168,7 +168,7 @@ class Pushback(NamedTuple):
 
 
 class TermsDiffer(Exception):
-    """Nothing was booked: other terms are in force. ``rule``: those, as ``Terms.rule()`` has them."""
+    """Other terms are in force, and nothing was booked. ``rule``: those, as ``Terms.rule()`` has them."""
 
     def __init__(self, rule: str) -> None:
         super().__init__(rule)
@@ -176,7 +176,7 @@ class TermsDiffer(Exception):
 
 
 class Booked(NamedTuple):
-    """A place. ``wait``: microseconds from the answer's making; negative: it was that long ago."""
+    """A slot. ``wait``: microseconds from the answer's making; negative: it was that long ago."""
 
     slot: int
     wait: int
@@ -186,15 +186,15 @@ class Booked(NamedTuple):
     time: int
     """When it is its turn, by the store's clock, since 1970."""
     rebuilt: bool = False
-    """The store's clock had been set back by more than the horizon; all bookings were dropped."""
+    """True if the store's clock had been set back by more than the horizon; all bookings were dropped."""
     leeway: int = 0
-    """How much later than the margin allows it may be used: it was booked for its end."""
+    """Microseconds by which it may be used later than the margin allows: it was booked for its end."""
     asks: bool = False
-    """It stands in line: whoever has it asks again before going, and may get the one before it or behind it."""
+    """True if it stands in line: whoever has it asks again before going, and may get the one before it or behind it."""
 
 
 class Refused(NamedTuple):
-    """Nothing was booked. ``wait``: how long it would have taken."""
+    """A refusal: nothing was booked. ``wait``: how long it would have taken."""
 
     wait: int
     epoch: int
@@ -202,7 +202,7 @@ class Refused(NamedTuple):
 
 
 class Penalty(NamedTuple):
-    """What a pushback did: how long the limiter stands still from now, and its share of the limit, in millionths."""
+    """The effect of a pushback: how long the limiter stands still from now; the share of the limit, in millionths."""
 
     wait: int
     share: int
@@ -217,16 +217,16 @@ class Used(NamedTuple):
 
 
 class Use(NamedTuple):
-    """How a limiter stands. ``time``: the store's, since 1970; waits are from then on."""
+    """The standing of a limiter. ``time``: the store's, since 1970; waits are from then on."""
 
     time: int
     rates: tuple[Used, ...]
     free: int
-    """Places given back that nobody has taken yet."""
+    """Slots given back that nobody has taken yet."""
     next: int
     """How long a call of cost one would wait."""
     tail: int
-    """How long until the last place that is booked."""
+    """How long until the last slot that is booked."""
     paused: int
     share: int
     refused: int
@@ -234,13 +234,13 @@ class Use(NamedTuple):
 
 
 class RateStore(ABC):
-    """Rate limits of one store."""
+    """The rate limits of one store."""
 
     @abstractmethod
     def reserve(
         self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
     ) -> Booked | Refused:
-        """Book the first place for ``cost`` units, at most ``longest`` from now. Never waits.
+        """Book the first slot for ``cost`` units, at most ``longest`` from now. Never waits.
 
         ``spaced``: who has to wait is spread evenly over the window, in place of all at its beginning.
         ``asks``: whoever has it will ask again before going, if that is later than in a second.
@@ -250,7 +250,7 @@ class RateStore(ABC):
     def resume(
         self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
-        """What of a place: its turn, longer to wait, or, missed or of an earlier epoch, another one in exchange.
+        """Ask what is of a slot: its turn, longer to wait, or, missed or of an earlier epoch, another one in exchange.
 
         ``leeway``: that one may be used so much later, and those behind it wait as much longer.
         """
@@ -259,15 +259,15 @@ class RateStore(ABC):
     def exchange(
         self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        """``resume`` of some places that were missed, at once. Fewer answers: the others are to be resumed."""
+        """``resume`` some slots that were missed, at once. Fewer answers: the others are to be resumed."""
 
     @abstractmethod
     def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        """Give back a place that was not used. False: there was nothing left to give back."""
+        """Give back a slot that was not used. False: there was nothing left to give back."""
 
     @abstractmethod
     def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        """The call cost ``actual`` and not ``cost``. False: too late to matter."""
+        """Book what the call cost, ``actual`` and not ``cost``. False: too late to matter."""
 
     @abstractmethod
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
@@ -279,7 +279,7 @@ class RateStore(ABC):
 
     @abstractmethod
     def use(self, terms: Terms) -> Use:
-        """How the limiter stands. Changes nothing."""
+        """Return how the limiter stands. Changes nothing."""
 
     @abstractmethod
     def reset(self, terms: Terms) -> None:
@@ -287,22 +287,22 @@ class RateStore(ABC):
 
     @abstractmethod
     def names(self, limit: int = 1000) -> list[str]:
-        """Limiters that were used lately, the latest first. From an index."""
+        """Return the limiters that were used lately, the latest first, from an index."""
 
     @abstractmethod
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
-        """The terms that whoever used these limiters last had; those of which nothing is stored are left out."""
+        """Return the terms that whoever used these limiters last had, without those of which nothing is stored."""
 
     @abstractmethod
     def agree(self, terms: Terms, process: str) -> str:
-        """Say that this process has these terms; those in force, as ``Terms.rule()``.
+        """Say that this process has these terms; return those in force, as ``Terms.rule()``.
 
         In force stays what is, until more processes have said within the last minute that they have these terms than
         have said so of those in force. Then what is booked for later than in a second is dropped, as by ``reset``.
         """
 
     def in_force(self, terms: Terms) -> Terms:
-        """The terms by which whoever has these is served."""
+        """Return the terms by which whoever has these is served."""
         return terms
 
     async def aagree(self, terms: Terms, process: str) -> str:

@@ -2,17 +2,17 @@
 
 ``lua/_rates.lua`` says the same in the same words; a property test holds the two together.
 
-Why no window holds more than the limit: a place is never booked before any later one
+Why no window holds more than the limit: a slot is never booked before any later one
 (``last``), and always a window and a margin after the one booked ``limit`` units before it.
 What came before those ``limit`` units counts no longer and stands aside (``x``) in the ring, until
 its window is over; then it is dropped, and only the newest of it remembered (``z``). Nothing else
 is removed but what was not used.
 
-No two places have the same number, so that whoever gives his back twice gives it back once: places
+No two slots have the same number, so that whoever gives his back twice gives it back once: slots
 are sixteen microseconds apart, and whoever takes one that was given back has the next number in
 between. Numbers that nobody holds any more are remembered (``gone``) until their window is over.
 
-Who says that he will ask again before he goes, and has to wait for longer than a moment, has no place
+Who says that he will ask again before he goes, and has to wait for longer than a moment, has no slot
 of his own but one in the line: on arrival he claims the first one there that is still good. So
 who is late takes the next one, and everybody behind him the next but one, in place of one who
 goes to the end. His epoch is the book's and one, which older versions of this do not know.
@@ -30,17 +30,17 @@ from django_tasklock.backends.ledger.state import Entry, State
 WHOLE = 1_000_000
 """The whole limit, as a share."""
 GRID = 16
-"""Microseconds between two places: room for the numbers of those who take them again."""
+"""Microseconds between two slots: room for the numbers of those who take them again."""
 TICK = 1000
 """Microseconds that are no wait: callers of one moment are on a grid, and some databases count milliseconds."""
 LEEWAY = 10_000_000
-"""The most by which a place may be booked for later than its caller was told."""
+"""The most by which a slot may be booked for later than its caller was told."""
 ASKED = 1_000_000
-"""Microseconds before its turn from which a place of the line may be claimed."""
+"""Microseconds before its turn from which a slot of the line may be claimed."""
 VOTE = 60_000_000
 """Microseconds for which it counts that a process has said its terms."""
-KEPT = 2_100_000  # nobody goes to a later place without asking: a second, and what the answer took
-LOOKED_AT = 16  # places given back that one call looks at
+KEPT = 2_100_000  # nobody goes to a later slot without asking: a second, and what the answer took
+LOOKED_AT = 16  # slots given back that one call looks at
 SWEPT = 64  # and that one call forgets
 ASIDE = 10_000  # bookings that are kept although they count no longer: until their window is over
 MONTH, DAY = 30 * 86_400_000_000, 86_400_000_000
@@ -65,7 +65,7 @@ class Ledger:
             self.rebuilt = True
 
     def begin(self, epoch: int, wait: bool) -> None:
-        """An empty book. ``wait``: for one window nobody knows what was used."""
+        """Empty the book. ``wait``: for one window nobody knows what was used."""
         self.meta.clear()
         self.meta.update(epoch=epoch, share=WHOLE, hz=self.terms.horizon)
         self.state.rings.clear()
@@ -76,9 +76,9 @@ class Ledger:
             self.meta["from"] = self.time + self.terms.longest
 
     def replan(self) -> None:
-        """Other terms hold from now on: what is booked for later is dropped, and who sleeps books again.
+        """Let other terms hold from now on: what is booked for later is dropped, and who sleeps books again.
 
-        Places in the next moment stay booked, for their callers may go to them without asking again.
+        Slots in the next moment stay booked, for their callers may go to them without asking again.
         """
         cut = base_of(self.now + KEPT)
         cut = max(cut, min(self.get("lee"), cut + LEEWAY))
@@ -100,7 +100,7 @@ class Ledger:
                 self.meta[f"tat:{key}"] = last + self.terms.burst_of(rate) * self.interval(rate)
 
     def get(self, key: str) -> int:
-        """A number of the book."""
+        """Return a number of the book, 0 where it has none."""
         return self.meta.get(key, 0)
 
     @property
@@ -109,7 +109,7 @@ class Ledger:
         return max(self.time, self.get("until")) - self.get("off")
 
     def wait(self, slot: int) -> int:
-        """From now to its turn; negative if that was before, unless the clock stands still."""
+        """Return the time from now to its turn; negative if that was before, unless the clock stands still."""
         if self.get("until") > self.time:
             slot = max(slot, self.now)
         return slot + self.get("off") - self.time
@@ -125,19 +125,19 @@ class Ledger:
     # One rate
 
     def limit(self, rate: Rate) -> int:
-        """The limit in force."""
+        """Return the limit in force."""
         return max(1, rate.limit * self.get("share") // WHOLE)
 
     def interval(self, rate: Rate) -> int:
-        """Between two units, where they are spread evenly."""
+        """Return the microseconds between two units, where they are spread evenly."""
         return math.ceil((rate.window + rate.margin) / self.limit(rate))
 
     def ring(self, rate: Rate) -> list[Entry]:
-        """Its bookings."""
+        """Return its bookings."""
         return self.state.rings.setdefault(str(rate.window), [])
 
     def first(self, rate: Rate, units: int) -> int:
-        """Before this time it has no place for so many units."""
+        """Return the first time at which it has room for so many units."""
         algorithm, key = self.terms.algorithm, rate.window
         if algorithm != "window":
             burst = max(self.terms.burst_of(rate), units)
@@ -152,7 +152,7 @@ class Ledger:
         return at + rate.window + rate.margin if at else 0
 
     def enter(self, rate: Rate, slot: int, units: int) -> None:
-        """Book."""
+        """Note so many units as booked for a slot."""
         key, slot = rate.window, base_of(slot)
         if self.terms.algorithm != "window":
             self.meta[f"tat:{key}"] = max(self.get(f"tat:{key}"), slot) + units * self.interval(rate)
@@ -176,7 +176,7 @@ class Ledger:
             self.meta[f"x:{key}"] = aside
 
     def recount(self, rate: Rate) -> None:
-        """Count again what stands aside, if places were given back or the limit was raised."""
+        """Count again what stands aside, if slots were given back or the limit was raised."""
         ring, key = self.ring(rate), rate.window
         total, aside = self.get(f"n:{key}"), self.get(f"x:{key}")
         while ring and aside and total < rate.limit:
@@ -204,7 +204,7 @@ class Ledger:
                     self.meta[f"n:{key}"] = self.get(f"n:{key}") - units
 
     def newest(self) -> int:
-        """After this nothing is booked: every ring has the last booking, some only know its cell."""
+        """Return the time after which nothing is booked: every ring has the last booking, some only know its cell."""
         ends = []
         for rate in self.terms.rates:
             ring, key = self.ring(rate), rate.window
@@ -213,8 +213,8 @@ class Ledger:
 
     # All rates
 
-    def place(self, units: int, spaced: bool = False) -> int:
-        """The first time at which all of them have room, behind everybody else; ``spaced``: at some distance."""
+    def first_slot(self, units: int, spaced: bool = False) -> int:
+        """Return the first time at which all rates have room, behind everybody else; ``spaced``: at some distance."""
         firsts = [(self.first(rate, units), rate) for rate in self.terms.rates]
         bound, strictest = max(firsts, key=lambda one: one[0])
         slot = max(base_of(self.now), up(max(bound, self.get("from"), self.get("last") + 1)))
@@ -223,7 +223,7 @@ class Ledger:
         return slot
 
     def found(self, units: int) -> int:
-        """Where among the first places given back one is big enough; -1: none."""
+        """Return where among the first slots given back one is big enough; -1: none."""
         start = bisect.bisect_left(self.state.free, (self.now, ""))
         for index in range(start, min(start + LOOKED_AT, len(self.state.free))):
             slot, member = self.state.free[index]
@@ -232,7 +232,7 @@ class Ledger:
         return -1
 
     def take(self, index: int, units: int) -> int:
-        """Take a place that was given back, or a part of it: the number that it has now."""
+        """Take a slot that was given back, or a part of it; return the number that it has now."""
         slot, member = self.state.free.pop(index)
         number, _, serial = member.partition(":")
         if int(number) > units:
@@ -244,11 +244,11 @@ class Ledger:
     # The line
 
     def stand(self, slot: int, units: int) -> None:
-        """Let this place be claimed."""
+        """Let this slot be claimed."""
         bisect.insort(self.state.line, [slot, units])
 
     def leave(self, slot: int, units: int) -> bool:
-        """Take this place out of the line; False: it is not there, somebody has claimed it."""
+        """Take this slot out of the line; False: it is not there, somebody has claimed it."""
         line = self.state.line
         index = bisect.bisect_left(line, [slot, units])
         if index == len(line) or line[index] != [slot, units]:
@@ -257,7 +257,7 @@ class Ledger:
         return True
 
     def claim(self, since: int, latest: int, units: int) -> int | None:
-        """The first place of the line that is still good: not before ``since``."""
+        """Take the first slot of the line that is still good, not before ``since``; ``None``: there is none."""
         start = bisect.bisect_left(self.state.line, [since, 0])
         for index in range(start, min(start + LOOKED_AT, len(self.state.line))):
             if self.state.line[index][0] > latest:
@@ -269,23 +269,23 @@ class Ledger:
     # Numbers
 
     def number(self, base: int) -> int:
-        """The next number of a place that nobody has had."""
+        """Return the next number of a slot that nobody has had."""
         numbers = range(base + GRID - 1, base - 1, -1) if self.state.gone else ()
         return next((taken + 1 for taken in numbers if str(taken) in self.state.gone), base)
 
     def known(self, slot: int) -> bool:
-        """Whether somebody may hold it still."""
+        """Return whether somebody may hold it still."""
         return not self.state.gone.get(str(slot))
 
     def bury(self, slot: int) -> None:
-        """Nobody holds this number any more."""
+        """Note that nobody holds this number any more."""
         self.state.gone[str(slot)] = 1
         old = self.now - self.terms.longest
         for number in [number for number in self.state.gone if int(number) < old]:
             del self.state.gone[number]
 
     def sweep(self) -> None:
-        """Forget places that were given back, or stood in line, and that nobody took in time: they were never used."""
+        """Forget slots that were given back, or stood in line, and that nobody took in time: they were never used."""
         for _ in range(SWEPT):
             if not self.state.line or self.state.line[0][0] >= self.now - self.terms.margin:
                 break
@@ -304,7 +304,7 @@ class Ledger:
             self.strike(rate, slot, units)
 
     def give(self, slot: int, units: int) -> None:
-        """Give back a place of the future: the next who comes may have it."""
+        """Give back a slot of the future: the next who comes may have it."""
         if self.terms.algorithm != "window" or base_of(slot) != self.get("last"):
             self.meta["seq"] = self.get("seq") + 1
             bisect.insort(self.state.free, (slot, f"{units}:{self.meta['seq']}"))
@@ -318,15 +318,15 @@ class Ledger:
 
 
 def base_of(slot: int) -> int:
-    """As what time a place is booked, whoever has it by now."""
+    """Return as what time a slot is booked, whoever has it by now."""
     return slot - slot % GRID
 
 
 def up(at: int) -> int:
-    """The first place that is not before this time."""
+    """Return the first slot that is not before this time."""
     return at + -at % GRID
 
 
 def end_of(rate: Rate, slot: int) -> int:
-    """As what time a booking is remembered: the end of its cell."""
+    """Return as what time a booking is remembered: the end of its cell."""
     return slot + -slot % rate.cell

@@ -12,7 +12,7 @@ from django_tasklock.backends.ledger.book import ASKED, GRID, LEEWAY, TICK, VOTE
 def reserve(
     book: Ledger, cost: int, longest: int, spaced: bool = False, asks: bool = False, leeway: int = 0
 ) -> Booked | Refused:
-    """Book the first place. One with leeway is booked for the latest time at which it may be used.
+    """Book the first slot. One with leeway is booked for the latest time at which it may be used.
 
     ``asks``: whoever has it will ask again before he goes.
     """
@@ -20,7 +20,7 @@ def reserve(
     grow(book)
     book.sweep()
     index = -1 if leeway else book.found(cost)
-    slot = book.place(cost, spaced) if index < 0 else base_of(book.state.free[index][0])
+    slot = book.first_slot(cost, spaced) if index < 0 else base_of(book.state.free[index][0])
     wait = book.wait(slot)
     if wait > longest and wait >= TICK:
         book.meta["refused"] = book.get("refused") + 1
@@ -49,7 +49,7 @@ def reserve(
 def resume(
     book: Ledger, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
 ) -> Booked | Refused:
-    """What of a place: its turn, a better one, longer to wait, or another one in exchange."""
+    """Ask what is of a slot: its turn, a better one, longer to wait, or another one in exchange."""
     compare(book)
     if epoch == book.get("epoch") + 1:
         return stood(book, cost, slot, longest, spaced, leeway)
@@ -74,12 +74,12 @@ def resume(
 def exchange(
     book: Ledger, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
 ) -> list[Booked | Refused]:
-    """``resume`` of some places that were missed."""
+    """``resume`` some slots that were missed."""
     return [resume(book, cost, slot, epoch, longest, leeway=leeway) for slot in slots]
 
 
 def stood(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway: int) -> Booked | Refused:
-    """``resume`` of one who stands in line: whoever comes claims the first place that is still good."""
+    """``resume`` for one who stands in line: whoever comes claims the first slot that is still good."""
     book.sweep()
     if slot > book.now + ASKED:
         index = book.found(cost)
@@ -96,7 +96,7 @@ def stood(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway
 def following(
     book: Ledger, cost: int, slot: int, longest: int, spaced: bool, asks: bool, leeway: int
 ) -> Booked | Refused:
-    """The first place of the line that is still good, or a new one behind it."""
+    """Return the first slot of the line that is still good, or a new one behind it."""
     # One that has less than half of its margin left would be missed on the way.
     since = slot if slot > book.now else up(book.now - book.terms.margin // 2)
     found = None if leeway else book.claim(since, max(slot, book.now + longest), cost)
@@ -104,7 +104,7 @@ def following(
 
 
 def cancel(book: Ledger, cost: int, slot: int, epoch: int) -> bool:
-    """Give back a place that was not used; once, however often it is said."""
+    """Give back a slot that was not used; once, however often it is said."""
     if epoch == book.get("epoch") + 1:
         if not book.leave(slot, cost):
             return False
@@ -162,7 +162,7 @@ def compare(book: Ledger) -> None:
 
 
 def agree(book: Ledger, process: str) -> str:
-    """Say the terms of a process; those in force."""
+    """Say the terms of a process; return those in force."""
     state, own = book.state, book.terms.rule()
     state.votes[f"{process} {own}"] = book.time
     state.votes = {vote: at for vote, at in state.votes.items() if abs(at - book.time) < VOTE}
@@ -194,7 +194,7 @@ def grow(book: Ledger) -> None:
 
 
 def use(book: Ledger) -> Use:
-    """How the limiter stands."""
+    """Return how the limiter stands."""
     rates = []
     for rate in book.terms.rates:
         used = ahead = 0
@@ -212,7 +212,9 @@ def use(book: Ledger) -> Use:
         time=book.time,
         rates=tuple(rates),
         free=sum(slot >= book.now for slot, _ in book.state.free),
-        next=max(0, book.wait(book.place(1) if (index := book.found(1)) < 0 else base_of(book.state.free[index][0]))),
+        next=max(
+            0, book.wait(book.first_slot(1) if (index := book.found(1)) < 0 else base_of(book.state.free[index][0]))
+        ),
         tail=max(0, book.wait(last)) if last else 0,
         paused=max(0, book.get("until") - book.time),
         share=book.get("share"),
@@ -226,7 +228,7 @@ def reset(book: Ledger) -> None:
 
 
 def booked(book: Ledger, slot: int, asks: bool = False) -> Booked:
-    """The answer."""
+    """Return the answer that says so of a slot."""
     wait = book.wait(base_of(slot))
     epoch = book.get("epoch") + asks
     return Booked(slot, wait, epoch, book.get("off"), book.time + wait, book.rebuilt, asks=asks)

@@ -17,7 +17,7 @@ INDEXED = 5000  # names that are read from the store's index
 
 
 def list_permits(text: str = "", limit: int = 100) -> PermitsPage:
-    """Concurrency limiters of which somebody has a permit, in order of their names.
+    """Return concurrency limiters of which somebody has a permit, in order of their names.
 
     Raises ``TaskLockError`` where the store has no permits, ``BackendUnavailable``.
     """
@@ -28,7 +28,7 @@ def list_permits(text: str = "", limit: int = 100) -> PermitsPage:
 
 
 def get_permits(name: str) -> PermitsView | None:
-    """Who has a permit of a concurrency limiter; ``None``: nobody has.
+    """Return who has a permit of a concurrency limiter; ``None``: nobody has.
 
     Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that has no permits.
     """
@@ -49,7 +49,7 @@ def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> Li
 
 
 def limiter_name(name: str) -> str:
-    """``name``, if a limiter or a tenant of one can have it; ``TaskLockError`` saying why not."""
+    """Return ``name`` if a limiter or a tenant of one can have it. Raises ``TaskLockError`` that says why not."""
     limiter, tenant = parts(name)
     clean(limiter)
     if tenant:
@@ -58,13 +58,13 @@ def limiter_name(name: str) -> str:
 
 
 def parts(name: str) -> tuple[str, str | None]:
-    """A limiter's name and the tenant's."""
+    """Return a limiter's name and the tenant's; ``None``: it is no tenant's."""
     limiter, between, tenant = name.partition(TENANT)
     return limiter, tenant if between else None
 
 
 def permits_or_none(name: str) -> PermitsView | None:
-    """Who has a permit of this name; ``None`` also where the store keeps none."""
+    """Return who has a permit of this name; ``None`` also where the store keeps none."""
     try:
         return permits_view(get_backend().permits, name)
     except BackendUnavailable:
@@ -74,7 +74,7 @@ def permits_or_none(name: str) -> PermitsView | None:
 
 
 def permits_view(store: Permits, name: str) -> PermitsView | None:
-    """Who has a permit of this name."""
+    """Return who has a permit of this name; ``None``: nobody has."""
     members = store.members(name)
     if not members:
         return None

@@ -40,7 +40,7 @@ WHOLE = 1_000_000
 
 
 def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, limit: int = 50) -> LimitPage:
-    """Rate limits: those that are paused, full, open, idle; of these the settings' first, then as they were used.
+    """Return rate limits: paused ones, full, open, idle; of each the settings' first, then as they were used.
 
     ``text``: in their names; ``name``: that one.
 
@@ -52,7 +52,7 @@ def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, lim
     store = get_backend().rates
     indexed = store.names(INDEXED)
     tenants = Counter(parts(known)[0] for known in indexed if TENANT in known)
-    # A tenant's place is booked before the shared one, so for a while only the tenant may be known.
+    # A tenant's slot is booked before the shared one, so for a while only the tenant may be known.
     names = list(dict.fromkeys([*sorted(get_settings().RATE_LIMITS), *(parts(known)[0] for known in indexed)]))
     if name is not None:
         names = [name] if name in names or name in indexed else []
@@ -69,7 +69,7 @@ _RANK = {LimitState.PAUSED: 0, LimitState.FULL: 1, LimitState.OPEN: 2, LimitStat
 
 
 def get_limit(name: str) -> LimitDetail:
-    """What is known of a name, as a rate limit and as a concurrency limiter.
+    """Return what is known of a name, as a rate limit and as a concurrency limiter.
 
     Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that keeps neither.
     """
@@ -121,7 +121,7 @@ def _known(name: str) -> tuple[str, RateStore, Terms | None, RateUsage | None]:
 
 
 def _terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
-    """What the last callers had, and where the store has nothing, what the settings say."""
+    """Return what the last callers had, and where the store has nothing, what the settings say."""
     found = dict(store.terms(names))
     configured = get_settings().RATE_LIMITS
     for name in names:

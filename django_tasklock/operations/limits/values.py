@@ -15,7 +15,7 @@ from django_tasklock.types import LockInfo
 
 
 class LimitState(enum.StrEnum):
-    """How a rate limit stands, in a word."""
+    """The standing of a rate limit, in a word."""
 
     OPEN = "open"
     """A call that came now would go at once."""
@@ -28,7 +28,7 @@ class LimitState(enum.StrEnum):
 
     @property
     def label(self) -> Any:
-        """In the language of whoever reads it."""
+        """The word in the language of whoever reads it."""
         return _LABELS[self]
 
 
@@ -45,23 +45,23 @@ class LimitView:
     """One rate limit in a list."""
 
     name: str
-    """As ``RateLimiter.name``; a tenant's has the limiter's before it."""
+    """The name as ``RateLimiter.name`` has it; a tenant's has the limiter's before it."""
     limiter: str
-    """Whose tenant it is; of a limiter itself its own name."""
+    """The limiter whose tenant it is; of a limiter itself its own name."""
     tenant: str | None
-    """Empty: the default tenant; ``None``: it is no tenant's."""
+    """The tenant. Empty: the default one; ``None``: it is no tenant's."""
     configured: bool
-    """Whether ``TASKLOCK["RATE_LIMITS"]`` has it."""
+    """True if ``TASKLOCK["RATE_LIMITS"]`` has it."""
     algorithm: str
     rates: Sequence[str]
-    """As configured, or as its last caller had them; none where it is idle."""
+    """The rates as configured, or as its last caller had them; none where it is idle."""
     state: LimitState
     usage: RateUsage | None
-    """``None``: it is idle, nothing counts any more and its rates are not known."""
+    """Its use. ``None``: it is idle, nothing counts any more and its rates are not known."""
     waiting: int
     """Units whose turn is still to come."""
     tenants: int
-    """How many were seen lately."""
+    """The number of its tenants that were seen lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +80,30 @@ class PermitsView:
 
     name: str
     limit: int | None
-    """The greatest that its members have; ``None``: it is not known."""
+    """The greatest limit that its members have; ``None``: it is not known."""
     waiting: int
-    """How many wait in the store's queue; 0 where waiters poll."""
+    """The number of those who wait in the store's queue; 0 where waiters poll."""
     members: Sequence[LockInfo]
-    """The one that has a permit longest first."""
+    """Who has a permit, the one that has it longest first."""
 
     @property
     def used(self) -> int:
-        """How many permits are taken."""
+        """The number of permits that are taken."""
         return len(self.members)
 
 
 @dataclass(frozen=True, slots=True)
 class PermitsPage:
-    """Concurrency limiters of which somebody has a permit."""
+    """A page of concurrency limiters of which somebody has a permit."""
 
     limiters: Sequence[PermitsView]
     more: bool
-    """Whether there are more than are shown: ask for a part of their names."""
+    """True if there are more than are shown: ask for a part of their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitDetail:
-    """Everything that is known of one name."""
+    """One name, with all that is known of it."""
 
     name: str
     limit: LimitView | None
@@ -116,7 +116,7 @@ class LimitDetail:
 
 
 class LimitOutcome(enum.StrEnum):
-    """What came of an act."""
+    """The outcome of an act."""
 
     RESET = "reset"
     CHANGED = "changed"
@@ -128,14 +128,14 @@ class LimitOutcome(enum.StrEnum):
 
 
 class LimitResult(NamedTuple):
-    """What was done."""
+    """One act that was done, or not."""
 
     name: str
     outcome: LimitOutcome
     share: float | None = None
-    """Of the limit, in force now."""
+    """The share of the limit that is in force now."""
     before: float | None = None
-    """Of the limit, in force until then."""
+    """The share of the limit that was in force until then."""
     member: LockInfo | None = None
     """Who lost its permit."""
 
