@@ -8,8 +8,8 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
 
-from django_tasklock.conf import DEFAULT, get_settings, milliseconds, spans
-from django_tasklock.decorators.wrapping import check_conflict
+from django_tasklock.conf import DEFAULT, get_settings, milliseconds
+from django_tasklock.decorators.options import LockOptions
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 
@@ -23,6 +23,7 @@ OF_CALL = (
 """The options of a call, and of a task for all of its calls."""
 OF_TASK = (*OF_CALL, "guard", "model", "pk", "release_connections", "takeovers")
 """The options of a task."""
+_OF_LOCK = ("timeout", "lease", "blocking_timeout", "on_conflict", "on_unavailable", "queue_limit")
 _MARK = "celery_once_"
 _KEYWORDS = ("key", "timeout", "blocking_timeout", "sleep", "enable_wait", "enable_retry")
 _DURATIONS = ("timeout", "lease", "blocking_timeout", "unique_for")
@@ -68,12 +69,7 @@ def check(options: Mapping[str, Any], where: str) -> None:
     """Raise ``TaskLockError`` for options that cannot work. ``where``: whose they are, for people."""
     if options.get("key") is not None and not callable(options["key"]):
         clean(options["key"])
-    spans(options.get("timeout", DEFAULT), options.get("lease", DEFAULT), where)
-    check_conflict(options.get("on_conflict"), options.get("blocking_timeout"), options.get("queue_limit"))
-    if options.get("on_unavailable") not in (None, "run", "raise", "skip"):
-        raise TaskLockError(
-            f"{where}: on_unavailable must be 'run', 'raise' or 'skip', not {options['on_unavailable']!r}"
-        )
+    of_lock(options, where)
     if options.get("unique") not in UNIQUE:
         raise TaskLockError(f"{where}: unique must be None, 'until_start' or 'until_finish', not {options['unique']!r}")
     if options.get("on_duplicate", "return") not in ("return", "raise"):
@@ -84,6 +80,11 @@ def check(options: Mapping[str, Any], where: str) -> None:
             raise TaskLockError(f"{where}: unique_for goes with unique")
     if not isinstance(options.get("retry_keeps_lock", False), bool):
         raise TaskLockError(f"{where}: retry_keeps_lock must be True or False, not {options['retry_keeps_lock']!r}")
+
+
+def of_lock(options: Mapping[str, Any], label: str) -> LockOptions:
+    """Return those that a lock is made with. Raises ``TaskLockError`` for what cannot work."""
+    return LockOptions(label=label, **{word: options[word] for word in _OF_LOCK if word in options})
 
 
 def terms(task: Any, asked: Mapping[str, Any]) -> dict[str, Any]:

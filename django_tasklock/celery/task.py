@@ -25,7 +25,7 @@ from django_tasklock.celery.retrying import MOVED, autoretried, header_of_retry
 from django_tasklock.celery.unique import Pending, publish
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
 from django_tasklock.decorators.locks import Locked, leave_undecided
-from django_tasklock.decorators.wrapping import check_release
+from django_tasklock.decorators.options import check_release
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.names import NameTemplate, clean

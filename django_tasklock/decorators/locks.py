@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from django.apps import apps
 from django.db.models import Model
@@ -21,10 +21,10 @@ from django_tasklock.conf import (
     OnUnavailable,
     Timeout,
     get_settings,
-    spans,
 )
 from django_tasklock.decorators.call import Call, CallOptions, GuardedRow, PlainCall
-from django_tasklock.decorators.wrapping import around, check_conflict, check_release, refuse
+from django_tasklock.decorators.options import LockOptions
+from django_tasklock.decorators.wrapping import around, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.host import host
@@ -118,8 +118,18 @@ def task_lock(
 
     Raises ``TaskLockError`` at decoration for what cannot work.
     """
-    options = dict(timeout=timeout, lease=lease, reentrant=reentrant, on_unavailable=on_unavailable)
-    return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, None, None, "", release_connections)
+    options = LockOptions(
+        label=_label(name),
+        timeout=timeout,
+        lease=lease,
+        on_conflict=on_conflict,
+        blocking_timeout=blocking_timeout,
+        on_unavailable=on_unavailable,
+        queue_limit=queue_limit,
+        release_connections=release_connections,
+        reentrant=reentrant,
+    )
+    return _decorator(name, options)
 
 
 def model_lock(
@@ -149,56 +159,62 @@ def model_lock(
     ``release_connections=False``; otherwise as for ``task_lock``), so whoever calls it in a loop must not be reading
     from that connection, as ``iterator()`` does.
     """
-    options = dict(timeout=timeout, lease=lease, on_unavailable=on_unavailable)
-    return _decorator(name, options, on_conflict, blocking_timeout, queue_limit, model, guard, pk, release_connections)
+    options = LockOptions(
+        label=_label(name),
+        timeout=timeout,
+        lease=lease,
+        on_conflict=on_conflict,
+        blocking_timeout=blocking_timeout,
+        on_unavailable=on_unavailable,
+        queue_limit=queue_limit,
+        release_connections=release_connections,
+    )
+    return _decorator(name, options, _Rows(model, pk, guard))
 
 
-def _decorator(
-    name: str | Callable[..., str],
-    options: dict[str, Any],
-    on_conflict: OnConflict | None,
-    blocking_timeout: Duration | None,
-    queue_limit: int | None,
-    model: type[Model] | str | None,
-    guard: StateGuard | None,
-    pk: str,
-    release_connections: bool | None,
-) -> Callable[[F], F]:
-    check_conflict(on_conflict, blocking_timeout, queue_limit)
-    check_release(release_connections)
-    if options["on_unavailable"] not in (None, "run", "raise", "skip"):
-        raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {options['on_unavailable']!r}")
+class _Rows(NamedTuple):
+    """The rows that a function works on: that of a call is named by its argument ``pk``."""
 
+    model: type[Model] | str
+    pk: str
+    guard: StateGuard
+
+    def check(self, function: Any, template: NameTemplate) -> None:
+        """Raise ``TaskLockError`` if the function has no such argument."""
+        if self.pk not in template.signature.parameters:
+            known = ", ".join(template.signature.parameters)
+            where = getattr(function, "__qualname__", repr(function))
+            raise TaskLockError(f"pk={self.pk!r} is no argument of {where!r}; known: {known or 'none'}")
+
+    def of(self, arguments: Mapping[str, Any]) -> GuardedRow:
+        """Return the row of the call with these arguments."""
+        model = apps.get_model(self.model) if isinstance(self.model, str) else self.model
+        return GuardedRow(model, arguments[self.pk], self.guard)
+
+
+def _label(name: str | Callable[..., str]) -> str:
+    """Return what people are told in place of a name that only a call has."""
+    return name if isinstance(name, str) else str(getattr(name, "__qualname__", repr(name)))
+
+
+def _decorator(name: str | Callable[..., str], options: LockOptions, rows: _Rows | None = None) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         refuse(function)
         template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
-        if guard is not None and pk not in template.signature.parameters:
-            known = ", ".join(template.signature.parameters)
-            where = getattr(function, "__qualname__", repr(function))
-            raise TaskLockError(f"pk={pk!r} is no argument of {where!r}; known: {known or 'none'}")
-        label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
-        hold, _ = spans(options["timeout"], options["lease"], label)
-
-        locked = Locked(template, on_conflict, timeout=options["timeout"])
-        if guard is not None and model is not None:
-            guard.register(model, locked, pk)
+        locked = Locked(template, options.on_conflict, timeout=options.timeout)
+        if rows is not None:
+            rows.check(function, template)
+            rows.guard.register(rows.model, locked, rows.pk)
 
         def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-            conflict = on_conflict or get_settings().ON_CONFLICT
-            patience: dict[str, Any] = (
-                {"blocking_timeout": blocking_timeout or hold / 1000} if conflict == "wait" else {}
-            )
-            lock = TaskLock(template.name(args, kwargs), **options, **patience)
-            row = None
-            if guard is not None and model is not None:
-                table = apps.get_model(model) if isinstance(model, str) else model
-                row = GuardedRow(table, template.bind(args, kwargs)[pk], guard)
-            called = CallOptions(lock, conflict, row, queue_limit, release_connections)
+            lock = options.lock(template.name(args, kwargs))
+            row = None if rows is None else rows.of(template.bind(args, kwargs))
+            called = CallOptions(lock, options.conflict, row, options.queue_limit, options.release_connections)
             return Call(called, host().call_for(locked, PlainCall)(called))
 
         wrapper = around(function, new_call, template.signature)
         wrapper.lock = locked  # type: ignore[attr-defined]
-        if guard is None and options["on_unavailable"] is None:
+        if rows is None and options.on_unavailable is None:
             leave_undecided(wrapper)
         return wrapper
 

@@ -8,35 +8,12 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from django_tasklock.conf import WORDS, Duration, milliseconds
 from django_tasklock.exceptions import TaskLockError
 
 if TYPE_CHECKING:
     from django_tasklock.decorators.call import Call
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def check_conflict(on_conflict: str | None, blocking_timeout: Duration | None, queue_limit: int | None) -> None:
-    """Raise ``TaskLockError`` for what cannot be done when the lock is busy."""
-    if on_conflict is not None and on_conflict not in WORDS:
-        known = ", ".join(map(repr, WORDS))
-        raise TaskLockError(f"on_conflict must be one of {known}, not {on_conflict!r}")
-    if blocking_timeout is not None:
-        milliseconds(blocking_timeout, "blocking_timeout")
-        if on_conflict != "wait":
-            raise TaskLockError(f"blocking_timeout goes with on_conflict='wait', not {on_conflict!r}")
-    if queue_limit is not None:
-        if on_conflict != "queue":
-            raise TaskLockError(f"queue_limit goes with on_conflict='queue', not {on_conflict!r}")
-        if type(queue_limit) is not int or queue_limit < 1:
-            raise TaskLockError(f"queue_limit must be a number of messages, 1 or more, not {queue_limit!r}")
-
-
-def check_release(release_connections: object) -> None:
-    """Raise ``TaskLockError`` for what ``release_connections`` cannot be."""
-    if release_connections is not None and not isinstance(release_connections, bool):
-        raise TaskLockError(f"release_connections must be True, False or None, not {release_connections!r}")
 
 
 def call_of(function: Any) -> Any:

@@ -15,8 +15,8 @@ from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.nested import in_map, is_map
 from django_tasklock.celery.delivery.run import TaskCall
 from django_tasklock.celery.message import KEPT, token_of
+from django_tasklock.celery.options import of_lock
 from django_tasklock.celery.unique import seconds_until
-from django_tasklock.conf import spans
 from django_tasklock.decorators.call import (
     Call,
     CallKind,
@@ -128,12 +128,10 @@ def once_call(
     way: Way,
 ) -> Call:
     """Return one call of a task on these terms. ``header``: that of the message, if a worker was sent one."""
-    conflict = terms["on_conflict"]
-    waits = {"timeout": terms["timeout"], "lease": terms["lease"], "on_unavailable": terms["on_unavailable"]}
-    if conflict == "wait":  # by default for as long as its holder may have it
-        waits["blocking_timeout"] = terms["blocking_timeout"] or spans(terms["timeout"], terms["lease"], name)[0] / 1000
-    lock = TaskLock(name, **waits)
-    options = CallOptions(lock, conflict, row_of(task, args, kwargs), terms["queue_limit"], task.release_connections)
+    own = of_lock(terms, name)
+    lock = own.lock(name)
+    row = row_of(task, args, kwargs)
+    options = CallOptions(lock, own.conflict, row, own.queue_limit, task.release_connections)
     if way == "message":
         if header.get("kept"):
             follow(lock, token_of(header["kept"]))

@@ -1,0 +1,88 @@
+"""What is said of the locks of a function or a task, in one place, checked when it is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django_tasklock.conf import (
+    DEFAULT,
+    WORDS,
+    Duration,
+    LeaseTime,
+    OnConflict,
+    OnUnavailable,
+    Timeout,
+    get_settings,
+    milliseconds,
+    spans,
+)
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.locks.lock import TaskLock
+from django_tasklock.locks.terms import POLICIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockOptions:
+    """The options of the locks that ``label`` names for people. What they leave open the settings say, call by call.
+
+    Raises ``TaskLockError`` for what cannot work.
+    """
+
+    label: str
+    timeout: Timeout = DEFAULT
+    lease: LeaseTime = DEFAULT
+    on_conflict: OnConflict | None = None
+    blocking_timeout: Duration | None = None
+    on_unavailable: OnUnavailable | None = None
+    queue_limit: int | None = None
+    release_connections: bool | None = None
+    reentrant: bool = False
+
+    def __post_init__(self) -> None:
+        spans(self.timeout, self.lease, self.label)
+        check_conflict(self.on_conflict, self.blocking_timeout, self.queue_limit)
+        check_release(self.release_connections)
+        if self.on_unavailable is not None and self.on_unavailable not in POLICIES:
+            known = "'run', 'raise' or 'skip'"
+            raise TaskLockError(f"{self.label}: on_unavailable must be {known}, not {self.on_unavailable!r}")
+
+    @property
+    def conflict(self) -> OnConflict:
+        """What is done when the lock is busy, by the settings in force."""
+        return self.on_conflict or get_settings().ON_CONFLICT
+
+    def lock(self, name: str) -> TaskLock:
+        """Return a new lock on these terms. Who waits for it does so, by default, for as long as one may hold it."""
+        blocking_timeout = None
+        if self.conflict == "wait":
+            blocking_timeout = self.blocking_timeout or spans(self.timeout, self.lease, name)[0] / 1000
+        return TaskLock(
+            name,
+            timeout=self.timeout,
+            lease=self.lease,
+            blocking_timeout=blocking_timeout,
+            reentrant=self.reentrant,
+            on_unavailable=self.on_unavailable,
+        )
+
+
+def check_conflict(on_conflict: str | None, blocking_timeout: Duration | None, queue_limit: int | None) -> None:
+    """Raise ``TaskLockError`` for what cannot be done when the lock is busy."""
+    if on_conflict is not None and on_conflict not in WORDS:
+        known = ", ".join(map(repr, WORDS))
+        raise TaskLockError(f"on_conflict must be one of {known}, not {on_conflict!r}")
+    if blocking_timeout is not None:
+        milliseconds(blocking_timeout, "blocking_timeout")
+        if on_conflict != "wait":
+            raise TaskLockError(f"blocking_timeout goes with on_conflict='wait', not {on_conflict!r}")
+    if queue_limit is not None:
+        if on_conflict != "queue":
+            raise TaskLockError(f"queue_limit goes with on_conflict='queue', not {on_conflict!r}")
+        if type(queue_limit) is not int or queue_limit < 1:
+            raise TaskLockError(f"queue_limit must be a number of messages, 1 or more, not {queue_limit!r}")
+
+
+def check_release(release_connections: object) -> None:
+    """Raise ``TaskLockError`` for what ``release_connections`` cannot be."""
+    if release_connections is not None and not isinstance(release_connections, bool):
+        raise TaskLockError(f"release_connections must be True, False or None, not {release_connections!r}")
