@@ -98,7 +98,7 @@ class Run:
 
     def follow(self, name: str, who: str, span: int) -> None:
         token, time, before = new_token(), self.time(span), self.token(name, who)
-        answer = self.backend.acquire(an_ask(name, token, ttl=time, hold=time)._replace(instead=before))
+        answer = self.backend.acquire(an_ask(name, token, ttl=time, hold=time)._replace(supersedes=before))
         if self.mine(name, before):
             self.gone(name)
         if name in self.held:
