@@ -1,0 +1,184 @@
+"""The broker's index of unacknowledged messages, however the project connects: prefixes, priorities, Sentinel, TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from kombu import Connection, Consumer, Producer, Queue
+
+from django_tasklock.celery.messages import marks
+from django_tasklock.celery.messages.index import CHUNK, Index
+from django_tasklock.celery.messages.unacked import fetched_by
+from tests.support.redis_server import RedisServer
+from tests.support.sentinel import SERVICE, watched
+from tests.support.tls import self_signed
+
+LEASE = 60.0
+
+
+class Fetching:
+    """A consumer that has fetched messages and acknowledges none, and an index of its own."""
+
+    def __init__(self, connection: Connection, number: int = 3) -> None:
+        self.connection = connection
+        queue = Queue("line")
+        channel = connection.channel()
+        producer = Producer(channel)
+        self.messages: list[Any] = []
+        consumer = Consumer(channel, [queue], callbacks=[lambda body, message: self.messages.append(message)])
+        consumer.consume()
+        for each in range(number):
+            producer.publish({"number": each}, routing_key="line", declare=[queue], priority=each % 10)
+        while len(self.messages) < number:
+            connection.drain_events(timeout=10)
+        self.index = Index(connection, LEASE, 2)
+
+    def close(self) -> None:
+        self.index.close()
+        for channel in list(self.connection.transport.channels):
+            channel.do_restore = False
+        self.connection.release()
+
+
+def exercise(fetching: Fetching, client: redis.Redis, prefix: str = "") -> None:
+    """Renew, let one end, put it back, acknowledge one."""
+    name = f"{prefix}unacked_index"
+    tags = fetched_by(fetching.connection)
+    assert sorted(tags) == sorted(message.delivery_tag for message in fetching.messages)
+    assert client.zcard(name) == len(tags)
+    long_ago = time.time() - 2 * LEASE
+    client.zadd(name, dict.fromkeys(tags, long_ago), xx=True)
+    kept, over, done = tags[0], tags[1], tags[2:]
+    for message in fetching.messages:
+        if message.delivery_tag in done:
+            message.ack()
+    assert sorted(fetched_by(fetching.connection)) == sorted([kept, over])
+    fetching.index.renew([kept, *done])
+    assert time.time() - client.zscore(name, kept) < LEASE / 2
+    assert client.zscore(name, over) == pytest.approx(long_ago)
+    assert client.zcard(name) == 2, "what was acknowledged is not revived"
+    fetching.index.restore()
+    assert [tag.decode() for tag in client.zrange(name, 0, -1)] == [kept]
+    assert sum(client.llen(key) for key in client.keys(f"{prefix}line*")) == 1
+    fetching.index.acknowledge(kept)
+    assert client.hlen(f"{prefix}unacked") == 0
+    fetching.index.write(marks.KEY, "w1", "{}")
+    assert fetching.index.read(marks.KEY) == {"w1": "{}"}
+    assert client.hgetall(f"{prefix}{marks.KEY}") == {b"w1": b"{}"}
+    assert abs(fetching.index.ahead()) < 5
+    assert fetching.index.uptime() is not None
+    fetching.close()
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("prefix", ["", "site:"])
+def test_with_and_without_a_prefix(redis_server: RedisServer, prefix: str) -> None:
+    options = {"global_keyprefix": prefix} if prefix else {}
+    with redis.Redis.from_url(redis_server.url) as client:
+        exercise(Fetching(Connection(redis_server.url, transport_options=options)), client, prefix)
+
+
+def test_another_index(redis_server: RedisServer) -> None:
+    """Names that the project has changed."""
+    options = {"unacked_index_key": "mine_index", "unacked_key": "mine"}
+    fetching = Fetching(Connection(redis_server.url, transport_options=options))
+    with redis.Redis.from_url(redis_server.url) as client:
+        before = client.zscore("mine_index", fetching.messages[0].delivery_tag)
+        fetching.index.renew(fetched_by(fetching.connection))
+        assert client.zscore("mine_index", fetching.messages[0].delivery_tag) > before
+    fetching.close()
+
+
+def test_sentinel(tmp_path: Path) -> None:
+    """Over the primary that it names."""
+    with watched(tmp_path) as servers:
+        url = f"sentinel://127.0.0.1:{servers.port}/0"
+        fetching = Fetching(Connection(url, transport_options={"master_name": SERVICE}))
+        with servers.primary() as client:
+            exercise(fetching, client)
+
+
+def test_tls(redis_server: RedisServer, tmp_path: Path) -> None:
+    certificate, context = self_signed(tmp_path)
+    with Tunnel(redis_server.port, context) as port:
+        trusted = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": str(certificate)}
+        fetching = Fetching(Connection(f"rediss://127.0.0.1:{port}/0", ssl=trusted))
+        with redis.Redis.from_url(redis_server.url) as client:
+            exercise(fetching, client)
+
+
+def test_thousands(redis_server: RedisServer) -> None:
+    """In a few commands."""
+    with redis.Redis.from_url(redis_server.url) as client, Connection(redis_server.url) as connection:
+        tags = [f"tag {number}" for number in range(10 * CHUNK)]
+        client.zadd("unacked_index", dict.fromkeys(tags, 1.0))
+        index = Index(connection, LEASE, 5)
+        client.config_resetstat()
+        index.renew(tags)
+        assert client.info("commandstats")["cmdstat_zadd"]["calls"] == 10
+        assert client.zcount("unacked_index", 2, "+inf") == len(tags)
+        index.close()
+
+
+def test_a_server_that_does_not_answer(redis_server: RedisServer) -> None:
+    """It is given up in time, so that the next renewal is not late."""
+    fetching = Fetching(Connection(redis_server.url))
+    fetching.index.renew([])
+    fetching.index.renew(["one"])
+    assert redis_server.process is not None
+    redis_server.process.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        with pytest.raises(Exception, match="(?i)time"):
+            fetching.index.renew(["one"])
+        assert time.monotonic() - began < 8
+    finally:
+        redis_server.process.send_signal(signal.SIGCONT)
+    fetching.index.close()
+    fetching.index.renew(["one"])
+    fetching.close()
+
+
+class Tunnel:
+    """TLS in front of a server."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        self._port, self._context = port, context
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = [self._listener]
+
+    def __enter__(self) -> int:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return int(self._listener.getsockname()[1])
+
+    def __exit__(self, *details: object) -> None:
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                inside = self._context.wrap_socket(self._listener.accept()[0], server_side=True)
+                outside = socket.create_connection(("127.0.0.1", self._port))
+                self._sockets += [inside, outside]
+                for pair in ((inside, outside), (outside, inside)):
+                    threading.Thread(target=_pump, args=pair, daemon=True).start()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_RDWR)
