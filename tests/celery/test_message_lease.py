@@ -222,7 +222,11 @@ class TestTheBroker:
                 for worker, before in zip(self.workers, tries, strict=True)
             )
         )
+        os.kill(self.mine.pid, signal.SIGSTOP)
         site.broker.start()
+        renewed(site, self.other, 0.5)
+        assert site.waiting() == 0, "it has put back what the one that is late could not renew yet"
+        os.kill(self.mine.pid, signal.SIGCONT)
         self.reconnected(site)
         long()
 
