@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
-from django_tasklock.celery.messages import report
-from django_tasklock.celery.messages.marks import Mark
 from django_tasklock.health.probe import Probe
+
+if TYPE_CHECKING:
+    from django_tasklock.celery.messages.marks import Mark
+    from django_tasklock.celery.messages.report import Terms
+
+
+def terms() -> Terms | None:
+    """Return how long the leases are; ``None``: there are none, or this process has nothing to do with Celery."""
+    if "celery" not in sys.modules:
+        return None
+    from django_tasklock.celery.messages import report
+
+    return report.terms()
+
+
+def late() -> float:
+    """Return the seconds by which the renewal of this process is late, a worker's main one; 0: it is not."""
+    if "celery" not in sys.modules:
+        return 0.0
+    from django_tasklock.celery.messages import report
+
+    return report.late()
 
 
 def start() -> None:
     """Begin to ask the broker, if there is something to ask."""
-    if report.terms() is not None:
+    if terms() is not None:
         _probe.start()
 
 
 def facts(patience: float) -> tuple[dict[str, Any], list[str]]:
     """Return what can be said within ``patience`` seconds, and warnings; nothing where messages have no leases."""
-    terms = report.terms()
-    if terms is None:
+    found = terms()
+    if found is None:
         return {}, []
     marks = _probe.answer(patience)
     if marks is None:
-        return {"reachable": False, "lease": terms.lease}, [
+        return {"reachable": False, "lease": found.lease}, [
             "the broker does not say which workers renew their messages"
         ]
     current = [mark for mark in marks if mark.is_current]
     late = max((mark.late for mark in current), default=0.0)
     said = {
         "reachable": True,
-        "lease": terms.lease,
+        "lease": found.lease,
         "workers": len(current),
         "messages": sum(mark.messages for mark in current),
         "late_seconds": late,
@@ -45,6 +66,8 @@ def forget() -> None:
 
 def ask() -> list[Mark]:
     """Return the marks of the workers."""
+    from django_tasklock.celery.messages import report
+
     return report.workers()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.messages import report
 from django_tasklock.health import messages
 from django_tasklock.health.probe import PATIENCE, Probe
 from django_tasklock.locks.heartbeat import heartbeat
@@ -41,7 +40,7 @@ def locks(patience: float = PATIENCE) -> dict[str, Any]:
     beats = not leases or (alive and not late)
     said, more = messages.facts(ends - monotonic())
     return {
-        "healthy": condition is not None and bool(beats) and not report.late(),
+        "healthy": condition is not None and bool(beats) and not messages.late(),
         "store": store,
         "heartbeat": {"alive": alive, "leases": leases, "late_seconds": round(late, 1)},
         **({"messages": said} if said else {}),
