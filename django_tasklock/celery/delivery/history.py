@@ -195,11 +195,6 @@ class History:
         except DOWN as error:
             logger.warning("%s[%s]: only its other delivery has it now: %s", message.task.name, message.id, error)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """About which name there may be a note, that another delivery has kept a row for this one."""
-        return (postrun.AGAIN + self.message.id,) if self.message.late else ()
-
     def close(self, error: BaseException | None) -> None:
         """End the row of a run that ended with ``error``, unless the broker brings this very message again."""
         message = self.message

@@ -33,8 +33,9 @@ class Line:
         self.name = history.entry.name
         self.on_conflict = history.entry.on_conflict
         self.queue_limit = queue_limit
-        self.callers_park = callers_park
         self.lines_up = self.on_conflict in ("queue", "coalesce")
+        self.notes = (self.name,) if callers_park and not self.lines_up else ()
+        """The name about which there may be a note when the lock is released: somebody was parked behind it."""
         self._alone = False
 
     def wait_turn(self) -> Skipped | None:
@@ -165,11 +166,6 @@ class Line:
         if self.on_conflict == "queue":
             # Who was promoted looks in any case: a flush may have emptied the line that others are parked in.
             self._alone = not order.leave(self.name, self.message.id) and not self.message.sent
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """About which name there may be a note when the lock is released, that somebody was parked behind it."""
-        return (self.name,) if self.callers_park and not self.lines_up else ()
 
     def promote_after_release(self) -> None:
         """Promote the next message, now that the lock is released, if there may be one."""

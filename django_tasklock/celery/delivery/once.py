@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 from celery._state import get_current_task
@@ -144,11 +145,14 @@ def once_call(
     return Call(options, DirectCall(options))
 
 
+_signature = lru_cache(maxsize=256)(inspect.signature)  # to read it takes longer than to bind to it
+
+
 def row_of(task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GuardedRow | None:
     """Return the row that a call works on, if its task has a guard."""
     if task.guard is None:
         return None
-    bound = inspect.signature(task.run).bind(*args, **kwargs)
+    bound = _signature(task.run).bind(*args, **kwargs)
     bound.apply_defaults()
     model = apps.get_model(task.model) if isinstance(task.model, str) else task.model
     return GuardedRow(model, bound.arguments[task.pk], task.guard)

@@ -9,7 +9,7 @@ from celery._state import get_current_worker_task
 
 from django_tasklock.celery.delivery import postrun
 from django_tasklock.celery.delivery.conflict import resolve_conflict
-from django_tasklock.celery.delivery.duplicates import aacquire_now, acquire_now
+from django_tasklock.celery.delivery.duplicates import TAKEN, aacquire_now, acquire_now
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.line import Line
 from django_tasklock.celery.exceptions import Duplicate
@@ -42,9 +42,10 @@ class TaskCall(CallKind):
     """
 
     def __init__(self, options: CallOptions, kept_lock: KeptLock | None = None, *, callers_park: bool = False) -> None:
-        super().__init__(options)
+        self.options = options
         self.lock = cast(TaskLock, options.lock)
         self.message = Message(get_current_worker_task())
+        self.late = self.message.late
         self.history = History(self.message, self.lock, options.on_conflict)
         self.line = Line(self.history, options.queue_limit, callers_park=callers_park)
         self.kept_lock = kept_lock
@@ -86,14 +87,15 @@ class TaskCall(CallKind):
         try:
             outcome = acquire_now(self.lock, message)
         except Duplicate:
-            if message.late:
+            if self.late:
                 history.record_running()
             raise
-        history.learn(outcome)
-        if outcome.unsure:
-            history.put_off()
+        if outcome is not TAKEN:
+            history.learn(outcome)
+            if outcome.unsure:
+                history.put_off()
         taken = outcome.taken or (self.options.on_conflict == "wait" and self.wait())
-        if taken and message.late:  # that another delivery has kept a row for it, that would have noted
+        if taken and self.late:  # that another delivery has kept a row for it, that would have noted
             postrun.clean_up_after(message.request, sure=bool(message.sent))
         return taken
 
@@ -132,8 +134,11 @@ class TaskCall(CallKind):
         """Release the lock, or keep it for the next try, and promote who waits for it."""
         if self.kept_lock is not None and self.kept_lock.keep(error):
             return
-        self.lock.notes = self.line.notes + self.history.notes
+        if self.late:
+            self.lock.notes = (*self.line.notes, postrun.AGAIN + self.message.id)
+        else:
+            self.lock.notes = self.line.notes
         self.lock.__exit__(None, None, None)
         self.line.promote_after_release()
-        if self.lock.noted is not None:
+        if self.late and self.lock.noted is not None:
             postrun.note(self.message, self.lock.noted)
