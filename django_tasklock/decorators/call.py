@@ -43,7 +43,7 @@ class GuardedRow(NamedTuple):
 
 
 class CallOptions(NamedTuple):
-    """What its decorator, or its task, says of one call."""
+    """The options of one call, as its decorator or its task has them."""
 
     lock: Acquirable
     on_conflict: str
@@ -53,9 +53,9 @@ class CallOptions(NamedTuple):
 
 
 class CallKind(ABC):
-    """How a call takes its lock, what it does when that is busy, and how it gives it back.
+    """The kind of a call: how it takes its lock, what it does when that is busy, and how it gives it back.
 
-    That depends on who calls: the ``Host`` says which kind a call is (``Host.call_for``).
+    That depends on who calls, so the ``Host`` knows it (``Host.call_for``).
     """
 
     def __init__(self, options: CallOptions) -> None:

@@ -95,7 +95,7 @@ class PermitCall(CallKind):
     """A call of a function with a limiter, where nobody can put a message aside."""
 
     default_conflict = "wait"
-    """What is done where the decorator does not say."""
+    """The word where the decorator does not say one."""
 
     def take(self) -> Skipped | None:
         """Take a permit, or skip or raise."""

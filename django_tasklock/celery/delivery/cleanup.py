@@ -1,4 +1,4 @@
-"""Ends that the task's own process cannot tell of: killed, or revoked before it began.
+"""Cleaning up after tasks whose own process cannot: it was killed, or they were revoked before they began.
 
 Celery's hooks for these run in the worker's main process, on a hard time limit *before* the
 child has stopped. So nothing is freed there and then: a thread waits until the process that
@@ -37,16 +37,16 @@ WATCH = 15.0  # seconds in which a process that is being killed has died; later 
 STEP = 0.1
 
 _received: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""What this worker has been given and not yet done with: Celery 5.4 does not say with which message it failed."""
+"""The requests of this worker that are not over: Celery 5.4 does not say with which message it failed."""
 
 
 def on_received(request: Any = None, **details: Any) -> None:
-    """``task_received``, in the main process."""
+    """Note a request (``task_received``, in the main process)."""
     _received[request.id] = request
 
 
 def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **details: Any) -> None:
-    """``task_failure``, in the main process: the task was killed and does not come back."""
+    """Clean up after a task that was killed and does not come back (``task_failure``, in the main process)."""
     if isinstance(exception, KILLED) and not comes_back(sender, exception):
         args, kwargs = details.get("args") or (), details.get("kwargs") or {}
         header = header_of(getattr(sender, "request", None))
@@ -56,7 +56,7 @@ def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **d
 
 
 def comes_back(task: Any, exception: Exception) -> bool:
-    """Whether Celery puts the message back into the broker although it tells of a failure: after a hard time limit."""
+    """Return whether Celery puts a message back into the broker although it reports a failure, by a hard time limit."""
     if not (isinstance(exception, TimeLimitExceeded) and task.acks_late):
         return False
     acks = getattr(task, "acks_on_timeout", None)  # newer than the other
@@ -64,7 +64,7 @@ def comes_back(task: Any, exception: Exception) -> bool:
 
 
 def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False, **details: Any) -> None:
-    """``task_revoked``: revoked or expired before it began, or its process was told to end."""
+    """Clean up after a message that was revoked or has expired, or whose process was told to end (``task_revoked``)."""
     if request is None:
         return
     header = header_of(request)
@@ -82,7 +82,7 @@ def _cancel_reservation(task: Any, request: Any) -> None:
 
 
 def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str | None:
-    """The lock of a message: as its header says, or as the decorated function would name it."""
+    """Return the name of a message's lock: as its header says, or as the decorated function would name it."""
     if "key" in header:
         return str(header["key"])
     template = getattr(getattr(getattr(task, "run", None), "lock", None), "template", None)
@@ -107,7 +107,7 @@ def _later(
 def _settle(
     task: Any, task_id: str, name: str | None, permits: set[str], header: dict[str, Any], kept: str | None
 ) -> None:
-    """``kept``: the handle of a lock that an earlier try kept for this message, which never began."""
+    """Free what a message had. ``kept``: the handle of a lock that an earlier try kept for it, and it never began."""
     what = f"limiter {', '.join(sorted(permits))!r}" if name is None else f"lock {name!r}"
     try:
         if kept is not None and name is not None:
@@ -137,7 +137,7 @@ def _clear(task: Any, task_id: str, name: str, header: dict[str, Any]) -> None:
 
 
 def _free_when_dead(task: Any, task_id: str, name: str | None, permits: set[str]) -> bool:
-    """Wait for the end of the process that runs it, and free its lock and its permits; False if that still lives."""
+    """Wait for the end of a task's process, and free its lock and its permits. Return False if it still lives."""
     ends = time.monotonic() + WATCH
     while time.monotonic() < ends:
         with no_fork():

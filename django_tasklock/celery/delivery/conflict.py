@@ -1,4 +1,4 @@
-"""What becomes of a message whose lock is busy: ``on_conflict`` for the body of a task."""
+"""The conflict of a message whose lock is busy: ``on_conflict`` for the body of a task."""
 
 from __future__ import annotations
 

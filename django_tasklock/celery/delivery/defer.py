@@ -1,4 +1,4 @@
-"""What a task does when its lock is busy, beyond skipping, raising and waiting: its message is put aside.
+"""Putting a message aside whose lock is busy: it is rejected, or sent again for later.
 
 *Published* implies *ran, is parked, or is recorded as skipped, rejected or coalesced*.
 """
@@ -38,7 +38,7 @@ def reject(error: TaskLockAcquireError, message: Message) -> NoReturn:
 
 
 def defer(message: Message, lock: Acquirable, seconds: float | None = None, **header: Any) -> NoReturn:
-    """Send the message again, to come when the lock may be free or in ``seconds``. No retries of the task are spent."""
+    """Send the message again, for when the lock may be free or in ``seconds``. Spends no retries. Raises ``Retry``."""
     seconds = backoff(message, lock) if seconds is None else min(seconds, visibility_timeout(message.task.app) / 2)
     cancel_reservation(message.task, message.request)
     header |= {"waits": message.header.get("waits", 0) + 1, "put_back": None}
@@ -47,9 +47,10 @@ def defer(message: Message, lock: Acquirable, seconds: float | None = None, **he
 
 
 def backoff(message: Message, lock: Acquirable) -> float:
-    """Seconds until another try: soon, as bodies are usually short, and twice as long each time; or as long as the
-    task's own ``default_retry_delay``. Jittered, and at most half of the broker's visibility timeout, beyond which it
-    would be delivered twice.
+    """Return the seconds until another try: few, as bodies are usually short, and twice as many each time.
+
+    Or the task's own ``default_retry_delay``. Jittered, and at most half of the broker's visibility timeout, beyond
+    which it would be delivered twice.
 
     What is left of the holder's lease says nothing: that is renewed while it runs, and gone when it ends.
     """

@@ -1,6 +1,6 @@
-"""A delivery that finds its own task's id in the lock: another delivery of it, dead or alive, or its last try.
+"""Taking a lock that another delivery of the same message may have, dead or alive, or its last try.
 
-It is never skipped: a worker that died leaves its lock behind, and skipping what comes
+Who meets itself is never skipped: a worker that died leaves its lock behind, and skipping what comes
 back would acknowledge work that nobody does.
 """
 
@@ -102,7 +102,7 @@ def _nap(lock: TaskLock) -> float:
 
 
 def _look(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
-    """Look at who was met; be told each time whether the lock could be had after that."""
+    """Look at who was met, and yield; who drives it sends whether the lock could be had then. Return the outcome."""
     died, freed = False, set[str]()
     ends = monotonic() + (lock.terms.lease_ms or 60_000) / 1000 + 2 * LOOK
     first: Record | None = None

@@ -1,4 +1,4 @@
-"""What earlier deliveries of a message have left: a row in the table, a dead process's lock, a result.
+"""The history of a message: what its earlier deliveries have left in the table, in the lock, in the result backend.
 
 What is found before the lock is taken is looked at once more with the lock in hand: of two deliveries at once the
 other may have run in between.
@@ -32,13 +32,13 @@ from django_tasklock.locks.lock import TaskLock
 logger = logging.getLogger("django_tasklock")
 
 TAKEOVERS = 3
-"""How often a message whose worker died is started again, where its task does not say."""
+"""The number of times that a message whose worker died is started again, where its task does not say."""
 BRIEFLY = 0.3  # seconds in which Celery has stored the result of a run that nobody was seen to leave
 SETTLING = 2.0  # the same after a run has left its lock
 
 
 class Entry:
-    """What is written of a message that is kept in the database."""
+    """The row of a message, as it is written: its columns, and the message as text."""
 
     def __init__(self, message: Message, name: str, on_conflict: str) -> None:
         self.message = message
@@ -62,19 +62,19 @@ class Entry:
 
 
 class History:
-    """What a delivery knows of earlier deliveries of its message, and what it leaves to later ones."""
+    """The earlier deliveries of a message, as one delivery knows them, and the row that this one leaves."""
 
     def __init__(self, message: Message, lock: TaskLock, on_conflict: str) -> None:
         self.message = message
         self.lock = lock
         self.entry = Entry(message, lock.name, on_conflict)
         self.known = message.delivered_before
-        """Whether the message may have been delivered before, or to somebody else meanwhile."""
+        """True if the message may have been delivered before, or to somebody else meanwhile."""
         self.row: parking.Parked | None = None
         self.looked = False
-        """Whether ``row`` is what the table says, which could not be read otherwise."""
+        """True if ``row`` is what the table says; else that was not read, or could not be."""
         self.kept = False
-        """Whether this run has a row, which goes with it."""
+        """True if this run has a row, which goes with it."""
         self._past = Outcome()
 
     def learn(self, outcome: Outcome) -> None:
@@ -136,7 +136,7 @@ class History:
 
     @property
     def crashes(self) -> int:
-        """How many workers have died of the message, each counted once.
+        """The number of workers that have died of the message, each counted once.
 
         The row names the process that ran it last, whose death is counted by whoever finds it running or puts it
         back. So whoever has freed the lock of that same process does not count it once more.

@@ -122,8 +122,11 @@ class Line:
         return row is not None and row.state == parking.SUPERSEDED
 
     def _show(self) -> None:
-        """Store the state ``PARKED``, for people. It is parked by then, and its line waits a while for this: were it
-        promoted first, it might have run already, and its result be written over."""
+        """Store the state ``PARKED``, for people.
+
+        It is parked by then, and its line waits a while for this: were it promoted first, it might have run already,
+        and its result be written over.
+        """
         message = self.message
         try:
             message.task.backend.store_result(message.id, {"name": self.name}, "PARKED", request=message.request)

@@ -1,4 +1,4 @@
-"""How the body of a ``OnceTask`` is run: by a worker, or directly and eagerly."""
+"""Calls of a ``OnceTask``: by a worker, directly and eagerly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from django_tasklock.locks.transfer import follow, keep
 from django_tasklock.types import monotonic
 
 Way = Literal["message", "eager", "call"]
-"""How a task was called: sent to a worker, ``apply()``, or like a function."""
+"""The way a task was called: sent to a worker, ``apply()``, or like a function."""
 
 LOOK = 5.0  # seconds between two looks of who waits for a lock that may be kept while it waits
 MARGIN = 60.0  # seconds that a kept lock outlives the countdown: the message may wait in its queue

@@ -27,7 +27,7 @@ LONGEST = 30.0  # the most: how long a permit is free before somebody looks, if 
 
 
 def limits_body(permit: PermitOfCall) -> bool:
-    """Return whether the call is that of the body of the task that a worker runs here, which has this limiter."""
+    """Return whether a call under this limiter is that of the body of the task that a worker runs here."""
     task: Any = get_current_worker_task()
     if task is None or not task.request.id or task.request.is_eager or get_current_task() is not task:
         return False
@@ -71,7 +71,7 @@ class PermitTaskCall(CallKind):
     """The call of a task's body for a message."""
 
     default_conflict = "retry"
-    """What is done where the decorator does not say."""
+    """The word where the decorator does not say one."""
 
     def __init__(self, options: CallOptions) -> None:
         super().__init__(options)
@@ -106,7 +106,7 @@ class PermitTaskCall(CallKind):
         return skip_or_raise(self.options, LIMIT_REACHED)
 
     def _met_itself(self) -> bool:
-        """Return whether a permit is an earlier delivery's of this very message; a dead process's is freed."""
+        """Return whether an earlier delivery of this message has a permit. A dead process's is freed."""
         permits = get_backend().permits
         try:
             mine = [one for one in permits.members(self.lock.name) if one.holder.task_id == self.message.id]

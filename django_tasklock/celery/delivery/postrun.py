@@ -13,7 +13,7 @@ from django_tasklock.locks import holder as holders
 logger = logging.getLogger("django_tasklock")
 
 AGAIN = "again:"
-"""In front of a task's id: the name of the note that another delivery of it has kept a row for this one."""
+"""The beginning of the name, before the task's id, of the note that another delivery has kept a row for this one."""
 
 
 def clean_up_after(request: Any, sure: bool) -> None:
@@ -31,7 +31,7 @@ def note(message: Message, noted: Collection[str]) -> None:
 
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
-    """``task_postrun``: remove the row, now that the result is stored. Killed before, it comes again or is promoted."""
+    """Remove the row, now that the result is stored (``task_postrun``): before, a crash would have needed it."""
     sure = sender.request.__dict__.pop("tasklock_ended", None)
     if sure is None:
         return

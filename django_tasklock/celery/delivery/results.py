@@ -1,4 +1,4 @@
-"""Whether a message's work is done already, as far as the result backend can tell."""
+"""Evidence in the result backend that a message's work is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SKEW = 5.0  # seconds by which the clocks of two machines may differ
 
 
 def succeeded(message: Message) -> bool:
-    """Whether a delivery of this message has succeeded. An older success, of a task id that is used again, is none."""
+    """Return whether a delivery of this message has succeeded: after it was published, as task ids are used again."""
     try:
         meta = message.task.backend.get_task_meta(message.id, cache=False)
         if meta.get("status") != "SUCCESS":
@@ -28,7 +28,7 @@ def succeeded(message: Message) -> bool:
 
 
 def seconds_since_1970(moment: object) -> float | None:
-    """Of what a result backend has for a time: a datetime or its text; without a time zone it is UTC."""
+    """Convert what a result backend has for a time, a datetime or its text. Without a time zone it is UTC."""
     if not isinstance(moment, datetime | str):
         return None
     found = maybe_iso8601(moment)

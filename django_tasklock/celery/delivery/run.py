@@ -35,7 +35,7 @@ class KeptLock(Protocol):
 
 
 class TaskCall(CallKind):
-    """The call of a task's own body for a message. Asks, in that order, its history, its line, its conflict word.
+    """The call of a task's own body for a message. It asks its history, its line and, busy, what its word says.
 
     ``kept_lock``: what is done for ``retry_keeps_lock``. ``callers_park``: a caller may have chosen to be parked behind
     the lock although the task itself does not park.
