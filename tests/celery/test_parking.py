@@ -31,6 +31,7 @@ from django_tasklock.locks.holder import BOOT, me
 from django_tasklock.models import ParkedMessage
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support.celery_site.courier import Courier, Killed, promoted_by_processes
+from tests.support.dropping import answer_lost
 from tests.support.guards import elsewhere, new_token
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
@@ -232,6 +233,30 @@ class TestPromoterDies:
             assert promoter(celery_site).look() == 1
         courier.run_all()
         assert [one.get(timeout=5)["status"] for one in results] == ["success"] * 2
+
+    @pytest.mark.parametrize("task", ["queued_hold", "late_hold"])
+    def test_it_is_put_back_once_more_when_it_begins(self, celery_site, courier, holder, monkeypatch, task):
+        """Between its look and its start: the later copy runs."""
+        [result] = parked(celery_site, courier, task=task)
+        holder.release()
+        assert promote(NAME, celery_site.app)
+        request = courier.take()
+        verb = "start" if task == "late_hold" else "remove_unchanged"
+        begin = getattr(parking, verb)
+
+        def late(*what: Any) -> bool:
+            ParkedMessage.objects.update(sent=2)
+            return begin(*what)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(parking, verb, late)
+            request.execute()
+        assert celery_site.events("start") == []
+        assert rows("state", "sent") == [("promoted", 2)]
+        age(promotion.PATIENCE + 1)
+        assert promoter(celery_site).look() == 1
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
 
     def test_it_was_only_slow_and_comes_twice(self, celery_site, courier, holder):
         [result] = parked(celery_site, courier)
@@ -711,6 +736,24 @@ class TestNewest:
         assert older.get(timeout=5)["reason"] == "coalesced"
         assert rows("state") == [("parked",)]
 
+    def test_superseded_between_its_look_and_its_start(self, celery_site, courier, holder, monkeypatch):
+        [result] = parked(celery_site, courier, task="coalescing_hold")
+        holder.release()
+        assert promote(NAME, celery_site.app)
+        request = courier.take()
+        take_out = parking.remove_unchanged
+
+        def late(row: Any) -> bool:
+            ParkedMessage.objects.update(state="superseded")
+            return take_out(row)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(parking, "remove_unchanged", late)
+            request.execute()
+        assert result.get(timeout=5)["reason"] == "coalesced"
+        assert celery_site.events("start") == []
+        assert rows() == []
+
     def test_an_older_one_that_arrives_later(self, celery_site, courier, holder):
         older = celery_site.publish("coalescing_hold", "a", number="older")
         request = courier.take()
@@ -809,6 +852,26 @@ class TestTable:
             with ThreadPoolExecutor(4) as threads:
                 moved = list(threads.map(lambda _: elsewhere(move), range(4)))
             assert moved.count(True) == 1
+
+    def test_an_answer_is_lost(self):
+        """What was done is done, and not somebody else's work."""
+        self.park("a")
+        row = parking.find("a")
+        assert row is not None
+        assert parking.move_to(row, "promoted", sent=1)
+        row = parking.find("a")
+        assert row is not None
+        with answer_lost("UPDATE") as lost:
+            assert parking.start(row, me())
+        assert len(lost) == 1
+        assert not parking.start(row, me())
+        assert rows("state", "sent") == [("running", 1)]
+        row = parking.find("a")
+        assert row is not None
+        with answer_lost("DELETE") as lost:
+            assert parking.remove_unchanged(row)
+        assert len(lost) == 1
+        assert not parking.remove_unchanged(row)
 
     def test_two_deliveries_park_at_once(self):
         for turn in range(5):

@@ -147,6 +147,34 @@ class History:
         last = holder_of(json_object(row.holder)).boot
         return row.crashes + (row.state == parking.RUNNING) + len(freed - {last} if last else freed)
 
+    @property
+    def promoted(self) -> bool:
+        """True if the row says that this is the delivery which a promoter has sent, and nobody has died of it since."""
+        row = self.row
+        return row is not None and row.state == parking.PROMOTED and row.sent == self.message.sent
+
+    def start_promoted(self) -> bool:
+        """Count the start of a promoted message, with the lock in hand. Return False if there is more to look at.
+
+        One statement in place of a look and a write: a row that is as it was when last seen needs no other look.
+        """
+        row, message = self.row, self.message
+        if row is None or not self.promoted or self._past.freed or row.crashes > self._takeovers:
+            return False
+        if message.late:
+            self.kept = parking.start(row, me())
+            started = self.kept
+        else:
+            started = parking.remove_unchanged(row)
+        if started:
+            self.discard_if_done()
+            self._tell()
+        return started
+
+    @property
+    def _takeovers(self) -> int:
+        return int(getattr(self.message.task, "takeovers", TAKEOVERS))
+
     def count_start(self) -> None:
         """Keep what comes back if this worker dies, once it has been here before. Raises ``CrashLoop``."""
         if self.row is not None or self.message.redelivered or self.crashes:
@@ -160,8 +188,7 @@ class History:
             parking.remove(message.id)
             return
         crashes = self.crashes
-        most = getattr(message.task, "takeovers", TAKEOVERS)
-        if crashes > most:
+        if crashes > self._takeovers:
             self.forget()  # whatever becomes of the row, it is not started again
             text = f"{message.task.name}[{message.id}]: {crashes} workers died of it; it is not started again"
             raise CrashLoop(text, name=self.entry.name)

@@ -45,6 +45,9 @@ class Line:
                 error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
                 events.conflict(error, "queue")
                 return self.park()
+        elif self.on_conflict == "coalesce" and self.history.promoted:
+            if self._is_outdated():  # older ones its promoter has ended, and a newer one would have ended this one
+                return self.end_superseded()
         elif self.on_conflict == "coalesce":
             neighbours = parking.read_neighbours(self.name, self.entry.number, self.message.id)
             if neighbours.newer or self._is_outdated():

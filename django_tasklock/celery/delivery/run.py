@@ -107,6 +107,8 @@ class TaskCall(CallKind):
         """Look again with the lock in hand whether it has work, and count the start."""
         history = self.history
         try:
+            if history.start_promoted():
+                return None
             if not history.has_work(locked=True):
                 return self.line.end_superseded()
         except DOWN as error:

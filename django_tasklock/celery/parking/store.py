@@ -59,6 +59,7 @@ __all__ = [
     "record_running",
     "remove",
     "remove_unchanged",
+    "start",
 ]
 
 CHUNK = 500  # locks asked about by one query: SQLite knows few parameters
@@ -160,6 +161,22 @@ def mark_started(
     _put(name, ticket, mode, task, task_id, message, None, False, **new)
 
 
+def start(row: Parked, holder: str) -> bool:
+    """Note that a promoted message runs from now on, unless somebody has moved it since it was read.
+
+    Return whether it was done.
+    """
+
+    def verb(alias: str, again: bool) -> bool:
+        new = {"state": RUNNING, "holder": holder, "place": None, "changed_at": Now(), **_TAKEN}
+        if _same(alias, row).update(**new) > 0:
+            return True
+        mine = rows_of(alias).filter(id=row.id, state=RUNNING, sent=row.sent, holder=holder)
+        return again and mine.exists()  # it was done before, and the answer lost
+
+    return session.run(verb)
+
+
 def record_running(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str) -> bool:
     """Keep a message that another delivery of it runs. Return False if it has a row."""
 
@@ -254,7 +271,12 @@ def mark_ended(task_id: str) -> None:
 
 def remove_unchanged(row: Parked) -> bool:
     """Remove a row, unless somebody has moved it since it was read. Return whether it was done."""
-    return session.run(lambda alias, again: delete(_same(alias, row)) > 0)
+
+    def verb(alias: str, again: bool) -> bool:
+        # If the answer was lost to a try before, that has removed it.
+        return delete(_same(alias, row)) > 0 or (again and not rows_of(alias).filter(id=row.id).exists())
+
+    return session.run(verb)
 
 
 def remove(task_id: str, *, of: str | None = None) -> bool:
