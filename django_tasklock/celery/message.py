@@ -17,9 +17,7 @@ from django_tasklock.types import monotonic
 HEADER = "tasklock"
 """The name of our message header, a dict of plain values. ``key``: the lock's name, computed on publication."""
 RECEIVED = "tasklock_received"
-"""In the request: when the worker's main process was given it, on the machine's monotonic clock."""
-KEPT = "tasklock_kept"
-"""In the request: the lock that ``retry()`` keeps, and the handle by which the next try finds it."""
+"""The attribute of a request with the time when the worker's main process was given it, on the monotonic clock."""
 REPLACED = 1_000_000  # more than there are retries
 
 

@@ -9,10 +9,9 @@ from typing import Any, NoReturn
 from celery.app.autoretry import add_autoretry_behaviour
 
 from django_tasklock.celery import options
+from django_tasklock.celery.state import state_of
 from django_tasklock.exceptions import TaskLockError
 
-MOVED = "tasklock_moved"
-"""The attribute of a request whose next try was sent with other arguments, and has another lock."""
 _TERMS = (
     "autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_backoff", "retry_backoff_max", "retry_jitter",
     "max_retries", "override_max_retries",
@@ -34,7 +33,7 @@ def header_of_retry(task: Any, request: Any, header: Mapping[str, Any], args: An
     name = _name(task, *after)
     if name is None or name == header["key"]:
         return dict(header)
-    request.__dict__[MOVED] = True
+    state_of(request).moved = True
     return {"key": name, "once": header.get("once") or {}}
 
 

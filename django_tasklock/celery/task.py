@@ -15,13 +15,14 @@ from celery.utils import uuid
 
 from django_tasklock.celery import options
 from django_tasklock.celery.fingerprint import fingerprint_name
-from django_tasklock.celery.message import HEADER, KEPT, Message, header_of, sealed_for, written_for
+from django_tasklock.celery.message import HEADER, Message, header_of, sealed_for, written_for
 from django_tasklock.celery.misplaced import refuse_sent, refuse_written
 from django_tasklock.celery.once import Once
 from django_tasklock.celery.overridden import lock_in_run, locked
 from django_tasklock.celery.parking import order
 from django_tasklock.celery.rates.reservations import on_body_start
-from django_tasklock.celery.retrying import MOVED, autoretried, header_of_retry
+from django_tasklock.celery.retrying import autoretried, header_of_retry
+from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import Pending, publish
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
 from django_tasklock.decorators.locks import Locked, leave_undecided
@@ -208,9 +209,10 @@ class OnceTask(_DjangoTask):
         ours: Any = (extra.get("headers") or {}).get(HEADER)
         ours = ours if written_for(ours, self.name, request.id) else header_of(request)
         ours = header_of_retry(self, request, ours, args, kwargs)
-        if MOVED in request.__dict__:
-            request.__dict__.pop(KEPT, None)  # what is kept is the lock of the arguments before
-        kept, handle = request.__dict__.get(KEPT) or (None, "")
+        state = state_of(request)
+        if state.moved:
+            state.kept_lock = None  # what is kept is the lock of the arguments before
+        kept, handle = state.kept_lock or (None, "")
         if kept is not None and kept.held:
             ours = {**ours, "kept": handle}
         if ours:
@@ -222,10 +224,10 @@ class OnceTask(_DjangoTask):
         if options.celerys_own(type(self)):
             return self.run(*args, **kwargs)
         request = self.request
-        sent = bool(request.id) and not request.called_directly and not request.__dict__.get("tasklock_begun")
+        sent = bool(request.id) and not request.called_directly and not state_of(request).begun
         if not sent:
             return self._locked(args, kwargs, super().__call__, {}, None, "call")
-        request.__dict__["tasklock_begun"] = True
+        state_of(request).begun = True
         with Pending(None if request.is_eager else Message(self)) as pending:
             if request.is_eager:
                 return self._locked(args, kwargs, self.run, header_of(request), None, "eager")

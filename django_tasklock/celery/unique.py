@@ -24,7 +24,7 @@ from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
 from django_tasklock.celery.message import Message, token_of
-from django_tasklock.celery.retrying import MOVED
+from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockAcquireError
 from django_tasklock.host import Task
@@ -214,7 +214,7 @@ class Pending:
 
     def _comes_back(self, error: BaseException | None) -> bool:
         assert self.message is not None
-        if isinstance(error, Retry) and MOVED in self.message.request.__dict__:
+        if isinstance(error, Retry) and state_of(self.message.request).moved:
             return False  # with other arguments it is another one
         if isinstance(error, Retry | Parked):
             return True

@@ -15,8 +15,9 @@ from django.apps import apps
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.nested import in_map, is_map
 from django_tasklock.celery.delivery.run import TaskCall
-from django_tasklock.celery.message import KEPT, token_of
+from django_tasklock.celery.message import token_of
 from django_tasklock.celery.options import of_lock
+from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.decorators.call import (
     Call,
@@ -65,11 +66,11 @@ class LockOverRetry:
     def offer(self) -> None:
         """Put lock and handle where ``retry()`` finds them; the next try may come before this one has left."""
         self._handle = os.urandom(16).hex()
-        self.request.__dict__[KEPT] = (self.lock, self._handle)
+        state_of(self.request).kept_lock = (self.lock, self._handle)
 
     def keep(self, error: BaseException | None) -> bool:
         """Keep the lock until after the countdown if the run ended with ``retry()``. Return whether it did."""
-        if not isinstance(error, Retry) or KEPT not in self.request.__dict__:
+        if not isinstance(error, Retry) or state_of(self.request).kept_lock is None:
             return False
         keep(self.lock, max(0.0, seconds_until(error.when) or 0.0) + MARGIN, token_of(self._handle))
         return True

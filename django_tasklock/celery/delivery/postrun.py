@@ -8,6 +8,7 @@ from typing import Any
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.message import Message
+from django_tasklock.celery.state import state_of
 from django_tasklock.locks import holder as holders
 
 logger = logging.getLogger("django_tasklock")
@@ -18,21 +19,23 @@ AGAIN = "again:"
 
 def clean_up_after(request: Any, sure: bool) -> None:
     """Let the row of this message be removed when its run is over. ``sure``: it may have one without a note."""
-    request.__dict__["tasklock_ended"] = sure or request.__dict__.get("tasklock_ended", False)
+    state = state_of(request)
+    state.has_row = sure or bool(state.has_row)
 
 
 def note(message: Message, noted: Collection[str]) -> None:
     """Take over what the release of its lock has shown: whether there is a note about the message."""
-    values = message.request.__dict__
+    state = state_of(message.request)
     if AGAIN + message.id in noted:
-        values["tasklock_ended"] = True
-    elif values.get("tasklock_ended") is False:
-        del values["tasklock_ended"]
+        state.has_row = True
+    elif state.has_row is False:
+        state.has_row = None
 
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     """Remove the row, now that the result is stored (``task_postrun``): before, a crash would have needed it."""
-    sure = sender.request.__dict__.pop("tasklock_ended", None)
+    state = state_of(sender.request)
+    sure, state.has_row = state.has_row, None
     if sure is None:
         return
     from django_tasklock.celery.parking import store as parking  # it touches models, which early imports must not

@@ -11,6 +11,7 @@ from typing import Any
 from celery.exceptions import Reject
 
 from django_tasklock.celery.message import HEADER, RECEIVED, header_of, visibility_timeout
+from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.rates import LimitOfCall
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates.limiter import RateLimiter
@@ -22,8 +23,6 @@ RATE = "rate"
 """The key of the reservation in our header, a dict. ``ticket``: its token; ``try``: the number of retries it is for;
 ``time``: when its turn is, by the store's clock; ``left``: seconds for which it may be exchanged for a later one;
 ``missed``: how often it was late."""
-BEGINS = "tasklock_begins"
-"""In the request: what to do when it is certain that the body begins."""
 
 
 def limit_of(task: Any) -> LimitOfCall | None:
@@ -37,7 +36,7 @@ def on_body_start(task: Any, then: Callable[[], None]) -> None:
     if limit_of(task) is None:
         then()
     else:
-        task.request.__dict__[BEGINS] = then
+        state_of(task.request).on_body_start = then
 
 
 def peek_reservation(request: Any) -> dict[str, Any] | None:

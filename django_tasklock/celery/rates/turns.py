@@ -13,15 +13,15 @@ from typing import Any, NoReturn
 from celery._state import get_current_task, get_current_worker_task
 from celery.exceptions import Retry
 
-from django_tasklock.celery.message import KEPT, Message, visibility_timeout
+from django_tasklock.celery.message import Message, visibility_timeout
 from django_tasklock.celery.rates.reservations import (
-    BEGINS,
     RATE,
     is_future,
     limit_of,
     may_have_been_used,
     pop_reservation,
 )
+from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.rates import LimitOfCall
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.reservation import Reservation
@@ -31,8 +31,6 @@ logger = logging.getLogger("django_tasklock")
 
 LONGEST_HOP = 600.0  # seconds that a message stays in the broker at once, or in the memory of a worker that has it
 LEAST, MOST, EVER = 0.01, 0.5, 30.0  # seconds that a message comes early; the last for one that has missed its turn
-TAKEN = "tasklock_turn"
-"""The attribute of a request that has had its turn."""
 
 
 def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -43,9 +41,10 @@ def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any
     task: Any = get_current_worker_task()
     if task is None or not task.request.id or task.request.is_eager or get_current_task() is not task:
         return False
-    if limit_of(task) is not limited or task.request.__dict__.get(TAKEN):
+    state = state_of(task.request)
+    if limit_of(task) is not limited or state.had_turn:
         return False
-    task.request.__dict__[TAKEN] = True
+    state.had_turn = True
     Turn(task, limited, args, kwargs).take()
     return True
 
@@ -56,6 +55,7 @@ class Turn:
     def __init__(self, task: Any, limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.message = Message(task)
         self.request = task.request
+        self.state = state_of(self.request)
         self.ours = pop_reservation(self.request) or {}
         self.limiter = limited.limiter(args, kwargs)
         self.cost = limited.cost(args, kwargs)
@@ -69,7 +69,7 @@ class Turn:
         self.missed += reservation.missed
         patience = 2 * lead(self.limiter, self.missed)
         if reservation.wait <= patience:
-            then = self.request.__dict__.pop(BEGINS, None)
+            then, self.state.on_body_start = self.state.on_body_start, None
             try:
                 if then is not None:
                     then()
@@ -92,7 +92,7 @@ class Turn:
     def _leave(self, wait: float, travels: dict[str, Any], began: float) -> NoReturn:
         message = self.message
         seconds = countdown(message.task.app, self.limiter, wait, self.missed)
-        self.request.__dict__.pop(KEPT, None)  # the lock is for others meanwhile, even if retry() would keep it
+        self.state.kept_lock = None  # the lock is for others meanwhile, even if retry() would keep it
         if self.timeout is not None:
             left = max(0.0, self.timeout - (monotonic() - began) - seconds)
             travels["left"] = left

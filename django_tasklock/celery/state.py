@@ -1,0 +1,37 @@
+"""What is noted of a delivery in its request, for those of us who see that later: all of it in one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django_tasklock.locks.lock import TaskLock
+
+_KEY = "tasklock_state"
+
+
+@dataclass(slots=True)
+class DeliveryState:
+    """The state of one delivery in the process that runs it."""
+
+    begun: bool = False
+    """Whether the run has begun: who calls the task inside of it makes a call of its own."""
+    had_turn: bool = False
+    """Whether its turn at the rate limit has come."""
+    on_body_start: Callable[[], None] | None = None
+    """The action for when it is certain that the body begins."""
+    kept_lock: tuple[TaskLock, str] | None = None
+    """The lock that ``retry()`` keeps, and the handle by which the next try finds it."""
+    moved: bool = False
+    """Whether the next try was sent with other arguments, so that it has another lock."""
+    has_row: bool | None = None
+    """Whether a row goes when the result is stored; False if only a note would say so, ``None`` if there is none."""
+
+
+def state_of(request: Any) -> DeliveryState:
+    """Return the state of a delivery, by its request."""
+    found = request.__dict__.get(_KEY)
+    if found is None:
+        found = request.__dict__[_KEY] = DeliveryState()
+    return found  # type: ignore[no-any-return]
