@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from django_tasklock.texts import shown
 
@@ -144,8 +144,30 @@ class Released(enum.Enum):
         return self is Released.RELEASED
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Late:
+    """A frozen value whose fields are worked out when one of them is looked at: a list may have ten thousand."""
+
+    @classmethod
+    def later(cls, work: Callable[[], Mapping[str, Any]], **known: Any) -> Self:
+        """Return one with the fields that are ``known``, and ``work`` for the others. It does not raise."""
+        value = cls.__new__(cls)
+        known["_work"] = work
+        value.__dict__.update(known)
+        return value
+
+    def __getattr__(self, name: str) -> Any:
+        known = self.__dict__
+        if name in getattr(type(self), "__dataclass_fields__", ()):
+            if (work := known.get("_work")) is not None:
+                known.update(work())
+                known.pop("_work", None)
+            if name in known:  # also where another thread has worked them out meanwhile
+                return known[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+@dataclass(frozen=True)
+class Record(Late):
     """A held lock as the store knows it. Times are the store's, in milliseconds since 1970."""
 
     name: str
@@ -200,8 +222,8 @@ class Condition:
 _NO_TIMEOUT = 5 * 366 * 86400  # seconds: who has none asks for ten years
 
 
-@dataclass(frozen=True, slots=True)
-class LockInfo(Mapping[str, Any]):
+@dataclass(frozen=True)
+class LockInfo(Late, Mapping[str, Any]):
     """A held lock, for people. Seconds; times are the store's clock. The token is never shown.
 
     Also a mapping, ``info["ttl"]``, of plain values: ``json.dumps(dict(info))`` works, and gives

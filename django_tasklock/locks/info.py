@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.texts import shown
@@ -10,10 +12,15 @@ from django_tasklock.types import LATEST, Busy, LockInfo, Record, fingerprint
 
 
 def lock_info(record: Record) -> LockInfo:
-    """What people are shown of a held lock."""
-    return LockInfo(
+    """Return what people are shown of a held lock."""
+    return LockInfo.later(partial(_shown, record))
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    holder = record.holder
+    return dict(
         name=shown(record.name),
-        holder=str(record.holder),
+        holder=str(holder),
         fingerprint=fingerprint(record.token),
         acquired_at=moment(record.at),
         held_for=max(0, record.now - record.at) / 1000,
@@ -21,8 +28,8 @@ def lock_info(record: Record) -> LockInfo:
         time_left=max(0, record.until - record.now) / 1000,
         fence=record.fence,
         waiting=record.waiting,
-        task=shown(record.holder.task),
-        task_id=shown(record.holder.task_id),
+        task=shown(holder.task),
+        task_id=shown(holder.task_id),
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from django_tasklock.backends.codec import holder_of
@@ -137,14 +137,19 @@ _OURS = re.compile(rb'{"token":"([^"]+)"')  # as the scripts see it, too
 
 
 def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record:
-    """A value as a record; a value that is not ours still is somebody's lock."""
+    """Return a value as a record; a value that is not ours still is somebody's lock."""
+    ttl = None if left == -1 else left
+    return Record.later(partial(_read, value, now, left), name=name, now=now, ttl=ttl, waiting=waiting)
+
+
+def _read(value: bytes, now: int, left: int) -> dict[str, Any]:
     ours = _OURS.match(value)
     token = ours[1].decode(errors="replace") if ours else ""
     try:
         if not ours:
             raise ValueError
         data = json.loads(value)
-        known = dict(
+        return dict(
             token=token,
             holder=holder_of(data["holder"]),
             at=_within(data["at"], LATEST),
@@ -153,5 +158,5 @@ def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record
             asked=_within(data.get("asked", 0), LATEST),
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        known = dict(token=token, holder=Holder(unreadable=bool(token)), at=now, until=now + max(left, 0), fence=0)
-    return Record(name=name, now=now, ttl=None if left == -1 else left, waiting=waiting, **known)  # type: ignore[arg-type]
+        holder = Holder(unreadable=bool(token))
+        return dict(token=token, holder=holder, at=now, until=now + max(left, 0), fence=0, asked=0)
