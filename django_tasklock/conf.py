@@ -48,7 +48,7 @@ OnUnavailable = Literal["run", "raise", "skip"]
 
 
 def milliseconds(value: object, what: str, *, name: str | None = None) -> int:
-    """A duration as whole milliseconds; ``TaskLockError`` if it is not a positive, finite one."""
+    """Return a duration as whole milliseconds. Raises ``TaskLockError`` if it is not a positive, finite one."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TaskLockError(f"{what} must be seconds (int, float) or a timedelta, not {value!r}", name=name)
@@ -101,7 +101,7 @@ EXPIRING = 10_000
 
 
 def expiring() -> int:
-    """Milliseconds left of its lease below which a lock is called expiring: its renewal is overdue.
+    """Return milliseconds left of its lease below which a lock is called expiring: its renewal is overdue.
 
     Ten seconds, or a sixth of ``LEASE``, where that is less: a healthy lease of that length never comes so far.
     """
@@ -114,7 +114,7 @@ _KEYS = tuple(field.name for field in fields(Settings))
 
 
 def problems(given: object) -> list[tuple[str, str]]:
-    """What is wrong with a ``TASKLOCK`` dict: (what, what to do) for each finding."""
+    """Return what is wrong with a ``TASKLOCK`` dict: (what, what to do) for each finding."""
     if not isinstance(given, Mapping):
         return [(f"TASKLOCK must be a dict, not {type(given).__name__}.", "Write TASKLOCK = {...} in the settings.")]
     found = []
@@ -147,7 +147,7 @@ def _not_a_dict(given: object) -> list[tuple[str, str]]:
 
 
 def _keys(given: object) -> list[tuple[str, str]]:
-    """What is wrong with ``API_KEYS``. No secret is in it: people see it, and logs keep it."""
+    """Return what is wrong with ``API_KEYS``. No secret is in it: people see it, and logs keep it."""
     hint = "Write {'grafana': <secret>, ...}: texts, neither of them empty."
     if not isinstance(given, Mapping):
         return [(f"TASKLOCK['API_KEYS'] must be a dict of names and secrets, not {type(given).__name__}.", hint)]
@@ -192,7 +192,7 @@ _DEFAULTS = Settings()
 
 @cache
 def get_settings() -> Settings:
-    """The settings in force. ``ImproperlyConfigured`` names every finding, before anything is stored."""
+    """Return the settings in force. ``ImproperlyConfigured`` names every finding, before anything is stored."""
     given: Any = getattr(django_settings, "TASKLOCK", {})
     if found := problems(given):
         raise ImproperlyConfigured(" ".join(f"{what} {hint}" for what, hint in found))

@@ -50,7 +50,7 @@ class Block(NamedTuple):
     """A block that runs here, and the one around it of the same kind."""
 
     lock: weakref.ref[Any]
-    hold: Lease
+    lease: Lease
     around: Block | None
 
 
@@ -60,11 +60,11 @@ limiter_block: ContextVar[Block | None] = ContextVar("tasklock_limiter", default
 """The innermost of a concurrency limiter."""
 
 
-def judge(lock: Named, hold: Lease) -> None:
-    """Raise ``LockLost`` or ``ReleaseAsked`` if that is known of ``hold``, which was taken through ``lock``."""
-    if reason := hold.lost:
+def judge(lock: Named, lease: Lease) -> None:
+    """Raise ``LockLost`` or ``ReleaseAsked`` if that is known of ``lease``, which was taken through ``lock``."""
+    if reason := lease.lost:
         raise LockLost(f"{lock.noun} {lock.name!r} is lost: {reason}", name=lock.name)
-    if hold.asked:
+    if lease.asked:
         raise ReleaseAsked(f"{lock.noun} {lock.name!r}: its holder is asked to give it back", name=lock.name)
 
 
@@ -73,34 +73,34 @@ def ensure_standing() -> None:
     for block in _around():
         lock = block.lock()
         if lock is not None:
-            judge(lock, block.hold)
+            judge(lock, block.lease)
 
 
 def sleep(seconds: float) -> None:
     """Sleep as ``time.sleep`` does; end with ``LockLost`` or ``ReleaseAsked`` when that is known of a lock around."""
     ends = monotonic() + seconds
     bell = threading.Event()
-    with _told(bell.set) as holds:
-        if not holds:
+    with _told(bell.set) as leases:
+        if not leases:
             time.sleep(seconds)
             return
         while (left := ends - monotonic()) > 0:
             ensure_standing()
-            bell.wait(min(left, _certain(holds)))
+            bell.wait(min(left, _certain(leases)))
 
 
 async def asleep(seconds: float) -> None:
     """Do what ``sleep`` does, for coroutines."""
     ends = monotonic() + seconds
     bell, loop = asyncio.Event(), asyncio.get_running_loop()
-    with _told(lambda: _ring(loop, bell)) as holds:
-        if not holds:
+    with _told(lambda: _ring(loop, bell)) as leases:
+        if not leases:
             await asyncio.sleep(seconds)
             return
         while (left := ends - monotonic()) > 0:
             ensure_standing()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(bell.wait(), min(left, _certain(holds)))
+                await asyncio.wait_for(bell.wait(), min(left, _certain(leases)))
 
 
 def _ring(loop: asyncio.AbstractEventLoop, bell: asyncio.Event) -> None:
@@ -112,7 +112,7 @@ def _around() -> Iterator[Block]:
     for variable in (limiter_block, lock_block):
         block = variable.get()
         while block is not None:
-            if not (block.hold.released or block.hold.foreign):
+            if not (block.lease.released or block.lease.foreign):
                 yield block
             block = block.around
 
@@ -120,17 +120,17 @@ def _around() -> Iterator[Block]:
 @contextmanager
 def _told(ring: Callable[[], None]) -> Iterator[list[Lease]]:
     """Return the leases around; ``ring`` is called when one of them is lost or asked for."""
-    holds = [block.hold for block in _around()]
+    leases = [block.lease for block in _around()]
     try:
-        for hold in holds:
-            hold.bells.append(ring)
-        yield holds
+        for lease in leases:
+            lease.bells.append(ring)
+        yield leases
     finally:
-        for hold in holds:
+        for lease in leases:
             with contextlib.suppress(ValueError):
-                hold.bells.remove(ring)
+                lease.bells.remove(ring)
 
 
-def _certain(holds: list[Lease]) -> float:
+def _certain(leases: list[Lease]) -> float:
     """Return seconds until the first of them is over unless it is renewed. What nobody renews rings no bell."""
-    return max(0.001, min((hold.deadline for hold in holds if not hold.unlocked), default=1e9) - monotonic())
+    return max(0.001, min((lease.deadline for lease in leases if not lease.unlocked), default=1e9) - monotonic())

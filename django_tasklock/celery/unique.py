@@ -34,7 +34,7 @@ from django_tasklock.locks.holder import me
 from django_tasklock.locks.info import busy_error
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.transfer import keep, resume
+from django_tasklock.locks.transfer import bring, keep_for
 from django_tasklock.names import MAX_LENGTH
 from django_tasklock.types import AcquireRequest, Busy
 
@@ -122,7 +122,7 @@ def _abandon(backend: LockStore, request: AcquireRequest) -> None:
     """Free it as soon as the store answers."""
     hold = Lease(backend, request.name, None, None)
     hold.token = request.token
-    heartbeat.abandon(hold, PROVISIONAL)
+    heartbeat.release_later(hold, PROVISIONAL)
 
 
 def _span(task: Any, terms: Mapping[str, Any], options: Mapping[str, Any]) -> int:
@@ -189,10 +189,10 @@ class Pending:
             self.ours = {}
             return
         lock = TaskLock(self.ours["name"], timeout=terms["timeout"], lease=terms["lease"], on_unavailable="run")
-        resume(lock, token_of(self.ours["handle"]))
+        bring(lock, token_of(self.ours["handle"]))
         taken = lock.acquire(blocking=False)  # renewed from here on: a worker that dies does not block for long
         if not taken and lock.met is not None and lock.met.holder.task_id == self.message.id:
-            resume(lock, lock.met.token)  # its publisher has another SECRET_KEY
+            bring(lock, lock.met.token)  # its publisher has another SECRET_KEY
             taken = lock.acquire(blocking=False)
         if taken:
             self._lock = lock
@@ -225,7 +225,7 @@ class Pending:
 
     def _keep(self, seconds: float) -> None:
         if self._lock is not None:
-            keep(self._lock, seconds)
+            keep_for(self._lock, seconds)
         else:
             assert self.message is not None
             name, task_id, span = self.ours["name"], self.message.id, round(seconds * 1000)

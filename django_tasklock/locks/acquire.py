@@ -93,12 +93,15 @@ class Patience:
         self._told = False
 
     def answered(self, busy: Busy) -> float:
-        """Seconds to sleep when somebody else has the lock."""
+        """Return seconds to sleep when somebody else has the lock."""
         self._busy = busy
         return self._nap(LOOK if busy.remaining is None else min(LOOK, busy.remaining / 1000 + MARGIN))
 
     def failed(self, error: BackendUnavailable, asked: float) -> float:
-        """Seconds to sleep when there was no answer to what was asked at ``asked``. Raises ``error`` if that is all."""
+        """Return seconds to sleep when there was no answer to what was asked at ``asked``.
+
+        Raises ``error`` if that is all.
+        """
         self._busy = error.busy = error.busy or self._busy
         if self._busy is None or asked >= self._ends:
             raise error

@@ -12,23 +12,23 @@ from django_tasklock.logs import log
 from django_tasklock.types import LockInfo, Released
 
 
-def acquired(lock: Named, hold: Lease) -> None:
-    """Somebody of this process has the lock. No log line: this is the rule, not the exception."""
-    signals.send(signals.lock_acquired, lock.name, lock=lock, fence=hold.fence)
+def acquired(lock: Named, lease: Lease) -> None:
+    """Tell that somebody of this process has the lock. No log line: this is the rule, not the exception."""
+    signals.send(signals.lock_acquired, lock.name, lock=lock, fence=lease.fence)
 
 
-def released(lock: Named, hold: Lease, outcome: Released, lost: bool) -> Released:
-    """The outcome to report: one never claims to have held to the end what was lost before."""
+def released(lock: Named, lease: Lease, outcome: Released, lost: bool) -> Released:
+    """Return the outcome to report, and tell it: one never claims to have held to the end what was lost before."""
     if lost and outcome is Released.RELEASED:
         outcome = Released.GONE
-    if outcome in (Released.GONE, Released.NOT_YOURS) and not hold.unlocked:
+    if outcome in (Released.GONE, Released.NOT_YOURS) and not lease.unlocked:
         log(
             logging.WARNING,
             "%s %r was no longer ours when it was released (%s): %s",
             lock.noun,
             lock.name,
             outcome.value,
-            hold.lost or "unknown why",
+            lease.lost or "unknown why",
         )
     if signals.lock_released.receivers:
         signals.send(signals.lock_released, lock.name, lock=lock, outcome=outcome)
@@ -36,7 +36,7 @@ def released(lock: Named, hold: Lease, outcome: Released, lost: bool) -> Release
 
 
 def lost(name: str, lock: Named | None, reason: str, noun: str = "lock") -> None:
-    """The lease is gone while the body runs. ``lock``: ``None`` if nobody has that object any more."""
+    """Tell that the lease is gone while the body runs. ``lock``: ``None`` if nobody has that object any more."""
     try:
         log(logging.ERROR, "%s %r is lost while its holder runs: %s", noun, name, reason)
     finally:
@@ -44,7 +44,7 @@ def lost(name: str, lock: Named | None, reason: str, noun: str = "lock") -> None
 
 
 def release_requested(name: str, lock: Named | None) -> None:
-    """Somebody asks for the lock while its holder runs."""
+    """Tell that somebody asks for the lock while its holder runs."""
     try:
         log(logging.INFO, "lock %r: its holder is asked to give it back", name)
     finally:
@@ -52,19 +52,19 @@ def release_requested(name: str, lock: Named | None) -> None:
 
 
 def conflict(error: TaskLockAcquireError, action: str) -> None:
-    """A call met a busy lock and did ``action``."""
+    """Tell that a call met a busy lock and did ``action``."""
     log(logging.INFO, "%s: %s", {"skip": "skipped", "raise": "refused"}.get(action, action), error)
     signals.send(signals.lock_conflict, error.name or "", error=error, action=action)
 
 
 def unavailable(name: str, error: BackendUnavailable, action: str, noun: str = "lock") -> None:
-    """The store could not be asked, and what is done about that."""
+    """Tell that the store could not be asked, and what is done about that."""
     log(logging.WARNING, "%s %r: %s; policy: %s", noun, name, error, action)
     signals.send(signals.store_unavailable, name, error=error, action=action)
 
 
 def forced(name: str, removed: LockInfo, noun: str = "lock") -> None:
-    """A lock was taken away from its holder, who goes on running."""
+    """Tell that a lock was taken away from its holder, who goes on running."""
     log(
         logging.WARNING,
         "%s %r was released by force; it was held by %s for %.1f s",

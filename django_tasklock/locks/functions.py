@@ -77,12 +77,12 @@ def extend_task_lock(name: str, timeout: Duration | None = None) -> bool:
 
 
 def is_task_locked(name: str) -> bool:
-    """Whether anybody has the lock. Raises ``BackendUnavailable``: not known is not free."""
+    """Tell whether anybody has the lock. Raises ``BackendUnavailable``: not known is not free."""
     return get_backend().get(_clean(name)) is not None
 
 
 def get_lock_holder(name: str) -> str | None:
-    """Who has the lock, for people: ``host:pid (task[id])``. ``None`` if nobody has.
+    """Return who has the lock, for people: ``host:pid (task[id])``. ``None`` if nobody has.
 
     Raises ``BackendUnavailable``.
     """
@@ -91,7 +91,7 @@ def get_lock_holder(name: str) -> str | None:
 
 
 def get_lock_ttl(name: str) -> float | None:
-    """Seconds until the lock expires unless its holder renews it. ``None``: free, or no expiry.
+    """Return seconds until the lock expires unless its holder renews it. ``None``: free, or no expiry.
 
     Raises ``BackendUnavailable``.
     """
@@ -100,7 +100,7 @@ def get_lock_ttl(name: str) -> float | None:
 
 
 def get_lock_info(name: str) -> LockInfo | None:
-    """All that is known of who has the lock; ``None`` if nobody has. Raises ``BackendUnavailable``."""
+    """Return all that is known of who has the lock; ``None`` if nobody has. Raises ``BackendUnavailable``."""
     record = get_backend().get(_clean(name))
     return None if record is None else lock_info(record)
 
@@ -118,7 +118,7 @@ def force_release_task_lock(name: str) -> bool:
 
 
 def list_all_task_locks() -> list[LockInfo]:
-    """Every held lock, the next to expire first; read from an index, never by a scan.
+    """Return every held lock, the next to expire first; read from an index, never by a scan.
 
     Complete also while locks are renewed and released meanwhile. Raises ``BackendUnavailable``.
     """

@@ -3,7 +3,7 @@
 It starts with the first lock that has a lease, ends a little after the last, and knows
 three outcomes of a renewal: renewed, lost (the store said so), unknown (no answer).
 Unknown is tried again until the local deadline, where it turns into lost. It also
-runs the ``errands`` of the process.
+lets the ``Reconciler`` of the process do what is left.
 
 The weakness of a thread: code that keeps the interpreter to itself for longer than the
 lease starves it. The lock is lost then, and is seen to be lost: deadlines are compared
@@ -28,7 +28,7 @@ from functools import partial
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.db.connections import release_connections
 from django_tasklock.locks.lease import GONE, Lease
-from django_tasklock.locks.reconcile import AGAIN, Errands, rested
+from django_tasklock.locks.reconcile import AGAIN, Reconciler, rested
 from django_tasklock.logs import log
 from django_tasklock.types import AcquireRequest, Renewal, RenewalResult, monotonic
 
@@ -44,62 +44,62 @@ class Heartbeat:
 
     def __init__(self) -> None:
         self._held: dict[str, weakref.ref[Lease]] = {}
-        self.errands = Errands()
+        self.reconciler = Reconciler()
         # Both in C, and the lock re-entrant: an exception out of a signal handler (a soft time limit) can
-        # leave neither half taken, as it can a Condition, and a collected lock may call abandon() anywhere.
+        # leave neither half taken, as it can a Condition, and a collected lock may call release_later() anywhere.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._starting = threading.RLock()
         self._planned = math.inf  # when the thread wakes by itself; infinite while it does not sleep
         self.thread: threading.Thread | None = None
         """The one that renews; ``None`` while none is needed."""
 
-    def follow(self, hold: Lease) -> None:
-        """Renew ``hold`` until it is released, lost, or at its timeout."""
-        self._held[hold.token] = weakref.ref(hold)
-        if hold.due < self._planned or not self.alive:
+    def follow(self, lease: Lease) -> None:
+        """Renew ``lease`` until it is released, lost, or at its timeout."""
+        self._held[lease.token] = weakref.ref(lease)
+        if lease.due < self._planned or not self.alive:
             self.rouse()
 
-    def forget(self, hold: Lease) -> None:
+    def forget(self, lease: Lease) -> None:
         """Stop; a renewal that is under way cannot bring a released lock back."""
-        hold.released = True
-        self._held.pop(hold.token, None)
-        self.errands.late.pop(hold.token, None)
+        lease.released = True
+        self._held.pop(lease.token, None)
+        self.reconciler.late.pop(lease.token, None)
 
-    def abandon(self, hold: Lease, longest: int) -> None:
-        """Release ``hold`` as soon as the store answers; after ``longest`` ms it has ended by itself."""
-        self.errands.give_back(hold, longest)  # first: a time limit may strike in between
-        self.forget(hold)
+    def release_later(self, lease: Lease, longest: int) -> None:
+        """Release ``lease`` as soon as the store answers; after ``longest`` ms it has ended by itself."""
+        self.reconciler.release_later(lease, longest)  # first: a time limit may strike in between
+        self.forget(lease)
         self.rouse()
 
-    def give_back(self, hold: Lease, longest: int) -> None:
-        """Release ``hold`` here and now, for the process may be about to end; else ``abandon`` it."""
-        self.errands.give_back(hold, longest)
-        self.forget(hold)
+    def release_now(self, lease: Lease, longest: int) -> None:
+        """Release ``lease`` here and now, for the process may be about to end; else ``release_later`` it."""
+        self.reconciler.release_later(lease, longest)
+        self.forget(lease)
         try:
-            self.errands.free(hold.token)
+            self.reconciler.free(lease.token)
         except Exception as error:  # whoever was interrupted hears of that, and not of this
-            log(logging.WARNING, "%s %r: not given back yet, trying on: %s", hold.backend.noun, hold.name, error)
+            log(logging.WARNING, "%s %r: not given back yet, trying on: %s", lease.backend.noun, lease.name, error)
         finally:
-            if self.errands:
+            if self.reconciler:
                 self.rouse()
 
     def flush(self, seconds: float = FAREWELL) -> bool:
         """Wait for ``seconds`` at most until what was abandoned is given back; whether it is. For a process's end."""
         ends = monotonic() + seconds
-        while not self.errands.settled and monotonic() < ends:
+        while not self.reconciler.settled and monotonic() < ends:
             if not self.alive:  # at the end of a process none can be started
-                self.errands.free_all()
+                self.reconciler.free_all()
             time.sleep(0.005)
-        return not self.errands.leftovers
+        return not self.reconciler.leftovers
 
     def ensure_alive(self) -> None:
         """Start the thread again if it has died of something: for whoever sees that it is missing."""
-        if (self._held or self.errands) and not self.alive:
+        if (self._held or self.reconciler) and not self.alive:
             self.rouse()
 
-    def catch_up(self, hold: Lease, request: AcquireRequest) -> None:
-        """Take the lock that ``hold`` is without as soon as the store answers, and renew it from then on."""
-        self.errands.catch_up(hold, request)
+    def acquire_later(self, lease: Lease, request: AcquireRequest) -> None:
+        """Take the lock that ``lease`` is without as soon as the store answers, and renew it from then on."""
+        self.reconciler.acquire_later(lease, request)
         self.rouse()
 
     @property
@@ -112,7 +112,7 @@ class Heartbeat:
     def late(self) -> float:
         """Seconds by which the renewal is late that is most overdue; 0 if all are in good time."""
         now = monotonic()
-        overdue = [now - hold.due for hold in self.leases() if now - hold.due > (hold.span or 0) / 3000]
+        overdue = [now - lease.due for lease in self.leases() if now - lease.due > (lease.span or 0) / 3000]
         return max(overdue, default=0.0)
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ class Heartbeat:
     def clear(self) -> None:
         """Renew nothing any more, and give nothing back: what is in the store ends with its lease."""
         self._held.clear()
-        self.errands.clear()
+        self.reconciler.clear()
 
     def rouse(self) -> None:
         """Let the thread look at once what is due; start it if there is none."""
@@ -155,7 +155,7 @@ class Heartbeat:
         with self._starting:
             if self.thread is me:
                 self.thread = None
-        if self._held or self.errands:
+        if self._held or self.reconciler:
             self.rouse()
             log(logging.ERROR, "heartbeat: its thread died, another one was started")
 
@@ -187,7 +187,7 @@ class Heartbeat:
         """Let the thread ``me`` be the one no more, unless there is something to do again; return whether it is not."""
         with self._starting:
             self.thread = None  # first: whoever comes from here on starts another
-            if self._held or self.errands or not self._wake.empty():
+            if self._held or self.reconciler or not self._wake.empty():
                 self.thread = me
             return self.thread is not me
 
@@ -197,20 +197,20 @@ class Heartbeat:
         batches: dict[LeaseStore, list[Lease]] = {}
         lost: list[tuple[Lease, str]] = []
         late: list[Lease] = []
-        for hold in self.leases():
-            lease = (hold.span or 0) / 1000
-            if now - hold.due > lease / 3:
-                late.append(hold)
-            if reason := hold.lost:
-                lost.append((hold, reason))
-            elif hold.due <= now + hold.slack:  # what is due soon goes along
-                batches.setdefault(hold.backend, []).append(hold)
+        for lease in self.leases():
+            span = (lease.span or 0) / 1000
+            if now - lease.due > span / 3:
+                late.append(lease)
+            if reason := lease.lost:
+                lost.append((lease, reason))
+            elif lease.due <= now + lease.slack:  # what is due soon goes along
+                batches.setdefault(lease.backend, []).append(lease)
         if late:
             log(
                 logging.WARNING,
                 "heartbeat: %.1f s late for %d leases, that of %s %r among them: the interpreter was kept busy,"
                 " the process was stopped, or the store was silent",
-                max(now - hold.due for hold in late),
+                max(now - lease.due for lease in late),
                 len(late),
                 late[0].backend.noun,
                 late[0].name,
@@ -218,21 +218,21 @@ class Heartbeat:
         for backend, batch in batches.items():
             lost += self.renew(backend, batch)
         self.announce(lost)
-        self.errands.run(self.follow, lambda hold, reason: self.announce([(hold, reason)]))
-        times = [min(hold.due, hold.deadline) for hold in self.leases()]
-        if self.errands:
-            times.append(monotonic() + self.errands.pause)
+        self.reconciler.run(self.follow, lambda lease, reason: self.announce([(lease, reason)]))
+        times = [min(lease.due, lease.deadline) for lease in self.leases()]
+        if self.reconciler:
+            times.append(monotonic() + self.reconciler.pause)
         return min(times, default=math.inf)
 
     def leases(self) -> list[Lease]:
         """Return those that are renewed."""
         found = []
         for token, reference in list(self._held.items()):
-            hold = reference()
-            if hold is None:  # dropped without a release: its lease ends by itself
+            lease = reference()
+            if lease is None:  # dropped without a release: its lease ends by itself
                 self._held.pop(token, None)
             else:
-                found.append(hold)
+                found.append(lease)
         return found
 
     def renew(self, backend: LeaseStore, batch: list[Lease]) -> list[tuple[Lease, str]]:
@@ -241,7 +241,7 @@ class Heartbeat:
         What a failing request was about is unknown, whatever the error is, and is asked again in halves: one lock
         that makes every request fail must not end the leases beside it.
         """
-        batch.sort(key=lambda hold: hold.due)
+        batch.sort(key=lambda lease: lease.due)
         parts = deque(batch[start : start + CHUNK] for start in range(0, len(batch), CHUNK))
         lost: list[tuple[Lease, str]] = []
         unknown, failed, spent = 0, 0, 0.0
@@ -249,10 +249,10 @@ class Heartbeat:
         try:
             while parts and spent < SILENT:
                 part, asked = parts.popleft(), monotonic()
-                left = [max(1, min(hold.span or 1, round((hold.until - asked) * 1000))) for hold in part]
+                left = [max(1, min(lease.span or 1, round((lease.until - asked) * 1000))) for lease in part]
                 try:
                     answers = backend.renew(
-                        [Renewal(hold.name, hold.token, ttl) for hold, ttl in zip(part, left, strict=True)]
+                        [Renewal(lease.name, lease.token, ttl) for lease, ttl in zip(part, left, strict=True)]
                     )
                 except Exception as error:
                     trouble, failed, spent = error, failed + 1, spent + monotonic() - asked
@@ -273,33 +273,33 @@ class Heartbeat:
     def announce(self, lost: list[tuple[Lease, str]]) -> None:
         """Renew these no more, and tell those who listen, each with the reason, from a thread of its own."""
         told = []
-        for hold, reason in lost:
-            self._held.pop(hold.token, None)
-            if hold.lose(reason) and hold.on_lost is not None:
-                told.append(partial(hold.on_lost, reason))
+        for lease, reason in lost:
+            self._held.pop(lease.token, None)
+            if lease.lose(reason) and lease.on_lost is not None:
+                told.append(partial(lease.on_lost, reason))
         if told:
             tell_aside(told)
 
 
 def _put_off(part: list[Lease]) -> None:
     """Renew these a little later."""
-    for hold in part:
-        hold.due = monotonic() + min(AGAIN, (hold.span or 1) / 10_000)
+    for lease in part:
+        lease.due = monotonic() + min(AGAIN, (lease.span or 1) / 10_000)
 
 
 def _renewed(
     part: list[Lease], left: list[int], answers: Sequence[RenewalResult], asked: float
 ) -> Iterator[tuple[Lease, str]]:
     """Take over what the store said to a request sent at ``asked``; those that are lost, and why."""
-    for hold, ttl, renewed in zip(part, left, answers, strict=True):
+    for lease, ttl, renewed in zip(part, left, answers, strict=True):
         if renewed:
-            hold.renewed(asked, ttl)
-            if renewed is RenewalResult.ASKED and hold.acquiring() and hold.on_asked is not None:
-                tell_aside([hold.on_asked])
-            if ttl < (hold.span or 1) and hold.last:
-                hold.due = hold.until  # that was the last one, unless extended meanwhile: its timeout ends it
-        elif not hold.released:
-            yield hold, hold.lost or GONE  # at its timeout the key may end before this request arrives
+            lease.renewed(asked, ttl)
+            if renewed is RenewalResult.ASKED and lease.acquiring() and lease.on_asked is not None:
+                tell_aside([lease.on_asked])
+            if ttl < (lease.span or 1) and lease.last:
+                lease.due = lease.until  # that was the last one, unless extended meanwhile: its timeout ends it
+        elif not lease.released:
+            yield lease, lease.lost or GONE  # at its timeout the key may end before this request arrives
 
 
 def tell_aside(told: Sequence[Callable[[], None]]) -> None:

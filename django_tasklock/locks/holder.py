@@ -21,7 +21,7 @@ BOOT = os.urandom(6).hex()
 
 
 def me(task: Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0) -> str:
-    """This process, and ``task`` or the task that runs in it, as a JSON object: see ``Holder``."""
+    """Return this process, and ``task`` or the task that runs in it, as a JSON object: see ``Holder``."""
     task = task or host().current_task()
     if task is None and not (row or kept or limit):
         return _alone()
@@ -29,7 +29,7 @@ def me(task: Task | None = None, row: str = "", *, kept: bool = False, limit: in
 
 
 def alive(holder: Holder) -> bool | None:
-    """Whether the holder's process runs. ``None``: this process cannot know.
+    """Tell whether the holder's process runs. ``None``: this process cannot know.
 
     Only what the same kernel says of the same pid namespace counts, and a later process with
     that pid is told by its start time. A process that has ended but was not waited for is dead.
@@ -49,7 +49,7 @@ def alive(holder: Holder) -> bool | None:
 
 
 def abandoned(record: Record) -> bool:
-    """Whether the process of a lock's holder is known to be dead, and nobody else is to find the lock held.
+    """Tell whether the process of a lock's holder is known to be dead, and nobody else is to find the lock held.
 
     Not one that is kept for a message on its way, and not one without a lease, as the plain functions take it: it may
     be meant to outlive its process. One of another machine ends with its lease.
@@ -60,7 +60,7 @@ def abandoned(record: Record) -> bool:
 
 
 def _there(pid: int) -> bool | None:
-    """Whether there is such a process. ``None``: it is no number of one."""
+    """Tell whether there is such a process. ``None``: it is no number of one."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -84,7 +84,7 @@ def _process() -> dict[str, object]:
 
 @cache
 def this_machine() -> str:
-    """This boot of this kernel, and the pid namespace; empty where there is no such file system."""
+    """Return this boot of this kernel, and the pid namespace; empty where there is no such file system."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
         return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"

@@ -39,7 +39,7 @@ def moment(at: int) -> datetime:
 
 
 def busy_error(name: str, busy: Busy) -> TaskLockAcquireError:
-    """The error for a busy lock: who has it, since when, for how long at the most."""
+    """Return the error for a busy lock: who has it, since when, for how long at the most."""
     if busy.record is None:
         return TaskLockAcquireError(f"lock {name!r} is held by somebody", name=name)
     info = lock_info(busy.record)
@@ -48,14 +48,14 @@ def busy_error(name: str, busy: Busy) -> TaskLockAcquireError:
 
 
 def left(info: LockInfo) -> str:
-    """How long its holder may have it still, in words."""
+    """Return how long its holder may have it still, in words."""
     if info.without_timeout:
         return "until it is released"
     return f"{info.time_left:.0f} s of its timeout left"
 
 
 def all_taken(name: str, limit: int, busy: Busy) -> TaskLockAcquireError:
-    """The error for a limiter whose permits are taken: one of those who have one."""
+    """Return the error for a limiter whose permits are taken: one of those who have one."""
     if busy.record is None:
         return TaskLockAcquireError(f"limiter {name!r}: others are first to be given one of its permits", name=name)
     info = lock_info(busy.record)

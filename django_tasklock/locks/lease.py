@@ -72,7 +72,7 @@ class Lease:
         self.slack = ttl / 10_000
 
     def renewed(self, asked: float, ttl: int) -> None:
-        """The key lives ``ttl`` milliseconds from ``asked``, at least."""
+        """Note that the key lives ``ttl`` milliseconds from ``asked``, at least."""
         self.deadline = asked + (ttl - ROUNDED) / 1000
         self.due = asked + ttl / 3000
         self.slack = ttl / 10_000
@@ -197,23 +197,23 @@ class Leases(dict[str, Lease]):
 
 
 class _Mark:
-    """Where some ``Holds`` belong to: the context in which the token was made, of which there are only copies."""
+    """Where some ``Leases`` belong to: the context in which the token was made, of which there are only copies."""
 
-    __slots__ = ("holds", "token")
+    __slots__ = ("leases", "token")
 
-    def __init__(self, holds: Leases) -> None:
-        self.holds = holds
-        self.token = _asked.set(holds)
+    def __init__(self, leases: Leases) -> None:
+        self.leases = leases
+        self.token = _asked.set(leases)
 
     def here(self) -> bool:
-        """Whether that context is the one that runs here."""
+        """Tell whether that context is the one that runs here."""
         try:
             _asked.reset(self.token)
         except ValueError:  # "was created in a different Context"
             return False
         except RuntimeError:  # "has already been used": a time limit struck before the next line
             pass
-        self.token = _asked.set(self.holds)
+        self.token = _asked.set(self.leases)
         return True
 
 
@@ -225,7 +225,7 @@ _CALLS = SyncToAsync.thread_handler.__code__
 
 
 def leases_here() -> Leases:
-    """What the running asyncio task holds; else the context this code runs in: a thread's, or a single call's.
+    """Return what the running asyncio task holds; else the context this code runs in: a thread's, or a single call's.
 
     ``sync_to_async`` and ``asyncio.to_thread`` run each call in a context of its own, in a thread that serves many:
     what runs there holds what it has taken itself, and not what the thread, or its coroutine, has taken before. The
@@ -253,25 +253,25 @@ def leases_here() -> Leases:
             _asked.reset(mark.token)  # as in mark.here(), which is not called: nearly all come by here
         except (ValueError, RuntimeError):
             if mark.here():
-                return mark.holds
+                return mark.leases
         else:
-            mark.token = _asked.set(mark.holds)
-            return mark.holds
+            mark.token = _asked.set(mark.leases)
+            return mark.leases
     for mark in marks[-2::-1]:  # hardly ever more than one
         if mark.here():
-            return mark.holds
-    holds = Leases()
-    holds.thread = threading.get_ident()
-    holds.executor = getattr(AsyncToSync.executors, "current", None)
-    holds.call = _call()
-    holds.after(_asked.get())
-    marks[:] = [mark for mark in marks if not mark.holds.empty]  # what is held in a thread is, as long as that lives
-    marks.append(_Mark(holds))
-    return holds
+            return mark.leases
+    leases = Leases()
+    leases.thread = threading.get_ident()
+    leases.executor = getattr(AsyncToSync.executors, "current", None)
+    leases.call = _call()
+    leases.after(_asked.get())
+    marks[:] = [mark for mark in marks if not mark.leases.empty]  # what is held in a thread is, as long as that lives
+    marks.append(_Mark(leases))
+    return leases
 
 
 def _call() -> list[object] | None:
-    """What asgiref notes of the ``sync_to_async`` call that this is part of; ``None`` if it is part of none."""
+    """Return what asgiref notes of the ``sync_to_async`` call that this is part of; ``None`` if it is part of none."""
     noted: list[object] | None = getattr(SyncToAsync.threadlocal, "task_context", None)
     frame = None if noted is None else sys._getframe(1)  # it may be left there by a call before
     while frame is not None:
@@ -282,7 +282,7 @@ def _call() -> list[object] | None:
 
 
 def _callers(task: asyncio.Task[object]) -> Leases | None:
-    """What the synchronous caller holds for whom asgiref runs this task, if it is one of those."""
+    """Return what the synchronous caller holds for whom asgiref runs this task, if it is one of those."""
     caller = _asked.get()
     if caller is None or not caller.thread or caller.generation != _generation:
         return None

@@ -135,7 +135,7 @@ class Acquirable(ABC):
             return self._unavailable(lease, request, error)
         except BaseException:  # a cancelled task had better not await its own clean-up
             self.drop(lease)
-            heartbeat.abandon(lease, request.ttl_ms)
+            heartbeat.release_later(lease, request.ttl_ms)
             raise
 
     def release(self) -> Released:
@@ -179,7 +179,7 @@ class Acquirable(ABC):
         except BackendUnavailable as error:
             outcome = self._later(lease, error)
         except BaseException:
-            heartbeat.abandon(lease, self.terms.hold_ms)
+            heartbeat.release_later(lease, self.terms.hold_ms)
             raise
         return events.released(self, lease, outcome, lost)
 
@@ -335,7 +335,7 @@ class Acquirable(ABC):
         # Only a time limit that struck as ``__exit__`` was called leaves a block without leaving it.
         lease = self._block
         if self._blocks and lease is not None and not (lease.released or lease.foreign or sys.is_finalizing()):
-            heartbeat.abandon(lease, lease.span or self.terms.hold_ms)
+            heartbeat.release_later(lease, lease.span or self.terms.hold_ms)
 
     async def __aenter__(self) -> Self:
         if await self.aenter_if_free():
@@ -353,7 +353,7 @@ class Acquirable(ABC):
             raise
 
     def _inherited(self) -> bool:
-        """Whether the block that is left was entered by the process that this one was forked from."""
+        """Tell whether the block that is left was entered by the process that this one was forked from."""
         last = self._takes.last
         return last is not None and last.foreign
 
@@ -382,12 +382,12 @@ class Acquirable(ABC):
             self.drop(lease)
         finally:
             if later or lease.unlocked:
-                heartbeat.abandon(lease, longest)  # in an outage it takes its time; its lock may be on its way
+                heartbeat.release_later(lease, longest)  # in an outage it takes its time; its lock may be on its way
             else:
-                heartbeat.give_back(lease, longest)
+                heartbeat.release_now(lease, longest)
 
     def _later(self, lease: Lease, error: BackendUnavailable) -> Released:
-        heartbeat.abandon(lease, lease.span or self.terms.hold_ms)
+        heartbeat.release_later(lease, lease.span or self.terms.hold_ms)
         events.unavailable(self.name, error, "release later", self.noun)
         return Released.UNKNOWN
 
@@ -439,7 +439,7 @@ class Acquirable(ABC):
     def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:
         self.drop(lease)
         if error.doubt:  # otherwise there is nothing to undo, however long the outage
-            heartbeat.abandon(lease, request.ttl_ms)
+            heartbeat.release_later(lease, request.ttl_ms)
         if error.busy is not None:  # which no silence turns into anything else
             self.met = error.busy.record
             self.conflict = self._busy(error.busy)
@@ -462,7 +462,7 @@ class Acquirable(ABC):
         without.until = monotonic() + self.terms.hold_ms / 1000
         try:
             self._takes.keep(without)
-            heartbeat.catch_up(without, request._replace(token=without.token, supersedes=""))
+            heartbeat.acquire_later(without, request._replace(token=without.token, supersedes=""))
         except BaseException:  # a time limit; nobody would ever give back what is taken for it later
             self.drop(without)
             raise

@@ -47,11 +47,11 @@ class Leftover(NamedTuple):
 class Late(NamedTuple):
     """A body that runs without its lock, and what it would have asked for."""
 
-    hold: weakref.ref[Lease]
+    lease: weakref.ref[Lease]
     request: AcquireRequest
 
 
-class Errands:
+class Reconciler:
     """Those of one process, by token. The heartbeat's thread runs them."""
 
     def __init__(self) -> None:
@@ -64,15 +64,15 @@ class Errands:
     def __bool__(self) -> bool:
         return bool(self.leftovers or self.late)
 
-    def give_back(self, hold: Lease, longest: int) -> None:
-        """Release ``hold``; after ``longest`` ms it has ended by itself."""
+    def release_later(self, lease: Lease, longest: int) -> None:
+        """Release ``lease``; after ``longest`` ms it has ended by itself."""
         self.pause = SOON
-        self.leftovers[hold.token] = Leftover(hold.backend, hold.name, hold.token, monotonic() + longest / 1000)
+        self.leftovers[lease.token] = Leftover(lease.backend, lease.name, lease.token, monotonic() + longest / 1000)
 
-    def catch_up(self, hold: Lease, request: AcquireRequest) -> None:
-        """Take the lock that ``hold`` is without, for as long as its timeout leaves it, unless somebody has it."""
+    def acquire_later(self, lease: Lease, request: AcquireRequest) -> None:
+        """Take the lock that ``lease`` is without, for as long as its timeout leaves it, unless somebody has it."""
         self.pause = SOON
-        self.late[hold.token] = Late(weakref.ref(hold), request)
+        self.late[lease.token] = Late(weakref.ref(lease), request)
 
     def clear(self) -> None:
         """Forget them all: what is left in the store ends with its lease."""
@@ -86,13 +86,13 @@ class Errands:
         asked = {left.backend for left in list(self.leftovers.values())}  # others add to them meanwhile
         silent = self.free_all()
         for token, late in list(self.late.items()):
-            hold = late.hold()
-            if hold is None or hold.released or monotonic() >= hold.until:
+            lease = late.lease()
+            if lease is None or lease.released or monotonic() >= lease.until:
                 self.late.pop(token, None)
-            elif hold.backend not in silent:
-                asked.add(hold.backend)
-                if self._take(token, hold, late.request, follow, lose) is None:
-                    silent.add(hold.backend)
+            elif lease.backend not in silent:
+                asked.add(lease.backend)
+                if self._take(token, lease, late.request, follow, lose) is None:
+                    silent.add(lease.backend)
         for backend in asked:
             rested(backend)
         if not self:
@@ -137,34 +137,34 @@ class Errands:
     def _take(
         self,
         token: str,
-        hold: Lease,
+        lease: Lease,
         request: AcquireRequest,
         follow: Callable[[Lease], None],
         lose: Callable[[Lease, str], None],
     ) -> bool | None:
         """Take one; ``None`` if the store does not answer."""
         asked = monotonic()
-        left = max(1, round((hold.until - asked) * 1000))
+        left = max(1, round((lease.until - asked) * 1000))
         try:
-            answer = hold.backend.acquire(request._replace(ttl_ms=min(request.ttl_ms, left), hold_ms=left))
+            answer = lease.backend.acquire(request._replace(ttl_ms=min(request.ttl_ms, left), hold_ms=left))
         except Exception as error:
-            self._complain("taken", hold.backend, hold.name, error)
+            self._complain("taken", lease.backend, lease.name, error)
             return None
         if isinstance(answer, Busy):
             self.late.pop(token, None)
             who = "somebody" if answer.record is None else answer.record.holder
-            lose(hold, f"a body runs without it, and {who} has it now")
+            lose(lease, f"a body runs without it, and {who} has it now")
             return False
-        hold.granted(answer, asked, left)
-        hold.unlocked = False
+        lease.granted(answer, asked, left)
+        lease.unlocked = False
         self.late.pop(token, None)
-        if hold.released:  # meanwhile, when there was nothing to release yet
-            self.give_back(hold, left)
+        if lease.released:  # meanwhile, when there was nothing to release yet
+            self.release_later(lease, left)
         else:
-            if hold.span is not None:
-                follow(hold)
+            if lease.span is not None:
+                follow(lease)
             text = "%s %r: taken after all by a body that began without it"
-            log(logging.INFO, text, hold.backend.noun, hold.name)
+            log(logging.INFO, text, lease.backend.noun, lease.name)
         return True
 
     def _complain(self, what: str, backend: LeaseStore, name: str, error: Exception) -> None:

@@ -49,7 +49,7 @@ class Taken:
                 self.prune()
 
     def find(self, name: str) -> ProcessLock | None:
-        """The caller's own first: who took a lock and lost it must not release its successor's."""
+        """Return the caller's own first: who took a lock and lost it must not release its successor's."""
         here = leases_here()
         with self._mutex:
             locks = self.locks.get(name)

@@ -32,13 +32,13 @@ MOST = 10_000
 
 
 def current_limiter() -> ConcurrencyLimiter | None:
-    """The innermost limiter whose ``with`` block or decorated function runs here."""
+    """Return the innermost limiter whose ``with`` block or decorated function runs here."""
     block = limiter_block.get()
     return None if block is None else block.lock()
 
 
 def check_limit(limit: object, name: str | None = None) -> int:
-    """``limit`` if it can be one; ``TaskLockError`` otherwise."""
+    """Return ``limit`` if it can be one; ``TaskLockError`` otherwise."""
     if type(limit) is not int or not 1 <= limit <= MOST:
         raise TaskLockError(f"a limit must be a whole number from 1 to {MOST}, not {limit!r}", name=name)
     return limit
@@ -102,7 +102,7 @@ class ConcurrencyLimiter(Acquirable):
             lease.count += before.count
             before.successor = lease
             self._takes.inherit(times)
-            heartbeat.abandon(before, before.span or self.terms.hold_ms)
+            heartbeat.release_later(before, before.span or self.terms.hold_ms)
         return True
 
     def enter(self) -> Self:
@@ -125,10 +125,10 @@ class ConcurrencyLimiter(Acquirable):
 
     def _inherited(self) -> bool:
         block = limiter_block.get()
-        return block is not None and block.lock() is self and block.hold.foreign
+        return block is not None and block.lock() is self and block.lease.foreign
 
     def info(self) -> LimiterInfo:
-        """Who has its permits. Raises ``BackendUnavailable``."""
+        """Return who has its permits. Raises ``BackendUnavailable``."""
         return self._info(self._store().members(self.name))
 
     async def ainfo(self) -> LimiterInfo:
@@ -136,7 +136,7 @@ class ConcurrencyLimiter(Acquirable):
         return self._info(await self._store().amembers(self.name))
 
     def members(self) -> list[LockInfo]:
-        """Who has a permit, the one that has it longest first. Raises ``BackendUnavailable``."""
+        """Return who has a permit, the one that has it longest first. Raises ``BackendUnavailable``."""
         return list(self.info().members)
 
     def remove(self, member: str) -> LockInfo | None:

@@ -120,7 +120,7 @@ class Takes:
             self._prune_at = 2 * max(len(self._by), PRUNE)
 
     def _of(self, home: Leases) -> _Take | None:
-        """What ``home`` has taken through this object and not given back."""
+        """Return what ``home`` has taken through this object and not given back."""
         take = self._by.get(id(home))
         return None if take is None or take.home is not home.ref or take.now is None else take
 

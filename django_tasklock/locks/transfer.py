@@ -13,10 +13,10 @@ from django_tasklock.locks.lock import TaskLock
 from django_tasklock.types import AcquireRequest, Grant
 
 
-def keep(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
+def keep_for(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
     """Stop holding ``lock`` without releasing it: its key lives for ``seconds``. False: it was lost before.
 
-    ``token``: another one than that of the hold, which whoever was told of it beforehand may ``follow``
+    ``token``: another one than that of the lease, which whoever was told of it beforehand may ``supersede``
     from now on, and not before. With the store down the lock lives for what is left of its lease.
     """
     span = milliseconds(seconds, "seconds", name=lock.name)
@@ -36,12 +36,14 @@ def keep(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
         return False
 
 
-def resume(lock: TaskLock, token: str) -> None:
+def bring(lock: TaskLock, token: str) -> None:
     """Let the next ``acquire()`` of ``lock`` bring ``token``: granted if the lock was kept for it, or is free."""
     lock.brings = token
 
 
-def follow(lock: TaskLock, token: str) -> None:
-    """Let ``lock``, where it does not wait, be granted over the hold with ``token``: once, and with a token of its own,
-    because the same message may be delivered twice."""
+def supersede(lock: TaskLock, token: str) -> None:
+    """Let ``lock``, where it does not wait, be granted over the lease with ``token``.
+
+    Once, and with a token of its own, because the same message may be delivered twice.
+    """
     lock.supersedes = token

@@ -198,7 +198,7 @@ class TestStoreDown:
     def down(self, app, settings):
         settings.TASKLOCK = {"BACKEND": f"{__name__}.Down", "LOCATION": "default"}
         yield
-        heartbeat.errands.clear()
+        heartbeat.reconciler.clear()
 
     def test_run(self, app, down):
         task = app.task(key="a", unique="until_finish")

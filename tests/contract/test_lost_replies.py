@@ -69,7 +69,7 @@ def test_an_acquire_that_failed_leaves_no_key(
     assert seen[0] == seen[1]
     eventually(lambda: not store.exists(f"task_lock:{name}"))
     assert store.zscore("task_lock#index", f"task_lock:{name}") is None
-    eventually(lambda: not heartbeat.errands.leftovers)
+    eventually(lambda: not heartbeat.reconciler.leftovers)
 
 
 @TWINS
@@ -268,7 +268,7 @@ def test_a_release_that_failed_says_so_and_is_done_later(
     assert call(way, lock, "release") is Released.UNKNOWN
     eventually(lambda: not store.exists(f"task_lock:{name}"))
     granted(stranger.acquire(an_ask(name, STRANGER)))  # the heartbeat, which has no reply either, leaves it alone
-    eventually(lambda: not heartbeat.errands.leftovers)
+    eventually(lambda: not heartbeat.reconciler.leftovers)
     assert token_in(store, name) == STRANGER
 
 

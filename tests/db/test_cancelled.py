@@ -106,7 +106,7 @@ def clients(store):
 
 def nothing_is_left(store, before):
     """Once the heartbeat has given back what the cancelled ones could not."""
-    eventually(lambda: not heartbeat.errands and not len(heartbeat))
+    eventually(lambda: not heartbeat.reconciler and not len(heartbeat))
     eventually(lambda: ConcurrencyLimiter("cancelled", 2).info().used == 0)
     assert not [lock.name for lock in get_backend().records() if lock.name.startswith("cancelled:")]
     assert set(Video.objects.values_list("lock_token", flat=True)) == {""}

@@ -53,7 +53,7 @@ def nowhere(settings):
         settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0", **more}
 
     yield go
-    heartbeat.errands.clear()  # it would go on trying to release them
+    heartbeat.reconciler.clear()  # it would go on trying to release them
 
 
 @task_lock("report:{day}")

@@ -251,7 +251,7 @@ class TestAsync:
         async_to_sync(main)()
         limiter = ConcurrencyLimiter("search", 2)
         eventually(lambda: limiter.info().used == 0)
-        eventually(lambda: not heartbeat.errands.leftovers)
+        eventually(lambda: not heartbeat.reconciler.leftovers)
 
 
 class TestLosing:

@@ -171,7 +171,7 @@ def test_ten_thousand_locks_one_thread_and_bounded_memory(crew: Crew, store: Sto
     assert worker.do("memory()") - held < 10_000
     assert left(store, f"{name}:0") > 0 < left(store, f"{name}:{number - 1}")
     assert worker.do("all([lock.release() for lock in locks])", 120)
-    assert worker.do("len(heartbeat), len(heartbeat.errands.leftovers)") == (0, 0)
+    assert worker.do("len(heartbeat), len(heartbeat.reconciler.leftovers)") == (0, 0)
 
 
 def test_an_extension_made_while_the_last_renewal_is_on_its_way_counts(name: str) -> None:

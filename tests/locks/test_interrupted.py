@@ -183,7 +183,7 @@ def test_a_release_is_made_up_for_in_place(proxy: Proxy, store: redis.Redis, nam
     with pytest.raises(Struck):
         lock.release()
     assert not store.exists(f"task_lock:{name}")
-    assert not heartbeat.errands.leftovers
+    assert not heartbeat.reconciler.leftovers
 
 
 def test_what_was_lost_on_its_way_is_given_back_soon(proxy: Proxy, store: redis.Redis, name: str) -> None:
@@ -192,17 +192,17 @@ def test_what_was_lost_on_its_way_is_given_back_soon(proxy: Proxy, store: redis.
     assert lock.acquire()
     proxy.fault(scripts("release"), unsent=True, times=3)  # twice by the release itself, once by the heartbeat
     tries: list[float] = []
-    heartbeat.errands.pause, before = 0.5, heartbeat.errands.give_back
+    heartbeat.reconciler.pause, before = 0.5, heartbeat.reconciler.release_later
 
     def give_back(*what: Any) -> None:
         before(*what)
-        tries.append(heartbeat.errands.pause)
+        tries.append(heartbeat.reconciler.pause)
 
-    heartbeat.errands.give_back = give_back  # type: ignore[method-assign]
+    heartbeat.reconciler.release_later = give_back  # type: ignore[method-assign]
     try:
         assert lock.release() is Released.UNKNOWN
     finally:
-        del heartbeat.errands.give_back  # type: ignore[method-assign]
+        del heartbeat.reconciler.release_later  # type: ignore[method-assign]
     assert tries[0] < 0.05
     eventually(lambda: not store.exists(f"task_lock:{name}"))
 

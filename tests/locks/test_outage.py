@@ -7,7 +7,7 @@ import pytest
 from django_tasklock import BackendUnavailable, TaskLock, acquire_task_lock
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.lease import Lease
-from django_tasklock.locks.reconcile import Errands
+from django_tasklock.locks.reconcile import Reconciler
 from django_tasklock.types import Grant, Released
 from tests.support.redis_server import free_port
 from tests.support.twins import TWINS, call
@@ -20,24 +20,24 @@ pytestmark = pytest.mark.redis
 def test_refused_requests_are_not_remembered(configure, way: str) -> None:
     """Memory and the heartbeat's work are bounded, however many tasks go on without their lock."""
     configure(LOCATION=f"redis://127.0.0.1:{free_port()}/0", ON_UNAVAILABLE="run")
-    before = len(heartbeat.errands.leftovers)
+    before = len(heartbeat.reconciler.leftovers)
     for turn in range(50):
         with pytest.raises(BackendUnavailable) as caught:
             call(way, TaskLock(f"outage:{turn}", on_unavailable="raise"), "acquire")
         assert caught.value.doubt is False
         assert acquire_task_lock(f"outage:{turn}")  # the policy "run"
-    assert len(heartbeat.errands.leftovers) <= before
+    assert len(heartbeat.reconciler.leftovers) <= before
 
 
 def test_what_is_left_meanwhile_does_not_disturb_what_is_being_given_back() -> None:
     """Other threads add to it at any moment; here, in the middle of the look at what there is."""
-    errands = Errands()
+    reconciler = Reconciler()
     released = []
 
     class Store:
         def __hash__(self) -> int:
-            if len(errands.leftovers) < 3:
-                errands.give_back(Lease(self, "late", None, None), 1000)  # type: ignore[arg-type]
+            if len(reconciler.leftovers) < 3:
+                reconciler.release_later(Lease(self, "late", None, None), 1000)  # type: ignore[arg-type]
             return 1
 
         def release(self, name: str, token: str) -> Released:
@@ -46,9 +46,9 @@ def test_what_is_left_meanwhile_does_not_disturb_what_is_being_given_back() -> N
 
         def close_idle(self) -> None: ...
 
-    errands.give_back(Lease(Store(), "early", None, None), 1000)  # type: ignore[arg-type]
+    reconciler.release_later(Lease(Store(), "early", None, None), 1000)  # type: ignore[arg-type]
     for _ in range(3):
-        errands.run(lambda hold: None, lambda hold, reason: None)
+        reconciler.run(lambda lease: None, lambda lease, reason: None)
     assert released.count("early") == 1
     assert "late" in released
 

@@ -156,7 +156,7 @@ def test_what_a_stopped_server_executes_late_leaves_no_key(
         finally:
             os.kill(redis_server.process.pid, signal.SIGCONT)
         eventually(lambda: int(store.get("task_lock#fence")) > counted)  # it was granted, late
-        eventually(lambda: not heartbeat.errands.leftovers)
+        eventually(lambda: not heartbeat.reconciler.leftovers)
         assert not store.exists(f"task_lock:{name}")
 
 

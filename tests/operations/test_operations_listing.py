@@ -20,7 +20,7 @@ from django_tasklock.backends.memory import advance
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.guards.guard import registered
 from django_tasklock.locks.holder import me
-from django_tasklock.locks.transfer import keep
+from django_tasklock.locks.transfer import keep_for
 from django_tasklock.operations import LockDetail, LockState, RowRef, count_locks, get_lock, list_locks
 from django_tasklock.operations.guarded_rows import lock_name
 from tests.support.guards import GUARD
@@ -185,7 +185,7 @@ class TestStates:
     def test_kept_for_a_retry(self, store):
         lock = TaskLock("video:1")
         assert lock.acquire()
-        assert keep(lock, 60, "0" * 32)
+        assert keep_for(lock, 60, "0" * 32)
         detail = get_lock("video:1")
         assert detail.lock.alive is None
         assert "message of its task that is on its way" in sentences(detail)

@@ -63,7 +63,7 @@ def configure(settings: Any) -> Iterator[Configure]:
         settings.TASKLOCK = {"ON_UNAVAILABLE": "raise", **tasklock}
 
     yield set_tasklock
-    heartbeat.errands.clear()  # of stores that are gone with this test
+    heartbeat.reconciler.clear()  # of stores that are gone with this test
 
 
 @pytest.fixture

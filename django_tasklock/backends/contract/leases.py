@@ -56,14 +56,14 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def mine(self, name: str, token: str) -> Record | None:
-        """What the store has of ``name`` for who holds it with ``token``. ``None``, or another's: it is lost."""
+        """Return what the store has of ``name`` for who holds it with ``token``. ``None``, or another's: it is lost."""
 
     def waiter(self, request: AcquireRequest) -> Waiter:
-        """A place to wait for ``request.name``; use it as a context manager."""
+        """Return a place to wait for ``request.name``; use it as a context manager."""
         return Waiter(self, request)
 
     def close_idle(self) -> None:
-        """This thread will not ask again soon: let go of a connection that is only its own."""
+        """Let go of a connection that is only its own."""
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         """``acquire`` for coroutines. If it is cancelled, its thread goes on, and gives back what it is granted."""
@@ -132,7 +132,7 @@ class Waiter:
 
     @staticmethod
     def pause(seconds: float) -> float:
-        """A jittered nap, so that many waiters do not ask in step."""
+        """Return a jittered nap, so that many waiters do not ask in step."""
         return max(0.0, min(seconds, POLL * random.uniform(0.9, 1.1)))
 
     def __enter__(self) -> Self:

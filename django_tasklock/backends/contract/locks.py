@@ -56,7 +56,7 @@ class LockStore(LeaseStore):
 
     @abstractmethod
     def get(self, name: str) -> Record | None:
-        """Who holds ``name`` now; ``None`` if nobody does."""
+        """Return who holds ``name`` now; ``None`` if nobody does."""
 
     def mine(self, name: str, token: str) -> Record | None:
         return self.get(name)
@@ -66,25 +66,25 @@ class LockStore(LeaseStore):
 
     @abstractmethod
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        """Held locks in order of expiry, from an index. ``expired``: those whose holder let them lapse."""
+        """Return held locks in order of expiry, from an index. ``expired``: those whose holder let them lapse."""
 
     @abstractmethod
     def page(self, query: Query) -> Page:
-        """Some locks, by range reads of an index. ``TaskLockError`` where the store cannot list."""
+        """Return some locks, by range reads of an index. ``TaskLockError`` where the store cannot list."""
 
     @abstractmethod
     def counts(self) -> Counts:
-        """How many locks there are of each kind, by the index. ``TaskLockError`` where the store cannot list."""
+        """Return how many locks there are of each kind, by the index. ``TaskLockError`` where the store cannot list."""
 
     def condition(self) -> Condition:
-        """What the store says of itself, in one round trip. Raises ``BackendUnavailable``."""
+        """Return what the store says of itself, in one round trip. Raises ``BackendUnavailable``."""
         began, before = time.time(), time.monotonic()
         clock, policy = self._condition()
         latency = time.monotonic() - before
         return Condition(latency, None if clock is None else clock / 1000 - began - latency / 2, policy)
 
     def _condition(self) -> tuple[int | None, str | None]:
-        """The store's clock in ms and its eviction policy: see ``Condition``."""
+        """Return the store's clock in ms and its eviction policy: see ``Condition``."""
         self.get("health")
         return None, None
 
@@ -111,7 +111,7 @@ class LockStore(LeaseStore):
         """
 
     def ticket(self, name: str = "", member: str = "") -> int:
-        """A time in microseconds that grows from call to call: the order of what asked for one.
+        """Return a time in microseconds that grows from call to call: the order of what asked for one.
 
         ``member`` joins the line for ``name`` with it, where lines are kept. Between machines
         this ticket is as exact as their clocks; a store that has a clock does better.
@@ -122,7 +122,10 @@ class LockStore(LeaseStore):
             return _last_ticket
 
     def expects(self, name: str, ticket: int, *, forget: bool = False) -> int:
-        """How many in the line for ``name`` have a lower ticket; ``forget``: they leave it. 0 where none is kept."""
+        """Return how many in the line for ``name`` have a lower ticket; ``forget``: they leave it.
+
+        0 where none is kept.
+        """
         return 0
 
     def arrived(self, name: str, member: str) -> bool:
@@ -130,7 +133,7 @@ class LockStore(LeaseStore):
         return True
 
     def newest(self, name: str, ticket: int) -> bool:
-        """Whether no greater ticket has been shown for ``name``. True where that is not known."""
+        """Tell whether no greater ticket has been shown for ``name``. True where that is not known."""
         return True
 
     def flag(self, name: str) -> bool:
@@ -141,7 +144,7 @@ class LockStore(LeaseStore):
         return False
 
     def flagged(self, name: str) -> bool:
-        """Whether there was such a note, which is gone then. True where none are kept: looking never harms."""
+        """Tell whether there was such a note, which is gone then. True where none are kept: looking never harms."""
         return True
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ class Permits(LeaseStore):
 
     @abstractmethod
     def members(self, name: str) -> list[Record]:
-        """Who has a permit now, the one that has it longest first."""
+        """Return who has a permit now, the one that has it longest first."""
 
     @abstractmethod
     def remove(self, name: str, token: str) -> Record | None:
@@ -33,7 +33,7 @@ class Permits(LeaseStore):
 
     @abstractmethod
     def names(self, limit: int = 1000) -> list[str]:
-        """The limiters that somebody has a permit of, up to ``limit``, in no order."""
+        """Return the limiters that somebody has a permit of, up to ``limit``, in no order."""
 
     def mine(self, name: str, token: str) -> Record | None:
         return next((record for record in self.members(name) if record.token == token), None)

@@ -125,7 +125,7 @@ class RedisBackend(LockStore):
         return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
-        """What ``acquire.lua`` said."""
+        """Return what ``acquire.lua`` said."""
         return Grant(reply, request.ttl_ms) if isinstance(reply, int) else self.layout.busy(request.name, reply)
 
     def release(self, name: str, token: str) -> Released:
@@ -160,7 +160,7 @@ class RedisBackend(LockStore):
         return self.layout.lock(name) + bulk(self.layout.queue + name)
 
     def found(self, name: str, reply: Any) -> Record | None:
-        """What ``get.lua`` or ``remove.lua`` said."""
+        """Return what ``get.lua`` or ``remove.lua`` said."""
         return None if reply is None else self.layout.record(name.encode(), reply)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
@@ -245,7 +245,7 @@ class RedisBackend(LockStore):
 
 
 def verdict(code: int, doubt: bool) -> Released:
-    """What a release found. ``doubt``: the reply to an earlier sending of it was lost.
+    """Return what a release found. ``doubt``: the reply to an earlier sending of it was lost.
 
     A lock that is gone then, or the next holder's, is what that sending left behind; a
     caller whose lease was over before knows that it was not.

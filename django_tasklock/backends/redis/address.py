@@ -32,7 +32,7 @@ class Place:
     sentinels: frozenset[str] = frozenset()
 
     def same(self, other: Place) -> bool:
-        """Whether both are one database, as far as names tell."""
+        """Tell whether both are one database, as far as names tell."""
         if (self.server, self.database) != (other.server, other.database):
             return False
         return bool(self.sentinels & other.sentinels) or not (self.sentinels or other.sentinels)
@@ -42,7 +42,10 @@ class Place:
 
 
 def place_of(location: str) -> Place:
-    """Where ``location`` (an alias or a URL) leads. ``ImproperlyConfigured`` if that is no Redis that can be asked."""
+    """Return where ``location`` (an alias or a URL) leads.
+
+    ``ImproperlyConfigured`` if that is no Redis that can be asked.
+    """
     try:
         pool = sync_pool(location)
     except ImproperlyConfigured:

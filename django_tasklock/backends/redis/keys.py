@@ -63,19 +63,19 @@ class Layout:
         """Return those of every script that grants: lock, index, fence counter, queue, seen."""
 
     def lock(self, name: str) -> bytes:
-        """The key of a lock."""
+        """Return the key of a lock."""
         return bulk(self.prefix + name)
 
     def flag(self, name: str) -> bytes:
-        """The key of the note that something waits for a lock elsewhere."""
+        """Return the key of the note that something waits for a lock elsewhere."""
         return bulk(self.flags + name)
 
     def line(self, name: str) -> bytes:
-        """The key of the line of what was published for a lock and has not arrived."""
+        """Return the key of the line of what was published for a lock and has not arrived."""
         return bulk(self.lines + name)
 
     def newest(self, name: str) -> bytes:
-        """The key of the greatest ticket that was shown for a lock."""
+        """Return the key of the greatest ticket that was shown for a lock."""
         return bulk(self.shown + name)
 
     def _keys_of(self, name: str) -> bytes:
@@ -84,40 +84,40 @@ class Layout:
         return self._keys % (size + self._prefix, bare, size + self._queue, bare, size + self._seen, bare)
 
     def acquiring(self, request: AcquireRequest) -> bytes:
-        """Keys and arguments of ``acquire.lua`` for somebody who does not wait."""
+        """Return keys and arguments of ``acquire.lua`` for somebody who does not wait."""
         token = request.token.encode()
         terms = _terms(request.ttl_ms, request.hold_ms, request.holder)
         return b"%b$%d\r\n%b\r\n%b" % (self.keys(request.name), len(token), token, terms)
 
     def following(self, request: AcquireRequest) -> bytes:
-        """The same for somebody who follows an earlier holder."""
+        """Return the same for somebody who follows an earlier holder."""
         return self.acquiring(request) + bulk("") + bulk(request.supersedes)
 
     def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
-        """Keys and arguments of ``acquire.lua`` for somebody who waits, or looks from its place in the queue."""
+        """Return keys and arguments of ``acquire.lua`` for somebody who waits, or looks from its place in the queue."""
         return self.acquiring(request) + self.entry(request, channel) + bulk("") + place(rank, listens)
 
     def new_channel(self) -> str:
-        """Where one waiter listens."""
+        """Return where one waiter listens."""
         return self.channel + os.urandom(12).hex()
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
-        """What ``pass_on`` must know of a waiter."""
+        """Return what ``pass_on`` must know of a waiter."""
         return bulk(f"{request.token} {channel} {min(request.ttl_ms, CLAIM)} {request.hold_ms} {request.holder}")
 
     def record(self, key: bytes, reply: list[Any]) -> Record:
-        """A record from ``{ms left, value, now, waiting}``; the last may be missing."""
+        """Return a record from ``{ms left, value, now, waiting}``; the last may be missing."""
         left, value, now, *more = reply
         return record(key.decode().removeprefix(self.prefix), value, now, left, more[0] if more else 0)
 
     def busy(self, name: str, reply: list[Any]) -> Busy:
-        """What a refused ``acquire.lua`` said."""
+        """Return what a refused ``acquire.lua`` said."""
         found = self.record(name.encode(), reply[:3])
         return Busy(found, found.ttl)
 
 
 def place(rank: int | None, listens: bool) -> bytes:
-    """What the scripts ask of a waiter: the rank that it had, and whether somebody listens on its channel."""
+    """Return what the scripts ask of a waiter: the rank that it had, and whether somebody listens on its channel."""
     return bulk("" if rank is None else rank) + bulk("1" if listens else "")
 
 

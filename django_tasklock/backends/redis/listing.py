@@ -18,7 +18,7 @@ ORDERED = 5000
 
 
 def page_of(layout: Layout, query: Query) -> tuple[Script, bytes]:
-    """The script, its key and its arguments."""
+    """Return the script, its key and its arguments."""
     needles = []
     if query.task:
         needles.append(f'"task":{json.dumps(query.task)}')
@@ -45,7 +45,7 @@ def page_of(layout: Layout, query: Query) -> tuple[Script, bytes]:
 
 
 def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
-    """What the script answered."""
+    """Return what the script answered."""
     now, total, further, lefts, waits, keys, values = reply
     found = []
     for left, waiting, key, value in zip(map(int, lefts.split()), map(int, waits.split()), keys, values, strict=True):

@@ -46,7 +46,7 @@ def pools(pool: Any) -> list[Any]:
 
 
 def sync_pool(location: str) -> redis.ConnectionPool:
-    """A pool for threads. ``ImproperlyConfigured`` if ``location`` is no Redis."""
+    """Return a pool for threads. ``ImproperlyConfigured`` if ``location`` is no Redis."""
     source = _source(location)
     retry = Retry(NoBackoff(), 0)
     kwargs = _kwargs(source, retry)
@@ -58,7 +58,7 @@ def sync_pool(location: str) -> redis.ConnectionPool:
 
 
 def async_pool(location: str) -> redis.asyncio.ConnectionPool:
-    """A pool for one event loop."""
+    """Return a pool for one event loop."""
     source = _source(location)
     retry = AsyncRetry(NoBackoff(), 0)
     kind: type[redis.asyncio.Connection] = redis.asyncio.Connection

@@ -49,16 +49,16 @@ class PermitLayout:
         self.new_channel = layout.new_channel
 
     def set(self, name: str) -> bytes:
-        """The key of a limiter's members."""
+        """Return the key of a limiter's members."""
         return bulk(self.members + name)
 
     def keys(self, name: str) -> bytes:
-        """Those of every script that grants."""
+        """Return those of every script that grants."""
         keys = self.set(name) + bulk(self.holders + name) + self._fence + bulk(self.queue + name)
         return keys + self.index + bulk(self.seen + name)
 
     def acquiring(self, request: AcquireRequest) -> bytes:
-        """Keys and arguments of ``permit_acquire.lua`` for somebody who does not wait."""
+        """Return keys and arguments of ``permit_acquire.lua`` for somebody who does not wait."""
         terms = (
             bulk(request.token)
             + bulk(request.ttl_ms)
@@ -69,11 +69,11 @@ class PermitLayout:
         return self.keys(request.name) + terms
 
     def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
-        """The same for somebody who waits, or looks from its place in the queue."""
+        """Return the same for somebody who waits, or looks from its place in the queue."""
         return self.acquiring(request) + self.entry(request, channel) + place(rank, listens)
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
-        """What ``serve`` must know of a waiter."""
+        """Return what ``serve`` must know of a waiter."""
         return bulk(
             f"{request.token} {channel} {min(request.ttl_ms, CLAIM)} {request.hold_ms} {request.holder} {request.limit}"
         )
@@ -109,7 +109,7 @@ class RedisPermits(Permits):
         return self.answer(request, self.wire.call(ACQUIRE, self.layout.acquiring(request))[0])
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
-        """What ``permit_acquire.lua`` said."""
+        """Return what ``permit_acquire.lua`` said."""
         if isinstance(reply, int):
             return Grant(reply, request.ttl_ms)
         left, value, now = reply[:3]
@@ -169,5 +169,5 @@ class RedisPermits(Permits):
 
 
 def verdict(had: int, doubt: bool) -> Released:
-    """What a release found. ``doubt``: an earlier sending of it may have done it."""
+    """Return what a release found. ``doubt``: an earlier sending of it may have done it."""
     return Released.RELEASED if had or doubt else Released.GONE

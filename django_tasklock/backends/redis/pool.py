@@ -67,7 +67,7 @@ class Idle(Generic[T]):
 
 
 def make(pool: redis.ConnectionPool) -> Any:
-    """A new connection, authenticated, its database selected. Whatever interrupts that leaves nothing behind."""
+    """Return a new connection, authenticated, its database selected. Whatever interrupts that leaves nothing behind."""
     connection = pool.connection_class(**pool.connection_kwargs)
     try:
         connection.connect()
@@ -88,12 +88,12 @@ def throw_away(connection: Any) -> None:
 
 
 def lost_in_greeting(error: BaseException) -> bool:
-    """Whether a connection was made, and then lost before it was of use."""
+    """Tell whether a connection was made, and then lost before it was of use."""
     return type(error) is redis.ConnectionError and " connecting to " not in str(error)
 
 
 def full(connection: Any, error: BaseException) -> bool:
-    """Whether ``error``, met while connecting, means that the server takes no more clients.
+    """Tell whether ``error``, met while connecting, means that the server takes no more clients.
 
     It says so and closes, and to whoever has asked something by then the words are lost with the
     connection. So connect once more, and listen.

@@ -30,7 +30,7 @@ class Server:
     """Whether our waiters may be told that their lock is free; else they look once a second."""
 
     def older_than(self, *floor: int) -> bool:
-        """Whether the version is known, and below ``floor``."""
+        """Tell whether the version is known, and below ``floor``."""
         parts = self.version.split(".")[: len(floor)]
         return all(part.isdigit() for part in parts) and bool(self.version) and [*map(int, parts)] < [*floor]
 

@@ -43,7 +43,10 @@ class Ear:
         self._bell.set()
 
     async def listen(self, seconds: float) -> Any:
-        """The next message, or ``None`` if there is none within ``seconds``. Raises what the connection is lost by."""
+        """Return the next message, or ``None`` if there is none within ``seconds``.
+
+        Raises what the connection is lost by.
+        """
         if not self._heard and self.lost is None:
             self._bell.clear()
             with contextlib.suppress(asyncio.TimeoutError):
@@ -77,7 +80,7 @@ class SharedConnection:
         return not self._over and reader is not None and reader.exception() is None and not reader.at_eof()
 
     async def ask(self, packed: bytes) -> Any:
-        """The reply to one request. If this is cancelled the reply is read all the same, by nobody."""
+        """Return the reply to one request. If this is cancelled the reply is read all the same, by nobody."""
         return await (await self._send(packed))
 
     async def subscribe(self, channel: str) -> Ear:
@@ -205,7 +208,7 @@ class Current:
         self._making: asyncio.Task[SharedConnection] | None = None
 
     async def get(self) -> SharedConnection:
-        """An open one."""
+        """Return an open one."""
         while True:
             if self._connection is not None:
                 if self._connection.open:

@@ -33,7 +33,7 @@ class Subscribers:
         self._idle: Idle[Subscriber] = Idle(self.discard)
 
     def idle(self) -> Subscriber | None:
-        """One that is at hand and still connected."""
+        """Return one that is at hand and still connected."""
         while (found := self._idle.take()) is not None:
             subscriber = found[0]
             try:
@@ -48,7 +48,7 @@ class Subscribers:
         return None
 
     def new(self, channel: str = "") -> Subscriber:
-        """One that the server has confirmed: a publish from now on reaches it. By default on a new channel.
+        """Return one that the server has confirmed: a publish from now on reaches it. By default on a new channel.
 
         ``NoPermissionError`` if the server does not let this user listen.
         """

@@ -281,7 +281,7 @@ def tell_unheard(noun: str, name: str, error: BackendUnavailable) -> None:
 
 
 def handed_over(message: Any, token: str) -> int | None:
-    """The fence, if this push says that ``token`` has the lock now."""
+    """Return the fence, if this push says that ``token`` has the lock now."""
     if not (isinstance(message, list) and message[0] == b"message"):
         return None
     whose, _, fence = message[2].decode().partition(" ")
@@ -289,5 +289,5 @@ def handed_over(message: Any, token: str) -> int | None:
 
 
 def leaving(layout: Layout | PermitLayout, request: AcquireRequest, channel: str) -> bytes:
-    """Arguments of ``release.lua`` for a waiter: its place, and the lock if it was handed over."""
+    """Return arguments of ``release.lua`` for a waiter: its place, and the lock if it was handed over."""
     return layout.keys(request.name) + bulk(request.token) + layout.entry(request, channel)

@@ -43,7 +43,7 @@ NOBODY = ("BUSY ", "MASTERDOWN ", "CLUSTERDOWN ")
 
 
 def bulk(value: str | bytes | int) -> bytes:
-    """One argument of a command, as the protocol wants it."""
+    """Return one argument of a command, as the protocol wants it."""
     data = value if isinstance(value, bytes) else str(value).encode()
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
@@ -71,12 +71,12 @@ class Script:
         return b"*%d\r\n$4\r\nEVAL\r\n%b%b" % (self.count + 3, bulk(self.body), bulk(self.keys))
 
     def sized(self, count: int, keys: int) -> Script:
-        """The same script for another number of keys and arguments."""
+        """Return the same script for another number of keys and arguments."""
         return self if (count, keys) == (self.count, self.keys) else Script(self.body, count, keys)
 
 
 def load(verb: str, keys: int, arguments: int) -> Script:
-    """The script of a verb."""
+    """Return the script of a verb."""
     return Script(_body(verb), keys + arguments, keys)
 
 
@@ -91,7 +91,7 @@ def _body(name: str) -> str:
 
 
 def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable:
-    """What a caller is told: the store, and what is known of why. ``doubt``: it may have been executed."""
+    """Return what a caller is told: the store, and what is known of why. ``doubt``: it may have been executed."""
     down = serves_nobody(error)
     if "WRONGTYPE" in str(error):
         hint = "a key of this lock is something else's: delete it, or choose another TASKLOCK['KEY_PREFIX']"
@@ -104,7 +104,7 @@ def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable
 
 
 def serves_nobody(error: BaseException) -> bool:
-    """Whether the store answers nobody, as far as is known. False: it refused this request, or this client."""
+    """Tell whether the store answers nobody, as far as is known. False: it refused this request, or this client."""
     if isinstance(error, BusyLoadingError | ClusterDownError) or str(error).startswith(NOBODY):
         return True  # MASTERDOWN is one of the second kind
     if isinstance(error, ResponseError | AuthenticationError | AuthorizationError) or FULL in str(error):
@@ -113,7 +113,7 @@ def serves_nobody(error: BaseException) -> bool:
 
 
 def here(error: BaseException | None) -> bool:
-    """Whether a connection was not made because of this process or machine: too many open files, no port left."""
+    """Tell whether a connection was not made because of this process or machine: too many open files, no port left."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             return True
@@ -122,13 +122,13 @@ def here(error: BaseException | None) -> bool:
 
 
 def final(error: Exception) -> bool:
-    """Whether asking again cannot help: the server understood and refused."""
+    """Tell whether asking again cannot help: the server understood and refused."""
     # A replica refuses too, but a new connection may lead to the primary. Redis 6 wraps what it says in a script.
     return isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError) and "READONLY" not in str(error)
 
 
 def answered(error: Exception) -> bool:
-    """Whether the server said no: then it has executed nothing."""
+    """Tell whether the server said no: then it has executed nothing."""
     # A connection made through Sentinel turns the first kind into a lost connection.
     return isinstance(error, ResponseError | BusyLoadingError) or isinstance(error.__context__, ReadOnlyError)
 

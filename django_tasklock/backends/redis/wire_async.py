@@ -55,7 +55,7 @@ class AsyncWire:
             raise unavailable(error, doubt or (sent and not answered(error))) from error
 
     async def exchange(self, connection: SharedConnection, script: Script, tail: bytes) -> Any:
-        """One command and its reply."""
+        """Send one command, and return its reply."""
         try:
             return await connection.ask(script.by_digest + tail)
         except NoScriptError:

@@ -17,7 +17,7 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import RENEWED, abandoned, alive
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.transfer import follow
+from django_tasklock.locks.transfer import supersede
 from django_tasklock.types import Record, monotonic
 
 logger = logging.getLogger("django_tasklock")
@@ -119,7 +119,7 @@ def _look(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
         elif not later and (living or (first is not None and renewed(first, met))):
             discard_duplicate(lock.conflict, message, "another delivery of it runs")
         elif later and met.holder.kept:
-            follow(lock, met.token)  # kept for this try, whose handle says nothing here: another SECRET_KEY
+            supersede(lock, met.token)  # kept for this try, whose handle says nothing here: another SECRET_KEY
         if first is None or first.token != met.token:
             first = met
         now = monotonic()

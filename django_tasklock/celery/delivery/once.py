@@ -32,7 +32,7 @@ from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import leases_here
 from django_tasklock.locks.lock import Acquirable, TaskLock
-from django_tasklock.locks.transfer import follow, keep
+from django_tasklock.locks.transfer import keep_for, supersede
 from django_tasklock.types import monotonic
 
 Way = Literal["message", "eager", "call"]
@@ -72,7 +72,7 @@ class LockOverRetry:
         """Keep the lock until after the countdown if the run ended with ``retry()``. Return whether it did."""
         if not isinstance(error, Retry) or state_of(self.request).kept_lock is None:
             return False
-        keep(self.lock, max(0.0, seconds_until(error.when) or 0.0) + MARGIN, token_of(self._handle))
+        keep_for(self.lock, max(0.0, seconds_until(error.when) or 0.0) + MARGIN, token_of(self._handle))
         return True
 
 
@@ -136,7 +136,7 @@ def once_call(
     options = CallOptions(lock, own.conflict, row, own.queue_limit, task.release_connections)
     if way == "message":
         if header.get("kept"):
-            follow(lock, token_of(header["kept"]))
+            supersede(lock, token_of(header["kept"]))
         kept = LockOverRetry(lock, task.request) if terms["retry_keeps_lock"] else None
         return Call(options, TaskCall(options, kept, callers_park=True))
     if way == "eager":
