@@ -19,6 +19,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bare Celery": {},
     f"bare Celery, visibility_timeout {LEASE} s": {"visibility_timeout": LEASE, **LOOKING},
     f"with the app, MESSAGE_LEASE {LEASE} s": {},
+    "with the app, MESSAGE_LEASE 60 s": {},
 }
 
 url, kind = os.environ[URL], os.environ.get(KIND, "bare Celery")
@@ -27,7 +28,7 @@ if kind.startswith("with"):
     from django.conf import settings
 
     if not settings.configured:
-        lease = {"LOCATION": url, "MESSAGE_LEASE": LEASE}
+        lease = {"LOCATION": url, "MESSAGE_LEASE": int(kind.split()[-2])}
         settings.configure(SECRET_KEY="benchmark", INSTALLED_APPS=["django_tasklock"], TASKLOCK=lease)
         django.setup()
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.celery_site.journal import Event
+from tests.support.celery_site.journal import Event, most_at_once
 from tests.support.celery_site.site import Site
 from tests.support.celery_workers import Worker
 
@@ -28,7 +28,7 @@ LEASE = 6.0
 KILLS = int(os.environ.get("TASKLOCK_TEST_KILLS", "60"))
 SLOTS = 4
 AT_ONCE = 4
-"""Messages under way: who survives has a slot for each."""
+"""Messages under way, those with a countdown included: who survives has a slot for each."""
 TASKS = ("hold", "hardy_once", "hardy_decorated")
 LATE: dict[str, Any] = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 
@@ -39,7 +39,7 @@ class Campaign:
     def __init__(self, site: Site, longest: float) -> None:
         self.site = site
         self.longest = longest
-        self.sent: dict[str, tuple[str, str, dict[str, Any]]] = {}
+        self.sent: dict[str, str] = {}
         self.dead: dict[str, float] = {}
         self.workers = [site.worker(concurrency=SLOTS, prefetch=2) for _ in range(2)]
 
@@ -59,7 +59,7 @@ class Campaign:
 
     def busy(self, worker: Worker) -> bool:
         """Publish what there is room for; whether ``worker`` runs something."""
-        while len(self.undone(countdowns=False)) < AT_ONCE:
+        while len(self.undone()) < AT_ONCE:
             self.publish()
         children = set(worker.children())
         return any(one.pid in children for one in self.running())
@@ -73,11 +73,8 @@ class Campaign:
         number = len(self.sent)
         options = {"countdown": random.uniform(1, 2 * LEASE)} if number % 5 == 4 else {}
         seconds = min(self.longest, 0.1 * 10 ** random.uniform(0, 2.3))
-        self.send(TASKS[number % len(TASKS)], f"{number}", seconds, options)
-
-    def send(self, task: str, key: str, seconds: float, options: dict[str, Any]) -> None:
-        result = self.site.publish(task, key, seconds, options=options)
-        self.sent[str(result.id)] = (task, key, {"seconds": seconds, **options})
+        task = TASKS[number % len(TASKS)]
+        self.sent[str(self.site.publish(task, f"{number}", seconds, options=options).id)] = task
 
     def running(self) -> list[Event]:
         """The starts of bodies that have not ended, nor been killed."""
@@ -91,10 +88,10 @@ class Campaign:
                 found = {key: one for key, one in found.items() if one.pid != event.pid}
         return list(found.values())
 
-    def undone(self, *, countdowns: bool = True) -> list[str]:
+    def undone(self) -> list[str]:
         """What has not run to its end."""
         done = {one.task_id for one in self.site.events("end")}
-        return [one for one, (_, _, how) in self.sent.items() if one not in done and (countdowns or len(how) == 1)]
+        return [one for one in self.sent if one not in done]
 
     def delays(self) -> Iterator[float]:
         """Seconds from each kill to the next start of each body that was killed."""
@@ -117,13 +114,26 @@ class Campaign:
         return found
 
     def twice(self) -> dict[str, list[str]]:
-        """Those that two workers have had of which neither had been killed, or one worker twice."""
+        """Plain tasks' messages that two workers have had of which neither had been killed, or one worker twice.
+
+        Ours may be put back into the broker from the database at once when their worker is dead; what the broker brings
+        as well is discarded as a duplicate: ``alongside`` is for them.
+        """
         found = {}
         for task_id, names in self.delivered().items():
             alive = [name for name in names if name not in self.dead]
-            if len(alive) > 1 or len(set(names)) < len(names):
+            if self.sent[task_id] == "hold" and (len(alive) > 1 or len(set(names)) < len(names)):
                 found[task_id] = names
         return found
+
+    def alongside(self) -> list[str]:
+        """Messages whose bodies ran twice at once."""
+        events = defaultdict(list)
+        for event in self.site.events():
+            events[event.task_id].append(event)
+        killed = events.pop("", [])
+        ordered = {one: sorted(those + killed, key=lambda event: event.time) for one, those in events.items()}
+        return [one for one, those in ordered.items() if most_at_once(those) > 1]
 
     def unheard(self) -> list[str]:
         """What kombu has lost: it takes a message off its list before it writes it down as not acknowledged."""
@@ -152,6 +162,7 @@ def fight(site: Site, kills: int, longest: float) -> list[float]:
     delays = sorted(campaign.delays())
     print(f"{len(campaign.sent)} messages, {kills} kills, {len(delays)} bodies killed; started again after {delays}")
     assert campaign.twice() == {}
+    assert campaign.alongside() == []
     site.wait_until(lambda: not broker.hlen("unacked"))
     assert delays
     assert site.waiting() == 0

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+MUTEX = "tasklock_message_leases_mutex"
+"""The key of who looks for abandoned messages just now."""
 CHUNK = 1000
 """Messages renewed by one command: Redis serves nobody else meanwhile."""
 
@@ -27,7 +29,9 @@ class Index:
         options = {
             **connection.transport_options,
             "visibility_timeout": lease,
-            # What was killed while it looked keeps all others from looking for so long: kombu's own is five minutes.
+            # Who is killed while it looks keeps all others from looking for so long: with kombu, which now and then
+            # looks, too, five minutes.
+            "unacked_mutex_key": MUTEX,
             "unacked_mutex_expire": max(1, int(patience * 2)),
             "socket_timeout": patience,
             "socket_connect_timeout": patience,

@@ -118,10 +118,9 @@ class Renewal:
         while not self._ended.is_set():
             try:
                 with no_fork():
-                    if known is not self._connection:  # maybe to another server: kombu has failed over
-                        known = self._connection
-                        self._begin(known)
-                        due = 0.0
+                    if known is not (connection := self._connection):  # maybe to another server: kombu has failed over
+                        self._begin(connection)
+                        known, due = connection, 0.0
                     self.carried.tell(self._open)
                     if monotonic() >= due:
                         self._renew()
@@ -223,6 +222,9 @@ class Renewal:
     def _look_around(self) -> None:
         try:
             found = marks.without_mark(self._app, marks.read_marks(self._app))
+            if found:  # one that has just been started may leave its mark by now
+                again = marks.without_mark(self._app, marks.read_marks(self._app))
+                found = [node for node in found if node in again]
         except BaseException as error:
             log(logging.INFO, "messages: the workers of this broker could not be asked: %r", error)
             return
