@@ -68,9 +68,10 @@ def campaign(bench: Any, kind: str, kills: int) -> str:
         wait(lambda: len(bench.app.control.ping(timeout=0.5)) == 2)
         for number in range(kills):
             victim, until = workers.pop(0), time.monotonic() + random.uniform(2, 5)
-            while time.monotonic() < until:
+            # The other one is there: it has taken the last one's place.
+            while time.monotonic() < until or len(bench.app.control.ping(timeout=0.5)) < 2:
                 done = {one.split()[1] for one in events(bench, "end")}
-                lacking = AT_ONCE - sum(one not in done and not later for one, later in sent.items())
+                lacking = AT_ONCE - sum(one not in done for one in sent) if time.monotonic() < until else 0
                 for _ in range(lacking):
                     later = len(sent) % 5 == 4
                     seconds = min(20.0, 0.1 * 10 ** random.uniform(0, 2.3))
@@ -80,6 +81,7 @@ def campaign(bench: Any, kind: str, kills: int) -> str:
             os.killpg(victim.pid, signal.SIGKILL)
             dead[str(victim.pid)] = time.monotonic()
             victim.wait()
+            print(f"{kind}: {number + 1} killed", file=sys.stderr)
             workers.append(worker(kind, f"w{number + 2}"))
         ends = time.monotonic() + SETTLE
         while time.monotonic() < ends and len({one.split()[1] for one in events(bench, "end")}) < len(sent):
