@@ -22,6 +22,7 @@ from django_tasklock.celery.forks import no_fork
 from django_tasklock.celery.message import header_of, token_of
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.promotion import promote
+from django_tasklock.celery.parking.rows import close_idle
 from django_tasklock.celery.rates import reservations
 from django_tasklock.celery.unique import free
 from django_tasklock.db.connections import release_connections
@@ -133,7 +134,7 @@ def _clear(task: Any, task_id: str, name: str, header: dict[str, Any]) -> None:
         free(header, task_id)
         promote(name, task.app)
     finally:
-        parking.close_idle()
+        close_idle()
 
 
 def _free_when_dead(task: Any, task_id: str, name: str | None, permits: set[str]) -> bool:

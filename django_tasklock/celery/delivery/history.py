@@ -24,7 +24,17 @@ from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.envelope import seal
 from django_tasklock.celery.parking.promotion import ran_here, runs
-from django_tasklock.celery.parking.rows import DOWN
+from django_tasklock.celery.parking.rows import (
+    DEAD,
+    DOWN,
+    ENDED,
+    PARKED,
+    PROMOTED,
+    RUNNING,
+    SUPERSEDED,
+    Parked,
+    brief_connection,
+)
 from django_tasklock.exceptions import CrashLoop
 from django_tasklock.locks.holder import me
 from django_tasklock.locks.lock import TaskLock
@@ -70,7 +80,7 @@ class History:
         self.entry = Entry(message, lock.name, on_conflict)
         self.known = message.delivered_before
         """True if the message may have been delivered before, or to somebody else meanwhile."""
-        self.row: parking.Parked | None = None
+        self.row: Parked | None = None
         self.looked = False
         """True if ``row`` is what the table says; else that was not read, or could not be."""
         self.kept = False
@@ -98,20 +108,18 @@ class History:
         if row is None:
             if message.sent:
                 self.discard("its run has ended")
-        elif row.state == parking.SUPERSEDED:
+        elif row.state == SUPERSEDED:
             return False
-        elif row.state == parking.PARKED or (
-            row.state in (parking.PROMOTED, parking.DEAD) and message.sent != row.sent
-        ):
+        elif row.state == PARKED or (row.state in (PROMOTED, DEAD) and message.sent != row.sent):
             self.discard("it is parked")
-        elif row.state in (parking.RUNNING, parking.ENDED) and runs(row):
-            if before is None and locked and row.state == parking.RUNNING and ran_here(row):
+        elif row.state in (RUNNING, ENDED) and runs(row):
+            if before is None and locked and row.state == RUNNING and ran_here(row):
                 self.row = None  # written since by another delivery, which met this one: ``record_running``
             else:
                 self.discard("another delivery of it runs")
         return True
 
-    def look(self) -> parking.Parked | None:
+    def look(self) -> Parked | None:
         """Read the row."""
         self.looked = False
         self.row = parking.find(self.message.id)
@@ -145,13 +153,13 @@ class History:
         if row is None:
             return self.message.crashes + max(self._past.died, len(freed))
         last = holder_of(json_object(row.holder)).boot
-        return row.crashes + (row.state == parking.RUNNING) + len(freed - {last} if last else freed)
+        return row.crashes + (row.state == RUNNING) + len(freed - {last} if last else freed)
 
     @property
     def promoted(self) -> bool:
         """True if the row says that this is the delivery which a promoter has sent, and nobody has died of it since."""
         row = self.row
-        return row is not None and row.state == parking.PROMOTED and row.sent == self.message.sent
+        return row is not None and row.state == PROMOTED and row.sent == self.message.sent
 
     def start_promoted(self) -> bool:
         """Count the start of a promoted message, with the lock in hand. Return False if there is more to look at.
@@ -213,7 +221,7 @@ class History:
             return
         name = self.entry.name
         try:
-            with parking.brief_connection():
+            with brief_connection():
                 parking.record_running(*self.entry.columns, self.entry.sealed(), text_of(met.holder))
                 get_backend().flag(postrun.AGAIN + message.id)
                 now = get_backend().get(name)
@@ -229,7 +237,7 @@ class History:
             if message.returns(error):
                 row = parking.find(message.id)
                 if row is not None:  # the worker stops, it did not die of it
-                    parking.move_to(row, parking.PROMOTED)
+                    parking.move_to(row, PROMOTED)
                 return
             if isinstance(error, Retry) or not message.wants_result:  # the next try is another message
                 self.forget()

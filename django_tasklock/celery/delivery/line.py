@@ -11,7 +11,7 @@ from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.exceptions import Parked
 from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.promotion import promote, supersede
-from django_tasklock.celery.parking.rows import DOWN
+from django_tasklock.celery.parking.rows import DOWN, SUPERSEDED
 from django_tasklock.celery.rates.reservations import cancel_reservation
 from django_tasklock.decorators.call import Skipped
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
@@ -122,7 +122,7 @@ class Line:
         if parking.mark_parked(message.id, message.sent):
             return False
         row = parking.find(message.id)
-        return row is not None and row.state == parking.SUPERSEDED
+        return row is not None and row.state == SUPERSEDED
 
     def _show(self) -> None:
         """Store the state ``PARKED``, for people.
@@ -150,8 +150,8 @@ class Line:
         events.conflict(error, "coalesce")
         row = parking.find(self.message.id)
         if row is not None:  # it stays until the result is stored
-            if row.state != parking.SUPERSEDED:
-                parking.move_to(row, parking.SUPERSEDED)
+            if row.state != SUPERSEDED:
+                parking.move_to(row, SUPERSEDED)
             postrun.clean_up_after(self.message.request, sure=True)
         if self.history.known:
             self._free_what_died()

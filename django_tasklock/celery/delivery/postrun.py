@@ -39,11 +39,11 @@ def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     if sure is None:
         return
     from django_tasklock.celery.parking import store as parking  # it touches models, which early imports must not
-    from django_tasklock.celery.parking.rows import DOWN
+    from django_tasklock.celery.parking.rows import DOWN, brief_connection
 
     try:
         if sure or get_backend().flagged(AGAIN + task_id):
-            with parking.brief_connection():
+            with brief_connection():
                 parking.remove(task_id, of=holders.BOOT)
     except DOWN as error:
         logger.warning("%s[%s]: its row was not removed: %s", sender.name, task_id, error)

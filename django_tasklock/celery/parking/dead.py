@@ -15,7 +15,7 @@ from django_tasklock.celery.parking.burial import bury, end, revoked
 from django_tasklock.celery.parking.envelope import Unfit, check, sign
 from django_tasklock.celery.parking.listing import full_name
 from django_tasklock.celery.parking.promotion import MOST_ATTEMPTS, promote
-from django_tasklock.celery.parking.rows import DEAD, DOWN, PARKED, PROMOTED
+from django_tasklock.celery.parking.rows import DEAD, DOWN, PARKED, PROMOTED, close_idle
 
 logger = logging.getLogger("django_tasklock")
 
@@ -81,4 +81,4 @@ def _refused(task_id: str, sent: int, app: Any, error: Any) -> None:
         logger.warning("parked message [%s] is overdue some time: %s", task_id, trouble)
     finally:
         with no_fork():
-            parking.close_idle()
+            close_idle()

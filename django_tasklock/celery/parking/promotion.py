@@ -20,7 +20,7 @@ from django_tasklock.celery.message import HEADER, sealed_for
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.burial import Due, bury, open_row
 from django_tasklock.celery.parking.envelope import Unfit
-from django_tasklock.celery.parking.store import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked
+from django_tasklock.celery.parking.rows import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked, close_idle
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import holder as holders
 from django_tasklock.locks.holder import abandoned
@@ -73,7 +73,7 @@ def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool
     if due.row.mode == "queue" and _awaits_another(due.row, due.name):
         return False
     if due.row.mode == "coalesce" and not found.alone:  # one that comes now finds this one newer, and says so itself
-        supersede(parking.find_older(key, due.row.ticket, due.row.task_id), app)
+        supersede(parking.find_older(key, due.row.number, due.row.task_id), app)
     return _put_back(due, PROMOTED)
 
 
@@ -110,7 +110,7 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
         ready += [] if head is None else [head]
         if not ready or len(passed) >= MOST_PASSED:
             return looked
-        row = min(ready, key=lambda row: (row.ticket, row.id))
+        row = min(ready, key=lambda row: (row.number, row.id))
         if row.state == PARKED and row.attempts and not _overdue(row):  # a worker has just said that it cannot take it
             resting.append(row)
             continue
@@ -153,7 +153,7 @@ def _awaits_another(row: Parked, name: str) -> bool:
     It is not waited for for ever: it may be lost, or lie in the buffer of a worker that is busy with something else.
     """
     waited = row.now - row.parked_at > MISSING * 1000
-    return get_backend().expects(name, row.ticket, forget=waited) > 0 and not waited
+    return get_backend().expects(name, row.number, forget=waited) > 0 and not waited
 
 
 def runs(row: Parked) -> bool:
@@ -259,7 +259,7 @@ class Promoter:
                 self._silent = True
             finally:
                 with no_fork():
-                    parking.close_idle()
+                    close_idle()
 
     def look(self) -> int:
         """Promote behind free locks. Return how many messages were."""

@@ -53,7 +53,8 @@ class Parked:
 
     id: int
     key: str
-    ticket: int
+    number: int
+    """The sequence number, in the column ``ticket``."""
     mode: str
     state: str
     task: str

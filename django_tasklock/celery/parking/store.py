@@ -23,8 +23,6 @@ from django_tasklock.celery.parking.rows import (
     Line,
     Neighbours,
     Parked,
-    brief_connection,
-    close_idle,
     delete,
     first_of,
     insert,
@@ -34,33 +32,6 @@ from django_tasklock.celery.parking.rows import (
 )
 from django_tasklock.db.clock import Now
 from django_tasklock.models import ParkedMessage
-
-__all__ = [
-    "DEAD",
-    "ENDED",
-    "PARKED",
-    "PROMOTED",
-    "RUNNING",
-    "SUPERSEDED",
-    "Line",
-    "Parked",
-    "brief_connection",
-    "close_idle",
-    "find",
-    "find_alike",
-    "find_older",
-    "mark_ended",
-    "mark_parked",
-    "mark_started",
-    "move_to",
-    "next_key",
-    "park",
-    "read_line",
-    "record_running",
-    "remove",
-    "remove_unchanged",
-    "start",
-]
 
 CHUNK = 500  # locks asked about by one query: SQLite knows few parameters
 
@@ -89,7 +60,7 @@ def read_line(key: str, without: Collection[int] = (), tasks: Collection[str] = 
         oldest, newest = first_of(parked, "ticket", "id"), first_of(parked, "-ticket", "-id")
         moving = rows.filter(state__in=(PROMOTED, RUNNING, ENDED))
         # One statement: of two, one that is promoted in between would be in neither, or the next one be promoted, too.
-        found = sorted(read(oldest, newest, moving, message=True), key=lambda row: (row.ticket, row.id))
+        found = sorted(read(oldest, newest, moving, message=True), key=lambda row: (row.number, row.id))
         waiting = [row for row in found if row.state == PARKED]  # the oldest with its message, and the newest
         others = [row for row in found if row.state != PARKED]
         head = next((row for row in waiting if row.message is not None), None)
@@ -123,13 +94,13 @@ def read_neighbours(name: str, number: int, task_id: str) -> Neighbours:
         newer = rows_of(alias).filter(key=key_of(name), ticket__gt=number)
         nearest = [first_of(newer.filter(state=state), "ticket") for state in (PARKED, PROMOTED)]
         found = read(*nearest, _older(alias, key_of(name), number, task_id))
-        return Neighbours(any(row.ticket > number for row in found), [row for row in found if row.ticket < number])
+        return Neighbours(any(row.number > number for row in found), [row for row in found if row.number < number])
 
     return session.run(verb, name=name, write=False)
 
 
 def park(
-    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None,
+    name: str, number: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None,
     crashes: int = 0, moving: bool = False, fresh: bool = False,
 ) -> bool:  # fmt: skip
     """Keep a message. Return False if ``limit`` others wait for ``name`` already; who waited keeps its place.
@@ -140,7 +111,7 @@ def park(
     new: dict[str, Any] = {"state": PROMOTED if moving else PARKED, **_TAKEN}
     if crashes:
         new["crashes"] = crashes
-    return _put(name, ticket, mode, task, task_id, message, limit, fresh, **new)
+    return _put(name, number, mode, task, task_id, message, limit, fresh, **new)
 
 
 def mark_parked(task_id: str, sent: int) -> bool:
@@ -154,11 +125,11 @@ def mark_parked(task_id: str, sent: int) -> bool:
 
 
 def mark_started(
-    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str, crashes: int
+    name: str, number: int, mode: str, task: str, task_id: str, message: str, holder: str, crashes: int
 ) -> None:
     """Keep a message that runs from now on, so that it is found if this worker dies, too."""
     new = {"state": RUNNING, "holder": holder, "crashes": crashes, "place": None, **_TAKEN}
-    _put(name, ticket, mode, task, task_id, message, None, False, **new)
+    _put(name, number, mode, task, task_id, message, None, False, **new)
 
 
 def start(row: Parked, holder: str) -> bool:
@@ -177,17 +148,17 @@ def start(row: Parked, holder: str) -> bool:
     return session.run(verb)
 
 
-def record_running(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, holder: str) -> bool:
+def record_running(name: str, number: int, mode: str, task: str, task_id: str, message: str, holder: str) -> bool:
     """Keep a message that another delivery of it runs. Return False if it has a row."""
 
     def verb(alias: str, again: bool) -> bool:
-        return insert(alias, _row(name, ticket, mode, task, task_id, message, state=RUNNING, holder=holder))
+        return insert(alias, _row(name, number, mode, task, task_id, message, state=RUNNING, holder=holder))
 
     return session.run(verb, name=name)
 
 
 def _put(
-    name: str, ticket: int, mode: str, task: str, task_id: str, message: str, limit: int | None, fresh: bool,
+    name: str, number: int, mode: str, task: str, task_id: str, message: str, limit: int | None, fresh: bool,
     **rest: Any,
 ) -> bool:  # fmt: skip
     def verb(alias: str, again: bool) -> bool:
@@ -196,7 +167,7 @@ def _put(
         first = fresh
         while first or not mine.update(**new):
             first = False
-            row = _row(name, ticket, mode, task, task_id, message, **rest)
+            row = _row(name, number, mode, task, task_id, message, **rest)
             if limit is not None:
                 row.place = _free_place(alias, row.key, limit)
                 if row.place is None:
@@ -208,10 +179,10 @@ def _put(
     return session.run(verb, name=name)
 
 
-def _row(name: str, ticket: int, mode: str, task: str, task_id: str, message: str, **rest: Any) -> ParkedMessage:
+def _row(name: str, number: int, mode: str, task: str, task_id: str, message: str, **rest: Any) -> ParkedMessage:
     shown = name.encode("ascii", "backslashreplace").decode()[:255]
     return ParkedMessage(
-        key=key_of(name), name=shown, ticket=ticket, mode=mode, task=task[:255], task_id=task_id,
+        key=key_of(name), name=shown, ticket=number, mode=mode, task=task[:255], task_id=task_id,
         message=message, parked_at=Now(), changed_at=Now(), **rest,
     )  # fmt: skip
 
