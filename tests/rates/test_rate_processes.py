@@ -13,7 +13,7 @@ from django_tasklock import RateLimiter
 from tests.support.public import forked
 from tests.support.rate_callers import callers, most_within, times
 from tests.support.stores import eventually
-from tests.support.workers import Crew
+from tests.support.workers import Crew, Worker
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -26,16 +26,23 @@ def crew() -> Iterator[Crew]:
     crew.dismiss()
 
 
+@pytest.fixture(scope="module")
+def staff() -> Iterator[list[Worker]]:
+    """Eight that know ``call``, for all tests: most of a test's time would be that of their beginning."""
+    crew = Crew()
+    yield callers(crew, 8)
+    crew.dismiss()
+
+
 class TestExact:
     """Judged where the calls are made. Margins are great, because between being let through and noting the time a
     process of a busy machine may be kept waiting, as it may be before its call."""
 
-    def test_eight_processes(self, crew, name):
+    def test_eight_processes(self, staff, name):
         """Source 003, section 6.2: the multi-process test. Some call steadily, others make pauses."""
-        workers = callers(crew, 8)
-        for number, worker in enumerate(workers):
+        for number, worker in enumerate(staff):
             worker.do(f"pause = {number % 2 * 0.02}")
-        calls = times(workers, f"call({name!r}, ['40/0.2s'], 15, pause=pause, margin=0.2)")
+        calls = times(staff, f"call({name!r}, ['40/0.2s'], 15, pause=pause, margin=0.2)")
         assert len(calls) == 120
         assert most_within(calls, 0.2) <= 40
 
@@ -48,23 +55,23 @@ class TestExact:
         assert len(calls) == 60
         assert most_within(calls, 0.2) <= 20
 
-    def test_several_rates_at_once(self, crew, name):
-        calls = times(callers(crew, 4), f"call({name!r}, ['8/0.1s', '16/0.5s'], 10, margin=0.2)")
+    def test_several_rates_at_once(self, staff, name):
+        calls = times(staff[:4], f"call({name!r}, ['8/0.1s', '16/0.5s'], 10, margin=0.2)")
         assert len(calls) == 40
         assert most_within(calls, 0.1) <= 8
         assert most_within(calls, 0.5) <= 16
 
-    def test_heavy_and_light_calls(self, crew, name):
-        workers = callers(crew, 4)
+    def test_heavy_and_light_calls(self, staff, name):
+        workers = staff[:4]
         for number, worker in enumerate(workers):
             worker.do(f"cost = {number % 3 + 1}")
         calls = times(workers, f"call({name!r}, ['30/0.2s'], 12, cost=cost, margin=0.2)")
         assert {units for _, units in calls} == {1, 2, 3}
         assert most_within(calls, 0.2) <= 30
 
-    def test_many_units_in_cells(self, crew, name):
+    def test_many_units_in_cells(self, staff, name):
         """Of a great limit not each booking is remembered: never over it."""
-        calls = times(callers(crew, 4), f"call({name!r}, ['50000/0.2s'], 80, cost=500, margin=0.2)")
+        calls = times(staff[:4], f"call({name!r}, ['50000/0.2s'], 80, cost=500, margin=0.2)")
         assert sum(units for _, units in calls) == 160_000
         assert most_within(calls, 0.2) <= 50_000
 
@@ -123,9 +130,9 @@ def test_the_script_of_the_source_as_it_stands(name):
     assert 60 < time.monotonic() - began < 90
 
 
-def test_a_limit_changed_under_load(crew, name):
+def test_a_limit_changed_under_load(staff, name):
     """Gold standard 8.40: neither wedged after a burst nor above the greater of the two."""
-    workers = callers(crew, 4)
+    workers = staff[:4]
     greater, lower = (f"call({name!r}, ['{limit}/0.2s'], {{}}, margin=0.2)" for limit in (20, 10))
     for worker in workers[:2]:
         worker.start(greater.format(15))

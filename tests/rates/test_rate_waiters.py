@@ -225,12 +225,12 @@ def test_memory_is_bounded(name, store):
 
 def test_who_sleeps_learns_of_a_stop_by_another_process(crew, name):
     """It asks on waking: after more than a second usually, here always, or it would have to sleep for that long."""
-    limiter = RateLimiter(name, "1/0.5s")
+    limiter = RateLimiter(name, "1/s")
     [worker] = callers(crew, 1)
     worker.do("from django_tasklock.rates import schedule; schedule.CONFIRM = 0.001")
     limiter.acquire()
-    worker.start(f"RateLimiter({name!r}, '1/0.5s').acquire(); clock()")
-    eventually(lambda: limiter.usage().windows[0].ahead == 1)
+    worker.do(f"reserved = RateLimiter({name!r}, '1/s').reserve(); None")
+    worker.start("reserved.use(); clock()")
     stopped = time.clock_gettime(time.CLOCK_MONOTONIC)
     limiter.penalize(1)
     assert worker.done() - stopped > 1
