@@ -64,8 +64,9 @@ class TestPolicies:
         assert most_within(calls, 0.2) <= 2
 
     def test_tenants_share_the_policy_of_their_limiter(self, down, name, way):
-        limiter = RateLimiter(name, "8/h", tenants="8/h", on_unavailable="local", workers=4)
-        assert [bool(call(way, limiter.tenant(key), "try_acquire")) for key in "aba"] == [True, True, False]
+        """The shared limit's part is what counts, not that of a tenant's own quota."""
+        limiter = RateLimiter(name, "8/h", tenants="4/h", on_unavailable="local", workers=4)
+        assert [bool(call(way, limiter.tenant(key), "try_acquire")) for key in "aab"] == [True, True, False]
 
 
 class TestGrace:
@@ -125,6 +126,18 @@ class TestSleepers:
         proxy.refuse()
         thread.join(30)
         assert isinstance(ended[0], BackendUnavailable)
+
+    def test_local_goes_on_alone(self, proxy, name, monkeypatch):
+        """It books anew, in this process: what it had in the store is nobody's until that is back."""
+        monkeypatch.setattr("django_tasklock.rates.schedule.CONFIRM", 0.05)
+        limiter = RateLimiter(name, "1/0.3s", on_unavailable="local", workers=1)
+        limiter.acquire()
+        reserved = limiter.reserve()
+        store = reserved.where.store
+        proxy.refuse()
+        assert reserved.use().booked
+        assert reserved.where.store is not store
+        assert reserved.cancel()  # there
 
 
 class TestRestart:
