@@ -62,9 +62,9 @@ class Takes:
         lease = (None if self._permits else self.last) if take is None else take.now
         return None if lease is None or lease.released or lease.foreign else lease
 
-    def keep(self, lease: Lease, home: Leases | None = None) -> None:
-        """Note that who calls, whose ``home`` this is, has taken ``lease``."""
-        home = home or self.here()
+    def keep(self, lease: Lease) -> None:
+        """Note that who calls has taken ``lease``."""
+        home = self.here()
         self.last = lease
         lease.settle(home)
         self._note(home, lease, 1)
