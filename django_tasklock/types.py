@@ -9,7 +9,7 @@ import enum
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -180,7 +180,7 @@ class Record(Late):
     ttl: int | None
     """Milliseconds the key has left; ``None``: no expiry; not positive: expired, not yet removed."""
     waiting: int = 0
-    asked: int = 0
+    asked: int = field(default_factory=int)  # a plain default would be there before the record is worked out
     """When somebody asked its holder to give it back; 0: nobody has."""
 
 

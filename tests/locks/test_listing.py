@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from django_tasklock import TaskLock, list_all_task_locks
+from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import keys
 from tests.support.public import setting
 
@@ -48,3 +49,12 @@ def test_one_that_was_never_looked_at_can_be_sent_elsewhere(settings: Any, name:
     with TaskLock(name) as lock:
         (info,) = [info for info in list_all_task_locks() if pickle.loads(pickle.dumps(info)).name == name]
         assert info.fence == lock.fence
+
+
+def test_that_somebody_asks_for_it_may_be_the_first_that_is_looked_at(settings: Any, name: str) -> None:
+    settings.TASKLOCK = setting("redis")
+    with TaskLock(name) as lock:
+        assert get_backend().ask_release(name, lock.token)
+        found = get_backend().get(name)
+        assert found is not None
+        assert found.asked > 0
