@@ -200,7 +200,9 @@ def get_settings() -> Settings:
 
 
 def spans(timeout: Timeout, lease: LeaseTime, name: str) -> tuple[int, int | None]:
-    """Timeout and lease in milliseconds, defaults filled in; ``TaskLockError`` for a pair that cannot work."""
+    """Return timeout and lease in milliseconds, defaults filled in. Raises ``TaskLockError`` for a pair that cannot
+    work.
+    """
     settings = get_settings()
     if timeout is DEFAULT and lease is DEFAULT:
         return settings.default_spans

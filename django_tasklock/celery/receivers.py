@@ -37,7 +37,7 @@ _promoters: list[Promoter] = []
 
 
 def install() -> None:
-    """Teach the core about Celery, and Celery about us. Called once, by the app's ``ready()``."""
+    """Teach the core about Celery, and Celery about us. Called once."""
     host.install(CeleryHost())
     forks.install()
     if Task.Request == CELERYS_REQUEST:

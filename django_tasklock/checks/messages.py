@@ -12,7 +12,9 @@ from django_tasklock.conf import milliseconds
 
 
 def check_message_lease(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """E007: too short to be renewed. W019: a dead worker's messages wait. W020, W022, I002: what the workers say."""
+    """Report E007: too short to be renewed. W019: a dead worker's messages wait. W020, W022, I002: what the workers
+    say.
+    """
     settings = sound_settings()
     if settings is None or settings.MESSAGE_LEASE is None:
         return []

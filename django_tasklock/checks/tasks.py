@@ -33,7 +33,7 @@ def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.Chec
 
 
 def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """W021: tasks of ours whose work is lost with their process."""
+    """Report W021: tasks of ours whose work is lost with their process."""
     if sound_settings() is None:
         return []
     from django_tasklock.celery.visibility import acknowledged_early

@@ -67,14 +67,14 @@ class CallKind(ABC):
 
     @abstractmethod
     async def atake(self) -> Skipped | None:
-        """``take`` for coroutines."""
+        """Do what ``take`` does, for coroutines."""
 
     def leave(self, error: BaseException | None) -> None:
         """Give back the lock, which is ours. ``error``: how the call ended."""
         self.options.lock.__exit__(None, None, None)
 
     async def aleave(self, error: BaseException | None) -> None:
-        """``leave`` for coroutines."""
+        """Do what ``leave`` does, for coroutines."""
         await self.options.lock.__aexit__(None, None, None)
 
 
@@ -86,7 +86,7 @@ class PlainCall(CallKind):
         return None if self.options.lock.acquire() else skip_or_raise(self.options)
 
     async def atake(self) -> Skipped | None:
-        """``take`` for coroutines."""
+        """Do what ``take`` does, for coroutines."""
         return None if await self.options.lock.aacquire() else skip_or_raise(self.options)
 
 
@@ -127,7 +127,7 @@ class Call:
         return True
 
     async def aenter(self, stack: AsyncExitStack) -> bool:
-        """``enter`` for coroutines."""
+        """Do what ``enter`` does, for coroutines."""
         stack.push_async_exit(self.scope.later)
         self.scope.begin()
         stack.push_async_exit(self._aleave)

@@ -104,7 +104,7 @@ class PermitCall(CallKind):
         return None if taken else skip_or_raise(self.options, LIMIT_REACHED)
 
     async def atake(self) -> Skipped | None:
-        """``take`` for coroutines."""
+        """Do what ``take`` does, for coroutines."""
         lock = self.options.lock
         taken = await (lock.aacquire() if self.options.on_conflict == "wait" else lock.aacquire(blocking=False))
         return None if taken else skip_or_raise(self.options, LIMIT_REACHED)

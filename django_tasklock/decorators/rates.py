@@ -69,7 +69,7 @@ class LimitOfCall:
         return self.limiter(args, kwargs).acquire(self.timeout, cost=self.cost(args, kwargs))
 
     async def aacquire(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Reservation:
-        """``acquire`` for coroutines."""
+        """Do what ``acquire`` does, for coroutines."""
         return await self.limiter(args, kwargs).aacquire(self.timeout, cost=self.cost(args, kwargs))
 
 

@@ -57,7 +57,7 @@ def _wait(waiter: Waiter, ends: float, whole: bool) -> Taken:
 
 
 async def atake(backend: LeaseStore, request: AcquireRequest, wait: float, whole: bool) -> Taken:
-    """``take`` for coroutines."""
+    """Do what ``take`` does, for coroutines."""
     asked = monotonic()
     if not wait:
         return asked, await backend.aacquire(request)

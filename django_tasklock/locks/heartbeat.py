@@ -294,7 +294,7 @@ def _renewed(
     for lease, ttl, renewed in zip(part, left, answers, strict=True):
         if renewed:
             lease.renewed(asked, ttl)
-            if renewed is RenewalResult.ASKED and lease.acquiring() and lease.on_asked is not None:
+            if renewed is RenewalResult.ASKED and lease.request_release() and lease.on_asked is not None:
                 tell_aside([lease.on_asked])
             if ttl < (lease.span or 1) and lease.last:
                 lease.due = lease.until  # that was the last one, unless extended meanwhile: its timeout ends it

@@ -93,7 +93,7 @@ def this_machine() -> str:
 
 
 def _state(pid: int) -> tuple[str, str] | None:
-    """State letter and start time of a process, in the words of proc(5)."""
+    """Return state letter and start time of a process, in the words of proc(5)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return fields[0], fields[19]

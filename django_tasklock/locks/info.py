@@ -34,7 +34,9 @@ def _shown(record: Record) -> dict[str, Any]:
 
 
 def moment(at: int) -> datetime:
-    """A store's time, milliseconds since 1970, whatever somebody has put there: one that cannot be is the nearest."""
+    """Return a store's time, milliseconds since 1970, whatever somebody has put there: one that cannot be is the
+    nearest.
+    """
     return datetime.fromtimestamp(min(max(at, 0), LATEST) / 1000, UTC)
 
 

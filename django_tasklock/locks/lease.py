@@ -92,7 +92,7 @@ class Lease:
         self._ring()
         return True
 
-    def acquiring(self) -> bool:
+    def request_release(self) -> bool:
         """Note that somebody wants it back; True for the first to do so."""
         if self.asked or self.released:
             return False
@@ -117,7 +117,7 @@ class Lease:
         if record is None or record.token != self.token:
             if self.lose(GONE) and self.on_lost is not None:  # the heartbeat drops it at its next turn
                 self.on_lost(self._lost)
-        elif record.asked and self.acquiring() and self.on_asked is not None:
+        elif record.asked and self.request_release() and self.on_asked is not None:
             self.on_asked()
 
     @property

@@ -121,7 +121,7 @@ class Acquirable(ABC):
             raise
 
     async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
-        """``acquire`` for coroutines. A cancelled one leaves nothing behind."""
+        """Do what ``acquire`` does, for coroutines. A cancelled one leaves nothing behind."""
         wait = self.terms.patience
         if blocking is not None or blocking_timeout is not None:
             wait = patience(blocking, blocking_timeout, self.name)
@@ -167,7 +167,7 @@ class Acquirable(ABC):
         return events.released(self, lease, outcome, lost)
 
     async def arelease(self) -> Released:
-        """``release`` for coroutines. If it is cancelled, the lock is released all the same."""
+        """Do what ``release`` does, for coroutines. If it is cancelled, the lock is released all the same."""
         lease = self.mine()
         if not self._takes.returned(lease):
             return Released.RELEASED
@@ -196,7 +196,7 @@ class Acquirable(ABC):
         return self._extended(lease, asked, ttl, hold_ms, done)
 
     async def aextend(self, timeout: Duration | None = None) -> bool:
-        """``extend`` for coroutines."""
+        """Do what ``extend`` does, for coroutines."""
         lease, ttl, hold_ms = self._extending(timeout)
         if lease.unlocked:
             return True
@@ -263,7 +263,7 @@ class Acquirable(ABC):
         self._judge(lease)
 
     async def aensure_held(self) -> None:
-        """``ensure_held`` for coroutines."""
+        """Do what ``ensure_held`` does, for coroutines."""
         lease = self.mine()
         heartbeat.ensure_alive()
         if lease.due_to_look():
@@ -289,7 +289,7 @@ class Acquirable(ABC):
     # As a block
 
     def enter_if_free(self) -> bool:
-        """``acquire()`` and ``enter()``: a time limit that strikes anywhere in between leaves nothing taken."""
+        """Do ``acquire()`` and ``enter()``: a time limit that strikes anywhere in between leaves nothing taken."""
         before = self._takes.times()
         try:
             if self.acquire():
@@ -302,7 +302,7 @@ class Acquirable(ABC):
         return False
 
     async def aenter_if_free(self) -> bool:
-        """``enter_if_free`` for coroutines."""
+        """Do what ``enter_if_free`` does, for coroutines."""
         before = self._takes.times()
         try:
             if await self.aacquire():
@@ -558,7 +558,7 @@ class TaskLock(Acquirable):
         return None if record is None else lock_info(record)
 
     async def ainfo(self) -> LockInfo | None:
-        """``info`` for coroutines."""
+        """Do what ``info`` does, for coroutines."""
         record = await get_backend().aget(self.name)
         return None if record is None else lock_info(record)
 

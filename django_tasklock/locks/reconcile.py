@@ -25,7 +25,7 @@ LAST = 0.25  # of these seconds a process that ends waits for so many: the store
 
 
 def rested(backend: LeaseStore) -> None:
-    """``backend.close_idle()``; what that raises is no reason not to look after the others."""
+    """Call ``backend.close_idle()``; what that raises is no reason not to look after the others."""
     try:
         backend.close_idle()
     except Exception as error:

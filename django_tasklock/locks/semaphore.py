@@ -97,7 +97,9 @@ class ConcurrencyLimiter(Acquirable):
         return super()._unavailable(lease, request, error) and self._follow(before, self.lease, times)
 
     def _follow(self, before: Lease | None, lease: Lease | None, times: int) -> bool:
-        """A nested call has taken a permit in place of a lost one: it is released as often as both were taken."""
+        """Take over from a lost permit what a nested call has taken in its place: it is released as often as both were
+        taken.
+        """
         if before is not None and lease is not None and not (before.released or before.foreign):
             lease.count += before.count
             before.successor = lease
@@ -132,7 +134,7 @@ class ConcurrencyLimiter(Acquirable):
         return self._info(self._store().members(self.name))
 
     async def ainfo(self) -> LimiterInfo:
-        """``info`` for coroutines."""
+        """Do what ``info`` does, for coroutines."""
         return self._info(await self._store().amembers(self.name))
 
     def members(self) -> list[LockInfo]:

@@ -74,7 +74,7 @@ class Booking:
         return new
 
     async def abook(self, limiter: Limiter, deadline: float, cost: int) -> Reservation:
-        """``book`` for coroutines."""
+        """Do what ``book`` does, for coroutines."""
         where = self.where
         new = Reservation(limiter, where, cost, deadline)
         if self.outage.met and (standing := self.outage.standing()) is not None:

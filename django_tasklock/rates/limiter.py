@@ -149,26 +149,26 @@ class RateLimiter:
         return asked.booking.book_many(asked, self._deadline(timeout), cost, number)
 
     async def aacquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
-        """``acquire`` for coroutines. A cancelled one leaves its slot to others."""
+        """Do what ``acquire`` does, for coroutines. A cancelled one leaves its slot to others."""
         return await (await self._asked(cost).abook(self._deadline(timeout), cost)).ause()
 
     async def atry_acquire(self, *, cost: int = 1) -> Reservation | None:
-        """``try_acquire`` for coroutines."""
+        """Do what ``try_acquire`` does, for coroutines."""
         try:
             return await (await self._asked(cost).abook(self._deadline(0), cost)).ause()
         except RateLimitExceeded:
             return None
 
     async def areserve(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
-        """``reserve`` for coroutines."""
+        """Do what ``reserve`` does, for coroutines."""
         return await self._asked(cost).abook(self._deadline(timeout), cost)
 
     def book(self, deadline: float, cost: int, spaced: bool = False) -> Reservation:
-        """``reserve`` with a deadline by this process's clock, and nothing of tenants."""
+        """Do what ``reserve`` does, with a deadline by this process's clock, and nothing of tenants."""
         return self.booking.book(self, deadline, cost, spaced)
 
     async def abook(self, deadline: float, cost: int) -> Reservation:
-        """``book`` for coroutines."""
+        """Do what ``book`` does, for coroutines."""
         return await self.booking.abook(self, deadline, cost)
 
     def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
@@ -176,7 +176,9 @@ class RateLimiter:
         self.booking.go_without(reservation, error)
 
     def _asked(self, cost: int = 1) -> Self:
-        """The limiter whose quota a call uses, without a tenant that of the default one; a cost that fits into it."""
+        """Return the limiter whose quota a call uses, without a tenant that of the default one; a cost that fits into
+        it.
+        """
         asked = self.tenant(None) if self.booking.limit.tenants and self.shared is None else self
         if type(cost) is not int or cost != 1:  # 1 fits into all of them
             asked.booking.check_cost(cost)
@@ -185,7 +187,7 @@ class RateLimiter:
         return asked
 
     def _deadline(self, timeout: Duration | None) -> float:
-        """By this process's clock."""
+        """Return the deadline by this process's clock."""
         longest = self.booking.limit.max_wait
         if timeout is not None:
             longest = microseconds(timeout, "timeout", name=self.name, zero=True)
@@ -237,7 +239,7 @@ class RateLimiter:
         return penalty.wait / 1_000_000
 
     async def apenalize(self, retry_after: Any) -> float:
-        """``penalize`` for coroutines."""
+        """Do what ``penalize`` does, for coroutines."""
         limiter = self.shared or self
         asked = pushback(retry_after, name=limiter.name)
         penalty = await limiter.store.apenalize(limiter.terms, asked, limiter.limit.max_wait)
@@ -250,7 +252,7 @@ class RateLimiter:
         return usage_of(self.in_force, self.store.use(self.terms))
 
     async def ausage(self) -> RateUsage:
-        """``usage`` for coroutines."""
+        """Do what ``usage`` does, for coroutines."""
         return usage_of(self.in_force, await self.store.ause(self.terms))
 
     def reset(self) -> None:
@@ -259,7 +261,7 @@ class RateLimiter:
         changed(self.name)
 
     async def areset(self) -> None:
-        """``reset`` for coroutines."""
+        """Do what ``reset`` does, for coroutines."""
         await self.store.areset(self.terms)
         changed(self.name)
 

@@ -33,7 +33,7 @@ class Limiter(Protocol):
         """Book the first slot."""
 
     async def abook(self, deadline: float, cost: int) -> Reservation:
-        """``book`` for coroutines."""
+        """Do what ``book`` does, for coroutines."""
 
     def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
         """Book it elsewhere, or raise, because its store could not be asked."""
@@ -146,7 +146,9 @@ class Reservation:
         return self
 
     def use_within(self, seconds: float) -> bool:
-        """``use`` if its turn is within so many seconds. False: it is not, and the slot is still booked."""
+        """Do what ``use`` does if its turn is within so many seconds. False: it is not, and the slot is still
+        booked.
+        """
         try:
             if not self._sleep(monotonic() + seconds):
                 return False
@@ -195,7 +197,7 @@ class Reservation:
         return True
 
     async def ause(self) -> Self:
-        """``use`` for coroutines. A cancelled one gives the slot back."""
+        """Do what ``use`` does, for coroutines. A cancelled one gives the slot back."""
         if self._is_free():
             self._done()
             return self
@@ -228,7 +230,7 @@ class Reservation:
         return self
 
     def _nap(self, ends: float) -> float | None:
-        """``_next``; negative if its turn is later than ``ends``."""
+        """Return what ``_next`` does; negative if its turn is later than ``ends``."""
         return -1.0 if self.state == "booked" and monotonic() + self.wait > ends else self._next()
 
     def _next(self) -> float | None:
@@ -310,7 +312,7 @@ class Reservation:
             self._has(self.schedule.answered(old, late, sent, answer), answer)
 
     def _asking(self) -> tuple[Slot, float, float]:
-        """The slot to ask about, how late that is, and when it is asked."""
+        """Return the slot to ask about, how late that is, and when it is asked."""
         late, old = self.late, self.slot
         assert old is not None
         self.slot = None
@@ -349,7 +351,7 @@ class Reservation:
         return slot is not None and self.where.cancel(self.cost, slot.booked.slot, slot.booked.epoch)
 
     async def acancel(self) -> bool:
-        """``cancel`` for coroutines."""
+        """Do what ``cancel`` does, for coroutines."""
         if self.shared is not None:
             await self.shared.acancel()
         slot = self._end()
@@ -392,7 +394,7 @@ class Reservation:
         return done
 
     async def asettle(self, actual: int) -> bool:
-        """``settle`` for coroutines."""
+        """Do what ``settle`` does, for coroutines."""
         slot = self._settling(actual)
         if self.shared is not None:
             await self.shared.asettle(actual)

@@ -88,7 +88,7 @@ class LimiterView:
 
     @contextlib.asynccontextmanager
     async def aasking(self, seconds: float) -> AsyncIterator[None]:
-        """``asking`` for coroutines."""
+        """Do what ``asking`` does, for coroutines."""
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         held = False
         with contextlib.suppress(TimeoutError):

@@ -51,7 +51,7 @@ class Where(NamedTuple):
         return returned
 
     async def acancel(self, cost: int, slot: int, epoch: int) -> bool:
-        """``cancel`` for coroutines."""
+        """Do what ``cancel`` does, for coroutines."""
         try:
             returned = await self.store.acancel(self.terms, cost, slot, epoch)
         except BackendUnavailable:

@@ -54,7 +54,7 @@ def loses(name: str) -> None:
 
 def asks(name: str) -> None:
     """As a renewal says that somebody asks for it."""
-    assert known(name).acquiring()
+    assert known(name).request_release()
 
 
 HAPPENS = pytest.mark.parametrize(("happens", "error"), [(loses, LockLost), (asks, ReleaseAsked)])

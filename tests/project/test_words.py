@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -23,13 +24,44 @@ RETIRED = {
     r"register_at_fork\(after_in_child=_(?!after)": "AFTER_FORK",
     r"LockState\.UNENDING|\"unending\"|Query\(\"lapsed\"": "no_expiry, orphaned",
     r"--watch|tasklock\.W005|ledger_counter": "removed",
+    r"\bAsk\(|\bKept\.": "AcquireRequest, RenewalResult",
+    r"\btold_(?:acquired|released|lost|conflict|forced|granted|refused)\b": "events",
+    r"\.rest\(\)|\barest\b": "close_idle",
+    r"\bErrands\b|\berrands\.|\bcatch_up\b": "Reconciler.release_later, acquire_later",
+    r"\bRunning\(|\bDelivered\b|\bRedelivered\b|DeliveredInside|OnceRun": "Call, TaskCall, History, Line, NestedCall",
+    r"\bameet\b|\bvouch\(|\blook_after\(": "resolve_duplicate, record_running, clean_up_after",
+    r"\bforgo\b|\bbrought\(|may_park": "cancel_reservation, peek_reservation, takes_lock",
+    r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
 }
+DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}
+"""Modules of the root that are doors beside the packages: what they offer stands in ``__all__``."""
+SUBJECTS = re.compile(
+    r"(The|An?|Whether|What|Who|Those|That|How|Which|All|Some|Of|By|Nobody|Everybody)\b|``\w+`` for coroutines"
+)
 
 
 @pytest.mark.parametrize("word", RETIRED, ids=RETIRED.get)
 def test_is_gone(word: str) -> None:
     found = [str(path) for path, text in TEXTS.items() if re.search(word, text)]
     assert found == [], f"{word} is retired: {RETIRED[word]}"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in TEXTS if path.suffix == ".py" and path.parts[0] == "django_tasklock"], ids=str
+)
+def test_a_function_s_docstring_says_what_it_does(path: Path) -> None:
+    """PEP 257: a verb first. An attribute or a property is described, which ruff's D401 knows as well."""
+    for node in ast.walk(ast.parse(TEXTS[path])):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        described = {ast.unparse(one) for one in node.decorator_list} & {"property", "cached_property"}
+        text = ast.get_docstring(node) or ""
+        assert described or not SUBJECTS.match(text), f"{node.name}: {text}"
+
+
+def test_only_doors_say_what_they_offer() -> None:
+    with_all = [path for path, text in TEXTS.items() if path.parts[0] == "django_tasklock" and "\n__all__" in text]
+    assert [str(path) for path in with_all if path.name != "__init__.py" and path.name not in DOORS] == []
 
 
 def test_all_of_it_is_read() -> None:

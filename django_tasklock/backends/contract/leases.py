@@ -66,7 +66,9 @@ class LeaseStore(ABC):
         """Let go of a connection that is only its own."""
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        """``acquire`` for coroutines. If it is cancelled, its thread goes on, and gives back what it is granted."""
+        """Do what ``acquire`` does, for coroutines. If it is cancelled, its thread goes on, and gives back what it is
+        granted.
+        """
         cancelled = threading.Event()
 
         def acquire() -> Grant | Busy:
@@ -82,15 +84,15 @@ class LeaseStore(ABC):
             raise
 
     async def arelease(self, name: str, token: str) -> Released:
-        """``release`` for coroutines."""
+        """Do what ``release`` does, for coroutines."""
         return await sync_to_async(self.release)(name, token)
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        """``extend`` for coroutines."""
+        """Do what ``extend`` does, for coroutines."""
         return await sync_to_async(self.extend)(name, token, ttl, hold)
 
     async def amine(self, name: str, token: str) -> Record | None:
-        """``mine`` for coroutines."""
+        """Do what ``mine`` does, for coroutines."""
         return await sync_to_async(self.mine)(name, token)
 
 
@@ -117,18 +119,18 @@ class Waiter:
         """Give up the place; a lock that was handed over but not taken goes to the next."""
 
     async def aacquire(self) -> Grant | Busy:
-        """``acquire`` for coroutines."""
+        """Do what ``acquire`` does, for coroutines."""
         return await self.backend.aacquire(self.request)
 
     async def await_(self, seconds: float) -> Grant | None:
-        """``wait`` for coroutines."""
+        """Do what ``wait`` does, for coroutines."""
         import asyncio
 
         await asyncio.sleep(self.pause(seconds))
         return None
 
     async def aleave(self) -> None:
-        """``leave`` for coroutines."""
+        """Do what ``leave`` does, for coroutines."""
 
     @staticmethod
     def pause(seconds: float) -> float:

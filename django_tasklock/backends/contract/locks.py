@@ -151,5 +151,5 @@ class LockStore(LeaseStore):
         """Let go of connections. The backend can be used again afterwards."""
 
     async def aget(self, name: str) -> Record | None:
-        """``get`` for coroutines."""
+        """Do what ``get`` does, for coroutines."""
         return await sync_to_async(self.get)(name)

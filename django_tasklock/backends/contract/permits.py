@@ -39,7 +39,7 @@ class Permits(LeaseStore):
         return next((record for record in self.members(name) if record.token == token), None)
 
     async def amembers(self, name: str) -> list[Record]:
-        """``members`` for coroutines."""
+        """Do what ``members`` does, for coroutines."""
         return await sync_to_async(self.members)(name)
 
     async def amine(self, name: str, token: str) -> Record | None:

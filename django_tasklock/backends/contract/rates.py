@@ -259,7 +259,9 @@ class RateStore(ABC):
     def exchange(
         self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        """``resume`` some slots that were missed, at once. Fewer answers: the others are to be resumed."""
+        """Do what ``resume`` does for some slots that were missed, at once. Fewer answers: the others are to be
+        resumed.
+        """
 
     @abstractmethod
     def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
@@ -306,48 +308,48 @@ class RateStore(ABC):
         return terms
 
     async def aagree(self, terms: Terms, process: str) -> str:
-        """``agree`` for coroutines."""
+        """Do what ``agree`` does, for coroutines."""
         return await sync_to_async(self.agree)(terms, process)
 
     def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
-        """``reserve`` so often, spaced, up to the first that is refused."""
+        """Do what ``reserve`` does so often, spaced, up to the first that is refused."""
         answers: list[Booked | Refused] = []
         while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
             answers.append(self.reserve(terms, cost, longest, spaced=True, asks=True))
         return answers
 
     async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
-        """``reserve`` for coroutines. A cancelled one gives back what it is granted."""
+        """Do what ``reserve`` does, for coroutines. A cancelled one gives back what it is granted."""
         return await sync_to_async(self.reserve)(terms, cost, longest, asks=asks)
 
     async def aresume(
         self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
-        """``resume`` for coroutines."""
+        """Do what ``resume`` does, for coroutines."""
         return await sync_to_async(self.resume)(terms, cost, slot, epoch, longest, leeway=leeway)
 
     async def aexchange(
         self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        """``exchange`` for coroutines."""
+        """Do what ``exchange`` does, for coroutines."""
         return await sync_to_async(self.exchange)(terms, cost, slots, epoch, longest, leeway)
 
     async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        """``cancel`` for coroutines."""
+        """Do what ``cancel`` does, for coroutines."""
         return await sync_to_async(self.cancel)(terms, cost, slot, epoch)
 
     async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        """``settle`` for coroutines."""
+        """Do what ``settle`` does, for coroutines."""
         return await sync_to_async(self.settle)(terms, cost, slot, epoch, actual)
 
     async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        """``penalize`` for coroutines."""
+        """Do what ``penalize`` does, for coroutines."""
         return await sync_to_async(self.penalize)(terms, pushback, longest)
 
     async def ause(self, terms: Terms) -> Use:
-        """``use`` for coroutines."""
+        """Do what ``use`` does, for coroutines."""
         return await sync_to_async(self.use)(terms)
 
     async def areset(self, terms: Terms) -> None:
-        """``reset`` for coroutines."""
+        """Do what ``reset`` does, for coroutines."""
         await sync_to_async(self.reset)(terms)

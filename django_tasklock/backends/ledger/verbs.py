@@ -74,12 +74,12 @@ def resume(
 def exchange(
     book: Ledger, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
 ) -> list[Booked | Refused]:
-    """``resume`` some slots that were missed."""
+    """Do what ``resume`` does for some slots that were missed."""
     return [resume(book, cost, slot, epoch, longest, leeway=leeway) for slot in slots]
 
 
 def stood(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway: int) -> Booked | Refused:
-    """``resume`` for one who stands in line: whoever comes claims the first slot that is still good."""
+    """Do what ``resume`` does for one who stands in line: whoever comes claims the first slot that is still good."""
     book.sweep()
     if slot > book.now + ASKED:
         index = book.found(cost)

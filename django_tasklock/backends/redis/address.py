@@ -72,7 +72,9 @@ def _forget(alias: str) -> None:
 
 
 def places_of(alias: str) -> list[Place]:
-    """Every database that ``clear()`` of this cache alias empties; none if the alias is no Redis, or no good one."""
+    """Return every database that ``clear()`` of this cache alias empties; none if the alias is no Redis, or no good
+    one.
+    """
     given = django_settings.CACHES[alias]
     if "redis" not in str(given.get("BACKEND", "")).lower():
         return []

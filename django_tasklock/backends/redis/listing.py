@@ -58,5 +58,5 @@ def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
 
 
 def lower(text: str) -> str:
-    """As Lua does it: ASCII letters only."""
+    """Lower ASCII letters only, as Lua does."""
     return "".join(char.lower() if char.isascii() else char for char in text)

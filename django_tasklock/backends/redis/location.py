@@ -40,7 +40,7 @@ _Kwargs = dict[str, Any]
 
 
 def pools(pool: Any) -> list[Any]:
-    """``pool`` and those of the Sentinels it asks: what there is to close."""
+    """Return ``pool`` and those of the Sentinels it asks: what there is to close."""
     manager = getattr(pool, "sentinel_manager", None)
     return [pool] + [client.connection_pool for client in getattr(manager, "sentinels", ())]
 
@@ -116,7 +116,9 @@ def _common(given: Mapping[str, Any], retry: object, timeout: float) -> _Kwargs:
 
 
 def _sentinel(manager: redis.sentinel.Sentinel, retry: object) -> _Kwargs:
-    """A Sentinel like ``manager``, which all its nodes together cannot keep waiting for longer than ``TIMEOUT``."""
+    """Return a Sentinel like ``manager``, which all its nodes together cannot keep waiting for longer than
+    ``TIMEOUT``.
+    """
     clients = [client.connection_pool.connection_kwargs for client in manager.sentinels]
     kwargs: _Kwargs = {
         "sentinels": [(given["host"], given["port"]) for given in clients],
@@ -129,7 +131,7 @@ def _sentinel(manager: redis.sentinel.Sentinel, retry: object) -> _Kwargs:
 
 
 def _known(kwargs: _Kwargs, kind: type[redis.asyncio.Connection], location: str) -> _Kwargs:
-    """``kwargs`` without what the asyncio client has no option for; TLS that it cannot check is an error."""
+    """Return ``kwargs`` without what the asyncio client has no option for; TLS that it cannot check is an error."""
     known: set[str] = set().union(*(inspect.signature(base).parameters for base in kind.__mro__[:-1]))
     for key in kwargs:
         if key.startswith("ssl_") and kwargs[key] and key not in known:

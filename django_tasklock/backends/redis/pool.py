@@ -43,7 +43,7 @@ class Idle(Generic[T]):
         return len(self._kept)
 
     def take(self) -> tuple[T, float] | None:
-        """One, and when it was put back (monotonic)."""
+        """Take one, and when it was put back (monotonic)."""
         try:
             return self._kept.pop()
         except IndexError:  # also when another thread was faster

@@ -39,7 +39,7 @@ AT_ONCE = 100  # places that one script books
 
 
 def body_of(verb: str) -> str:
-    """The script of a verb, with the part that they share before it."""
+    """Return the script of a verb, with the part that they share before it."""
     return (LUA / "_rates.lua").read_text("utf-8") + (LUA / f"rate_{verb}.lua").read_text("utf-8")
 
 
@@ -81,7 +81,7 @@ class RedisRates(RateStore):
     def ask(
         self, verb: str, terms: Terms, cost: int = 0, slot: object = 0, epoch: int = 0, amount: int = 0, mode: str = ""
     ) -> tuple[Script, bytes]:
-        """The script, its keys and its arguments."""
+        """Return the script, its keys and its arguments."""
         packed = self.pack(terms)
         words: tuple[str | int, ...] = cost, str(slot), epoch, amount, mode
         return self._script(verb, packed), b"%b%b%b" % (packed.keys, b"".join(map(bulk, words)), packed.terms)
@@ -98,7 +98,7 @@ class RedisRates(RateStore):
         return self._script("reserve", packed), head, bulk(mode) + packed.terms
 
     def ask_place(self, terms: Terms, cost: int, longest: int, mode: str) -> tuple[Script, bytes]:
-        """``ask`` for the verb of every call: all but ``longest`` is packed once."""
+        """Do what ``ask`` does, for the verb of every call: all but ``longest`` is packed once."""
         script, head, end = self.booking(terms, cost, mode)
         amount = b"%d" % longest
         return script, b"%b$%d\r\n%b\r\n%b" % (head, len(amount), amount, end)
@@ -240,7 +240,7 @@ class RedisRates(RateStore):
 
 
 def answer(reply: bytes) -> Booked | Refused:
-    """What a booking script said."""
+    """Return what a booking script said."""
     if reply[:1] == b"2":
         raise TermsDiffer(reply[2:].decode())
     numbers = [*map(int, reply.split())]
@@ -251,7 +251,7 @@ def answer(reply: bytes) -> Booked | Refused:
 
 
 def use_of(reply: Any) -> Use:
-    """What ``rate_use.lua`` said."""
+    """Return what ``rate_use.lua`` said."""
     time, free, following, tail, paused, share, refused, *numbers = reply
     rates = tuple(Used(*numbers[start : start + 3]) for start in range(0, len(numbers), 3))
     return Use(time, rates, free, following, tail, paused, share, refused)

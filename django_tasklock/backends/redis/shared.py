@@ -243,7 +243,7 @@ class Current:
 
 
 async def make(pool: redis.asyncio.ConnectionPool) -> Any:
-    """``pool.make`` for coroutines."""
+    """Do what ``pool.make`` does, for coroutines."""
     connection: Any = pool.connection_class(**pool.connection_kwargs)
     try:
         await connection.connect()
@@ -293,6 +293,6 @@ def _closing(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _seen(task: asyncio.Task[SharedConnection]) -> None:
-    """Whoever wanted it may have been cancelled: then nobody asks why it failed."""
+    """Retrieve the error: whoever wanted it may have been cancelled, and then nobody asks why it failed."""
     if not task.cancelled():
         task.exception()

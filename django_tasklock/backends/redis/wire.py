@@ -82,7 +82,8 @@ def load(verb: str, keys: int, arguments: int) -> Script:
 
 @cache
 def _body(name: str) -> str:
-    """A file of ``lua/``, with the parts that it shares with others in the place where it says ``-- use: these``.
+    """Return a file of ``lua/``, with the parts that it shares with others in the place where it says ``-- use:
+    these``.
 
     A script makes its functions anew in each call, up to where it ends: what is not always needed stands last.
     """

@@ -32,7 +32,7 @@ class AsyncWire:
         self._closer: AsyncGenerator[None, None] | None = None
 
     async def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
-        """Like ``Wire.call``."""
+        """Do what ``Wire.call`` does, for coroutines."""
         await self._open()
         connection: SharedConnection | None = None
         doubt = False
@@ -109,7 +109,7 @@ class AsyncWires:
         return found
 
     async def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
-        """Like ``Wire.call``."""
+        """Do what ``Wire.call`` does, for coroutines."""
         return await self.wire.call(script, tail, again=again)
 
     async def subscribe(self, channel: str) -> Ear:

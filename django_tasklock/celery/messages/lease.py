@@ -28,7 +28,7 @@ class MessageLease(bootsteps.StartStopStep):
         return message_lease(consumer.app) is not None
 
     def start(self, consumer: Any) -> None:
-        """The worker is connected, for the first time or again."""
+        """Begin, or go on: the worker is connected, for the first time or again."""
         if self._renewal is None:
             lease = message_lease(consumer.app)
             assert lease is not None
@@ -38,10 +38,10 @@ class MessageLease(bootsteps.StartStopStep):
         self._renewal.connected(connection, partial(fetched_by, connection))
 
     def stop(self, consumer: Any) -> None:
-        """The worker takes no more messages; it may still have some."""
+        """Do nothing: the worker takes no more messages; it may still have some."""
 
     def shutdown(self, consumer: Any) -> None:
-        """The worker has ended its tasks."""
+        """End: the worker has ended its tasks."""
         if self._renewal is not None:
             self._renewal.stop()
 

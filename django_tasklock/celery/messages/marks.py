@@ -72,7 +72,9 @@ def read(index: Index) -> list[Mark]:
 
 
 def read_marks(app: Any) -> list[Mark]:
-    """``read`` for who is no worker: over a connection for this one question. Any error may come out of it."""
+    """Do what ``read`` does, for who is no worker: over a connection for this one question. Any error may come out of
+    it.
+    """
     lease = message_lease(app)
     if lease is None:
         return []
