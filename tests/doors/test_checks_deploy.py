@@ -34,11 +34,12 @@ LEAST = ("~task_lock:*", "~task_lock#*", "&task_lock#*", *COMMANDS)
 
 @pytest.fixture(autouse=True)
 def nothing_else(settings, monkeypatch):
-    """No guard and no lock but those of the test."""
+    """No guard, no lock and no task but those of the test."""
     import_task_modules()  # once in a process: what they register would count as the test's
     settings.CACHES = {"default": settings.CACHES["locmem"]}
     guards.replace_registered([])
     monkeypatch.setattr(decorators, "_undecided", type(decorators._undecided)())
+    monkeypatch.setattr("django_tasklock.celery.visibility.acknowledged_early", list)  # of tasks that others made
 
 
 def found(*ids: str):

@@ -106,7 +106,7 @@ class TestList:
         def missing(names):
             raise ImproperlyConfigured("the table tasklock_parked is missing: migrate")
 
-        monkeypatch.setattr(parking, "counts", missing)
+        monkeypatch.setattr(parking, "count_by_name", missing)
         granted(get_backend().acquire(an_ask("video:1")))
         assert [lock.parked for lock in list_locks().locks] == [0]
         assert "tasklock_parked is missing" in caplog.text

@@ -60,7 +60,7 @@ def acquire_now(lock: TaskLock, message: Message) -> Outcome:
 
 
 async def aacquire_now(lock: TaskLock, message: Message) -> Outcome:
-    """``acquire_now`` for coroutines."""
+    """Do what ``acquire_now`` does, for coroutines."""
     if await lock.aacquire(blocking=False):
         return TAKEN
     outcome = await aresolve_duplicate(lock, message)
@@ -87,7 +87,7 @@ def resolve_duplicate(lock: TaskLock, message: Message) -> Outcome:
 
 
 async def aresolve_duplicate(lock: TaskLock, message: Message) -> Outcome:
-    """``resolve_duplicate`` for coroutines."""
+    """Do what ``resolve_duplicate`` does, for coroutines."""
     looks = _look(lock, message)
     try:
         next(looks)

@@ -33,7 +33,7 @@ class NestedCall(CallKind):
         return None if taken else skip_or_raise(self.options)
 
     async def atake(self) -> Skipped | None:
-        """``take`` for coroutines."""
+        """Do what ``take`` does, for coroutines."""
         taken = self._taken(await aacquire_now(self.lock, self.message)) or (self._waits and await self.lock.aacquire())
         return None if taken else skip_or_raise(self.options)
 
@@ -60,7 +60,7 @@ class MapElementCall(CallKind):
         return self._nested.take()
 
     async def atake(self) -> Skipped | None:
-        """``take`` for coroutines."""
+        """Do what ``take`` does, for coroutines."""
         return await self._nested.atake()
 
 

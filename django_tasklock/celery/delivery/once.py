@@ -92,7 +92,7 @@ class DirectCall(CallKind):
         return None if not held_here(lock) and lock.acquire() else self.on_busy(self.options)
 
     async def atake(self) -> Skipped | None:
-        """``take`` for coroutines."""
+        """Do what ``take`` does, for coroutines."""
         lock = self.options.lock
         return None if not held_here(lock) and await lock.aacquire() else self.on_busy(self.options)
 

@@ -84,7 +84,7 @@ class PermitTaskCall(CallKind):
         return None if taken else self._resolve_conflict()
 
     async def atake(self) -> Skipped | None:
-        """``take`` for coroutines."""
+        """Do what ``take`` does, for coroutines."""
         waits = self.options.on_conflict == "wait"
         taken = await (self.lock.aacquire() if waits else self.lock.aacquire(blocking=False))
         return None if taken else self._resolve_conflict()
