@@ -31,9 +31,8 @@ class LockAttribute:
 def task_here() -> Task | None:
     """Return the task that runs in this thread: the published one, whatever it calls directly."""
     task: Any = get_current_worker_task()
-    if task is None or not task.request.id:
-        return None
-    return Task(task.name, task.request.id, tries_of(task.request))
+    request: Any = None if task is None else task.request
+    return None if request is None or not request.id else Task(task.name, request.id, tries_of(request))
 
 
 def will_retry(error: BaseException) -> bool:

@@ -65,11 +65,11 @@ def known(asked: Mapping[str, Any], where: str) -> None:
         raise TaskLockError(f"{where}: unknown option {', '.join(unknown)}{hint}; known: {', '.join(OF_CALL)}")
 
 
-def check(options: Mapping[str, Any], where: str) -> None:
-    """Raise ``TaskLockError`` for options that cannot work. ``where``: whose they are, for people."""
+def check(options: Mapping[str, Any], where: str) -> LockOptions:
+    """Raise ``TaskLockError`` for options that cannot work, and return those of the lock. ``where``: for people."""
     if options.get("key") is not None and not callable(options["key"]):
         clean(options["key"])
-    of_lock(options, where)
+    checked = of_lock(options, where)
     if options.get("unique") not in UNIQUE:
         raise TaskLockError(f"{where}: unique must be None, 'until_start' or 'until_finish', not {options['unique']!r}")
     if options.get("on_duplicate", "return") not in ("return", "raise"):
@@ -80,6 +80,7 @@ def check(options: Mapping[str, Any], where: str) -> None:
             raise TaskLockError(f"{where}: unique_for goes with unique")
     if not isinstance(options.get("retry_keeps_lock", False), bool):
         raise TaskLockError(f"{where}: retry_keeps_lock must be True or False, not {options['retry_keeps_lock']!r}")
+    return checked
 
 
 def of_lock(options: Mapping[str, Any], label: str) -> LockOptions:
@@ -88,7 +89,10 @@ def of_lock(options: Mapping[str, Any], label: str) -> LockOptions:
 
 
 def terms(task: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of one call: the task's, with the caller's over them. Raises ``TaskLockError``."""
+    """Return the options of one call: the task's, with the caller's over them. Raises ``TaskLockError``.
+
+    ``lock``: those that its lock is made with, in one object.
+    """
     known(asked, f"task {task.name}, once()")
     found = {word: written(type(task), word) for word in OF_CALL if word != "key"}
     if asked.get("on_conflict", task.on_conflict) != task.on_conflict:  # what goes with its own word alone
@@ -97,7 +101,7 @@ def terms(task: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
         found["unique_for"] = None
     found.update((word, value) for word, value in asked.items() if word != "key")
     found["on_conflict"] = found["on_conflict"] or get_settings().ON_CONFLICT
-    check({**found, "key": asked.get("key")}, f"task {task.name}")
+    found["lock"] = check({**found, "key": asked.get("key")}, f"task {task.name}")
     return found
 
 

@@ -16,7 +16,6 @@ from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.nested import in_map, is_map
 from django_tasklock.celery.delivery.run import TaskCall
 from django_tasklock.celery.message import token_of
-from django_tasklock.celery.options import of_lock
 from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.decorators.call import (
@@ -28,6 +27,7 @@ from django_tasklock.decorators.call import (
     conflict_of,
     skip_or_raise,
 )
+from django_tasklock.decorators.options import LockOptions
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import leases_here
@@ -130,7 +130,7 @@ def once_call(
     way: Way,
 ) -> Call:
     """Return one call of a task on these terms. ``header``: that of the message, if a worker was sent one."""
-    own = of_lock(terms, name)
+    own: LockOptions = terms["lock"]
     lock = own.lock(name)
     row = row_of(task, args, kwargs)
     options = CallOptions(lock, own.conflict, row, own.queue_limit, task.release_connections)
