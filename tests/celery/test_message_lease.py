@@ -175,7 +175,6 @@ class TestTheBroker:
         for worker in self.workers:
             site.wait_until(lambda worker=worker: worker.log().count("Connected to redis") > 1)
 
-    @pytest.mark.quick
     def test_connections_are_cut(self, site: Site, broker: redis.Redis, long: Callable[[], None]) -> None:
         """Celery puts back what such a worker has, and goes on with it."""
         broker.client_kill_filter(_type="normal", skipme=True)

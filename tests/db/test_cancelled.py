@@ -114,6 +114,7 @@ def nothing_is_left(store, before):
     eventually(lambda: clients(store) <= before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_thread", [False, True], ids=["one thread", "a thread each"])
 def test_no_connection_is_left_checked_out(own_thread, store, caplog):
     """Gold standard 8.41."""

@@ -136,7 +136,7 @@ class TestWhateverIsSent:
         return {"Authorization": "Basic " + base64.b64encode(b"nobody:secret").decode()}
 
     @pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
-    @pytest.mark.parametrize("mode", ["positive", "negative"])
+    @pytest.mark.parametrize("mode", [pytest.param("positive", marks=pytest.mark.slow), "negative"])
     def test_it_is_answered_as_documented(self, document, headers, name, mode, number):
         import schemathesis  # here alone: it takes longer to import than most files of tests take
         from schemathesis.checks import not_a_server_error

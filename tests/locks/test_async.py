@@ -557,6 +557,7 @@ print("fine")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", stores(*LISTING), indirect=True)
 def test_no_loop_leaves_a_connection_for_the_garbage_collector(store):
     """In development mode, where that is a ResourceWarning, and every warning an error."""

@@ -316,6 +316,7 @@ class TestLosing:
         assert not limiter.taken
         assert limiter.info().used == 0
 
+    @pytest.mark.slow
     def test_the_heartbeat_keeps_many_for_longer_than_their_leases(self, store):
         limiters = [ConcurrencyLimiter(f"limiter:{number % 3}", 100, lease=3) for number in range(12)]
         renewed: list[int] = []

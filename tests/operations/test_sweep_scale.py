@@ -34,6 +34,7 @@ def empty() -> None:
     clear("redis")
 
 
+@pytest.mark.slow
 def test_bounded_memory_and_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "LISTED", 100)
     url = os.environ[environment.REDIS]
