@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
@@ -17,14 +17,11 @@ from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.rates import RedisRates
 from django_tasklock.backends.redis.subscribers import Subscribers
-from django_tasklock.backends.redis.waiter import RedisWaiter
+from django_tasklock.backends.redis.waiter import QueueStore
 from django_tasklock.backends.redis.wire import Script, Wire, bulk, load
 from django_tasklock.backends.redis.wire_async import AsyncWires
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
-
-if TYPE_CHECKING:
-    from django_tasklock.backends.contract.leases import Waiter
 
 __all__ = ["RedisBackend"]
 
@@ -64,7 +61,7 @@ KEPT_BY = (RenewalResult.LOST, RenewalResult.RENEWED, RenewalResult.ASKED)  # by
 HEALINGS = 50  # times a page is asked for before it is empty: each time the index forgets 5000 locks that lapsed
 
 
-class RedisBackend(LockStore):
+class RedisBackend(QueueStore, LockStore):
     """The production store.
 
     What it cannot promise: a failover to a replica, a flush or an eviction loses locks
@@ -76,8 +73,8 @@ class RedisBackend(LockStore):
     """
 
     lines = True
-    wakes = True
     orders = ORDERED
+    layout: Layout
     JOIN = load("acquire", 5, 8)
     LEAVE = load("release", 5, 2)
 
@@ -87,7 +84,7 @@ class RedisBackend(LockStore):
         self._lock = threading.Lock()
         self._wire: Wire | None = None
         self._subscribers: Subscribers | None = None
-        self.aio = AsyncWires(settings.LOCATION)
+        self._aio = AsyncWires(settings.LOCATION)
         self._permits = RedisPermits(self)
         self._rates = RedisRates(self)
 
@@ -109,6 +106,11 @@ class RedisBackend(LockStore):
                     self._subscribers = Subscribers(pool, self.layout)
                     self._wire = Wire(pool)
         return self._wire
+
+    @property
+    def aio(self) -> AsyncWires:
+        """The connections of this process's event loops."""
+        return self._aio
 
     @property
     def subscribers(self) -> Subscribers:
@@ -217,9 +219,6 @@ class RedisBackend(LockStore):
 
     def flagged(self, name: str) -> bool:
         return bool(self.wire.call(FLAG, self.layout.flag(name) + self.layout.lock(name) + bulk(0))[0])
-
-    def waiter(self, request: AcquireRequest) -> Waiter:
-        return RedisWaiter(self, request)
 
     def close(self) -> None:
         with self._lock:

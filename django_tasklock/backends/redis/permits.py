@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.redis.keys import CLAIM, place, record
-from django_tasklock.backends.redis.waiter import RedisWaiter
+from django_tasklock.backends.redis.waiter import QueueStore
 from django_tasklock.backends.redis.wire import bulk, load
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 if TYPE_CHECKING:
-    from django_tasklock.backends.contract.leases import Waiter
     from django_tasklock.backends.redis import RedisBackend
     from django_tasklock.backends.redis.keys import Layout
     from django_tasklock.backends.redis.subscribers import Subscribers
@@ -79,10 +78,10 @@ class PermitLayout:
         )
 
 
-class RedisPermits(Permits):
+class RedisPermits(QueueStore, Permits):
     """The permits of a ``RedisBackend``, on its connections."""
 
-    wakes = True
+    layout: PermitLayout
     JOIN = load("permit_acquire", 6, 8)
     LEAVE = load("permit_release", 6, 2)
 
@@ -151,9 +150,6 @@ class RedisPermits(Permits):
     def names(self, limit: int = 1000) -> list[str]:
         reply = self.wire.call(NAMES, self.layout.index + bulk(self.layout.members) + bulk(limit))[0]
         return [name.decode() for name in reply]
-
-    def waiter(self, request: AcquireRequest) -> Waiter:
-        return RedisWaiter(self, request)
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         return self.answer(request, (await self.aio.call(ACQUIRE, self.layout.acquiring(request)))[0])

@@ -19,34 +19,82 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from abc import abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from django_tasklock.backends.contract.leases import Waiter
-from django_tasklock.backends.redis.keys import CLAIM, Layout
-from django_tasklock.backends.redis.subscribers import Subscriber, tell_deaf
+from django_tasklock.backends.contract.leases import LeaseStore, Waiter
+from django_tasklock.backends.redis.keys import CLAIM
+from django_tasklock.backends.redis.subscribers import Subscriber, Subscribers, tell_deaf
 from django_tasklock.backends.redis.wire import bulk
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Busy, Grant
 
 if TYPE_CHECKING:
-    from django_tasklock.backends.redis import RedisBackend
-    from django_tasklock.backends.redis.permits import PermitLayout, RedisPermits
     from django_tasklock.backends.redis.shared import Ear
+    from django_tasklock.backends.redis.wire import Script, Wire
+    from django_tasklock.backends.redis.wire_async import AsyncWires
 
 logger = logging.getLogger("django_tasklock")
 
 AGAIN = 0.1  # seconds between two tries to listen again
 
 
+class QueueLayout(Protocol):
+    """Keys and packed arguments of what can be waited for."""
+
+    def keys(self, name: str) -> bytes:
+        """Return the keys of every script that grants."""
+
+    def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
+        """Return keys and arguments of ``JOIN`` for somebody who waits, or looks from its place in the queue."""
+
+    def entry(self, request: AcquireRequest, channel: str) -> bytes:
+        """Return what a release must know of a waiter."""
+
+    def new_channel(self) -> str:
+        """Return where one waiter listens."""
+
+
+class QueueStore(LeaseStore):
+    """Locks, or permits, that are handed over in order of arrival."""
+
+    wakes = True
+    JOIN: ClassVar[Script]
+    LEAVE: ClassVar[Script]
+    layout: QueueLayout
+
+    @property
+    @abstractmethod
+    def wire(self) -> Wire:
+        """The connections of this process's threads, made on first use."""
+
+    @property
+    @abstractmethod
+    def subscribers(self) -> Subscribers:
+        """The connections on which this process's threads wait."""
+
+    @property
+    @abstractmethod
+    def aio(self) -> AsyncWires:
+        """The connections of this process's event loops."""
+
+    @abstractmethod
+    def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
+        """Return what ``JOIN`` said."""
+
+    def waiter(self, request: AcquireRequest) -> Waiter:
+        return RedisWaiter(self, request)
+
+
 class RedisWaiter(Waiter):
     """One place in the queue of one lock, or of one limiter."""
 
-    backend: RedisBackend | RedisPermits
+    backend: QueueStore
 
-    def __init__(self, backend: RedisBackend | RedisPermits, request: AcquireRequest) -> None:
+    def __init__(self, backend: QueueStore, request: AcquireRequest) -> None:
         super().__init__(backend, request)
         self.subscriber: Subscriber | None = None
         self.channel = ""  # of the entry in the queue, also when the connection is gone
@@ -173,7 +221,7 @@ class RedisWaiter(Waiter):
 class AsyncWaiter:
     """The same for a coroutine, on the connections of its event loop."""
 
-    def __init__(self, backend: RedisBackend | RedisPermits, request: AcquireRequest) -> None:
+    def __init__(self, backend: QueueStore, request: AcquireRequest) -> None:
         self.backend = backend
         self.request = request
         self.channel = ""
@@ -288,6 +336,6 @@ def handed_over(message: Any, token: str) -> int | None:
     return int(fence) if whose == token else None
 
 
-def leaving(layout: Layout | PermitLayout, request: AcquireRequest, channel: str) -> bytes:
+def leaving(layout: QueueLayout, request: AcquireRequest, channel: str) -> bytes:
     """Return arguments of ``release.lua`` for a waiter: its place, and the lock if it was handed over."""
     return layout.keys(request.name) + bulk(request.token) + layout.entry(request, channel)
