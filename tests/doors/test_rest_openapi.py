@@ -128,7 +128,7 @@ class TestWhateverIsSent:
         for signal in signals:
             signal.connect(close_old_connections)
 
-    @pytest.fixture(params=["key", "superuser"])
+    @pytest.fixture(params=[pytest.param("key", marks=pytest.mark.slow), "superuser"])
     def headers(self, request, user):
         if request.param == "key":
             return {"X-API-Key": KEY}

@@ -126,6 +126,7 @@ answer(
     assert found["segment"] == "video/mp2t"
 
 
+@pytest.mark.slow
 def test_a_locked_video_is_skipped_and_the_helpers_agree(run: Run) -> None:
     found = run("""
 video = Video.objects.create(title="Somebody else's", upload=str(sample))
@@ -146,6 +147,7 @@ answer(taken=taken, result=result, page="is being processed already" in page, gi
     assert found["skips"] == ["already_processing"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_overtaken_publishes_nothing(run: Run) -> None:
     found = run("""
 from django.db.models import F
@@ -172,6 +174,7 @@ answer(error=type(error).__name__, row=(video.status, video.progress, video.hls_
     assert found["left"] == []
 
 
+@pytest.mark.slow
 def test_what_is_not_a_video_fails_and_may_be_tried_again(run: Run) -> None:
     found = run("""
 broken = Path(settings.DATA_DIR) / "broken.mp4"
@@ -189,6 +192,7 @@ answer(first=first, outcomes=list(Attempt.objects.values_list("outcome", flat=Tr
     assert found["videos"] == 1
 
 
+@pytest.mark.slow
 def test_the_page_says_so_when_redis_is_away(run: Run, redis_server: RedisServer) -> None:
     redis_server.kill()
     found = run("""
@@ -202,6 +206,7 @@ answer(pressed=said, uploaded=uploaded.status_code, videos=Video.objects.count()
     assert found == {"pressed": True, "uploaded": 302, "videos": 2}
 
 
+@pytest.mark.slow
 def test_the_playlist_check_sees_what_is_missing(run: Run) -> None:
     found = run("""
 from demokit import playlist
@@ -222,6 +227,7 @@ answer(too_short=too_short, broken=broken, missing=missing, one_more=playlist.pr
     assert "not 3" in found["one_more"][0]
 
 
+@pytest.mark.slow
 def test_limits_and_health(run: Run) -> None:
     """The API is called no more often than it allows, and a transcode has a permit and no connection meanwhile."""
     found = run("""
