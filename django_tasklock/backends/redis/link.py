@@ -92,7 +92,8 @@ class Link:
         self.connection = connection
         self.socket: socket.socket = connection._sock
         self.reader = reader()
-        self._plain = type(self.socket).recv is _socket.socket.recv  # neither TLS nor gevent
+        # Neither TLS nor gevent, nor Windows, where a socket is no file and cannot be polled.
+        self._plain = os.name == "posix" and type(self.socket).recv is _socket.socket.recv
         self._receive = self.socket.recv
         self._feed, self._gets = self.reader.feed, self.reader.gets
 
