@@ -297,8 +297,8 @@ class Example:
             AcquireRequest(
                 name,
                 token,
-                ttl=round((lease or seconds) * 1000),
-                hold=round(seconds * 1000),
+                ttl_ms=round((lease or seconds) * 1000),
+                hold_ms=round(seconds * 1000),
                 holder=json.dumps({**known, **holder}, separators=(",", ":")),
             )
         )

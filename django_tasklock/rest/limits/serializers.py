@@ -70,7 +70,7 @@ class LimitSerializer(Shape):
 
     of = LimitView
     names = "name limiter tenant configured algorithm rates state waiting tenants usage"
-    algorithm = one_of("", *ALGORITHMS, allow_blank=True)
+    algorithm = one_of(*ALGORITHMS, allow_blank=True)
     usage = UsageSerializer(allow_null=True, help_text="Null: nothing counts any more and its rates are not known.")
 
 
