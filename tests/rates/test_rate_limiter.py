@@ -395,7 +395,8 @@ class TestAlgorithms:
             calls.append((monotonic(), 1))
         assert most_within(calls, 0.3) <= 10
         places = [limiter.reserve().time for _ in range(10)]
-        assert {(two - one).total_seconds() for one, two in itertools.pairwise(places)} == {0.04}
+        # Never closer; who asks later than a busy machine lets it stands further away.
+        assert min((two - one).total_seconds() for one, two in itertools.pairwise(places)) == 0.04
 
     def test_bucket(self):
         limiter, calls = RateLimiter("api", "10/0.3s", algorithm="bucket", burst=4, margin=0.1), []
