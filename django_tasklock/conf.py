@@ -19,6 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.keys import ApiKey, keys_of, problems as key_problems
 from django_tasklock.texts import without_password
 
 Duration = int | float | timedelta
@@ -79,8 +80,8 @@ class Settings:
     ON_UNAVAILABLE: OnUnavailable = "run"
     RATE_LIMITS: Mapping[str, Any] = field(default_factory=dict)
     """Name to rate, ``{"tavily": "100/m"}``, or to a dict of the options of ``RateLimiter``, the rate under "rates"."""
-    API_KEYS: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Name to secret: who may use the REST API without a user. None: nobody."""
+    API_KEYS: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Name to secret, or to ``{"secret": ..., "may": ["read"]}``: who may use the REST API without a user."""
     AUDIT_DAYS: int | None = 365
     """How long the sweep lets entries of the audit trail stay; ``None``: for ever."""
     API_KEY_IN_QUERY: bool = False
@@ -94,6 +95,11 @@ class Settings:
         """Timeout and lease in milliseconds: what most locks use."""
         hold = UNTIL_RELEASED if self.TIMEOUT is None else milliseconds(self.TIMEOUT, "TIMEOUT")
         return hold, min(hold, milliseconds(self.LEASE, "LEASE"))
+
+    @cached_property
+    def api_keys(self) -> tuple[ApiKey, ...]:
+        """The keys of ``API_KEYS``, with what each may do."""
+        return keys_of(self.API_KEYS)
 
 
 EXPIRING = 10_000
@@ -125,7 +131,7 @@ def problems(given: object) -> list[tuple[str, str]]:
             found.append((f"TASKLOCK has no setting {key!r}.", hint))
             continue
         if key == "API_KEYS":
-            found += _keys(value)
+            found += key_problems(value)
         elif key == "RATE_LIMITS":  # what each of them says is read by the limiter and by the system checks
             found += _not_a_dict(value)
         elif wrong := _wrong(key, value):
@@ -144,20 +150,6 @@ def _not_a_dict(given: object) -> list[tuple[str, str]]:
         return []
     hint = "Write {'tavily': '100/m', ...}, or a dict with 'rates' and options in place of the text."
     return [(f"TASKLOCK['RATE_LIMITS'] must be a dict, not {type(given).__name__}.", hint)]
-
-
-def _keys(given: object) -> list[tuple[str, str]]:
-    """Return what is wrong with ``API_KEYS``. No secret is in it: people see it, and logs keep it."""
-    hint = "Write {'grafana': <secret>, ...}: texts, neither of them empty."
-    if not isinstance(given, Mapping):
-        return [(f"TASKLOCK['API_KEYS'] must be a dict of names and secrets, not {type(given).__name__}.", hint)]
-    for name, secret in given.items():
-        if not isinstance(name, str) or not name.strip():
-            return [(f"TASKLOCK['API_KEYS'] has a name that is no text, or empty ({type(name).__name__}).", hint)]
-        if not isinstance(secret, str) or not secret.strip():
-            what = "is empty" if isinstance(secret, str) else f"is no text but {type(secret).__name__}"
-            return [(f"TASKLOCK['API_KEYS'][{name!r}] {what}.", hint)]
-    return []
 
 
 def _wrong(key: str, value: object) -> str:

@@ -61,14 +61,14 @@ def check_api_keys(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
     if settings is None:
         return []
     found: list[checks.CheckMessage] = []
-    uses = Counter(settings.API_KEYS.values())
-    for name, secret in settings.API_KEYS.items():
-        where = f"TASKLOCK['API_KEYS'][{_shown(name)}]"
-        if len(secret) < SHORTEST_KEY:
-            what = f"{where} has {len(secret)} characters: it can be guessed."
+    uses = Counter(key.secret for key in settings.api_keys)
+    for key in settings.api_keys:
+        where = f"TASKLOCK['API_KEYS'][{_shown(key.name)}]"
+        if len(key.secret) < SHORTEST_KEY:
+            what = f"{where} has {len(key.secret)} characters: it can be guessed."
             hint = 'Make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
             found.append(checks.Warning(what, hint=hint, id="tasklock.W008"))
-        elif uses[secret] > 1:
+        elif uses[key.secret] > 1:
             what = f"{where} is the key of another name too: the audit trail cannot tell the two apart."
             found.append(checks.Warning(what, hint="Give each a key of its own.", id="tasklock.W008"))
     if settings.API_KEYS and settings.API_KEY_IN_QUERY:

@@ -11,6 +11,9 @@ from rest_framework.request import Request
 from rest_framework.settings import api_settings
 from rest_framework.throttling import SimpleRateThrottle
 
+from django_tasklock.authentication import scope_missing
+from django_tasklock.rest.authentication import KeyUser, scope_for
+
 VIEW = ("tasklock.view_lock",)
 """May look."""
 RELEASE = (*VIEW, "tasklock.release_lock")
@@ -36,6 +39,8 @@ class MayUseLocks(BasePermission):
         user = request.user
         if not user or not user.is_authenticated or not hasattr(user, "has_perm"):  # not every user model has it
             return False
+        if isinstance(user, KeyUser):
+            self.message = scope_missing(user.key, scope_for(view.permission))
         return all(user.has_perm(one) for one in view.permission)
 
 

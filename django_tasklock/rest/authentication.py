@@ -1,26 +1,23 @@
-"""Requests with a named API key: ``Authorization: Api-Key <key>`` or ``X-API-Key: <key>``."""
+"""Requests with a named API key, for REST framework."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from collections.abc import Mapping
 from typing import Any
 
-from django.utils.translation import gettext_lazy as _
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, Throttled
 from rest_framework.request import Request
 
+from django_tasklock.authentication import CHALLENGE, KeyRefused, authenticate
 from django_tasklock.conf import get_settings
+from django_tasklock.keys import ApiKey, Scope
 
-SCHEME = "api-key"
-IN_QUERY = "api_key"
-"""The parameter of a key in the query string, where that is switched on."""
-PERMISSIONS = frozenset(
-    f"tasklock.{codename}" for codename in ("view_lock", "release_lock", "view_ratelimit", "change_ratelimit")
-)
-"""What a key may do."""
+PERMISSIONS: dict[Scope, frozenset[str]] = {
+    "read": frozenset({"tasklock.view_lock", "tasklock.view_ratelimit"}),
+    "release": frozenset({"tasklock.view_lock", "tasklock.release_lock"}),
+    "limits": frozenset({"tasklock.view_ratelimit", "tasklock.change_ratelimit"}),
+}
+"""What each scope lets a key do: as in the admin, who acts is shown what it does."""
 
 
 class ApiKeyAuthentication(BaseAuthentication):
@@ -31,19 +28,20 @@ class ApiKeyAuthentication(BaseAuthentication):
     """
 
     def authenticate(self, request: Request) -> tuple[KeyUser, None] | None:
-        """Return who it is; ``None`` without a key; ``AuthenticationFailed`` for a key that is not ours."""
-        settings = get_settings()
-        given = _given(request, settings.API_KEY_IN_QUERY) if settings.API_KEYS else None
-        if given is None:
-            return None
-        name = owner(given, settings.API_KEYS)
-        if name is None:
-            raise AuthenticationFailed(_("This API key is not known here."))
-        return KeyUser(name), None
+        """Return who it is; ``None`` without a key; ``AuthenticationFailed`` for a key that is not ours, ``Throttled``
+        for one too many of them.
+        """
+        try:
+            key = authenticate(request)
+        except KeyRefused as refused:
+            if refused.retry_after is not None:
+                raise Throttled(refused.retry_after) from None
+            raise AuthenticationFailed(str(refused)) from None
+        return None if key is None else (KeyUser(key), None)
 
     def authenticate_header(self, request: Request) -> str:
         """Return what to send, said beside a 401; empty while there are no keys."""
-        return 'Api-Key realm="tasklock"' if get_settings().API_KEYS else ""
+        return CHALLENGE if get_settings().API_KEYS else ""
 
 
 class KeyUser:
@@ -55,52 +53,22 @@ class KeyUser:
     is_staff = False
     is_superuser = False
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.pk = self.id = f"key:{name}"
+    def __init__(self, key: ApiKey) -> None:
+        self.key = key
+        self.pk = self.id = f"key:{key.name}"
 
     def get_username(self) -> str:
         """Return ``key grafana``: what the audit trail calls it."""
-        return f"key {self.name}"
+        return f"key {self.key.name}"
 
     def has_perm(self, perm: str, obj: Any = None) -> bool:
-        """Return whether it is one of the permissions on locks and limiters."""
-        return perm in PERMISSIONS
+        """Return whether it is one of the permissions on locks and limiters that its scopes give."""
+        return any(perm in PERMISSIONS[scope] for scope in PERMISSIONS if scope in self.key.scopes)
 
     def __str__(self) -> str:
         return self.get_username()
 
 
-def owner(given: bytes, keys: Mapping[str, str]) -> str | None:
-    """Return the name of the key that ``given`` is; ``None`` if it is none of them.
-
-    Every key is compared, in constant time, also after one has matched; digests are compared, so that a
-    key's length does not tell either.
-    """
-    digest = hashlib.sha256(given).digest()
-    found = None
-    for name, secret in keys.items():
-        wanted = hashlib.sha256(secret.strip().encode()).digest()
-        if hmac.compare_digest(wanted, digest) and found is None:
-            found = name
-    return found
-
-
-def _given(request: Request, in_query: bool) -> bytes | None:
-    authorization = _bytes(request.META.get("HTTP_AUTHORIZATION", ""))
-    scheme, _space, key = authorization.partition(b" ")
-    if scheme.lower() == SCHEME.encode():
-        return key.strip()
-    if "HTTP_X_API_KEY" in request.META:
-        return _bytes(request.META["HTTP_X_API_KEY"]).strip()
-    if in_query and IN_QUERY in request.query_params:
-        return str(request.query_params[IN_QUERY]).strip().encode(errors="replace")
-    return None
-
-
-def _bytes(header: str) -> bytes:
-    """Return a header as it was sent: WSGI and ASGI hand its bytes over as Latin-1."""
-    try:
-        return header.encode("latin-1")
-    except UnicodeEncodeError:  # a test client, which sends text
-        return header.encode(errors="replace")
+def scope_for(permissions: tuple[str, ...]) -> Scope:
+    """Return the scope that a key needs where these permissions are asked for: the first that has them all."""
+    return next(scope for scope, given in PERMISSIONS.items() if given.issuperset(permissions))

@@ -14,9 +14,9 @@ from rest_framework.exceptions import APIException, ErrorDetail, NotAuthenticate
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
+from django_tasklock.authentication import IN_QUERY
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError, TransactionOpen
-from django_tasklock.rest.authentication import IN_QUERY
 
 logger = logging.getLogger("django_tasklock")
 

@@ -9,8 +9,9 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 
+from django_tasklock.authentication import IN_QUERY
 from django_tasklock.conf import get_settings
-from django_tasklock.rest.authentication import IN_QUERY
+from django_tasklock.rest.authentication import scope_for
 from django_tasklock.rest.shapes import ProblemSerializer
 
 PLACES = {"tasklockKey", "tasklockKeyHeader", "tasklockKeyQuery"}
@@ -26,6 +27,14 @@ class DoorSchema(AutoSchema):
     def get_tags(self) -> list[str]:
         """Return ``locks`` or ``limits``."""
         return [self.view.tag]
+
+    def get_description(self) -> str:
+        """Return the view's, and what a key needs: of keys OpenAPI 3.0 has no word for it."""
+        return f"{super().get_description()}\n\nAn API key needs the scope `{scope_for(self.view.permission)}`."
+
+    def get_extensions(self) -> dict[str, Any]:
+        """Return the same for programs: ``x-tasklock-scope``."""
+        return {**super().get_extensions(), "x-tasklock-scope": scope_for(self.view.permission)}
 
     def get_auth(self) -> list[dict[str, Any]]:
         """Return a key in any of its places: drf-spectacular would ask for it in all of them."""
@@ -99,14 +108,14 @@ _SENTENCES = {
     " this name (`invalid_name`), no row this state"
     " (`invalid_row_state`).",
     401: "Nobody known: send a key or log in.",
-    403: "Not permitted; or, of a session, the CSRF token is missing.",
+    403: "Not permitted: a key lacks the scope that is named; or, of a session, the CSRF token is missing.",
     404: "Nobody has this lock (`not_locked`); no such limiter is known (`unknown_limiter`); that member has no permit"
     " (`no_permit`).",
     409: "Another one took it while it was looked at: nothing was done (`changed_hands`).",
     412: "Somebody else has it than If-Match names: nothing was done (`changed_hands`).",
     413: "The body is longer than `DATA_UPLOAD_MAX_MEMORY_SIZE` (`too_large`).",
     415: "Neither JSON nor a form.",
-    429: "Too often.",
+    429: "Too often; or too many wrong keys from this address.",
     501: "The backend is a plain cache, which cannot list its keys and keeps no limits (`cannot_list`).",
     503: "The store of the locks does not answer (`store_unavailable`), or the database (`database_unavailable`).",
 }

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission, User
 
-from django_tasklock import TaskLockError
+from django_tasklock import TaskLockError, authentication
 from tests.support import environment
 from tests.support.rest import BASIC_AND_SESSION, KEY, OTHER_KEY, RATES, Api, Taken
 
 
 @pytest.fixture
-def rest(settings: Any, configure: Callable[..., None]) -> Callable[..., None]:
+def rest(settings: Any, configure: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """The end points under ``PREFIX``, two keys, no throttling. ``rest(LOCATION=..., ...)`` sets ``TASKLOCK`` anew."""
     settings.ROOT_URLCONF = "tests.rest_urls"
     settings.ALLOWED_HOSTS = ["*"]
+    monkeypatch.setattr(authentication, "WRONG_KEYS", 10**6)
     settings.REST_FRAMEWORK = {
         "DEFAULT_AUTHENTICATION_CLASSES": BASIC_AND_SESSION,
         "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

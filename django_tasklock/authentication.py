@@ -1,0 +1,145 @@
+"""Requests with an API key: ``Authorization: Api-Key <key>`` or ``X-API-Key: <key>``. Needs no REST framework."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.cache import cache
+from django.http import HttpRequest, JsonResponse
+from django.utils.translation import gettext_lazy as _
+
+from django_tasklock.conf import get_settings
+from django_tasklock.keys import ApiKey, Scope, matching
+
+SCHEME = "api-key"
+IN_QUERY = "api_key"
+"""The parameter of a key in the query string, where that is switched on."""
+CHALLENGE = 'Api-Key realm="tasklock"'
+"""What a 401 says in ``WWW-Authenticate``."""
+WRONG_KEYS = 30
+"""Wrong keys that one address may send in ``WINDOW`` seconds until it is told to wait."""
+WINDOW = 60
+
+logger = logging.getLogger("django_tasklock")
+
+
+class KeyRefused(Exception):
+    """A key that is not ours.
+
+    ``retry_after``: seconds that its address is to wait, which has sent too many; ``None``: it may try again.
+    """
+
+    def __init__(self, retry_after: int | None = None) -> None:
+        super().__init__(_("This API key is not known here."))
+        self.retry_after = retry_after
+
+
+def authenticate(request: HttpRequest) -> ApiKey | None:
+    """Return the key that a request brings; ``None`` without one, or while there are none.
+
+    Raises ``KeyRefused`` for a wrong one.
+
+    The first of the two headers counts, then the query string if ``TASKLOCK["API_KEY_IN_QUERY"]`` says so. A right key
+    is taken at once, whatever its address has sent before.
+    """
+    settings = get_settings()
+    given = _given(request, settings.API_KEY_IN_QUERY) if settings.API_KEYS else None
+    if given is None:
+        return None
+    key = matching(given, settings.api_keys)
+    if key is None:
+        raise KeyRefused(_count_wrong(request))
+    return key
+
+
+def scope_missing(key: ApiKey, scope: Scope) -> str:
+    """Return what keeps a key from it, in a sentence; empty if it may."""
+    if scope in key.scopes:
+        return ""
+    text = _("Key %(name)r may not do this: it needs %(scope)r among what it may (TASKLOCK['API_KEYS']).")
+    return str(text % {"name": key.name, "scope": scope})
+
+
+def refusal(request: HttpRequest, scope: Scope) -> JsonResponse | None:
+    """Return the answer to a request without a key that may do this; ``None`` if it has one. For views without REST
+    framework.
+    """
+    headers: dict[str, str] = {}
+    try:
+        key = authenticate(request)
+    except KeyRefused as refused:
+        if refused.retry_after is None:
+            status, code, detail, headers = 401, "authentication_failed", str(refused), {"WWW-Authenticate": CHALLENGE}
+        else:
+            status, code, headers = 429, "throttled", {"Retry-After": str(refused.retry_after)}
+            detail = f"Too many wrong API keys from this address: wait {refused.retry_after} s."
+    else:
+        if key is not None:
+            status, code, detail = 403, "permission_denied", scope_missing(key, scope)
+        elif get_settings().API_KEYS:
+            status, code, headers = 401, "not_authenticated", {"WWW-Authenticate": CHALLENGE}
+            detail = "Send an API key: 'Authorization: Api-Key <key>'."
+        else:
+            status, code, detail = 403, "permission_denied", "TASKLOCK['API_KEYS'] has no keys: this is closed."
+        if not detail:
+            return None
+    headers["Cache-Control"] = "no-store"
+    return JsonResponse({"code": code, "detail": detail}, status=status, headers=headers)
+
+
+def address_of(request: HttpRequest) -> str:
+    """Return where a request comes from: behind as many proxies as ``REST_FRAMEWORK["NUM_PROXIES"]`` says, if any.
+
+    Without that number ``X-Forwarded-For`` is not believed: whoever sends it could be somebody else each time.
+    """
+    proxies: Any = getattr(django_settings, "REST_FRAMEWORK", {}).get("NUM_PROXIES")
+    hops = str(request.META.get("HTTP_X_FORWARDED_FOR", "")).split(",")
+    if proxies and hops != [""]:
+        return str(hops[-min(proxies, len(hops))]).strip()
+    return str(request.META.get("REMOTE_ADDR") or "")
+
+
+def _count_wrong(request: HttpRequest) -> int | None:
+    """Count a wrong key of this address, in the default cache, for all processes. Return seconds to wait, if any.
+
+    A cache that fails counts nothing: it may well be on the store that an operator has come to look after.
+    """
+    address = address_of(request)
+    now = time.time()
+    window = int(now // WINDOW)
+    name = f"tasklock:wrong-keys:{hashlib.sha256(address.encode()).hexdigest()}:{window}"
+    try:
+        cache.add(name, 0, timeout=2 * WINDOW)
+        number = cache.incr(name)
+    except Exception as error:  # every cache has its own; ValueError: it was evicted, or keeps nothing
+        logger.warning("wrong API keys are not counted: the default cache fails (%s)", type(error).__name__)
+        return None
+    if number <= WRONG_KEYS:
+        return None
+    if number == WRONG_KEYS + 1:
+        logger.warning("more than %d wrong API keys a minute from %s: slowed down", WRONG_KEYS, address or "a socket")
+    return max(1, int((window + 1) * WINDOW - now) + 1)
+
+
+def _given(request: HttpRequest, in_query: bool) -> bytes | None:
+    authorization = _bytes(request.META.get("HTTP_AUTHORIZATION", ""))
+    scheme, _space, key = authorization.partition(b" ")
+    if scheme.lower() == SCHEME.encode():
+        return key.strip()
+    if "HTTP_X_API_KEY" in request.META:
+        return _bytes(request.META["HTTP_X_API_KEY"]).strip()
+    if in_query and IN_QUERY in request.GET:
+        return str(request.GET[IN_QUERY]).strip().encode(errors="replace")
+    return None
+
+
+def _bytes(header: str) -> bytes:
+    """Return a header as it was sent: WSGI and ASGI hand its bytes over as Latin-1."""
+    try:
+        return header.encode("latin-1")
+    except UnicodeEncodeError:  # a test client, which sends text
+        return header.encode(errors="replace")

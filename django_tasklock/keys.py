@@ -1,0 +1,108 @@
+"""API keys: whose one is, and what its bearer may do. What ``TASKLOCK["API_KEYS"]`` is made into."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+Scope = Literal["read", "release", "limits"]
+"""``read``: look at locks, limits and metrics. ``release``: ask for locks, release them. ``limits``: change and reset
+limits, release permits."""
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+"""Those words."""
+FIELDS = ("secret", "may")
+"""What stands in the dict of a key that may not do everything."""
+_HINT = (
+    "Write {'grafana': <secret>, ...}: texts, neither of them empty."
+    ' Or {"grafana": {"secret": ..., "may": ["read"]}}.'
+)
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """A named key."""
+
+    name: str
+    secret: str = field(repr=False)
+    scopes: frozenset[str] = frozenset(SCOPES)
+
+    @property
+    def digest(self) -> bytes:
+        """What is compared: of equal length, whatever the secret's is."""
+        return hashlib.sha256(self.secret.encode()).digest()
+
+
+def keys_of(given: Mapping[str, Any]) -> tuple[ApiKey, ...]:
+    """Return the keys of a setting in which nothing is wrong. Blanks around a secret are not part of it."""
+    return tuple(
+        ApiKey(name, said["secret"].strip(), frozenset(said["may"]))
+        if isinstance(said, Mapping)
+        else ApiKey(name, said.strip())
+        for name, said in given.items()
+    )
+
+
+def matching(given: bytes, keys: Iterable[ApiKey]) -> ApiKey | None:
+    """Return the key that ``given`` is, the first of two with one secret; ``None`` if it is none of them.
+
+    Every key is compared, in constant time, also after one has matched; digests are compared, so that a
+    key's length does not tell either.
+    """
+    digest = hashlib.sha256(given).digest()
+    found = None
+    for key in keys:
+        if hmac.compare_digest(key.digest, digest) and found is None:
+            found = key
+    return found
+
+
+def problems(given: object) -> list[tuple[str, str]]:
+    """Return what is wrong with the setting: (what, what to do). No secret is in it: logs keep it."""
+    if not isinstance(given, Mapping):
+        return [(f"TASKLOCK['API_KEYS'] must be a dict of names and secrets, not {type(given).__name__}.", _HINT)]
+    found = []
+    for name, said in given.items():
+        if not isinstance(name, str) or not name.strip():
+            return [(f"TASKLOCK['API_KEYS'] has a name that is no text, or empty ({type(name).__name__}).", _HINT)]
+        where = f"TASKLOCK['API_KEYS'][{name!r}]"
+        if isinstance(said, Mapping):
+            found += _fields(where, said)
+        elif wrong := _no_secret(said):
+            found.append((f"{where} {wrong}.", _HINT))
+    return found
+
+
+def _fields(where: str, said: Mapping[Any, Any]) -> list[tuple[str, str]]:
+    found = []
+    for word in said:
+        if word not in FIELDS:
+            # A secret in the place of a word is shown to nobody.
+            near = difflib.get_close_matches(word, FIELDS, n=1) if isinstance(word, str) else []
+            what = f"has a field {word!r}, which is none" if near else "has a field that is none"
+            found.append((f"{where} {what}.", f"Did you mean {near[0]!r}?" if near else _HINT))
+    if wrong := _no_secret(said.get("secret")) if "secret" in said else "is missing":
+        found.append((f"{where}['secret'] {wrong}.", _HINT))
+    may = said.get("may")
+    known = ", ".join(map(repr, SCOPES))
+    if not isinstance(may, list | tuple | set | frozenset) or not may:
+        what = "is missing" if "may" not in said else "is empty" if may in ([], (), set()) else "is no list"
+        found.append((f"{where}['may'] {what}.", f"List what this key may do, of: {known}."))
+        return found
+    for scope in may:
+        if scope not in SCOPES:
+            near = difflib.get_close_matches(scope, SCOPES, n=1) if isinstance(scope, str) else []
+            short = isinstance(scope, str) and scope.isalpha() and len(scope) <= 12  # no secret is
+            shown = repr(scope) if near or short else f"a value ({type(scope).__name__})"
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known: {known}."
+            found.append((f"{where}['may'] has {shown}, which is no scope.", hint))
+    return found
+
+
+def _no_secret(given: object) -> str:
+    if not isinstance(given, str):
+        return f"is no text but {type(given).__name__}"
+    return "" if given.strip() else "is empty"
