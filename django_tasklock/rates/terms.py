@@ -170,6 +170,9 @@ class AgreedRates(RateStore):
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return self.store.penalize(self.in_force(terms), pushback, longest)
 
+    def pause(self, terms: Terms, length: int) -> None:
+        self.store.pause(self.in_force(terms), length)
+
     def adjust(self, terms: Terms, share: int) -> None:
         self.store.adjust(self.in_force(terms), share)
 

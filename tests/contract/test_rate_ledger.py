@@ -471,6 +471,31 @@ class TestAStopOfTheClock:
         until = Pushback(START + 20 * SECOND, absolute=True)
         assert ledger_verbs.penalize(a_book(state, time=START + SECOND), until, HOUR).wait == 19 * SECOND
 
+    def test_by_an_operator_is_as_long_as_he_says(self):
+        """Longer or shorter than before; of a stop that ends, the clock goes on where it stood still."""
+        state = State()
+        first = ledger_verbs.reserve(a_book(state, "1/s"), 1, 0)
+        ledger_verbs.penalize(a_book(state, "1/s"), Pushback(100 * SECOND), HOUR)
+        ledger_verbs.pause(a_book(state, "1/s", START + SECOND // 2), 10 * SECOND)
+        assert ledger_verbs.use(a_book(state, "1/s", START + SECOND // 2)).paused == 10 * SECOND
+        second = ledger_verbs.reserve(a_book(state, "1/s", START + SECOND // 2), 1, HOUR)
+        assert second.slot - first.slot == SECOND
+        assert second.wait == 11 * SECOND, "the clock had stood still since the beginning"
+        ledger_verbs.pause(a_book(state, "1/s", START + 2 * SECOND), 0)
+        assert ledger_verbs.use(a_book(state, "1/s", START + 2 * SECOND)).paused == 0
+        asked = ledger_verbs.resume(a_book(state, "1/s", START + 2 * SECOND), 1, second.slot, second.epoch, HOUR)
+        assert (asked.slot, asked.wait) == (second.slot, SECOND)
+
+    def test_by_an_operator_may_be_longer_than_any_horizon(self):
+        """A stop that was longer than one could book ahead used to be taken for a clock that was set back."""
+        state = State()
+        ledger_verbs.reserve(a_book(state), 1, 0)
+        ledger_verbs.pause(a_book(state), 24 * HOUR)
+        assert isinstance(ledger_verbs.reserve(a_book(state, time=START + SECOND), 1, HOUR), Refused)
+        book = a_book(state, time=START + SECOND)
+        assert not book.rebuilt
+        assert ledger_verbs.use(book).paused == 24 * HOUR - SECOND
+
     def test_has_a_cap(self):
         assert ledger_verbs.penalize(a_book(State()), Pushback(100 * HOUR), HOUR).wait == HOUR
 

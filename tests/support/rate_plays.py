@@ -69,6 +69,7 @@ _steps = {
     "unused": [st.tuples(st.just("unused"), st.integers(0, 5))],
     "wake": [st.tuples(st.just("wake"), st.integers(0, 30))],
     "penalize": [st.tuples(st.just("penalize"), st.sampled_from([100_000, 2_000_000, 90_000_000]))],
+    "pause": [st.tuples(st.just("pause"), st.sampled_from([0, 0, 100_000, 90_000_000]))],
     "settle": [st.tuples(st.just("settle"), st.integers(0, 5), st.integers(0, 4))],
     "change": [st.tuples(st.just("change"), st.integers(0, 3))],
     "reset": [st.tuples(st.just("reset"))],
@@ -249,6 +250,10 @@ class Play:
     def _penalize(self, microseconds: int) -> None:
         self.changes += 1
         self.ask("penalize", Pushback(microseconds), HOUR)
+
+    def _pause(self, microseconds: int) -> None:
+        self.changes += 1
+        self.ask("pause", microseconds)
 
     def _change(self, number: int) -> None:
         """Other terms come into force. Whoever has his turn within a second does not ask."""

@@ -19,7 +19,7 @@ from asgiref.sync import sync_to_async
 
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.types import Condition, Record
@@ -87,6 +87,10 @@ class LockStore(LeaseStore):
         """Return the store's clock in ms and its eviction policy: see ``Condition``."""
         self.get("health")
         return None, None
+
+    def waiters(self, name: str, limit: int = 100) -> Queued:
+        """Return who waits for ``name`` in the store's queue, the longest first. Nobody where waiters poll."""
+        return Queued([], 0)
 
     @abstractmethod
     def ask_release(self, name: str, token: str) -> bool:

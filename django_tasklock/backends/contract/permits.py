@@ -12,6 +12,7 @@ from abc import abstractmethod
 from asgiref.sync import sync_to_async
 
 from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.types import Record
 
 
@@ -26,6 +27,10 @@ class Permits(LeaseStore):
     @abstractmethod
     def members(self, name: str) -> list[Record]:
         """Return who has a permit now, the one that has it longest first."""
+
+    def waiters(self, name: str, limit: int = 100) -> Queued:
+        """Return who waits for a permit in the store's queue, the longest first. Nobody where waiters poll."""
+        return Queued([], 0)
 
     @abstractmethod
     def remove(self, name: str, token: str) -> Record | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from django_tasklock.types import Record
+from django_tasklock.types import Holder, Record
 
 Which = Literal["live", "expiring", "no_expiry", "orphaned"]
 """Locks by what is left of their leases: ``live`` (the next two included), ``expiring`` (soon, unless
@@ -43,6 +43,24 @@ class Page(NamedTuple):
     records: list[Record]
     total: int
     next: int | None
+
+
+class Waiting(NamedTuple):
+    """Somebody in the queue of a lock, or of a limiter. Times are the store's, in milliseconds since 1970."""
+
+    holder: Holder
+    """Who it is that would hold it."""
+    since: int
+    now: int
+    present: bool = True
+    """False if it has not looked for as long as a claim lasts: it is passed over."""
+
+
+class Queued(NamedTuple):
+    """The first of those who wait. ``total``: how many there are."""
+
+    waiting: list[Waiting]
+    total: int
 
 
 class Counts(NamedTuple):

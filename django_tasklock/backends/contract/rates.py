@@ -17,6 +17,8 @@ from typing import Literal, NamedTuple, get_args
 
 from asgiref.sync import sync_to_async
 
+from django_tasklock.exceptions import TaskLockError
+
 Algorithm = Literal["window", "paced", "bucket"]
 """How calls are let through: see ``RateLimiter``."""
 ALGORITHMS = get_args(Algorithm)
@@ -274,6 +276,10 @@ class RateStore(ABC):
     @abstractmethod
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         """Stop the limiter's clock, for ``longest`` at most; never shortens a stop."""
+
+    def pause(self, terms: Terms, length: int) -> None:
+        """Stop the limiter's clock for exactly so long from now, in place of any other stop; 0: let it go on."""
+        raise TaskLockError(f"{type(self).__name__} cannot pause a limiter")
 
     @abstractmethod
     def adjust(self, terms: Terms, share: int) -> None:

@@ -108,6 +108,9 @@ class DatabaseRates(RateStore):
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return self.run(terms, lambda book, again: ledger_verbs.penalize(book, pushback, longest))
 
+    def pause(self, terms: Terms, length: int) -> None:
+        self.run(terms, lambda book, again: ledger_verbs.pause(book, length))
+
     def adjust(self, terms: Terms, share: int) -> None:
         self.run(terms, lambda book, again: ledger_verbs.adjust(book, share))
 

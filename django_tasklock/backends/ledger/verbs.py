@@ -155,6 +155,14 @@ def penalize(book: Ledger, pushback: Pushback, longest: int) -> Penalty:
     return Penalty(max(0, book.get("until") - book.time), book.get("share"))
 
 
+def pause(book: Ledger, length: int) -> None:
+    """Stop the limiter's clock for exactly so long, or let it go on."""
+    left = max(0, book.get("until") - book.time)
+    book.meta["off"] = book.get("off") + length - left
+    book.meta["until"] = book.time + length
+    book.meta["hz"] = max(book.get("hz"), length)  # a longer stop is taken for a clock that was set back
+
+
 def compare(book: Ledger) -> None:
     """Raise ``TermsDiffer`` where other terms than these are in force."""
     if book.state.rule not in ("", book.terms.rule()):

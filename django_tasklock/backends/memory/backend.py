@@ -6,7 +6,7 @@ from typing import get_args
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Which
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, Which
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.permits import MemoryPermits
@@ -63,6 +63,10 @@ class MemoryBackend(MemoryLeases, LockStore):
         with store.mutex:
             held = store.current(name)
             return None if held is None else store.record(name, held)
+
+    def waiters(self, name: str, limit: int = 100) -> Queued:
+        with store.mutex:
+            return store.queued(name, store.queues, limit)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records

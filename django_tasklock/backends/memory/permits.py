@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.store import Held, store
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
@@ -41,6 +42,10 @@ class MemoryPermits(MemoryLeases, Permits):
         with store.mutex:
             taken = sorted(store.serve(name).values(), key=lambda held: held.fence)
             return [store.record(name, held, store.lines) for held in taken]
+
+    def waiters(self, name: str, limit: int = 100) -> Queued:
+        with store.mutex:
+            return store.queued(name, store.lines, limit)
 
     def remove(self, name: str, token: str) -> Record | None:
         with store.mutex:

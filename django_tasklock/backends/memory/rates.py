@@ -68,6 +68,9 @@ class MemoryRates(RateStore):
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return self.run(terms, lambda book: ledger_verbs.penalize(book, pushback, longest))
 
+    def pause(self, terms: Terms, length: int) -> None:
+        self.run(terms, lambda book: ledger_verbs.pause(book, length))
+
     def adjust(self, terms: Terms, share: int) -> None:
         self.run(terms, lambda book: ledger_verbs.adjust(book, share))
 

@@ -6,9 +6,11 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.contract.queries import Queued, Waiting
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.types import AcquireRequest, Record, monotonic
 
@@ -20,6 +22,8 @@ class Place(Protocol):
     """Somebody in a queue."""
 
     request: AcquireRequest
+    since: int
+    """When it came, by the store's clock, in milliseconds since 1970."""
 
     @property
     def present(self) -> bool:
@@ -123,6 +127,15 @@ class Store:
                 waiter.ring()
                 return held
         return None
+
+    def queued(self, name: str, queues: dict[str, deque[Place]], limit: int) -> Queued:
+        """Return who is in a queue."""
+        places, now = queues.get(name, ()), self.now()
+        found = [
+            Waiting(holder_of(json_object(one.request.holder)), one.since, now, one.present)
+            for one in islice(places, limit)
+        ]
+        return Queued(found, len(places))
 
     def ring(self) -> None:
         """Wake all who wait, to look again."""

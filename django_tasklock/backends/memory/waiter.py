@@ -21,6 +21,7 @@ class MemoryWaiter(Waiter):
         self._queues = queues
         self._taken = False
         self.seen = monotonic()
+        self.since = 0
         self.bell: Callable[[], object] | None = None  # only while asleep
 
     @property
@@ -42,6 +43,7 @@ class MemoryWaiter(Waiter):
             if not self._taken:
                 queue = self._queues.setdefault(self.request.name, deque())
                 if self not in queue:
+                    self.since = self.since or store.now()
                     queue.append(self)
                 assert isinstance(answer, Busy)
             return answer

@@ -9,12 +9,13 @@ from typing import Any
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout
 from django_tasklock.backends.redis.listing import ORDERED, page_in, page_of
 from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.permits import RedisPermits
+from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
 from django_tasklock.backends.redis.subscribers import Subscribers
 from django_tasklock.backends.redis.waiter import QueueStore
@@ -164,6 +165,9 @@ class RedisBackend(QueueStore, LockStore):
     def found(self, name: str, reply: Any) -> Record | None:
         """Return what ``get.lua`` or ``remove.lua`` said."""
         return None if reply is None else self.layout.record(name.encode(), reply)
+
+    def waiters(self, name: str, limit: int = 100) -> Queued:
+        return waiters_in(self.wire.call(WAITERS, self.layout.waiting(name) + bulk(limit))[0])
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records

@@ -70,6 +70,10 @@ class Layout:
         """Return the key of the note that something waits for a lock elsewhere."""
         return bulk(self.flags + name)
 
+    def waiting(self, name: str) -> bytes:
+        """Return the keys of who waits for a lock."""
+        return bulk(self.queue + name) + bulk(self.seen + name)
+
     def line(self, name: str) -> bytes:
         """Return the key of the line of what was published for a lock and has not arrived."""
         return bulk(self.lines + name)

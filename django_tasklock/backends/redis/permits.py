@@ -16,7 +16,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.backends.redis.keys import CLAIM, place, record
+from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.waiter import QueueStore
 from django_tasklock.backends.redis.wire import bulk, load
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
@@ -55,6 +57,10 @@ class PermitLayout:
         """Return those of every script that grants."""
         keys = self.set(name) + bulk(self.holders + name) + self._fence + bulk(self.queue + name)
         return keys + self.index + bulk(self.seen + name)
+
+    def waiting(self, name: str) -> bytes:
+        """Return the keys of who waits for a permit."""
+        return bulk(self.queue + name) + bulk(self.seen + name)
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return keys and arguments of ``permit_acquire.lua`` for somebody who does not wait."""
@@ -142,6 +148,9 @@ class RedisPermits(QueueStore, Permits):
         now, waiting, *flat = reply
         found = [record(name, value, now, left, waiting) for left, value in zip(flat[::2], flat[1::2], strict=True)]
         return sorted(found, key=lambda one: one.fence)
+
+    def waiters(self, name: str, limit: int = 100) -> Queued:
+        return waiters_in(self.wire.call(WAITERS, self.layout.waiting(name) + bulk(limit))[0])
 
     def remove(self, name: str, token: str) -> Record | None:
         reply = self.wire.call(REMOVE, self.layout.keys(name) + bulk(token))[0]  # a token is good for one permit

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend
 
 LUA = resources.files("django_tasklock.backends") / "lua"
-VERBS = ("reserve", "resume", "cancel", "settle", "penalize", "adjust", "use", "reset", "spread", "exchange", "agree")
+VERBS = (
+    "reserve", "resume", "cancel", "settle", "penalize", "pause", "adjust", "use", "reset", "spread", "exchange",
+    "agree",
+)  # fmt: skip
 
 SPACED, SOON, ASKS = "spaced", "soon", "asks"
 AT_ONCE = 100  # places that one script books
@@ -173,6 +176,9 @@ class RedisRates(RateStore):
     def _penalize(self, terms: Terms, pushback: Pushback, longest: int) -> tuple[Script, bytes]:
         mode = "at" if pushback.absolute else ""
         return self.ask("penalize", terms, longest, amount=pushback.amount, mode=mode)
+
+    def pause(self, terms: Terms, length: int) -> None:
+        self.backend.wire.call(*self.ask("pause", terms, amount=length))
 
     def adjust(self, terms: Terms, share: int) -> None:
         self.backend.wire.call(*self.ask("adjust", terms, amount=share))

@@ -1,0 +1,35 @@
+"""Who waits for a lock or a permit: the script that reads a queue, and what it says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django_tasklock.backends.codec import holder_of
+from django_tasklock.backends.contract.queries import Queued, Waiting
+from django_tasklock.backends.redis.keys import CLAIM
+from django_tasklock.backends.redis.wire import load
+from django_tasklock.types import LATEST, Holder
+
+WAITERS = load("waiters", 2, 1)
+
+
+def waiters_in(reply: list[Any]) -> Queued:
+    """Return what the script answered. The token of an entry stays here."""
+    now, total, *flat = reply
+    found = []
+    for entry, rank, seen in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+        looked = None if seen is None else abs(int(seen))
+        present = looked is None or now - looked < CLAIM  # who keeps no note of it waits by an earlier version
+        since = min(max(0, int(float(rank)) // 1000), LATEST)
+        found.append(Waiting(_holder(entry), since, now, present))
+    return Queued(found, total)
+
+
+def _holder(entry: bytes) -> Holder:
+    """Return who an entry says it is: ``<token> <channel> <claim ms> <hold ms> <holder json>``, and more of permits."""
+    text = entry.decode(errors="replace").split(" ", 4)[-1]
+    try:
+        return holder_of(json.JSONDecoder().raw_decode(text)[0])
+    except (ValueError, RecursionError):
+        return Holder(unreadable=True)
