@@ -86,10 +86,31 @@ class AuditEntry(models.Model):
         db_table = "tasklock_audit"
         verbose_name = _("audit entry")
         verbose_name_plural = _("audit entries")
-        default_permissions = ()
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"{self.actor}: {self.action} {self.name}"
+
+
+class SweepEntry(models.Model):
+    """One run of the sweep. Only ``operations`` writes it."""
+
+    at = models.DateTimeField(_("time"))
+    actor = models.CharField(_("who"), max_length=255)
+    scope = models.CharField(max_length=255, default="", help_text="what it was confined to; empty: nothing")
+    swept = models.BigIntegerField(default=0, help_text="how much it put right")
+    seconds = models.FloatField(default=0)
+    problem = models.CharField(_("problem"), max_length=255, default="", help_text="why it broke off")
+    report = models.TextField(default="{}")
+
+    class Meta:
+        db_table = "tasklock_sweep"
+        verbose_name = _("run of the sweep")
+        verbose_name_plural = _("runs of the sweep")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.swept}"
 
 
 class ParkedMessage(models.Model):

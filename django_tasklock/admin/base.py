@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 from urllib.parse import urlencode
 
 import django
@@ -19,13 +20,14 @@ from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.models import Lock
+from django_tasklock.models import AuditEntry, Lock, ParkedMessage, RateLimit
 from django_tasklock.operations.values import Actor, RowRef
 
 logger = logging.getLogger("django_tasklock")
@@ -39,7 +41,7 @@ LOOK = ("GET", "HEAD")
 """Methods of a view that changes nothing."""
 LOOK_AND_ACT = ("GET", "HEAD", "POST")
 """Methods of a view whose POST acts."""
-_View = TypeVar("_View", bound=Callable[..., HttpResponse])
+_View = TypeVar("_View", bound=Callable[..., HttpResponseBase])
 _Found = TypeVar("_Found")
 _DIGITS = 9
 
@@ -53,7 +55,7 @@ def door(*, methods: tuple[str, ...] = LOOK, release: bool = False) -> Callable[
 
     def decorate(view: _View) -> _View:
         @wraps(view)
-        def guarded(admin: StoreAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def guarded(admin: StoreAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             may = admin.has_release_permission(request) if release else admin.has_view_permission(request)
             if not may:
                 raise PermissionDenied
@@ -102,6 +104,33 @@ def address(site: admin.AdminSite, page: str, name: str | None = None, model: ty
     """Return the address of one of our pages on this admin site."""
     args = () if name is None else (quoted(name),)
     return reverse(f"admin:tasklock_{model._meta.model_name}_{page}", args=args, current_app=site.name)
+
+
+class Section(NamedTuple):
+    """One of our pages, as all of them link to it."""
+
+    label: str
+    url: str
+    chosen: bool
+
+
+def sections(site: admin.AdminSite, request: HttpRequest) -> list[Section]:
+    """Return our pages on this admin site that this person may look at."""
+    pages: list[tuple[type[Model], str, Any]] = [
+        (Lock, "changelist", Lock._meta.verbose_name_plural),
+        (RateLimit, "changelist", RateLimit._meta.verbose_name_plural),
+        (ParkedMessage, "changelist", ParkedMessage._meta.verbose_name_plural),
+        (Lock, "sweep", _("sweep")),
+        (AuditEntry, "changelist", AuditEntry._meta.verbose_name_plural),
+    ]
+    user: Any = request.user
+    found = []
+    for model, page, label in pages:
+        if site.is_registered(model) and user.has_perm(f"tasklock.view_{model._meta.model_name}"):
+            with suppress(NoReverseMatch):  # a class of the project's own has pages of its own
+                url = address(site, page, model=model)
+                found.append(Section(capfirst(str(label)), url, url == request.path))
+    return found
 
 
 def query_string(words: Mapping[str, str]) -> str:
@@ -220,6 +249,7 @@ class StoreAdmin(_ModelAdmin):
             "list_title": capfirst(str(self.opts.verbose_name_plural)),
             "trail": trail,
             "listed": django.VERSION >= (6, 1),  # since then breadcrumbs are an <ol>
+            "sections": sections(self.admin_site, request),
             "may_release": self.has_release_permission(request),
             "refresh_every": self.refresh_every,
             **context,

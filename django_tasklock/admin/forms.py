@@ -9,6 +9,7 @@ from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist
 from django.utils.translation import gettext, gettext_lazy as _
 
+from django_tasklock.operations.limits.rates import LONGEST_PAUSE
 from django_tasklock.operations.values import RowSide
 
 REASON = 1000
@@ -60,6 +61,29 @@ class SelectedForm(forms.Form):
     reason = _reason(required=True, help_text=_KEPT)
 
 
+class ParkedForm(forms.Form):
+    """Why messages are published, requeued or discarded."""
+
+    reason = _reason(required=True, help_text=_("Kept in the audit trail, with your name."))
+
+
+class SweepForm(forms.Form):
+    """How far a sweep goes, and why it is started."""
+
+    dry_run = forms.BooleanField(
+        label=_("Only look"),
+        required=False,
+        initial=True,
+        help_text=_("Says what would be put right, and changes nothing."),
+    )
+    begins = forms.CharField(
+        label=_("Only names that begin with"),
+        required=False,
+        max_length=200,
+        widget=forms.TextInput(attrs={"autocapitalize": "off", "spellcheck": "false"}),
+    )
+
+
 _KEPT_OF_LIMIT = _("Kept in the history of the limiter, with your name.")
 
 
@@ -91,6 +115,25 @@ class ShareForm(LimitReasonForm):
     def share(self) -> float:
         """As ``operations`` wants it."""
         return min(1.0, float(self.cleaned_data["percent"]) / 100)
+
+
+class PauseForm(LimitReasonForm):
+    """For how long nobody is to go, and why."""
+
+    minutes = forms.FloatField(
+        label=_("Minutes"),
+        min_value=0.1,
+        max_value=LONGEST_PAUSE / 60,
+        initial=10,
+        widget=forms.NumberInput(attrs={"step": "any"}),
+        help_text=_("From now on, in place of any other pause; a week at most."),
+    )
+    field_order = ("minutes", "reason")
+
+    @property
+    def seconds(self) -> float:
+        """As ``operations`` wants it."""
+        return float(self.cleaned_data["minutes"]) * 60
 
 
 def _labels(row: RowSide, states: dict[str, Any]) -> list[str]:

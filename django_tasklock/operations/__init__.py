@@ -10,7 +10,9 @@ from django_tasklock.operations.limits.rates import (
     change_limit,
     get_limit,
     list_limits,
+    pause_limit,
     reset_limit,
+    resume_limit,
 )
 from django_tasklock.operations.limits.values import (
     LimitDetail,
@@ -25,8 +27,12 @@ from django_tasklock.operations.limits.values import (
 from django_tasklock.operations.locks.detail import find_lock, find_row, get_lock
 from django_tasklock.operations.locks.listing import count_locks, list_locks
 from django_tasklock.operations.locks.release import ask_to_release, release_lock
-from django_tasklock.operations.parked import discard_parked, requeue_parked
+from django_tasklock.operations.locks.waiting import Awaited, WaiterInfo, WaitersPage, find_awaited, list_waiters
+from django_tasklock.operations.parked.acts import discard_parked, publish_parked, requeue_parked
+from django_tasklock.operations.parked.listing import ParkedPage, ParkedQuery, ParkedView, find_parked, list_parked
 from django_tasklock.operations.sweep import Finding, SweepReport, sweep
+from django_tasklock.operations.sweep.runs import SweepRun, find_sweep_run, last_sweep_age, sweep_runs
+from django_tasklock.operations.trail import ActPage, ActQuery, each_act, list_acts
 from django_tasklock.operations.values import (
     Act,
     Actor,
@@ -42,7 +48,10 @@ from django_tasklock.operations.values import (
 
 __all__ = [
     "Act",
+    "ActPage",
+    "ActQuery",
     "Actor",
+    "Awaited",
     "Finding",
     "LimitDetail",
     "LimitOutcome",
@@ -55,28 +64,46 @@ __all__ = [
     "LockState",
     "LockView",
     "Outcome",
+    "ParkedPage",
+    "ParkedQuery",
+    "ParkedView",
     "PermitsPage",
     "PermitsView",
     "Result",
     "RowRef",
     "RowSide",
     "SweepReport",
+    "SweepRun",
+    "WaiterInfo",
+    "WaitersPage",
     "acts",
     "ask_to_release",
     "change_limit",
     "count_locks",
     "discard_parked",
+    "each_act",
+    "find_awaited",
     "find_lock",
+    "find_parked",
     "find_row",
+    "find_sweep_run",
     "get_limit",
     "get_lock",
     "get_permits",
+    "last_sweep_age",
+    "list_acts",
     "list_limits",
     "list_locks",
+    "list_parked",
     "list_permits",
+    "list_waiters",
+    "pause_limit",
+    "publish_parked",
     "release_lock",
     "release_permit",
     "requeue_parked",
     "reset_limit",
+    "resume_limit",
     "sweep",
+    "sweep_runs",
 ]

@@ -20,7 +20,7 @@ logger = logging.getLogger("django_tasklock")
 AT_ONCE, STEPS = 500, 20  # entries that one statement removes, and statements of one sweep
 REASON = 1000
 USER_ID = 64  # characters kept of a user's primary key
-LIMIT_ACTIONS = ("reset_limit", "change_limit", "release_permit")
+LIMIT_ACTIONS = ("reset_limit", "change_limit", "release_permit", "pause_limit", "resume_limit")
 """What is done to limiters: a lock may have the same name as one."""
 
 
@@ -66,7 +66,7 @@ def acts(name: str | None = None, limit: int = 50, of: Literal["lock", "limit", 
             entries.filter(action__in=LIMIT_ACTIONS) if of == "limit" else entries.exclude(action__in=LIMIT_ACTIONS)
         )
     return [
-        Act(entry.at, entry.actor, entry.action, entry.reason, entry.outcome, entry.name)
+        Act(entry.at, entry.actor, entry.action, entry.reason, entry.outcome, entry.name, entry.pk)
         for entry in entries.order_by("-at", "-id")[:limit]
     ]
 

@@ -118,6 +118,8 @@ class Act(NamedTuple):
     outcome: str
     name: str
     """Of the lock or limiter; characters that are not ASCII are escaped."""
+    number: int = 0
+    """Of the entry in the audit trail: later ones have greater numbers."""
 
 
 @dataclass(frozen=True, slots=True)

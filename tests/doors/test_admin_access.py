@@ -147,7 +147,7 @@ def test_the_index_shows_locks_to_those_who_may_look(visitor) -> None:
 def test_there_are_two_permissions_of_each_kind_and_no_others() -> None:
     """Apart from each other, and none that would let one edit the tables behind."""
     found = Permission.objects.filter(content_type__app_label="tasklock").values_list("codename", flat=True)
-    looks = ["view_lock", "view_parkedmessage", "view_ratelimit"]
+    looks = ["view_auditentry", "view_lock", "view_parkedmessage", "view_ratelimit"]
     assert sorted(found) == ["change_parkedmessage", "change_ratelimit", "release_lock", *looks]
 
 

@@ -33,7 +33,7 @@ KINDS = ("anonymous", "nobody", "staff", "operator", "limit_viewer", "limit_chan
 ACTORS = ("limit_operator", "root")
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options", "trace")
 LOOKING = {"list": 200, "fragment": 200, "page": 200, "free": 200, "history": 302}
-ACTING = {"reset": 200, "limit": 200, "release": 200, "delete": 302}
+ACTING = {"reset": 200, "limit": 200, "pause": 200, "resume": 200, "release": 200, "delete": 302}
 TOKEN = "the-token-of-the-member-1"
 MEMBER = fingerprint(TOKEN)
 
@@ -51,11 +51,13 @@ PAGES = {
     "history": page_of(NAME, "history"),
     "reset": page_of(NAME, "reset"),
     "limit": page_of(NAME, "limit"),
+    "pause": page_of(NAME, "pause"),
+    "resume": page_of(NAME, "resume"),
     "release": page_of(NAME, "release") + f"?member={MEMBER}",
     "delete": page_of(NAME, "delete"),
     "add": f"{LIST}add/",
 }
-WELL_FORMED = {"reason": "the quota is new", "percent": "50", "member": MEMBER}
+WELL_FORMED = {"reason": "the quota is new", "percent": "50", "minutes": "10", "member": MEMBER}
 
 
 @pytest.fixture
@@ -133,9 +135,12 @@ class TestWhoMayDoWhat:
             client.post(PAGES[page], WELL_FORMED)
             assert busy.usage().share == (done if may else 1.0)
         assert (busy.usage().used == 0) is may
+        for page, paused in (("pause", 600), ("resume", 0)):
+            client.post(PAGES[page], WELL_FORMED)
+            assert busy.usage().paused == pytest.approx(paused if may else 0, abs=60)
         client.post(PAGES["release"], WELL_FORMED)
         assert (get_backend().permits.members(NAME) == []) is may
-        assert AuditEntry.objects.count() == (3 if may else 0)
+        assert AuditEntry.objects.count() == (5 if may else 0)
 
     def test_a_post_without_the_csrf_token_is_refused(self, visitor: Any, busy: RateLimiter) -> None:
         strict, before = Client(enforce_csrf_checks=True), everything()
@@ -320,6 +325,32 @@ class TestPages:
 
 
 class TestActs:
+    def test_a_pause_and_its_end(self, actor: Client, busy: RateLimiter) -> None:
+        """Until when, by whom and why is on the page; it replaces a longer one, and ends when it is ended."""
+        busy.penalize(3000)
+        actor.post(PAGES["pause"], {"minutes": "10", "reason": "their deploy"})
+        assert 590 < busy.usage().paused <= 600
+        assert busy.try_acquire() is None
+        text = words(actor.get(PAGES["page"]).text)
+        assert re.search(r"limit_operator paused it at [-0-9: ]+: nobody goes for (9 min 59|10 min 0) s, until", text)
+        assert "Reason: their deploy" in text
+        assert "limit_operator paused it their deploy paused for 600 s, until" in text
+        for wrong in ("0", "-1", "10081", "x", ""):
+            assert actor.post(PAGES["pause"], {"minutes": wrong, "reason": "x"}).status_code == 200
+        actor.post(PAGES["resume"], {"reason": "it is over"})
+        assert busy.usage().paused == 0
+        text = words(actor.get(PAGES["page"]).text)
+        assert "limit_operator ended its pause it is over" in text
+        assert "nobody goes" not in text
+        answer = actor.post(PAGES["resume"], {"reason": "again"}, follow=True)
+        assert "is not paused" in words(answer.text)
+
+    def test_a_pause_that_the_other_side_asked_for_is_not_ours(self, actor: Client, busy: RateLimiter) -> None:
+        actor.post(PAGES["pause"], WELL_FORMED)
+        actor.post(PAGES["resume"], WELL_FORMED)
+        busy.penalize(3000)
+        assert "The other side asked for a pause" in words(actor.get(PAGES["page"]).text)
+
     def test_reset(self, actor: Client, busy: RateLimiter) -> None:
         """Confirmed with a reason; in both trails; its LogEntry leads to the page."""
         page = actor.get(PAGES["reset"])

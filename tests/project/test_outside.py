@@ -30,6 +30,7 @@ ROOT = Path(django_tasklock.__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "README.zh-Hans.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 PATHS = [
+    "django_tasklock.admin.AuditAdmin",
     "django_tasklock.admin.LockAdmin",
     "django_tasklock.admin.LockPanelMixin",
     "django_tasklock.admin.ParkedMessageAdmin",
@@ -67,18 +68,30 @@ PATHS = [
     "django_tasklock.operations.change_limit",
     "django_tasklock.operations.count_locks",
     "django_tasklock.operations.discard_parked",
+    "django_tasklock.operations.each_act",
+    "django_tasklock.operations.find_awaited",
     "django_tasklock.operations.find_lock",
+    "django_tasklock.operations.find_parked",
+    "django_tasklock.operations.find_sweep_run",
     "django_tasklock.operations.get_limit",
     "django_tasklock.operations.get_lock",
     "django_tasklock.operations.get_permits",
+    "django_tasklock.operations.last_sweep_age",
+    "django_tasklock.operations.list_acts",
     "django_tasklock.operations.list_limits",
     "django_tasklock.operations.list_locks",
+    "django_tasklock.operations.list_parked",
     "django_tasklock.operations.list_permits",
+    "django_tasklock.operations.list_waiters",
+    "django_tasklock.operations.pause_limit",
+    "django_tasklock.operations.publish_parked",
     "django_tasklock.operations.release_lock",
     "django_tasklock.operations.release_permit",
     "django_tasklock.operations.requeue_parked",
     "django_tasklock.operations.reset_limit",
+    "django_tasklock.operations.resume_limit",
     "django_tasklock.operations.sweep",
+    "django_tasklock.operations.sweep_runs",
     "django_tasklock.rest.urls.urlpatterns",
     "django_tasklock.tasks.sweep_locks",
     "django_tasklock.types.LimiterInfo",
@@ -128,6 +141,7 @@ TABLES = {
         " ticket"
     ),
     "tasklock_limiter": "fence key",
+    "tasklock_sweep": "actor at id problem report scope seconds swept",
     "tasklock_permit": "acquired_at expires_at fence hold_until holder key token",
     "tasklock_rate": "expires_at key name state used_at version",
 }
@@ -145,7 +159,14 @@ PLACES = {
     "admin:tasklock_ratelimit_reset": ("a",),
     "admin:tasklock_ratelimit_limit": ("a",),
     "admin:tasklock_ratelimit_release": ("a",),
+    "admin:tasklock_lock_sweep": (),
+    "admin:tasklock_ratelimit_pause": ("a",),
+    "admin:tasklock_ratelimit_resume": ("a",),
     "admin:tasklock_parkedmessage_changelist": (),
+    "admin:tasklock_parkedmessage_change": ("a",),
+    "admin:tasklock_parkedmessage_act": (),
+    "admin:tasklock_auditentry_changelist": (),
+    "admin:tasklock_auditentry_export": (),
 }
 
 DOORS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from django_tasklock.admin import LockAdmin, LockPanelMixin, RateLimitAdmin
-from django_tasklock.models import Lock, RateLimit
+from django_tasklock.admin import AuditAdmin, LockAdmin, LockPanelMixin, ParkedMessageAdmin, RateLimitAdmin
+from django_tasklock.models import AuditEntry, Lock, ParkedMessage, RateLimit
 from tests.testapp.models import Video
 
 __all__ = ["OperatorsSite", "VideoAdmin", "operators"]
@@ -26,4 +26,6 @@ class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
 operators = OperatorsSite(name="operators")
 operators.register(Lock, LockAdmin)
 operators.register(RateLimit, RateLimitAdmin)
+operators.register(ParkedMessage, ParkedMessageAdmin)
+operators.register(AuditEntry, AuditAdmin)
 operators.register(Video, VideoAdmin)

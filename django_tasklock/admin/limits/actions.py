@@ -1,4 +1,4 @@
-"""Resetting, changing, releasing: a page that says what would happen, then the act. Only POST acts."""
+"""Resetting, changing, pausing, releasing: a page that says what would happen, then the act. Only POST acts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from django.utils.translation import gettext as _
 
 from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, known
-from django_tasklock.admin.forms import LimitReasonForm, MemberForm, ShareForm
+from django_tasklock.admin.forms import LimitReasonForm, MemberForm, PauseForm, ShareForm
 from django_tasklock.admin.limits.rows import limit_row, percent, permits_row
+from django_tasklock.operations.durations import span
 from django_tasklock.operations.limits.values import LimitDetail, LimitOutcome, LimitResult
 
 
@@ -33,6 +34,22 @@ def change(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     usage = detail.limit.usage if detail.limit else None
     form = form or ShareForm(initial={"percent": f"{usage.share * 100 if usage else 100:g}"})
     return _confirm(admin, request, "limit_change", _("Change this rate limit?"), detail, form)
+
+
+def pause(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    """Ask on GET for how long nobody is to go. Have it so on POST."""
+    form = PauseForm(request.POST if request.method == "POST" else None)
+    if form.is_valid():
+        return _act(admin, request, name, form, operations.pause_limit, form.seconds)
+    return _confirm(admin, request, "limit_pause", _("Pause this rate limit?"), _find(name), form)
+
+
+def resume(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    """Confirm on GET. End the pause on POST."""
+    form = LimitReasonForm(request.POST if request.method == "POST" else None)
+    if form.is_valid():
+        return _act(admin, request, name, form, operations.resume_limit)
+    return _confirm(admin, request, "limit_resume", _("End the pause of this rate limit?"), _find(name), form)
 
 
 def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
@@ -89,11 +106,17 @@ def _nowhere(name: str) -> str:
 
 
 def _sentence(result: LimitResult) -> tuple[int, str]:
-    values = {"name": result.name, "share": percent(result.share or 0)}
+    values = {"name": result.name, "share": percent(result.share or 0), "span": span(result.seconds)}
     if result.outcome is LimitOutcome.RESET:
         text = _("The rate limit “%(name)s” was reset. Whoever waits for it books again.")
     elif result.outcome is LimitOutcome.CHANGED:
         text = _("Of the rate limit “%(name)s” %(share)s is in force now.")
+    elif result.outcome is LimitOutcome.PAUSED:
+        text = _("The rate limit “%(name)s” is paused: nobody goes for %(span)s.")
+    elif result.outcome is LimitOutcome.RESUMED:
+        text = _("The rate limit “%(name)s” goes on. Whoever waits for it notices within some seconds.")
+    elif result.outcome is LimitOutcome.NOT_PAUSED:
+        return messages.WARNING, _("Nothing was done: the rate limit “%(name)s” is not paused.") % values
     elif result.outcome is LimitOutcome.RELEASED:
         text = _("The permit of “%(name)s” was released. Who had it learns of it at its next heartbeat.")
     elif result.outcome is LimitOutcome.NOT_HELD:

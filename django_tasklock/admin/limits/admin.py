@@ -12,7 +12,7 @@ from django_tasklock.admin.limits import actions, pages
 
 
 class RateLimitAdmin(StoreAdmin):
-    """List, page, reset, change, release of a permit. ``tasklock.view_ratelimit`` lets one look,
+    """List, page, reset, change, pause, release of a permit. ``tasklock.view_ratelimit`` lets one look,
     ``tasklock.change_ratelimit`` also act.
 
     ``list_per_page``: rate limits on a page. ``refresh_every``: seconds until a page that is open asks again; 0: never.
@@ -29,6 +29,8 @@ class RateLimitAdmin(StoreAdmin):
             ("add/", self.add_view, "add"),
             ("<path:object_id>/reset/", self.reset_view, "reset"),
             ("<path:object_id>/limit/", self.limit_view, "limit"),
+            ("<path:object_id>/pause/", self.pause_view, "pause"),
+            ("<path:object_id>/resume/", self.resume_view, "resume"),
             ("<path:object_id>/release/", self.release_view, "release"),
             ("<path:object_id>/history/", self.history_view, "history"),
             ("<path:object_id>/delete/", self.delete_view, "delete"),
@@ -56,6 +58,16 @@ class RateLimitAdmin(StoreAdmin):
     def limit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Say how much of the limit is to be in force."""
         return actions.change(self, request, unquoted(object_id))
+
+    @door(methods=LOOK_AND_ACT, release=True)
+    def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Say for how long nobody is to go."""
+        return actions.pause(self, request, unquoted(object_id))
+
+    @door(methods=LOOK_AND_ACT, release=True)
+    def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Confirm, then end the pause."""
+        return actions.resume(self, request, unquoted(object_id))
 
     @door(methods=LOOK_AND_ACT, release=True)
     def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -13,8 +13,9 @@ from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, is_fragment, known, offset, query_string
 from django_tasklock.admin.formats import MOMENT, Fact
 from django_tasklock.admin.limits.rows import LimitRow, limit_row, permits_row, sentences
+from django_tasklock.admin.words import act_word
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.limits.values import LimitPage, LimitView, PermitsPage
+from django_tasklock.operations.limits.values import LimitPage, LimitState, LimitView, PermitsPage
 
 
 def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
@@ -63,16 +64,19 @@ def detail(
         "detail": found,
         "limit": row,
         "known": view is not None and view.usage is not None,
-        "explanation": [] if view is None else sentences(view),
+        "explanation": [] if view is None else sentences(view, found.paused_by),
+        "paused": view is not None and view.state is LimitState.PAUSED,
         "facts": [] if view is None or row is None else _facts(view, row),
         "tenants": [limit_row(tenant, page_of) for tenant in found.tenants],
         "more_tenants": 0 if view is None else max(0, view.tenants - len(found.tenants)),
         "permits": None if found.permits is None else permits_row(found.permits, page_of),
         "say": str(view.state.label) if view else "",
-        "history": [(act, _word(act.action)) for act in found.history],
+        "history": [(act, act_word(act.action)) for act in found.history],
         "moment": MOMENT,
         "reset_url": admin.address("reset", name),
         "limit_url": admin.address("limit", name),
+        "pause_url": admin.address("pause", name),
+        "resume_url": admin.address("resume", name),
         "release_url": admin.address("release", name),
     }
     template = "limit_fragment" if is_fragment(request) else "limit"
@@ -123,12 +127,3 @@ def _facts(view: LimitView, row: LimitRow) -> list[Fact]:
     if row.until:
         facts.append(Fact(_("Paused until"), row.until))
     return facts
-
-
-def _word(code: str) -> str:
-    words = {
-        "reset_limit": _("reset it"),
-        "change_limit": _("changed its limit"),
-        "release_permit": _("released a permit"),
-    }
-    return words.get(code, code)

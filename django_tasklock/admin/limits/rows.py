@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _, ngettext
 from django_tasklock.admin.formats import Bar, moment, soft, where
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.limits.values import LimitState, LimitView, PermitsView
+from django_tasklock.operations.values import Act
 from django_tasklock.rates.usage import RateUsage, WindowUsage
 from django_tasklock.types import LockInfo
 
@@ -127,13 +128,18 @@ def permits_row(view: PermitsView, address_of: Callable[[str], str]) -> PermitsR
     )
 
 
-def sentences(view: LimitView) -> list[str]:
-    """Return how a rate limit stands."""
+def sentences(view: LimitView, paused_by: Act | None = None) -> list[str]:
+    """Return how a rate limit stands. ``paused_by``: who of us paused it."""
     usage = view.usage
     if usage is None:
         return [_("Nothing of it counts any more, and its rates are not known until it is used again.")]
     values = {"next": _wait(usage.next), "span": _wait(usage.paused), "until": _until(usage)}
-    if view.state is LimitState.PAUSED:
+    if view.state is LimitState.PAUSED and paused_by is not None:
+        values |= {"who": paused_by.actor, "at": moment(paused_by.at), "reason": paused_by.reason or NONE}
+        found = [
+            _("%(who)s paused it at %(at)s: nobody goes for %(span)s, until %(until)s. Reason: %(reason)s") % values
+        ]
+    elif view.state is LimitState.PAUSED:
         found = [_("The other side asked for a pause: nobody goes for %(span)s, until %(until)s.") % values]
     elif view.state is LimitState.FULL:
         found = [_("A call that came now would wait for %(next)s.") % values]

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from django_tasklock.admin.base import LOOK_AND_ACT, StoreAdmin, door, unquoted
-from django_tasklock.admin.locks import actions, detail, listing
+from django_tasklock.admin.locks import actions, detail, listing, sweeps
 
 
 class LockAdmin(StoreAdmin):
@@ -27,6 +27,8 @@ class LockAdmin(StoreAdmin):
             ("", self.changelist_view, "changelist"),
             ("add/", self.add_view, "add"),
             ("look-up/", self.look_up_view, "look_up"),
+            ("sweep/", self.sweep_view, "sweep"),
+            ("sweep/<path:object_id>/", self.sweep_run_view, "sweep_run"),
             ("release/", self.release_selected_view, "release_selected"),
             ("<path:object_id>/release/", self.release_view, "release"),
             ("<path:object_id>/ask/", self.ask_view, "ask"),
@@ -51,6 +53,16 @@ class LockAdmin(StoreAdmin):
     def look_up_view(self, request: HttpRequest) -> HttpResponse:
         """Redirect to the page of the name that was typed."""
         return detail.look_up(self, request)
+
+    @door(methods=LOOK_AND_ACT)
+    def sweep_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the last runs of the sweep; POST starts one, for those who may release."""
+        return sweeps.show(self, request)
+
+    @door()
+    def sweep_run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show one run of the sweep."""
+        return sweeps.one(self, request, unquoted(object_id))
 
     @door(methods=LOOK_AND_ACT, release=True)
     def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -13,8 +13,10 @@ from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, is_fragment, known
 from django_tasklock.admin.formats import MOMENT, Fact, moment
 from django_tasklock.admin.locks.rows import Row, lock_row
+from django_tasklock.admin.words import act_word, parked_word
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
+from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.operations.values import LockDetail, LockState, LockView
 
 
@@ -33,16 +35,23 @@ def show(
     """Show the page, or with ``?fragment=1`` the part of it that changes."""
     detail = known(operations.get_lock, name)
     lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
+    held = detail.lock is not None and detail.lock.state is not LockState.ORPHANED
+    queue = operations.list_waiters(detail.name)
+    awaited = operations.find_awaited(detail.name) if held else []
     context: dict[str, Any] = {
         "detail": detail,
         "lock": lock,
-        "held": detail.lock is not None and detail.lock.state is not LockState.ORPHANED,
+        "held": held,
+        "awaited": explain_awaited(awaited),
+        "queue": queue,
+        "more_waiting": queue.total - len(queue.waiters),
+        "waiters": [(waiter, moment(waiter.since), span(waiter.waited)) for waiter in queue.waiters],
         "facts": _facts(detail.lock, lock) if detail.lock and lock else [],
         "row_url": admin.row_address(request)(detail.row.ref) if detail.row else "",
         "pairs": _pairs(detail),
         "moment": MOMENT,
-        "parked": [(message, _word(message.state), span(message.waited)) for message in detail.parked],
-        "history": [(act, _word(act.action)) for act in detail.history],
+        "parked": [(message, parked_word(message.state), span(message.waited)) for message in detail.parked],
+        "history": [(act, act_word(act.action)) for act in detail.history],
         "release_url": admin.address("release", detail.name),
         "ask_url": admin.address("ask", detail.name),
     }
@@ -62,24 +71,6 @@ def look_up(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
         messages.warning(request, text)
         return HttpResponseRedirect(admin.address("changelist"))
     return HttpResponseRedirect(admin.address("change", bare))
-
-
-def _word(code: str) -> str:
-    """Return what was done, or the state of a parked message, in the reader's language."""
-    words = {
-        "release": _("released it"),
-        "ask": _("asked for it"),
-        "sweep": _("swept it"),
-        "parked": _("parked"),
-        "promoted": _("on its way"),
-        "running": _("running"),
-        "superseded": _("superseded"),
-        "ended": _("over"),
-        "dead": _("dead"),
-        "requeue": _("let a parked message wait again"),
-        "discard": _("discarded a parked message"),
-    }
-    return words.get(code, code)
 
 
 def _facts(view: LockView, row: Row) -> list[Fact]:

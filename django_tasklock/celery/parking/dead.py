@@ -1,4 +1,4 @@
-"""Kept messages that a worker cannot take, and what an operator may do with a dead one."""
+"""Kept messages that a worker cannot take, and what an operator may do with one that is kept."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 from celery import current_app
 
+from django_tasklock.backends import get_backend
 from django_tasklock.celery.forks import no_fork
 from django_tasklock.celery.message import HEADER
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.burial import bury, end, revoked
 from django_tasklock.celery.parking.envelope import Unfit, check, sign
 from django_tasklock.celery.parking.listing import full_name
-from django_tasklock.celery.parking.promotion import MOST_ATTEMPTS, promote
-from django_tasklock.celery.parking.rows import DEAD, DOWN, PARKED, PROMOTED, close_idle
+from django_tasklock.celery.parking.promotion import MOST_ATTEMPTS, held, promote, promote_next
+from django_tasklock.celery.parking.rows import DEAD, DOWN, PARKED, PROMOTED, RUNNING, close_idle
 
 logger = logging.getLogger("django_tasklock")
 
@@ -43,6 +44,30 @@ def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
         return name, "it has changed just now"
     promote(name, current_app)
     return name, ""
+
+
+def publish(task_id: str) -> tuple[str, str]:
+    """Look at once whether it is a parked message's turn, and publish it. Return the lock's name, and why not.
+
+    A message that was published before and has not arrived is not waited for.
+    """
+    row = parking.find(task_id)
+    if row is None:
+        return "", "there is no such message"
+    name = full_name(parking.read_message(row) or "", "")
+    if row.state not in (PARKED, PROMOTED, RUNNING):
+        return name, f"it is {row.state}"
+    if held(name):
+        return name, "its lock is held"
+    if row.state == PARKED and row.mode == "queue":
+        get_backend().expects(name, row.number, forget=True)
+    published = promote_next(row.key, current_app)
+    now = parking.find(task_id)
+    if now is None or now.sent > row.sent:
+        return name, ""
+    if published:
+        return name, "another one was published: it was its turn"
+    return name, "it is not its turn, or it could not be sent: see what it waits for, and the log"
 
 
 def discard(task_id: str, why: str) -> tuple[str, str]:

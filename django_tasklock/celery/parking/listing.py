@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from django_tasklock.backends.codec import json_object
+from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.locks.holder import alive
+
+if TYPE_CHECKING:
+    from django_tasklock.models import ParkedMessage
+
+NOBODY = "{}"
+"""The holder of a message that no worker has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,18 @@ class ParkedInfo:
     """The number of workers that died of it."""
     problem: str = ""
     """The reason why it is dead."""
+    number: int = 0
+    """The sequence number: of one lock's messages the one with the lowest is the first."""
+    id: int = 0
+    """The number of its row: whoever was parked later has a greater one."""
+    changed: float = 0.0
+    """Seconds since it came into this state."""
+    attempts: int = 0
+    """How often in a row it was put back into the broker and no worker took it."""
+    holder: str = ""
+    """Who runs it, or ran it last."""
+    alive: bool | None = None
+    """Whether that process runs; ``None``: there is none, or it cannot be known from here."""
 
 
 def parked_messages(
@@ -36,23 +56,31 @@ def parked_messages(
     """Return the kept messages, of one lock or of all, in order of publication. Raises ``BackendUnavailable``."""
     from django_tasklock.celery.parking import store as parking
 
-    found = []
-    for row in parking.list_rows(name, limit, offset, state):
-        now: int = row.now  # type: ignore[attr-defined]
-        found.append(
-            ParkedInfo(
-                name=full_name(row.message, row.name),
-                task=row.task,
-                task_id=row.task_id,
-                state=row.state,
-                mode=row.mode,
-                parked_at=datetime.fromtimestamp(row.parked_at / 1000, UTC),
-                waited=max(0, now - row.parked_at) / 1000,
-                crashes=row.crashes,
-                problem=row.problem,
-            )
-        )
-    return found
+    return [info_of(row) for row in parking.list_rows(name, limit, offset, state)]
+
+
+def info_of(row: ParkedMessage) -> ParkedInfo:
+    """Return a row, read together with the database's time as ``now``, as people see it."""
+    now: int = row.now  # type: ignore[attr-defined]
+    ran = row.holder != NOBODY
+    holder = holder_of(json_object(row.holder))
+    return ParkedInfo(
+        name=full_name(row.message, row.name),
+        task=row.task,
+        task_id=row.task_id,
+        state=row.state,
+        mode=row.mode,
+        parked_at=datetime.fromtimestamp(row.parked_at / 1000, UTC),
+        waited=max(0, now - row.parked_at) / 1000,
+        crashes=row.crashes,
+        problem=row.problem,
+        number=row.ticket,
+        id=row.pk,
+        changed=max(0, now - row.changed_at) / 1000,
+        attempts=row.attempts,
+        holder=str(holder) if ran else "",
+        alive=alive(holder) if ran else None,
+    )
 
 
 def full_name(message: str, shown: str) -> str:

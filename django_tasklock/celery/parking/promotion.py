@@ -46,7 +46,7 @@ def promote(name: str, app: Any) -> bool:
     What cannot be done now, with a store, the database or the broker down, is logged and left to the promoters.
     """
     try:
-        if _held(name):
+        if held(name):
             return False  # its holder looks when it releases, which is after what we know was parked
         return promote_next(key_of(name), app, free=True)
     except Exception as error:
@@ -100,9 +100,9 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
     while True:
         passed = [row.id for row, _ in strays] + [row.id for row in resting]
         head, moving, alone = parking.read_line(key, passed, tasks, superseded=not free)
-        late = [row for row in moving if row.state == PROMOTED and _overdue(row)]
+        late = [row for row in moving if row.state == PROMOTED and overdue(row)]
         spent = [row for row in late if row.attempts >= MOST_ATTEMPTS]
-        looked = Looked(None, spent, strays, [row for row in moving if row.state == SUPERSEDED and _overdue(row)])
+        looked = Looked(None, spent, strays, [row for row in moving if row.state == SUPERSEDED and overdue(row)])
         if any(row.state == PROMOTED and row not in late for row in moving):
             return looked
         ready = [row for row in late if row not in spent]
@@ -111,7 +111,7 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
         if not ready or len(passed) >= MOST_PASSED:
             return looked
         row = min(ready, key=lambda row: (row.number, row.id))
-        if row.state == PARKED and row.attempts and not _overdue(row):  # a worker has just said that it cannot take it
+        if row.state == PARKED and row.attempts and not overdue(row):  # a worker has just said that it cannot take it
             resting.append(row)
             continue
         try:
@@ -121,12 +121,12 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
             if row.task not in app.tasks:
                 tasks.add(row.task)
             continue
-        if due is None or (not free and _held(due.name)):
+        if due is None or (not free and held(due.name)):
             return looked
         return looked._replace(due=due, alone=alone and not strays and not resting)
 
 
-def _held(name: str) -> bool:
+def held(name: str) -> bool:
     """Return whether the lock is held. What a process that is known to be dead left the promoted message takes over."""
     record = get_backend().get(name)
     return record is not None and not abandoned(record)
@@ -141,7 +141,7 @@ def supersede(older: list[Parked], app: Any) -> None:
             _send(row, app, SUPERSEDED)
 
 
-def _overdue(row: Parked) -> bool:
+def overdue(row: Parked) -> bool:
     """Return whether a message that was put back has not arrived in time: its queue may have been purged."""
     patience = min(PATIENCE * 2.0 ** max(0, row.attempts - 1), MOST_PATIENCE)
     return row.now - row.changed_at > patience * 1000

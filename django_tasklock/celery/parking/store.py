@@ -10,7 +10,7 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from django.db.models import Count, F, Q, QuerySet
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 
 from django_tasklock.backends.database.rows import key_of
 from django_tasklock.celery.parking.rows import (
@@ -319,3 +319,59 @@ def count_by_name(names: Sequence[str]) -> dict[str, int]:
         return found
 
     return session.run(verb, write=False) if keys else {}
+
+
+def list_page(state: str, text: str, ids: Sequence[str], after: int, newest: bool, limit: int) -> list[ParkedMessage]:
+    """Return rows by their ids, each with the database's time as ``now``: who was parked first comes first.
+
+    ``ids``: only messages with these; ``after``: the row's id to go on behind; ``text``: a message's id or the name of
+    a lock, by an index, or a part of one, or of a task's name.
+    """
+
+    def verb(alias: str, again: bool) -> list[ParkedMessage]:
+        rows = rows_of(alias).filter(state=state) if state else rows_of(alias)
+        if ids:
+            rows = rows.filter(task_id__in=list(ids))
+        if text:
+            exact = (rows.filter(task_id=text), rows.filter(key=key_of(text)))
+            part = rows.filter(Q(name__icontains=text) | Q(task__icontains=text))
+            rows = next((found for found in exact if found.exists()), part)
+        if after:
+            rows = rows.filter(id__lt=after) if newest else rows.filter(id__gt=after)
+        return list(rows.annotate(now=Now()).order_by("-id" if newest else "id")[:limit])
+
+    return session.run(verb, write=False)
+
+
+def count_states() -> dict[str, int]:
+    """Return how many messages there are in each state, where there are some: an index has it all."""
+
+    def verb(alias: str, again: bool) -> dict[str, int]:
+        return dict(rows_of(alias).order_by().values_list("state").annotate(n=Count("pk")))
+
+    return session.run(verb, write=False)
+
+
+def count_before(ids: Sequence[int]) -> dict[int, int]:
+    """Return for each of these rows how many wait for the same lock with lower sequence numbers: by the index."""
+
+    def verb(alias: str, again: bool) -> dict[int, int]:
+        before = rows_of(alias).filter(key=OuterRef("key"), state__in=(PARKED, PROMOTED), ticket__lt=OuterRef("ticket"))
+        number = before.order_by().values("key").annotate(n=Count("pk")).values("n")
+        rows = rows_of(alias).filter(id__in=list(ids)).annotate(before=Subquery(number))
+        return {row: before or 0 for row, before in rows.values_list("id", "before")}
+
+    return session.run(verb, write=False) if ids else {}
+
+
+def moving_of(names: Sequence[str], limit: int = 500) -> dict[str, list[Parked]]:
+    """Return the messages of these locks that are on their way or run, by the names."""
+    keys = {key_of(name): name for name in names}
+
+    def verb(alias: str, again: bool) -> list[Parked]:
+        return read(rows_of(alias).filter(key__in=list(keys), state__in=(PROMOTED, RUNNING, ENDED))[:limit])
+
+    found: dict[str, list[Parked]] = {}
+    for row in session.run(verb, write=False) if keys else ():
+        found.setdefault(keys[row.key], []).append(row)
+    return found

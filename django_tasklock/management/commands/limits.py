@@ -1,4 +1,4 @@
-"""``manage.py limits``: how the limiters stand; resetting and changing one, and taking a permit away."""
+"""``manage.py limits``: how the limiters stand; resetting, changing and pausing one, and taking a permit away."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from django_tasklock.texts import shown
 
 
 class Command(BaseCommand):
-    """List, explain, reset, change, release."""
+    """List, explain, reset, change, pause, release."""
 
-    help = "List rate limits and concurrency limiters, explain one, reset or change it, or release a permit."
+    help = "List rate limits and concurrency limiters, explain one, reset, change or pause it, or release a permit."
     requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -29,6 +29,10 @@ class Command(BaseCommand):
         act.add_argument(
             "--share", type=float, help="Let this share of the limit of NAME be in force: 0.5 is half of it, 1 all."
         )
+        act.add_argument(
+            "--pause", type=float, metavar="SECONDS", help="Let nobody go for so long; who waits keeps its turn."
+        )
+        act.add_argument("--resume", action="store_true", help="End the pause of NAME, whoever asked for it.")
         act.add_argument("--release", metavar="FINGERPRINT", help="Take the permit of NAME away from this member.")
         parser.add_argument("--reason", default="", help="Why; for the audit trail.")
         parser.add_argument("--search", default="", metavar="TEXT", help="Only those with this text in their names.")
@@ -36,7 +40,8 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="One JSON document on stdout.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        acts = options["reset"] or options["share"] is not None or options["release"] is not None
+        given = any(options[act] is not None for act in ("share", "pause", "release"))
+        acts = given or options["reset"] or options["resume"]
         if acts and not options["name"]:
             raise CommandError("Name the limiter that is meant.")
         work: Callable[[dict[str, Any]], None] = self._list
@@ -83,6 +88,10 @@ class Command(BaseCommand):
         name, shown = options["name"], {"by": actor("limits"), "reason": options["reason"]}
         if options["reset"]:
             result = operations.reset_limit(name, **shown)
+        elif options["resume"]:
+            result = operations.resume_limit(name, **shown)
+        elif options["pause"] is not None:
+            result = operations.pause_limit(name, options["pause"], **shown)
         elif options["release"] is not None:
             result = operations.release_permit(name, options["release"], **shown)
         else:
@@ -119,6 +128,9 @@ def in_words(result: LimitResult) -> str:
     return {
         LimitOutcome.RESET: f"{result.name!r} was reset.",
         LimitOutcome.CHANGED: f"Of {result.name!r} {(result.share or 0) * 100:g} % is in force now.",
+        LimitOutcome.PAUSED: f"{result.name!r} is paused: nobody goes for {span(result.seconds)}.",
+        LimitOutcome.RESUMED: f"{result.name!r} goes on.",
+        LimitOutcome.NOT_PAUSED: f"Nothing was done: {result.name!r} is not paused.",
         LimitOutcome.RELEASED: f"The permit of {result.name!r} was released.",
         LimitOutcome.UNKNOWN: f"Nothing was done: no rate limit {result.name!r} is known.",
         LimitOutcome.NOT_HELD: f"Nothing was done: that member of {result.name!r} has no permit.",

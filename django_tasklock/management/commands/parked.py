@@ -1,4 +1,4 @@
-"""``manage.py parked``: messages that are kept in the database; requeueing and discarding them."""
+"""``manage.py parked``: messages that are kept in the database; publishing, requeueing and discarding them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ STATES = ("parked", "promoted", "running", "ended", "superseded", "dead")
 
 
 class Command(BaseCommand):
-    """List, requeue, discard."""
+    """List, publish, requeue, discard."""
 
-    help = "List the messages that are kept in the database, let a dead one wait again, or discard one."
+    help = "List the messages that are kept in the database, publish one, let a dead one wait again, or discard one."
     requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -24,6 +24,7 @@ class Command(BaseCommand):
         parser.add_argument("--state", choices=STATES, help="Only those in this state.")
         act = parser.add_mutually_exclusive_group()
         act.add_argument("--requeue", nargs="+", metavar="ID", help="Let these dead messages wait again.")
+        act.add_argument("--publish", nargs="+", metavar="ID", help="Publish these now, if it is their turn.")
         act.add_argument("--discard", nargs="+", metavar="ID", help="End these messages without running them.")
         parser.add_argument(
             "--sign", action="store_true",
@@ -36,7 +37,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with speaking():
-            if options["requeue"] or options["discard"]:
+            if options["requeue"] or options["publish"] or options["discard"]:
                 self._act(options)
             else:
                 self._list(options)
@@ -57,9 +58,11 @@ class Command(BaseCommand):
     def _act(self, options: dict[str, Any]) -> None:
         failed = 0
         shown = {"by": actor("parked"), "reason": options["reason"]}
-        for task_id in options["requeue"] or options["discard"]:
+        for task_id in options["requeue"] or options["publish"] or options["discard"]:
             if options["requeue"]:
                 obstacle = operations.requeue_parked(task_id, sign=options["sign"], **shown)
+            elif options["publish"]:
+                obstacle = operations.publish_parked(task_id, **shown)
             else:
                 obstacle = operations.discard_parked(task_id, **shown)
             failed += bool(obstacle)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from django.db import Error
 
@@ -37,6 +38,8 @@ MOST = 200  # limiters of one page: each is one question to the store
 INDEXED = 5000  # names that are read from the store's index
 TENANTS = 100  # of one limiter
 WHOLE = 1_000_000
+LONGEST_PAUSE = 604_800
+"""Seconds: a week."""
 
 
 def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, limit: int = 50) -> LimitPage:
@@ -80,7 +83,8 @@ def get_limit(name: str) -> LimitDetail:
     known = name in indexed or name in get_settings().RATE_LIMITS or tenants or _terms(store, [name])
     [limit] = _views(store, [name], {name: len(tenants)}) if known else [None]
     shown = _views(store, tenants[:TENANTS], {})
-    return LimitDetail(name, limit, shown, permits_or_none(name), _history(name))
+    history = _history(name)
+    return LimitDetail(name, limit, shown, permits_or_none(name), history, _paused_by(limit, history))
 
 
 def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
@@ -112,6 +116,41 @@ def change_limit(name: str, share: float, *, by: Actor, reason: str = "") -> Lim
     said = f"changed from {before.share * 100:g} % to {share * 100:g} % of {', '.join(map(str, terms.rates))}"
     record_acts(by, [Deed(name, "change_limit", reason, said)])
     return LimitResult(name, LimitOutcome.CHANGED, float(share), before.share)
+
+
+def pause_limit(name: str, seconds: float, *, by: Actor, reason: str = "") -> LimitResult:
+    """Let nobody go for so long from now, in place of any other pause. Whoever waits keeps its turn.
+
+    A call that may not wait so long is refused meanwhile, or put off, as its options say. Raises as ``get_limit`` does,
+    and ``TaskLockError`` for a time that cannot be: more than a week, say.
+    """
+    if type(seconds) not in (int, float) or not 1 <= seconds <= LONGEST_PAUSE:
+        raise TaskLockError(f"a limiter is paused for 1 to {LONGEST_PAUSE} seconds, not {seconds!r}")
+    name, store, terms, before = _known(name)
+    if terms is None or before is None:
+        return LimitResult(name, LimitOutcome.UNKNOWN)
+    store.pause(terms, round(seconds * 1_000_000))
+    changed(name)
+    until = before.time + timedelta(seconds=seconds)
+    said = f"paused for {seconds:g} s, until {until:%Y-%m-%d %H:%M:%S} UTC"
+    record_acts(by, [Deed(name, "pause_limit", reason, said)])
+    return LimitResult(name, LimitOutcome.PAUSED, seconds=float(seconds))
+
+
+def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
+    """End a pause, whoever asked for it. Those who wait go on in their order, within some seconds.
+
+    Raises as ``get_limit`` does.
+    """
+    name, store, terms, before = _known(name)
+    if terms is None or before is None:
+        return LimitResult(name, LimitOutcome.UNKNOWN)
+    if not before.paused:
+        return LimitResult(name, LimitOutcome.NOT_PAUSED)
+    store.pause(terms, 0)
+    changed(name)
+    record_acts(by, [Deed(name, "resume_limit", reason, f"resumed, {before.paused:.0f} s before the end of its pause")])
+    return LimitResult(name, LimitOutcome.RESUMED, seconds=before.paused)
 
 
 def _known(name: str) -> tuple[str, RateStore, Terms | None, RateUsage | None]:
@@ -173,6 +212,14 @@ def _waiting(usage: RateUsage) -> int:
     # Paced limiters and buckets know when the last one goes, not how many are before it.
     span = max(0.0, usage.tail - usage.paused)
     return max(1, *(round(span * window.limit / window.window) for window in usage.windows)) if span else 0
+
+
+def _paused_by(limit: LimitView | None, history: Sequence[Act]) -> Act | None:
+    if limit is None or limit.state is not LimitState.PAUSED:
+        return None
+    stops = ("pause_limit", "resume_limit", "reset_limit")
+    last = next((act for act in history if act.action in stops), None)
+    return last if last is not None and last.action == "pause_limit" else None
 
 
 def _history(name: str) -> list[Act]:

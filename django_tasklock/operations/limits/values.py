@@ -113,6 +113,8 @@ class LimitDetail:
     permits: PermitsView | None
     """``None``: nobody has a permit of this name, or the store keeps none."""
     history: Sequence[Act]
+    paused_by: Act | None = None
+    """Who paused it from a page or a command; ``None``: nobody, or that is over."""
 
 
 class LimitOutcome(enum.StrEnum):
@@ -120,11 +122,15 @@ class LimitOutcome(enum.StrEnum):
 
     RESET = "reset"
     CHANGED = "changed"
+    PAUSED = "paused"
+    RESUMED = "resumed"
     RELEASED = "released"
     UNKNOWN = "unknown"
     """No such limiter is known: nothing was done."""
     NOT_HELD = "not_held"
     """No such member has a permit any more: nothing was to be done."""
+    NOT_PAUSED = "not_paused"
+    """It is not paused: nothing was to be done."""
 
 
 class LimitResult(NamedTuple):
@@ -138,6 +144,8 @@ class LimitResult(NamedTuple):
     """The share of the limit that was in force until then."""
     member: LockInfo | None = None
     """Who lost its permit."""
+    seconds: float = 0.0
+    """For how long nobody goes now; of a limiter that goes on: for how long nobody would have gone."""
 
     def __bool__(self) -> bool:
-        return self.outcome not in (LimitOutcome.UNKNOWN, LimitOutcome.NOT_HELD)
+        return self.outcome not in (LimitOutcome.UNKNOWN, LimitOutcome.NOT_HELD, LimitOutcome.NOT_PAUSED)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock.operations.durations import span
+from django_tasklock.operations.locks.waiting import Awaited
 from django_tasklock.operations.values import LockState, LockView, RowSide
 from django_tasklock.texts import shown
 from django_tasklock.types import Record
@@ -39,6 +40,28 @@ def explain(
         found += _row(lock, row)
     found += _queue(lock, parked)
     return found
+
+
+def explain_awaited(found: Sequence[Awaited]) -> list[str]:
+    """Return what the holder of a lock waits for itself, in sentences."""
+    sentences = []
+    for one in found:
+        values = {"name": one.name, "span": span(one.waited), "holder": one.held_by}
+        if one.deadlock:
+            text = _(
+                "Its holder waits for the lock “%(name)s”, which %(holder)s has, who waits for this one: neither goes"
+                " on until one of them gives up or is released."
+            )
+        elif one.kind == "permit" and one.sure:
+            text = _("Its holder waits for a permit of “%(name)s” itself, for %(span)s so far.")
+        elif one.kind == "permit":
+            text = _("Its holder's process waits for a permit of “%(name)s”, for %(span)s so far.")
+        elif one.sure:
+            text = _("Its holder waits for the lock “%(name)s” itself, for %(span)s so far; %(holder)s has that.")
+        else:
+            text = _("Its holder's process waits for the lock “%(name)s”, for %(span)s so far; %(holder)s has that.")
+        sentences.append(text % values)
+    return sentences
 
 
 def _held(record: Record, lock: LockView) -> list[str]:

@@ -27,6 +27,7 @@ from django_tasklock.operations.sweep.locks import sweep_locks
 from django_tasklock.operations.sweep.putback import PutBack
 from django_tasklock.operations.sweep.report import CLASSES, Came, Finding, Kind, Notebook, SweepReport, Tally
 from django_tasklock.operations.sweep.rows import Locks, sweep_rows
+from django_tasklock.operations.sweep.runs import record_run
 from django_tasklock.operations.sweep.terms import Terms, terms
 from django_tasklock.operations.values import Actor
 
@@ -68,9 +69,13 @@ def sweep(
         notes.leave_out(f"rows of guards that are not known here: {problem}")
     try:
         _sweep(get_backend(), asked, notes)
-    except (OperationalError, InterfaceError) as error:
+    except (OperationalError, InterfaceError) as error:  # where nothing can be written down
         raise BackendUnavailable(f"the database could not be asked: {error}") from error
+    except BackendUnavailable as error:
+        record_run(asked, notes.report(), f"the store could not be asked: {error}")
+        raise
     report = notes.report()
+    record_run(asked, report)
     if report.swept and not dry_run:
         logger.info("sweep: %s", ", ".join(f"{kind} {one.acted}" for kind, one in report.tallies.items() if one.acted))
     return report

@@ -5,7 +5,7 @@
     if (!root) return;
 
     // One box ticks all others of the page. It is there only where this runs.
-    const picks = () => [...root.querySelectorAll("input[name=lock]:enabled")];
+    const picks = () => [...root.querySelectorAll(".tasklock-tick input[name]:enabled")];
     const showAll = () => {
         const all = document.getElementById("tasklock-all");
         if (!all) return;
@@ -34,7 +34,7 @@
     let said = parts().map((part) => part.dataset.tasklockSay).join(" ");
 
     const typing = () => document.activeElement?.matches("input, select, textarea") ?? false;
-    const ticked = () => root.querySelector("input[name=lock]:checked") !== null;
+    const ticked = () => root.querySelector(".tasklock-tick input[name]:checked") !== null;
     const selecting = () => !(document.getSelection()?.isCollapsed ?? true);
     const resting = () => paused || busy || document.hidden || typing() || ticked() || selecting();
 

@@ -1,4 +1,4 @@
-"""Parked messages that operators act on: a dead one waits again, or is discarded."""
+"""What operators do to parked messages: one is published now, a dead one waits again, or one is discarded."""
 
 from __future__ import annotations
 
@@ -17,6 +17,20 @@ def requeue_parked(task_id: str, *, by: Actor, reason: str = "", sign: bool = Fa
     name, obstacle = requeue(task_id, sign_it=sign)
     if not obstacle:
         record_acts(by, [Deed(name, "requeue", reason, f"{task_id} waits for its lock again")])
+    return obstacle
+
+
+def publish_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
+    """Publish a parked message now, if its lock is free and it is its turn; empty if it was, otherwise why not.
+
+    Workers do the same every few seconds; a message that was published before it and is lost is not waited for here.
+    Raises ``BackendUnavailable``.
+    """
+    from django_tasklock.celery.parking.dead import publish
+
+    name, obstacle = publish(task_id)
+    if not obstacle:
+        record_acts(by, [Deed(name, "publish", reason, f"{task_id} is published")])
     return obstacle
 
 

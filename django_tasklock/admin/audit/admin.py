@@ -1,0 +1,125 @@
+"""The audit trail in the admin: who did what, when, and to which name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _, ngettext
+
+from django_tasklock import operations
+from django_tasklock.admin.audit.export import FORMATS, exported
+from django_tasklock.admin.audit.form import AuditForm
+from django_tasklock.admin.base import StoreAdmin, address, door, offset, query_string
+from django_tasklock.admin.formats import MOMENT, soft
+from django_tasklock.admin.words import act_word
+from django_tasklock.conf import get_settings
+from django_tasklock.models import Lock, RateLimit
+from django_tasklock.operations.audit import LIMIT_ACTIONS
+from django_tasklock.operations.values import Act
+
+
+class AuditAdmin(StoreAdmin):
+    """List and export. ``tasklock.view_auditentry`` lets one look; nobody may change anything.
+
+    ``list_per_page``: entries on a page.
+    """
+
+    list_per_page = 100
+    may_act = "view"
+
+    def pages(self) -> Sequence[tuple[str, Any, str]]:
+        """Return the pages by the names that the admin's own links use, and by ours."""
+        return [
+            ("", self.changelist_view, "changelist"),
+            ("add/", self.add_view, "add"),
+            ("export/", self.export_view, "export"),
+            ("<path:object_id>/change/", self.change_view, "change"),
+        ]
+
+    @door()
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Show the latest entries that are wanted."""
+        form = AuditForm(request.GET)
+        title = capfirst(str(self.opts.verbose_name_plural))
+        below = offset(request.GET.get("below", "")) or None
+        page = operations.list_acts(form.query, below=below, limit=self.list_per_page)
+        words = form.words()
+        context: dict[str, Any] = {
+            "form": form,
+            "lines": _lines(page.acts, self.admin_site, request),
+            "moment": MOMENT,
+            "narrowed": bool(words),
+            "first": query_string(words) if below else "",
+            "next": "" if page.next is None else query_string({**words, "below": str(page.next)}),
+            "exports": [
+                (kind.upper(), self.address("export") + query_string({**words, "format": kind})) for kind in FORMATS
+            ],
+            "retention": _retention(),
+        }
+        return self.page(request, "audit", title, **context, **(extra_context or {}))
+
+    @door()
+    def export_view(self, request: HttpRequest) -> HttpResponseBase:
+        """Send all entries that are wanted, as CSV or JSON, as they are read."""
+        form = AuditForm(request.GET)
+        if not form.is_valid():
+            return HttpResponseRedirect(self.address("changelist") + query_string(form.words()))
+        return exported(operations.each_act(form.query), request.GET.get("format", ""))
+
+    @door()
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Redirect to the list: an entry has no page of its own."""
+        return HttpResponseRedirect(self.address("changelist"))
+
+
+class Line(NamedTuple):
+    """One entry, in the reader's language."""
+
+    act: Act
+    word: str
+    name: SafeString
+    url: str
+    """Of the page of the lock or limiter; empty where it may not be seen here."""
+
+
+def _lines(acts: Sequence[Act], site: admin.AdminSite, request: HttpRequest) -> list[Line]:
+    of_lock = _page_of(Lock, site, request, "tasklock.view_lock")
+    of_limit = _page_of(RateLimit, site, request, "tasklock.view_ratelimit")
+    return [
+        Line(
+            act, act_word(act.action), soft(act.name), (of_limit if act.action in LIMIT_ACTIONS else of_lock)(act.name)
+        )
+        for act in acts
+    ]
+
+
+def _page_of(model: Any, site: admin.AdminSite, request: HttpRequest, permission: str) -> Callable[[str], str]:
+    user: Any = request.user
+    linked = site.is_registered(model) and user.has_perm(permission)
+
+    def page_of(name: str) -> str:
+        if not linked or not name or "\\" in name:  # of a name with other characters only its escapes are kept
+            return ""
+        return address(site, "change", name, model)
+
+    return page_of
+
+
+def _retention() -> str:
+    days = get_settings().AUDIT_DAYS
+    if days is None:
+        return _("Entries are kept for ever: TASKLOCK['AUDIT_DAYS'] is None.")
+    text = ngettext(
+        "The sweep removes entries that are older than %(days)d day: TASKLOCK['AUDIT_DAYS'].",
+        "The sweep removes entries that are older than %(days)d days: TASKLOCK['AUDIT_DAYS'].",
+        days,
+    )
+    return text % {"days": days}

@@ -1,0 +1,189 @@
+"""A sweep started from the page, and the last runs of the sweep, whoever started them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import Error
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _, ngettext
+
+from django_tasklock import operations
+from django_tasklock.admin.base import StoreAdmin, offset
+from django_tasklock.admin.formats import Fact, moment, soft
+from django_tasklock.admin.forms import SweepForm
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.operations.durations import span
+from django_tasklock.operations.sweep.runs import SweepRun
+
+logger = logging.getLogger("django_tasklock")
+
+NONE = "\N{EN DASH}"
+SHOWN = 20
+"""Runs on the page."""
+
+
+class RunRow(NamedTuple):
+    """One run in the list."""
+
+    run: SweepRun
+    at: str
+    took: str
+    url: str
+    what: str
+    """What was put right, by class."""
+
+
+class Class(NamedTuple):
+    """One class of what is left behind, and how many there were of it."""
+
+    label: str
+    found: int
+    acted: int
+    changed: int
+    kept: int
+
+
+def show(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
+    """Show the last runs, and the form that starts one; on POST sweep. Raises ``BackendUnavailable``."""
+    form = SweepForm(request.POST if request.method == "POST" else None, auto_id="tasklock-%s")
+    if request.method == "POST":
+        if not admin.has_release_permission(request):
+            raise PermissionDenied
+        if form.is_valid():
+            return _sweep(admin, request, form)
+    return _page(admin, request, form)
+
+
+def one(admin: StoreAdmin, request: HttpRequest, number: str) -> HttpResponse:
+    """Show one run; 404 where it is not remembered."""
+    run = operations.find_sweep_run(offset(number))
+    if run is None:
+        raise Http404(f"no run {number!r} of the sweep is remembered")
+    title = _("Sweep of %(at)s") % {"at": moment(run.at)}
+    return _report(admin, request, title, run.report, [Fact(_("Who"), run.actor)], run.problem)
+
+
+def _page(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResponse:
+    try:
+        runs, age, unknown = operations.sweep_runs(SHOWN), operations.last_sweep_age(), False
+    except Error as error:
+        logger.warning("the runs of the sweep could not be read: %s", error)
+        runs, age, unknown = [], None, True
+    rows = [
+        RunRow(
+            run, moment(run.at), span(run.seconds), admin.address("sweep_run", str(run.number)), in_words(run.report)
+        )
+        for run in runs
+    ]
+    context: dict[str, Any] = {
+        "form": form,
+        "rows": rows,
+        "unknown": unknown,
+        "ago": "" if age is None else _("%(span)s ago") % {"span": span(age)},
+    }
+    return admin.page(request, "sweep", _("Sweep"), **context)
+
+
+def _sweep(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResponse:
+    asked = form.cleaned_data
+    try:
+        report = operations.sweep(dry_run=asked["dry_run"], prefix=asked["begins"], by=admin.actor(request))
+    except BackendUnavailable:
+        raise
+    except TaskLockError as error:
+        messages.error(request, _("Nothing was done: %(error)s") % {"error": error})
+        return HttpResponseRedirect(admin.address("sweep"))
+    if report.dry_run:
+        return _report(admin, request, _("What a sweep would put right"), report.as_dict(), [])
+    text = ngettext("Swept: %(count)d thing was put right.", "Swept: %(count)d things were put right.", report.swept)
+    messages.success(request, text % {"count": report.swept})
+    try:
+        last = operations.sweep_runs(1)
+    except Error:
+        last = []
+    page = admin.address("sweep_run", str(last[0].number)) if last else admin.address("sweep")
+    return HttpResponseRedirect(page)
+
+
+def _report(
+    admin: StoreAdmin,
+    request: HttpRequest,
+    title: str,
+    report: Mapping[str, Any],
+    facts: Sequence[Fact],
+    problem: str = "",
+) -> HttpResponse:
+    looked = report.get("looked_at") or {}
+    shown = [
+        *facts,
+        Fact(_("Put right"), str(report.get("swept", 0))),
+        Fact(_("Published again"), str(report.get("published", 0))),
+        Fact(_("Took"), span(report.get("seconds", 0))),
+        Fact(
+            _("Looked at"), ", ".join(f"{number} {_looked(what)}" for what, number in looked.items() if number) or NONE
+        ),
+    ]
+    findings = [
+        (kinds().get(one.get("kind", ""), ""), soft(one.get("name") or one.get("row") or ""), _came(one), one)
+        for one in report.get("findings", ())
+    ]
+    context: dict[str, Any] = {
+        "facts": shown,
+        "problem": problem,
+        "dry_run": bool(report.get("dry_run")),
+        "classes": _classes(report),
+        "findings": findings,
+        "unlisted": int(report.get("unlisted", 0)),
+        "left_out": report.get("left_out", ()),
+    }
+    return admin.page(request, "sweep_run", title, trail=((_("Sweep"), admin.address("sweep")),), **context)
+
+
+def kinds() -> dict[str, str]:
+    """Return the classes of what a sweep finds, in the reader's language."""
+    return {
+        "expired": _("index entries of locks that lapsed"),
+        "no_expiry": _("locks without expiry"),
+        "overdue": _("locks held beyond their timeout"),
+        "dead": _("locks whose holder's process is dead"),
+        "finished": _("locks whose row is finished"),
+        "differs": _("locks whose row is claimed by another token"),
+        "abandoned": _("claimed rows without a live lock"),
+        "parked": _("parked messages behind no lock"),
+    }
+
+
+def in_words(report: Mapping[str, Any]) -> str:
+    """Return what was put right, by class; empty where nothing was."""
+    parts = [f"{one.label}: {one.acted}" for one in _classes(report) if one.acted]
+    return "; ".join(parts)
+
+
+def _classes(report: Mapping[str, Any]) -> list[Class]:
+    counted, words = report.get("classes") or {}, kinds()
+    return [
+        Class(words.get(kind, kind), *(int(tally.get(word, 0)) for word in ("found", "acted", "changed", "kept")))
+        for kind, tally in counted.items()
+        if tally.get("found")
+    ]
+
+
+def _looked(what: str) -> str:
+    words = {"entries": _("index entries"), "locks": _("locks"), "rows": _("rows"), "parked": _("lines of messages")}
+    return words.get(what, what)
+
+
+def _came(finding: Mapping[str, Any]) -> str:
+    words = {
+        "swept": _("put right"),
+        "would_be_swept": _("would be put right"),
+        "changed": _("no longer so at the second look"),
+        "kept": _("left as it is"),
+    }
+    came = str(finding.get("came", ""))
+    return words.get(came, came)

@@ -1,0 +1,108 @@
+"""Small plots, drawn by the server: bars in an SVG without text, which a stylesheet colours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from django.utils.functional import cached_property
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
+
+WIDTH, HEIGHT = 1000, 100
+"""Units of the drawing: it is stretched to whatever room there is."""
+GAP = 0.15
+"""Share of a bar's room that is left free."""
+_STEPS = (1, 2, 2.5, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One colour of the bars. Classes of the stylesheet are ``tasklock-bar-1``, the next ``tasklock-bar-2``..."""
+
+    label: str
+    values: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars side by side, one for each of ``labels``, of each series a part, the first at the bottom.
+
+    Each says what it means when it is pointed at, and the whole of it what it shows (``title``) to those who do not see
+    it; numbers are read in the table that stands beside it.
+    """
+
+    title: str
+    labels: Sequence[str]
+    series: Sequence[Series]
+    show: Callable[[float], str] = "{:g}".format
+    """Writes a value."""
+
+    @cached_property
+    def empty(self) -> bool:
+        """Tell whether there is nothing to see: all is zero."""
+        return not any(any(one.values) for one in self.series)
+
+    @cached_property
+    def top(self) -> float:
+        """Return the value at the upper edge: a round number that no bar exceeds."""
+        return round_up(max(map(sum, zip(*(one.values for one in self.series), strict=True)), default=0.0))
+
+    @property
+    def top_label(self) -> str:
+        """Return the same, written."""
+        return self.show(self.top)
+
+    @property
+    def middle_label(self) -> str:
+        """Return the value half-way up, written."""
+        return self.show(self.top / 2)
+
+    @cached_property
+    def rows(self) -> list[tuple[str, list[str]]]:
+        """Return the same as a table: label and values."""
+        return [
+            (label, [self.show(one.values[place]) for one in self.series]) for place, label in enumerate(self.labels)
+        ]
+
+    @cached_property
+    def svg(self) -> SafeString:
+        """Return the drawing. Nothing in it needs a script, or a style of its own."""
+        box = f'viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none"'
+        parts = [f'<svg class="tasklock-plot" {box} role="img" aria-label="{escape(self.title)}">']
+        parts += [
+            f'<line class="tasklock-grid" x1="0" x2="{WIDTH}" y1="{y}" y2="{y}" vector-effect="non-scaling-stroke"/>'
+            for y in (0, HEIGHT // 2, HEIGHT)
+        ]
+        for place, label in enumerate(self.labels):
+            parts.append(f"<g><title>{escape(self._said(place, label))}</title>{self._bar(place)}</g>")
+        return mark_safe("".join([*parts, "</svg>"]))  # noqa: S308  # what others wrote is escaped
+
+    def _bar(self, place: int) -> str:
+        room = WIDTH / len(self.labels)
+        left, width = place * room + room * GAP / 2, room * (1 - GAP)
+        values = [one.values[place] for one in self.series]
+        whole = f'<rect class="tasklock-bar-room" x="{place * room:.2f}" y="0" width="{room:.2f}" height="{HEIGHT}"/>'
+        drawn = [whole]  # so that it can be pointed at above the bar, too
+        for number, (value, reached) in enumerate(zip(values, accumulate(values), strict=True), 1):
+            if value > 0:
+                y, height = HEIGHT * (1 - reached / self.top), HEIGHT * value / self.top
+                drawn.append(
+                    f'<rect class="tasklock-bar-{number}" x="{left:.2f}" y="{y:.2f}" width="{width:.2f}"'
+                    f' height="{height:.2f}"/>'
+                )
+        return "".join(drawn)
+
+    def _said(self, place: int, label: str) -> str:
+        values = [f"{one.label} {self.show(one.values[place])}" for one in self.series]
+        return f"{label}: {', '.join(values)}"
+
+
+def round_up(value: float) -> float:
+    """Return the next round number: 1, 2, 2.5 or 5 times a power of ten; 1 for nothing."""
+    if not value > 0 or math.isinf(value):
+        return 1.0
+    unit = 10.0 ** math.floor(math.log10(value))
+    return next(step * unit for step in (*_STEPS, 20) if step * unit >= value)

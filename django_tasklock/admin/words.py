@@ -1,0 +1,44 @@
+"""What was done, and the states of parked messages, in the reader's language."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext as _
+
+
+def act_words() -> dict[str, str]:
+    """Return what the audit trail calls an act, and how people are told of it."""
+    return {
+        "release": _("released it"),
+        "ask": _("asked for it"),
+        "sweep": _("swept it"),
+        "requeue": _("let a parked message wait again"),
+        "publish": _("published a parked message"),
+        "discard": _("discarded a parked message"),
+        "reset_limit": _("reset it"),
+        "change_limit": _("changed its limit"),
+        "pause_limit": _("paused it"),
+        "resume_limit": _("ended its pause"),
+        "release_permit": _("released a permit"),
+    }
+
+
+def act_word(code: str) -> str:
+    """Return what was done; the code itself where a later version did it."""
+    return act_words().get(code, code)
+
+
+def parked_words() -> dict[str, str]:
+    """Return the states of parked messages."""
+    return {
+        "parked": _("parked"),
+        "promoted": _("on its way"),
+        "running": _("running"),
+        "superseded": _("superseded"),
+        "ended": _("over"),
+        "dead": _("dead"),
+    }
+
+
+def parked_word(code: str) -> str:
+    """Return the state of a parked message."""
+    return parked_words().get(code, code)

@@ -1,0 +1,169 @@
+"""Who waits for a lock, and what its holder waits for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.queries import Query, Waiting
+from django_tasklock.conf import get_settings
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.locks.info import lock_info, moment
+from django_tasklock.names import clean
+from django_tasklock.texts import shown
+from django_tasklock.types import Holder, monotonic
+
+SHOWN = 50
+"""Waiters of one lock that are named; all of them are counted."""
+LOOKED_AT = 50
+"""Locks that somebody waits for, and limiters, whose queues are looked through."""
+PATIENCE = 0.3
+"""Seconds of looking for such locks."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaiterInfo:
+    """Somebody who waits in its process for a lock or a permit."""
+
+    holder: str
+    """Host, process, task: for people."""
+    task: str
+    task_id: str
+    since: datetime
+    waited: float
+    """Seconds."""
+    present: bool
+    """False if it has not looked for some seconds: it is passed over, its process may have been stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitersPage:
+    """The first of those who wait."""
+
+    waiters: Sequence[WaiterInfo]
+    total: int
+    known: bool
+    """False where waiters poll, as with the database: then nobody knows who waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Something that the holder of a lock waits for itself."""
+
+    kind: Literal["lock", "permit"]
+    name: str
+    since: datetime
+    waited: float
+    """Seconds."""
+    held_by: str
+    """Who has it; empty where that is not known, or several have a permit."""
+    sure: bool
+    """True if it is the same task; False if it is the same process, of which another thread may wait."""
+    deadlock: bool
+    """True if whoever has it waits for the first lock: neither goes on before one of them gives up."""
+
+
+def list_waiters(name: str, limit: int = SHOWN) -> WaitersPage:
+    """Return who waits for a lock, the longest first: one question to the store.
+
+    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be.
+    """
+    backend = get_backend()
+    found = backend.waiters(clean(name, get_settings().KEY_PREFIX), limit)
+    return WaitersPage([_info(one) for one in found.waiting], found.total, backend.wakes)
+
+
+def find_awaited(name: str) -> list[Awaited]:
+    """Return what the holder of a lock waits for: other locks, and permits of concurrency limiters.
+
+    Its place in their queues says so: nothing is written for it. Looked through are the queues of the first fifty locks
+    that somebody waits for and of as many limiters, for a third of a second. Where waiters poll, and of a call that
+    sleeps until its rate lets it go, nothing is known.
+
+    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be.
+    """
+    backend = get_backend()
+    bare = clean(name, get_settings().KEY_PREFIX)
+    record = backend.get(bare)
+    if record is None or not record.holder.boot or not backend.wakes:
+        return []
+    holder = record.holder
+    found = [
+        _awaited("lock", other, holder, one, bare)
+        for other in _waited_for(bare)
+        for one in backend.waiters(other, SHOWN).waiting
+        if _same(holder, one.holder)
+    ]
+    found += [
+        _awaited("permit", other, holder, one, bare)
+        for other in _limiters()
+        for one in backend.permits.waiters(other, SHOWN).waiting
+        if _same(holder, one.holder)
+    ]
+    return sorted(found, key=lambda one: (not one.sure, one.since))
+
+
+def _waited_for(name: str) -> Iterator[str]:
+    """Yield the names of other locks that somebody waits for."""
+    query, ends, found = Query(waiting=True, limit=LOOKED_AT), monotonic() + PATIENCE, 0
+    while True:
+        try:
+            page = get_backend().page(query)
+        except BackendUnavailable:
+            raise
+        except TaskLockError:
+            return  # a store that cannot list
+        for record in page.records:
+            found += 1
+            if record.name != name:
+                yield record.name
+        if page.next is None or page.next <= query.offset or found >= LOOKED_AT or monotonic() > ends:
+            return
+        query = query._replace(offset=page.next)
+
+
+def _limiters() -> list[str]:
+    try:
+        return get_backend().permits.names(LOOKED_AT)
+    except BackendUnavailable:
+        raise
+    except TaskLockError:
+        return []  # a store without permits
+
+
+def _same(holder: Holder, waiter: Holder) -> bool:
+    """Tell whether it is the same process, and the same task where both say which one."""
+    if holder.boot != waiter.boot or holder.pid != waiter.pid:
+        return False
+    return not (holder.task_id and waiter.task_id) or holder.task_id == waiter.task_id
+
+
+def _awaited(kind: Literal["lock", "permit"], name: str, holder: Holder, one: Waiting, of: str) -> Awaited:
+    held = get_backend().get(name) if kind == "lock" else None
+    deadlock = held is not None and any(
+        held.holder.boot and _same(held.holder, waiter.holder) for waiter in get_backend().waiters(of, SHOWN).waiting
+    )
+    info = _info(one)
+    return Awaited(
+        kind=kind,
+        name=shown(name),
+        since=info.since,
+        waited=info.waited,
+        held_by="" if held is None else lock_info(held).holder,
+        sure=bool(holder.task_id) and holder.task_id == one.holder.task_id,
+        deadlock=deadlock,
+    )
+
+
+def _info(one: Waiting) -> WaiterInfo:
+    return WaiterInfo(
+        holder=str(one.holder),
+        task=shown(one.holder.task),
+        task_id=shown(one.holder.task_id),
+        since=moment(one.since),
+        waited=max(0, one.now - one.since) / 1000,
+        present=one.present,
+    )

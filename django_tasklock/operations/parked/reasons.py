@@ -1,0 +1,138 @@
+"""Why a kept message waits, in sentences."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from django.utils.translation import gettext as _, ngettext
+
+from django_tasklock.backends import get_backend
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.locks.info import lock_info
+from django_tasklock.operations.durations import span
+from django_tasklock.types import Record
+
+if TYPE_CHECKING:
+    from django_tasklock.celery import ParkedInfo
+    from django_tasklock.celery.parking.rows import Parked
+
+logger = logging.getLogger("django_tasklock")
+
+LATE = 10.0
+"""Seconds after which a message that was put back should have been taken."""
+
+
+class Reasons:
+    """What these messages wait for: two statements for all of them, and of each lock one or two questions to the store,
+    as they are needed."""
+
+    def __init__(self, messages: Sequence[ParkedInfo]) -> None:
+        from django_tasklock.celery.parking import store
+
+        waiting = [info for info in messages if info.state == "parked"]
+        self._before = store.count_before([info.id for info in waiting])
+        self._moving = store.moving_of(sorted({info.name for info in waiting}))
+        self._held: dict[str, Record | None] = {}
+        self.store_down = False
+        """True once the store could not be asked."""
+
+    def of(self, info: ParkedInfo) -> list[str]:
+        """Return the sentences, in the language of whoever asks."""
+        values = {"ago": span(info.changed), "problem": info.problem, "holder": info.holder, "n": info.attempts}
+        if info.state == "parked":
+            found = self._parked(info)
+        elif info.state == "promoted":
+            found = [_("It was put back into the broker %(ago)s ago, and no worker has taken it yet.") % values]
+            if info.changed > LATE:
+                found.append(_("Its queue may be long, or no worker may read it: it is put back again in a while."))
+        elif info.state == "running":
+            found = self._running(info)
+        elif info.state == "dead":
+            found = [_("No worker takes it: %(problem)s") % values]
+        elif info.state == "superseded":
+            found = [_("A newer message has taken its place; it is on its way to say so.")]
+        else:
+            found = [_("Its run is over, and its result is being stored.")]
+        if info.state == "parked" and info.attempts:
+            text = ngettext(
+                "It was put back %(n)d time, and no worker took it.",
+                "It was put back %(n)d times, and no worker took it.",
+                info.attempts,
+            )
+            found.append(text % values)
+        return found
+
+    def _running(self, info: ParkedInfo) -> list[str]:
+        values = {"ago": span(info.changed), "holder": info.holder}
+        if info.alive is False:
+            return [_("%(holder)s, which ran it, has ended: it is put back when its lock is free.") % values]
+        return [_("%(holder)s has run it for %(ago)s. It is kept in case that process dies.") % values]
+
+    def _parked(self, info: ParkedInfo) -> list[str]:
+        before = self._before.get(info.id, 0)
+        found = []
+        record = self._holder(info.name)
+        if self.store_down:
+            found.append(_("The lock store cannot be reached, so it is not known who has its lock."))
+        elif record is not None:
+            found.append(self._held_by(record))
+        else:
+            found += self._free(info, before)
+        if before and info.mode == "coalesce":
+            found.append(_("When the lock is free the newest message runs, and those before it are passed over."))
+        elif before:
+            text = ngettext("%(n)d message is before it.", "%(n)d messages are before it.", before)
+            found.append(text % {"n": before})
+        elif record is not None:
+            found.append(_("It is the next one."))
+        return found
+
+    def _held_by(self, record: Record) -> str:
+        lock = lock_info(record)
+        values = {"holder": lock.holder, "held": span(lock.held_for)}
+        if record.holder.kept:
+            return _("Its lock is kept for a message that is on its way, since %(held)s.") % values
+        return _("Its lock is held by %(holder)s, for %(held)s so far.") % values
+
+    def _free(self, info: ParkedInfo, before: int) -> list[str]:
+        first = next((row for row in self._moving.get(info.name, ()) if row.state == "promoted"), None)
+        if first is not None:
+            return [_("Its lock is free, and %(message)s is on its way to take it.") % {"message": _called(first)}]
+        ended = next(iter(self._moving.get(info.name, ())), None)
+        if ended is not None:
+            return [_("Its lock is free; %(message)s ran before it, and may come back.") % {"message": _called(ended)}]
+        if before:
+            return [_("Its lock is free.")]
+        if info.mode == "queue" and self._predecessors(info):
+            return [_("Its lock is free. It waits for a message that was published before it and has not arrived yet.")]
+        return [
+            _(
+                "Its lock is free and it is its turn: a worker puts it back within seconds; if none does, no worker of"
+                " the project runs."
+            )
+        ]
+
+    def _holder(self, name: str) -> Record | None:
+        if name not in self._held and not self.store_down:
+            try:
+                self._held[name] = get_backend().get(name)
+            except BackendUnavailable as error:
+                self._give_up(error)
+        return self._held.get(name)
+
+    def _predecessors(self, info: ParkedInfo) -> int:
+        try:
+            return get_backend().expects(info.name, info.number)
+        except BackendUnavailable as error:
+            self._give_up(error)
+            return 0
+
+    def _give_up(self, error: BackendUnavailable) -> None:
+        self.store_down = True
+        logger.warning("what parked messages wait for is not known: %s", error)
+
+
+def _called(row: Parked) -> str:
+    return f"{row.task}[{row.task_id}]"

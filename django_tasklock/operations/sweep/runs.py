@@ -1,0 +1,123 @@
+"""The runs of the sweep: a row for each, so that whoever asks learns when it ran last and what it put right."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django.db import Error, router
+from django.utils import timezone
+
+from django_tasklock.backends.codec import json_object
+from django_tasklock.operations.sweep.report import SweepReport
+from django_tasklock.texts import shown
+
+if TYPE_CHECKING:
+    from django_tasklock.models import SweepEntry
+    from django_tasklock.operations.sweep.terms import Terms
+
+logger = logging.getLogger("django_tasklock")
+
+KEPT = 1000
+"""Runs that are remembered: with one a minute, those of the last sixteen hours."""
+LISTED = 100
+"""Findings that are kept of each; all that was done is in the audit trail."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRun:
+    """One run of the sweep. Dry runs leave none."""
+
+    number: int
+    at: datetime
+    """When it ended."""
+    actor: str
+    scope: str
+    """What it was confined to, ``prefix=video:`` say; empty: nothing, it swept everything."""
+    swept: int
+    """How much it put right."""
+    seconds: float
+    problem: str
+    """Why it broke off; empty where it did not."""
+    report: Mapping[str, Any]
+    """``SweepReport.as_dict()`` with the first hundred findings."""
+
+
+def record_run(asked: Terms, report: SweepReport, problem: str = "") -> None:
+    """Write down that a sweep has run. If it cannot be written, that is logged: the sweep does without."""
+    from django_tasklock.models import SweepEntry
+
+    if asked.dry_run:
+        return
+    kept = {**report.as_dict(), "findings": [finding.as_dict() for finding in report.findings[:LISTED]]}
+    kept["unlisted"] = report.unlisted + max(0, len(report.findings) - LISTED)
+    runs = SweepEntry._base_manager.using(router.db_for_write(SweepEntry))
+    try:
+        made = runs.create(
+            at=timezone.now(),
+            actor=shown(asked.by.name),
+            scope=shown(_scope(asked)),
+            swept=report.swept,
+            seconds=report.seconds,
+            problem=shown(problem),
+            report=json.dumps(kept),
+        )
+        runs.filter(pk__lte=made.pk - KEPT).delete()
+    except Error as error:
+        logger.warning("sweep: that it has run could not be written down: %s", error)
+
+
+def sweep_runs(limit: int = 20) -> list[SweepRun]:
+    """Return the last runs of the sweep, the latest first. Raises database errors."""
+    from django_tasklock.models import SweepEntry
+
+    runs = SweepEntry._base_manager.using(router.db_for_read(SweepEntry))
+    return [_run(entry) for entry in runs.order_by("-id")[:limit]]
+
+
+def find_sweep_run(number: int) -> SweepRun | None:
+    """Return one run; ``None`` if it is not remembered. Raises database errors."""
+    from django_tasklock.models import SweepEntry
+
+    entry = SweepEntry._base_manager.using(router.db_for_read(SweepEntry)).filter(pk=number).first()
+    return None if entry is None else _run(entry)
+
+
+def last_sweep_age() -> float | None:
+    """Return seconds since everything was swept, by whomever; ``None``: that is not remembered. Raises database errors.
+
+    Runs that broke off, or were confined to something, do not count.
+    """
+    from django_tasklock.models import SweepEntry
+
+    runs = SweepEntry._base_manager.using(router.db_for_read(SweepEntry)).filter(scope="", problem="")
+    at = runs.order_by("-id").values_list("at", flat=True).first()
+    return None if at is None else max(0.0, (timezone.now() - at).total_seconds())
+
+
+def _scope(asked: Terms) -> str:
+    parts = []
+    if asked.prefix:
+        parts.append(f"prefix={asked.prefix}")
+    if asked.models:
+        parts.append(f"models={','.join(sorted(asked.models))}")
+    if asked.age is not None:
+        parts.append(f"older_than={asked.age / 1000:g}")
+    return " ".join(parts)
+
+
+def _run(entry: SweepEntry) -> SweepRun:
+    return SweepRun(
+        number=entry.pk,
+        at=entry.at,
+        actor=entry.actor,
+        scope=entry.scope,
+        swept=entry.swept,
+        seconds=entry.seconds,
+        problem=entry.problem,
+        report=json_object(entry.report),
+    )

@@ -1,0 +1,137 @@
+"""The sweep in the admin: who may start one, what it says it did, and its last runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import DatabaseError
+from django.test import Client
+
+from django_tasklock import operations
+from django_tasklock.backends import get_backend
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.models import AuditEntry, SweepEntry
+from django_tasklock.operations.sweep import runs, stream
+from django_tasklock.operations.values import Actor
+from tests.support.admin_pages import LIST, Reader, words
+from tests.support.redis_server import free_port
+
+pytest_plugins = ["tests.support.admin_fixtures"]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings", "locks")]
+
+PAGE = f"{LIST}sweep/"
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody acts between the two looks here."""
+    monkeypatch.setattr(stream, "wait", lambda pause: None)
+
+
+def overdue(take: Any, name: str) -> None:
+    """Something for the sweep: held beyond its timeout."""
+    take(name, hold=1)
+
+
+@pytest.mark.parametrize("kind", ["anonymous", "nobody", "staff", "viewer", "releaser", "operator", "root"])
+def test_who_may_look_and_who_may_sweep(visitor: Any, take: Any, kind: str) -> None:
+    overdue(take, "a")
+    client = visitor(kind)
+    login, looks = kind in ("anonymous", "nobody"), kind in ("viewer", "operator", "root")
+    acts = kind in ("operator", "root")
+    assert client.get(PAGE).status_code == (302 if login else 200 if looks else 403)
+    client.get(PAGE, {"begins": ""})
+    assert get_backend().get("a") is not None
+    assert client.post(PAGE, {"begins": ""}).status_code == (302 if login or acts else 403)
+    assert (get_backend().get("a") is None) is acts
+    if looks:
+        assert ('id="tasklock-sweep-form"' in client.get(PAGE).text) is acts
+
+
+def test_a_post_without_the_csrf_token_is_refused(visitor: Any, take: Any) -> None:
+    overdue(take, "a")
+    visitor("root")
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(User.objects.get(username="root"))
+    assert strict.post(PAGE).status_code == 403
+    assert get_backend().get("a") is not None
+
+
+def test_it_says_what_it_did(operator: Client, take: Any) -> None:
+    """By class, one by one, who started it; in the audit trail, too."""
+    overdue(take, "a")
+    overdue(take, "b")
+    answer = operator.post(PAGE, {"begins": "a"}, follow=True)
+    text = words(answer.text)
+    assert "Swept: 1 thing was put right." in text
+    assert "locks held beyond their timeout 1 1 0 0" in text
+    assert "Who operator" in text
+    assert Reader(answer.text).refused() == []
+    assert get_backend().get("b") is not None
+    assert AuditEntry.objects.get().actor == "operator"
+    assert operations.last_sweep_age() is None, "it was confined to some names"
+    operator.post(PAGE, {})
+    text = words(operator.get(PAGE).text)
+    assert "Everything was swept 0 s ago." in text
+    assert "operator 1 locks held beyond their timeout: 1 prefix=a" in text
+    assert [run.swept for run in operations.sweep_runs()] == [1, 1]
+
+
+def test_only_looking_changes_nothing_and_is_no_run(operator: Client, take: Any) -> None:
+    overdue(take, "a")
+    answer = operator.post(PAGE, {"dry_run": "on"})
+    assert "Nothing was changed" in words(answer.text)
+    assert "would be put right" in words(answer.text)
+    assert get_backend().get("a") is not None
+    assert operations.sweep_runs() == []
+    assert operations.last_sweep_age() is None
+
+
+def test_one_that_broke_off_is_remembered_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(*args: Any) -> None:
+        raise BackendUnavailable("it is gone")
+
+    monkeypatch.setattr(sys.modules["django_tasklock.operations.sweep"], "sweep_locks", down)
+    with pytest.raises(BackendUnavailable):
+        operations.sweep(by=Actor("beat"))
+    [run] = operations.sweep_runs()
+    assert (run.actor, run.problem) == ("beat", "the store could not be asked: it is gone")
+    assert operations.last_sweep_age() is None
+
+
+def test_a_sweep_does_without_its_table(monkeypatch: pytest.MonkeyPatch, take: Any, caplog: Any) -> None:
+    """A deploy whose migrations have not run yet."""
+
+    def missing(*args: Any, **options: Any) -> None:
+        raise DatabaseError("no such table")
+
+    monkeypatch.setattr("django.db.models.query.QuerySet.create", missing)
+    overdue(take, "a")
+    assert operations.sweep().swept == 1
+    assert "could not be written down" in caplog.text
+
+
+def test_no_more_than_the_last_runs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "KEPT", 3)
+    for number in range(5):
+        operations.sweep(by=Actor(f"beat {number}"))
+    assert SweepEntry.objects.count() == 3
+    assert [run.actor for run in operations.sweep_runs()] == ["beat 4", "beat 3", "beat 2"]
+
+
+def test_a_run_that_is_not_remembered(operator: Client) -> None:
+    for number in ("1", "x", "9" * 30):
+        assert operator.get(f"{PAGE}{number}/").status_code == 404
+
+
+def test_the_store_is_down(operator: Client, settings: Any) -> None:
+    """The runs are in the database, and shown; a sweep says that it broke off."""
+    port = free_port()
+    settings.TASKLOCK = {**settings.TASKLOCK, "LOCATION": f"redis://127.0.0.1:{port}/0"}
+    assert operator.get(PAGE).status_code == 200
+    answer = operator.post(PAGE, {})
+    assert answer.status_code == 503
+    assert str(port) not in answer.text
