@@ -173,6 +173,10 @@ class TestTheFirstLives:
 
 
 class TestTheFirstDied:
+    @pytest.fixture(autouse=True)
+    def _messages_have_leases(self, celery_site):
+        celery_site.configure(tasklock={"MESSAGE_LEASE": 60})
+
     @pytest.mark.parametrize("kind", ["late_once", "late_"])
     def test_every_word_takes_over_at_once(self, celery_site, kind):
         """Gold standard 8: skip and a late acknowledgement were a SUCCESS of work that nobody did."""
@@ -186,7 +190,7 @@ class TestTheFirstDied:
         for start in [celery_site.started(word) for word in WORDS]:
             worker.kill_one(start.pid)
         for word in WORDS:
-            celery_site.started(word, 2, 15)
+            celery_site.started(word, 2, 45)
         gate.open()
         for word in WORDS:
             state, value = celery_site.outcome(results[word])
@@ -201,7 +205,7 @@ class TestTheFirstDied:
         worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
         result = celery_site.publish(task, "a", until=gate)
         worker.kill_one(celery_site.started("a").pid)
-        celery_site.started("a", 2, 15)
+        celery_site.started("a", 2, 45)
         gate.open()
         assert celery_site.outcome(result)[1]["status"] == "success"
 
@@ -212,7 +216,7 @@ class TestTheFirstDied:
         video = Video.objects.create(status="uploading")
         result = celery_site.publish("video_skip", video.pk, until=gate)
         worker.kill_one(celery_site.started(video.pk).pid)
-        celery_site.started(video.pk, 2, 15)
+        celery_site.started(video.pk, 2, 45)
         gate.open()
         assert celery_site.outcome(result)[1]["status"] == "success"
         video.refresh_from_db()

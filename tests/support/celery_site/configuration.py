@@ -71,6 +71,8 @@ class Configuration:
             "event_queue_prefix": self.name,
             "worker_prefetch_multiplier": 1,
             "broker_connection_retry_on_startup": True,
+            # A child that is not up within 4 s is killed by billiard, and so is the next: on a busy machine, all.
+            "worker_proc_alive_timeout": 60.0,
             **self.celery,
         }
 
