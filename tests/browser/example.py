@@ -280,7 +280,14 @@ class Example:
             "UPDATE videos_video SET status = 'uploading', progress = 0, hls_file = NULL, lock_token = '',"
             " lock_epoch = 0, title = 'Video ' || id"
         )
-        for table in ("tasklock_audit", "tasklock_parked", "django_admin_log", "videos_attempt", "videos_skip"):
+        for table in (
+            "tasklock_audit",
+            "tasklock_parked",
+            "tasklock_sweep",
+            "django_admin_log",
+            "videos_attempt",
+            "videos_skip",
+        ):
             self.sql(f"DELETE FROM {table}")
         self.finish(done=False)
         self.said()

@@ -27,7 +27,8 @@ from videos.models import Video
 
 call_command("migrate", verbosity=0)
 password, sessions = make_password("opensesame"), {}
-may = {"operator": ["view_lock", "release_lock", "view_ratelimit", "change_ratelimit", "view_video", "change_video"],
+may = {"operator": ["view_lock", "release_lock", "view_ratelimit", "change_ratelimit", "view_video", "change_video",
+                    "view_parkedmessage", "change_parkedmessage", "view_auditentry"],
        "viewer": ["view_lock", "view_ratelimit", "view_video"]}
 *people, videos = sys.argv[1:]
 for name in people:

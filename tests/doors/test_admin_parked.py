@@ -194,8 +194,8 @@ class TestThePages:
         assert actor.get(f"{LIST}nothing/change/").status_code == 404
 
     def test_ten_thousand_in_one_line(self, actor: Client, take: Any, django_assert_max_num_queries: Any) -> None:
-        """Each page costs the same few statements, four of them Django's login, and one question to the store; following
-        the links meets each message once, whatever goes and comes meanwhile."""
+        """Each page costs the same few statements, four of them Django's login, and one question to the store;
+        following the links meets each message once, whatever goes and comes meanwhile."""
         take("video:1")
         ParkedMessage.objects.bulk_create((message(number) for number in range(1, 10_001)), batch_size=1000)
         page, seen, url = None, [], f"{LIST}?q=video:1"
