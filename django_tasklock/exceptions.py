@@ -128,7 +128,7 @@ class CrashLoop(TaskLockError):
 
 
 class RateLimitExceeded(TaskLockError):
-    """The rate limit leaves no place in time. ``retry_after`` is in seconds."""
+    """The rate limit leaves no time for it that is near enough. ``retry_after`` is in seconds."""
 
     def __init__(self, message: str, *, name: str | None = None, retry_after: float | None = None) -> None:
         super().__init__(message, name=name)

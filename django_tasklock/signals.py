@@ -59,11 +59,11 @@ worker, the sender, has renewed what it has from the broker too late by more tha
 rate_granted = Signal()
 """``how`` (``"at_once"`` or ``"waited"``), ``wait`` (seconds), ``cost``. A call may be made."""
 rate_refused = Signal()
-"""``error`` (a ``RateLimitExceeded``), ``retry_after`` (seconds). There was no place in time."""
+"""``error`` (a ``RateLimitExceeded``), ``retry_after`` (seconds). None could be made in time."""
 rate_cancelled = Signal()
-"""``returned``: whether the place came back, or counts as used."""
+"""``returned``: whether the reservation came back, or counts as used."""
 rate_late = Signal()
-"""``late`` (seconds): a place was missed, and another one is booked in exchange."""
+"""``late`` (seconds): a reservation was missed, and another one is booked in exchange."""
 rate_pushback = Signal()
 """``wait`` (seconds), ``share`` of the limit that is in force. Somebody reported a 429 or the like."""
 rate_unavailable = Signal()

@@ -115,7 +115,7 @@ def rate_limited(
         ):
             raise TaskLockError(
                 f"{function.__qualname__}: put rate_limited below the lock or the concurrency limiter, next to the"
-                " function: a place is for the call, not for a call that is skipped or has to wait",
+                " function: a reservation is for the call, not for a call that is skipped or has to wait",
                 name=name,
             )
         limited = LimitOfCall(function, name, limiter, tenant, cost, timeout)
@@ -125,9 +125,8 @@ def rate_limited(
             @functools.wraps(function)
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
                 async with AsyncExitStack() as stack:
-                    scope = Scope()  # of a thread's connections its task or request takes care, of these nobody else
-                    stack.push_async_exit(scope.later)
-                    scope.begin()
+                    # Of a thread's connections its task or request takes care, of these nobody else.
+                    scope = Scope.begin(stack)
                     await limited.aacquire(args, kwargs)
                     await scope.aclose_idle()
                     ensure_standing()

@@ -47,7 +47,7 @@ class Returns:
                 try:
                     self._work.popleft()()
                 except BaseException:  # the thread must outlive it: others' reservations wait behind this one
-                    log(logging.ERROR, "a place at a rate limit was not given back", trace=True)
+                    log(logging.ERROR, "a reservation at a rate limit was not given back", trace=True)
             connections.close_all()  # those of this thread
             with self._lock:
                 if not self._work:

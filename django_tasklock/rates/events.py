@@ -1,4 +1,4 @@
-"""Nothing is swallowed: what happened at a rate limit becomes a log line and a signal, in one place."""
+"""Nothing is swallowed: what happened at a rate limit becomes a log line and a signal, here alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refused(terms: Terms, wait: int, longest: int) -> RateLimitExceeded:
     """Tell that a call may not go in time; the error to raise. ``wait``, ``longest``: microseconds."""
     seconds = wait / 1_000_000
     rates = ", ".join(map(str, terms.rates))
-    why = f"the next place is in {seconds:.3f} s, it may take {longest / 1_000_000:g} s"
+    why = f"the next reservation is in {seconds:.3f} s, it may take {longest / 1_000_000:g} s"
     error = RateLimitExceeded(f"rate limit {terms.name!r} ({rates}): {why}", name=terms.name, retry_after=seconds)
     logger.log(logging.INFO if longest else logging.DEBUG, "refused: %s", error)  # who did not want to wait only asked
     signals.send(signals.rate_refused, terms.name, error=error, retry_after=seconds)
@@ -31,15 +31,15 @@ def refused(terms: Terms, wait: int, longest: int) -> RateLimitExceeded:
 
 
 def cancelled(name: str, returned: bool) -> None:
-    """Tell that a reservation was cancelled. ``returned``: the store took its place back."""
+    """Tell that a reservation was cancelled. ``returned``: the store took it back."""
     if not returned:
-        logger.info("rate limit %r: a place was not given back: it counts as used", name)
+        logger.info("rate limit %r: a reservation was not given back: it counts as used", name)
     signals.send(signals.rate_cancelled, name, returned=returned)
 
 
 def late(name: str, seconds: float) -> None:
     """Tell that a reservation was missed by so many seconds and is booked again."""
-    logger.info("rate limit %r: a place was missed by %.3f s, and is booked again", name, seconds)
+    logger.info("rate limit %r: a reservation was missed by %.3f s, and is booked again", name, seconds)
     signals.send(signals.rate_late, name, late=seconds)
 
 

@@ -1,4 +1,4 @@
-"""Tasks with a rate limit: who has to wait leaves the worker to others, and comes back with the place it has."""
+"""Tasks with a rate limit: who has to wait leaves the worker to others, and comes back with the reservation it has."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def five():
 
 
 def full(limiter, number):
-    """The limiter, with so many places of this moment taken."""
+    """The limiter, with so many reservations of this moment taken."""
     assert len(limiter.reserve_many(number)) == number
     return limiter
 
@@ -62,7 +62,7 @@ def times(site, **which):
 
 
 def waits(site, number=1):
-    """Wait until so many messages were sent away with a place."""
+    """Wait until so many messages were sent away with a reservation."""
     site.wait_until(lambda: "".join(worker.log() for worker in site.workers).count("its turn is in") >= number)
 
 
@@ -82,8 +82,8 @@ class TestWaiting:
         assert len({event.pid for event in celery_site.events("start")}) > 1
 
     def test_the_worker_is_left_to_others_and_a_great_wait_is_made_in_steps_and_booked_once(self, celery_site):
-        """One slot, and four messages that wait for it. Gold standard 8.26, and Galaxy's bug: a place that is booked
-        again at each step goes ever further away."""
+        """One slot, and four messages that wait for it. Gold standard 8.26, and Galaxy's bug: a reservation that is
+        booked again at each step goes ever further away."""
         celery_site.configure(visibility_timeout=2)  # a step is a second
         celery_site.worker(concurrency=1)
         results = [celery_site.publish("rated_slow", f"k{number}") for number in range(5)]
@@ -107,11 +107,11 @@ class TestWaiting:
 
     @QUIET
     @pytest.mark.quick
-    def test_it_is_sent_again_as_the_same_message_with_a_countdown_and_its_place(self, celery_site):
+    def test_it_is_sent_again_as_the_same_message_with_a_countdown_and_its_reservation(self, celery_site):
         courier = Courier(celery_site)
         full(slow(), 1)
         result = celery_site.publish("rated_slow", "a", options={"priority": 3, "headers": {"trace": "x"}})
-        places = []
+        reservations = []
         for _ in range(2):
             courier.run()
             message = courier.take()
@@ -119,9 +119,9 @@ class TestWaiting:
             assert (headers["id"], headers["retries"], headers["trace"]) == (result.id, 0, "x")
             assert message.message.properties["priority"] == 3
             assert 50 < maybe_iso8601(headers["eta"]).timestamp() - time.time() < 60.2
-            places.append(headers["tasklock"]["rate"]["ticket"])
+            reservations.append(headers["tasklock"]["rate"]["ticket"])
             message.execute()
-        assert places[0] == places[1]
+        assert reservations[0] == reservations[1]
         assert booked(slow()) == (1, 1)
 
     def test_what_cannot_be_in_time_fails_at_once_and_says_when_it_could_have_been(self, celery_site):
@@ -130,10 +130,10 @@ class TestWaiting:
         state, error = celery_site.outcome(celery_site.publish("rated_impatient", "b"))
         assert state == "FAILURE"
         assert isinstance(error, RateLimitExceeded)
-        assert "the next place is in 60." in str(error)
+        assert "the next reservation is in 60." in str(error)
         assert booked(slow()) == (1, 0)
 
-    def test_a_stop_keeps_the_place(self, celery_site):
+    def test_a_stop_keeps_the_reservation(self, celery_site):
         """Who comes at its time is told to wait longer, and books nothing."""
         celery_site.worker(concurrency=1)
         limiter = full(fast(), 20)
@@ -145,21 +145,21 @@ class TestWaiting:
         assert celery_site.started("a").time >= stopped + 1.5
         assert booked(limiter)[1] == 0
 
-    def test_one_that_missed_its_place_takes_another(self, celery_site):
+    def test_one_that_missed_its_reservation_takes_another(self, celery_site):
         worker = celery_site.worker(concurrency=1)
         limiter = full(fast(), 20)
         celery_site.publish("rated_fast", "a")
         waits(celery_site)
         worker.stop()
-        place = limiter.reserve()  # a little after that of the one that is stopped
-        celery_site.wait_until(lambda: place.late > 0.3)
-        place.cancel()
+        reservation = limiter.reserve()  # a little after that of the one that is stopped
+        celery_site.wait_until(lambda: reservation.late > 0.3)
+        reservation.cancel()
         worker.go_on()
         celery_site.started("a")
         assert booked(limiter)[1] == 0
-        assert "a place was missed by" in worker.log()
+        assert "a reservation was missed by" in worker.log()
 
-    def test_the_place_of_a_tenant_and_that_of_all(self, celery_site):
+    def test_the_reservation_of_a_tenant_and_that_of_all(self, celery_site):
         celery_site.worker(concurrency=2)
         limiter = RateLimiter("api", "8/s", tenants="5/s")
         before = monotonic()
@@ -175,7 +175,7 @@ class TestWaiting:
 
 
 class TestEndings:
-    def test_one_that_ends_before_its_turn_gives_its_place_back(self, celery_site):
+    def test_one_that_ends_before_its_turn_gives_its_reservation_back(self, celery_site):
         celery_site.configure(visibility_timeout=2)
         celery_site.worker(concurrency=1)
         celery_site.outcome(celery_site.publish("rated_slow", "a"))
@@ -186,7 +186,7 @@ class TestEndings:
         assert celery_site.outcome(expires)[0] == celery_site.outcome(revoked)[0] == "REVOKED"
         celery_site.wait_until(lambda: booked(slow()) == (1, 0))
 
-    def test_kill_9_costs_one_place(self, celery_site):
+    def test_kill_9_costs_one_reservation(self, celery_site):
         """And not none: the call may have been made. The message comes back and books another one."""
         celery_site.configure(visibility_timeout=1)
         worker = celery_site.worker(concurrency=1)
@@ -203,7 +203,7 @@ class TestEndings:
         assert celery_site.outcome(result)[0] == "SUCCESS"
 
     def test_a_worker_that_dies_while_messages_wait_in_it_costs_nothing(self, celery_site):
-        """They come back with the visibility timeout, and still have their places."""
+        """They come back with the visibility timeout, and still have their reservations."""
         celery_site.configure(visibility_timeout=1)
         worker = celery_site.worker(concurrency=1)
         full(slow(), 1)
@@ -215,7 +215,7 @@ class TestEndings:
         celery_site.wait_until(lambda: "its turn is in" in second.log())
         assert booked(slow()) == (1, 1)
 
-    def test_a_retry_books_a_place_of_its_own(self, celery_site):
+    def test_a_retry_books_a_reservation_of_its_own(self, celery_site):
         """``max_retries=2`` are all for the task, although it waits as well."""
         worker = celery_site.worker(concurrency=1)
         full(five(), 4)
@@ -236,7 +236,7 @@ class TestTogether:
         celery_site.wait_until(lambda: ConcurrencyLimiter("rated", 1).info().used == 0)
         assert booked(slow()) == (1, 2)
 
-    def test_one_that_is_skipped_or_put_off_gives_its_place_back(self, celery_site):
+    def test_one_that_is_skipped_or_put_off_gives_its_reservation_back(self, celery_site):
         worker = celery_site.worker(concurrency=1)
         for task, hold in (("rated_locked", TaskLock("rated:a")), ("rated_permit", ConcurrencyLimiter("rated", 1))):
             with hold:
@@ -271,7 +271,7 @@ class TestTogether:
 
     @pytest.mark.parametrize("outside", [task_lock("x"), concurrency_limited("x", 2)])
     def test_a_limit_around_a_lock_is_refused(self, outside):
-        """It would spend places on calls that are skipped."""
+        """It would spend reservations on calls that are skipped."""
         with pytest.raises(TaskLockError, match="put rate_limited below the lock or the concurrency limiter"):
             rate_limited("x", "1/s")(outside(lambda: None))
         assert outside(rate_limited("x", "1/s")(lambda: None))
@@ -281,23 +281,23 @@ class TestTogether:
 class TestSpread:
     def test_each_is_published_for_its_time(self, celery_site):
         """What may go at once for now; the others evenly spread, and not all at the beginning of the next window."""
-        places = []
+        reservations = []
 
         def note(headers, **details):
-            places.append((headers["tasklock"]["rate"]["time"], headers["eta"]))
+            reservations.append((headers["tasklock"]["rate"]["time"], headers["eta"]))
 
         signals.before_task_publish.connect(note)
         try:
             spread(celery_site.task("rated_fast"), [f"k{number}" for number in range(40)])
         finally:
             signals.before_task_publish.disconnect(note)
-        times_ = [time for time, _ in places]
+        times_ = [time for time, _ in reservations]
         gaps = [later - earlier for earlier, later in pairwise(times_)]
         assert max(gaps[:19]) < 0.06
         assert times_[20] - times_[0] > 1.199  # seconds since 1970 have no more digits
         assert gaps[20:] == pytest.approx([0.06] * 19, abs=0.001)
-        assert [due for _, due in places[:20]] == [None] * 20
-        assert all(maybe_iso8601(due).timestamp() < place for place, due in places[20:])
+        assert [due for _, due in reservations[:20]] == [None] * 20
+        assert all(maybe_iso8601(due).timestamp() < reservation for reservation, due in reservations[20:])
         assert celery_site.waiting() == 40
 
     def test_all_or_none(self, celery_site):
@@ -306,7 +306,7 @@ class TestSpread:
         assert booked(slow()) == (0, 0)
         assert celery_site.waiting() == 0
 
-    def test_what_cannot_be_published_gives_its_place_back(self, celery_site, monkeypatch):
+    def test_what_cannot_be_published_gives_its_reservation_back(self, celery_site, monkeypatch):
         task = celery_site.task("rated_slow")
         whole = type(task).apply_async
 
@@ -322,7 +322,7 @@ class TestSpread:
         assert celery_site.waiting() == 2
 
     def test_nothing_is_booked_for_what_is_under_way(self, celery_site):
-        """``unique``: the second has the result of the first, and no place."""
+        """``unique``: the second has the result of the first, and no reservation."""
         first, second = spread(celery_site.task("rated_once"), ["a", "a"])
         assert first.id == second.id
         assert booked(five()) in ((1, 0), (0, 0))  # a second later it counts no more

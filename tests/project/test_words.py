@@ -35,6 +35,11 @@ RETIRED = {
 }
 DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}
 """Modules of the root that are doors beside the packages: what they offer stands in ``__all__``."""
+LIMITS = {
+    path.relative_to(ROOT): path.read_text("utf-8")
+    for folder in ("django_tasklock/rates", "django_tasklock/celery/rates", "tests/rates")
+    for path in sorted((ROOT / folder).glob("**/*.py"))
+}
 SUBJECTS = re.compile(
     r"(The|An?|Whether|What|Who|Those|That|How|Which|All|Some|Of|By|Nobody|Everybody)\b|``\w+`` for coroutines"
 )
@@ -44,6 +49,11 @@ SUBJECTS = re.compile(
 def test_is_gone(word: str) -> None:
     found = [str(path) for path, text in TEXTS.items() if re.search(word, text)]
     assert found == [], f"{word} is retired: {RETIRED[word]}"
+
+
+def test_a_call_at_a_limit_has_a_reservation_and_no_place() -> None:
+    found = [str(path) for path, text in LIMITS.items() if re.search(r"(?i)(?<![a-z])(?<!in )places?(?![a-z])", text)]
+    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -67,3 +77,4 @@ def test_only_doors_say_what_they_offer() -> None:
 def test_all_of_it_is_read() -> None:
     """A folder that moved must not leave nothing to look at."""
     assert len(TEXTS) > 200
+    assert len(LIMITS) > 15

@@ -15,7 +15,7 @@ from asgiref.sync import async_to_sync
 
 from django_tasklock import RateLimiter, RateLimitExceeded, TaskLockError, rate_limited, signals
 from django_tasklock.backends import get_backend
-from django_tasklock.rates import options as rates_options, reservation
+from django_tasklock.rates import options as rates_options, reservation as rates_reservation
 from django_tasklock.rates.background import returns
 from django_tasklock.types import monotonic
 from tests.support.public import Received, in_store
@@ -49,7 +49,7 @@ class TestWaiting:
         assert 0.2 < calls[5][0] - calls[0][0] < 20
 
     def test_what_is_free_now_takes_no_part_in_the_waiting(self, way, monkeypatch):
-        monkeypatch.setattr(reservation, "Schedule", None)
+        monkeypatch.setattr(rates_reservation, "Schedule", None)
         assert call(way, RateLimiter("api", "1/h"), "acquire").state == "used"
 
     def test_without_waiting(self, way):
@@ -61,7 +61,7 @@ class TestWaiting:
         call(way, limiter, "acquire")
         began = time.monotonic()
         with pytest.raises(
-            RateLimitExceeded, match=r"api.*1/20s.*next place is in (19|20)\.\d+ s, it may take"
+            RateLimitExceeded, match=r"api.*1/20s.*next reservation is in (19|20)\.\d+ s, it may take"
         ) as caught:
             call(way, limiter, "acquire", 5)
         assert time.monotonic() - began < 2
@@ -81,20 +81,20 @@ class TestWaiting:
     def test_a_reservation_knows_its_time(self, way):
         limiter = RateLimiter("api", "1/20s")
         call(way, limiter, "acquire")
-        place = call(way, limiter, "reserve")
-        assert 18 < place.wait <= 20.05
-        assert timedelta(seconds=18) < place.time - limiter.usage().time <= timedelta(seconds=20.05)
-        place.cancel()
+        reservation = call(way, limiter, "reserve")
+        assert 18 < reservation.wait <= 20.05
+        assert timedelta(seconds=18) < reservation.time - limiter.usage().time <= timedelta(seconds=20.05)
+        reservation.cancel()
         limiter = RateLimiter("another", "1/0.2s")
         call(way, limiter, "acquire")
-        place = call(way, limiter, "reserve")
-        call(way, place, "use")
-        assert place.wait == 0
-        assert limiter.usage().time >= place.time
+        reservation = call(way, limiter, "reserve")
+        call(way, reservation, "use")
+        assert reservation.wait == 0
+        assert limiter.usage().time >= reservation.time
         with pytest.raises(TaskLockError, match="was used before"):
-            place.use()
+            reservation.use()
 
-    def test_a_place_that_was_given_back_goes_to_the_next(self, way):
+    def test_a_reservation_that_was_given_back_goes_to_the_next(self, way):
         limiter = RateLimiter("api", "1/20s")
         first, second, third = (call(way, limiter, "reserve") for _ in range(3))
         assert call(way, second, "cancel")
@@ -104,7 +104,7 @@ class TestWaiting:
         assert again.time < third.time
         assert first.wait == 0
 
-    def test_a_place_goes_back_once_however_often_that_is_said(self, way):
+    def test_a_reservation_goes_back_once_however_often_that_is_said(self, way):
         """Two deliveries of a message, two threads, a cancel that is sent again: six calls in a window of five."""
         limiter = RateLimiter("api", "1/20s")
         [_, lost, _] = (call(way, limiter, "reserve") for _ in range(3))
@@ -121,7 +121,7 @@ class TestWaiting:
         assert [limiter.give_back(token), limiter.give_back(token)] == [True, False]
 
     def test_the_longest_wait_is_that_of_an_hourly_limit(self, way):
-        """The next place is an hour and a margin away."""
+        """The next reservation is an hour and a margin away."""
         limiter = RateLimiter("api", "1/h")
         call(way, limiter, "acquire")
         assert 3600 < call(way, limiter, "reserve").wait < 3607.3
@@ -130,8 +130,8 @@ class TestWaiting:
 
     def test_a_call_that_was_not_made_counts_for_nothing(self, way):
         limiter = RateLimiter("api", "1/20s")
-        place = call(way, limiter, "acquire")
-        assert call(way, place, "cancel")
+        reservation = call(way, limiter, "acquire")
+        assert call(way, reservation, "cancel")
         assert call(way, limiter, "try_acquire")
 
     def test_several_rates_all_or_nothing(self, way):
@@ -143,14 +143,14 @@ class TestWaiting:
             call(way, limiter, "acquire", 1)
         short, long = call(way, limiter, "usage").windows
         assert (short.rate, short.limit, long.limit) == ("2/0.1s", 2, 3)
-        assert long.used + long.ahead == 3  # a place with leeway counts from the end of that
+        assert long.used + long.ahead == 3  # a reservation with leeway counts from the end of that
 
     def test_what_a_call_really_cost(self, way):
         """Tokens per minute: an estimate first, the truth afterwards."""
         limiter = RateLimiter("tokens", "1000/20s")
-        place = call(way, limiter, "acquire", cost=600)
+        reservation = call(way, limiter, "acquire", cost=600)
         assert not call(way, limiter, "try_acquire", cost=500)
-        assert call(way, place, "settle", 100)
+        assert call(way, reservation, "settle", 100)
         assert call(way, limiter, "usage").used == 100
         other = call(way, limiter, "try_acquire", cost=500)
         assert call(way, other, "settle", 900)
@@ -159,9 +159,9 @@ class TestWaiting:
 
     def test_costs_in_cells(self, way):
         limiter = RateLimiter("tokens", "90000/60s")
-        place = call(way, limiter, "acquire", cost=50_000)
+        reservation = call(way, limiter, "acquire", cost=50_000)
         assert not call(way, limiter, "try_acquire", cost=50_000)
-        call(way, place, "settle", 40_000)
+        call(way, reservation, "settle", 40_000)
         assert call(way, limiter, "try_acquire", cost=50_000)
         assert not call(way, limiter, "try_acquire")
 
@@ -171,16 +171,16 @@ class TestWaiting:
         call(way, limiter, "reset")
         assert call(way, limiter, "try_acquire")
 
-    def test_a_place_moves_to_another_process(self, way):
+    def test_a_reservation_moves_to_another_process(self, way):
         """As a Celery message carries it: booked once, resumed on arrival."""
         limiter = RateLimiter("api", "1/0.1s", margin=0.1)
         call(way, limiter, "acquire")
-        place = call(way, limiter, "reserve")
-        due = place.time
-        token = place.move()
-        assert not place.cancel()
+        reservation = call(way, limiter, "reserve")
+        due = reservation.time
+        token = reservation.move()
+        assert not reservation.cancel()
         with pytest.raises(TaskLockError, match="was moved before"):
-            place.use()
+            reservation.use()
         restored = RateLimiter("api", "1/0.1s", margin=0.1).restore(token)
         assert restored.missed or abs((restored.time - due).total_seconds()) < 0.01
         call(way, restored, "use")
@@ -195,12 +195,12 @@ class TestPushback:
         began = time.monotonic()
         limiter.acquire()
 
-        def wait(number: int, place) -> None:
-            place.use()
+        def wait(number: int, reservation) -> None:
+            reservation.use()
             order.append(number)
 
-        places = [limiter.reserve() for _ in range(2)]
-        threads = at_once(wait, *enumerate(places))
+        reservations = [limiter.reserve() for _ in range(2)]
+        threads = at_once(wait, *enumerate(reservations))
         assert 0 < RateLimiter("api", "1/0.1s", margin=0.5).penalize(0.3) <= 0.3
         late = limiter.reserve()
         for thread in threads:
@@ -253,13 +253,13 @@ class TestReset:
     def test_while_others_sleep(self):
         """They book again, and do not come on top of the new bookings."""
         limiter, calls = RateLimiter("api", "2/0.2s", margin=0.1), []
-        places = [limiter.reserve() for _ in range(4)]
+        reservations = [limiter.reserve() for _ in range(4)]
 
-        def wait(place) -> None:
-            place.use()
+        def wait(reservation) -> None:
+            reservation.use()
             calls.append((monotonic(), 1))
 
-        threads = at_once(wait, *((place,) for place in places))
+        threads = at_once(wait, *((reservation,) for reservation in reservations))
         limiter.reset()
         since = monotonic()
         for thread in threads:
@@ -300,7 +300,7 @@ class TestTenants:
         with pytest.raises(TaskLockError, match="no quota for tenants"):
             RateLimiter("api", "10/h").tenant("acme")
 
-    def test_a_distant_place_of_one_holds_nobody_up(self):
+    def test_a_distant_reservation_of_one_holds_nobody_up(self):
         limiter = RateLimiter("api", "10/h", tenants="1/h", max_wait=10_000)
         limiter.tenant("acme").acquire()
         assert limiter.tenant("acme").reserve().wait > 3000
@@ -321,25 +321,25 @@ class TestTenants:
 class TestContextManagers:
     def test_a_limiter(self):
         limiter = RateLimiter("api", "2/h")
-        with limiter as place:
-            assert place.state == "used"
+        with limiter as reservation:
+            assert reservation.state == "used"
 
         async def work() -> None:
-            async with limiter as place:
-                assert place.state == "used"
+            async with limiter as reservation:
+                assert reservation.state == "used"
 
         async_to_sync(work)()
         assert limiter.usage().used == 2
 
     def test_a_reservation(self):
         limiter = RateLimiter("api", "2/h")
-        with limiter.reserve() as place:
-            place.cancel()  # the call was not made
+        with limiter.reserve() as reservation:
+            reservation.cancel()  # the call was not made
         assert limiter.usage().used == 0
 
         async def work() -> None:
-            async with await limiter.areserve() as place:
-                assert place.state == "used"
+            async with await limiter.areserve() as reservation:
+                assert reservation.state == "used"
 
         async_to_sync(work)()
         assert limiter.usage().used == 1
@@ -347,7 +347,7 @@ class TestContextManagers:
 
 class TestCancelling:
     def test_a_thousand_coroutines_at_random_moments(self, store):
-        """Before, in and after the question, and asleep: every place comes back."""
+        """Before, in and after the question, and asleep: every reservation comes back."""
         number = {"redis": 1000, "memory": 1000, "database": 60}[store]
         limiter = RateLimiter("api", "990/h", "10/20s")
 
@@ -394,9 +394,9 @@ class TestAlgorithms:
             limiter.acquire()
             calls.append((monotonic(), 1))
         assert most_within(calls, 0.3) <= 10
-        places = [limiter.reserve().time for _ in range(10)]
+        reservations = [limiter.reserve().time for _ in range(10)]
         # Never closer; who asks later than a busy machine lets it stands further away.
-        assert min((two - one).total_seconds() for one, two in itertools.pairwise(places)) == 0.04
+        assert min((two - one).total_seconds() for one, two in itertools.pairwise(reservations)) == 0.04
 
     def test_bucket(self):
         limiter, calls = RateLimiter("api", "10/0.3s", algorithm="bucket", burst=4, margin=0.1), []
@@ -450,9 +450,9 @@ class TestDecorator:
         with pytest.raises(RateLimitExceeded):
             send("acme", "1")
         assert send.rate_limit.limiter(("acme", "x")).usage().used == 5
-        place = send.rate_limit.reserve(("other", "x"), {})
-        assert place.cost == 1
-        place.cancel()
+        reservation = send.rate_limit.reserve(("other", "x"), {})
+        assert reservation.cost == 1
+        reservation.cancel()
 
     def test_the_limiter_is_made_once_and_follows_the_settings(self, settings):
         @rate_limited("api")
@@ -511,12 +511,12 @@ class TestSignals:
         limiter = RateLimiter("api", "1/0.3s")
         with Received(signals.rate_granted) as granted:
             limiter.acquire()
-            place = limiter.acquire()
+            reservation = limiter.acquire()
         assert [one["how"] for one in granted] == ["at_once", "waited"]
         assert granted[1]["wait"] > 0.2
         assert granted[1]["sender"] == "api"
         with Received(signals.rate_cancelled) as cancelled:
-            place.cancel()
+            reservation.cancel()
         assert [one["returned"] for one in cancelled] == [True]
         limiter.acquire()
         with Received(signals.rate_refused) as refused, pytest.raises(RateLimitExceeded):
@@ -526,31 +526,31 @@ class TestSignals:
             limiter.penalize(0.1)
         assert 0 < pushback[0]["wait"] <= 0.1
 
-    def test_a_place_that_was_missed_again_and_again(self, monkeypatch):
-        """Each sleep is too long: its places get more and more leeway, and it never goes too late for one."""
+    def test_a_reservation_that_was_missed_again_and_again(self, monkeypatch):
+        """Each sleep is too long: its reservations get more and more leeway, and it never goes too late for one."""
         limiter = RateLimiter("api", "1/0.04s", margin=0.01)
         limiter.acquire()
-        place = limiter.reserve()
+        reservation = limiter.reserve()
         nap = time.sleep
 
         def oversleep(seconds: float) -> None:
             nap(seconds + 0.05)
-            limiter.reserve(), limiter.reserve()  # nobody finds a place that is free at once
+            limiter.reserve(), limiter.reserve()  # nobody finds a reservation that is free at once
 
         monkeypatch.setattr("django_tasklock.context.time.sleep", oversleep)
         with Received(signals.rate_late) as late:
-            place.use()
+            reservation.use()
         assert len(late) >= 3
-        assert place.slot.booked.leeway >= 30_000
-        assert place.late <= 0.01 + place.slot.booked.leeway / 1_000_000
+        assert reservation.slot.booked.leeway >= 30_000
+        assert reservation.late <= 0.01 + reservation.slot.booked.leeway / 1_000_000
 
-    def test_a_place_that_was_missed(self):
+    def test_a_reservation_that_was_missed(self):
         limiter = RateLimiter("api", "1/0.2s", margin=0.02)
         limiter.acquire()
-        place = limiter.reserve()
-        eventually(lambda: place.late > 0.05)
+        reservation = limiter.reserve()
+        eventually(lambda: reservation.late > 0.05)
         with Received(signals.rate_late) as late:
-            place.use()
+            reservation.use()
         assert late[0]["late"] >= 0.05
         assert limiter.usage().used == 1
 

@@ -44,9 +44,9 @@ class TestPolicies:
 
     def test_open(self, down, name, way, warnings_logged):
         limiter = RateLimiter(name, "1/h", on_unavailable="open")
-        places = [call(way, limiter, "acquire") for _ in range(3)]
-        assert [place.booked for place in places] == [False] * 3
-        assert not call(way, places[0], "cancel")
+        reservations = [call(way, limiter, "acquire") for _ in range(3)]
+        assert [reservation.booked for reservation in reservations] == [False] * 3
+        assert not call(way, reservations[0], "cancel")
         assert "policy: open" in warnings_logged()[0]
 
     def test_local(self, down, name, way):
@@ -175,13 +175,13 @@ class TestRestart:
         with RedisServer() as server:
             configure(LOCATION=server.url)
             limiter, calls = RateLimiter(name, "2/0.5s", margin=0.1), []
-            places = [limiter.reserve() for _ in range(6)]
+            reservations = [limiter.reserve() for _ in range(6)]
 
-            def wait(place) -> None:
-                place.use()
+            def wait(reservation) -> None:
+                reservation.use()
                 calls.append((time.monotonic(), 1))
 
-            threads = at_once(wait, *((place,) for place in places[2:]))
+            threads = at_once(wait, *((reservation,) for reservation in reservations[2:]))
             server.kill()
             server.start()
             since = time.monotonic()

@@ -75,7 +75,7 @@ class TestExact:
         assert sum(units for _, units in calls) == 160_000
         assert most_within(calls, 0.2) <= 50_000
 
-    def test_some_that_are_killed_and_places_that_are_cancelled(self, crew, name):
+    def test_some_that_are_killed_and_reservations_that_are_cancelled(self, crew, name):
         """In the middle of it all: the others are served, in windows that are never too full."""
         workers = callers(crew, 4)
         doomed, others = workers[:2], workers[2:]
@@ -92,8 +92,8 @@ class TestExact:
         assert most_within(calls, 0.2) <= 5
 
 
-def test_a_waiter_that_is_killed_costs_its_place_and_nothing_more(crew, name):
-    """To the microsecond: places are as far apart as if the three had made their calls."""
+def test_a_waiter_that_is_killed_costs_its_reservation_and_nothing_more(crew, name):
+    """To the microsecond: reservations are as far apart as if the three had made their calls."""
     limiter = RateLimiter(name, "5/60s")
     apart = timedelta(seconds=60.12)
     first = [limiter.acquire().time for _ in range(5)]
@@ -103,8 +103,8 @@ def test_a_waiter_that_is_killed_costs_its_place_and_nothing_more(crew, name):
         eventually(lambda number=number: limiter.usage().windows[0].ahead == number)
     for worker in doomed:
         worker.kill()
-    places = [limiter.reserve().time for _ in range(7)]
-    assert places == [*(at + apart for at in first[3:]), *(at + 2 * apart for at in first)]
+    reservations = [limiter.reserve().time for _ in range(7)]
+    assert reservations == [*(at + apart for at in first[3:]), *(at + 2 * apart for at in first)]
 
 
 def test_the_script_of_the_source(name):

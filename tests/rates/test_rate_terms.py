@@ -81,11 +81,11 @@ def test_who_waits_says_its_terms_as_well(way, at, monkeypatch):
     for _ in range(40):
         RateLimiter("api", "10/m").reserve()
     at("new")
-    place = RateLimiter("api", "1000/m").reserve()
-    assert place.wait > 150
+    reservation = RateLimiter("api", "1000/m").reserve()
+    assert reservation.wait > 150
     memory.skipped += 61.0  # what the old one has said holds no longer
-    call(way, place, "use")
-    assert place.state == "used"
+    call(way, reservation, "use")
+    assert reservation.state == "used"
 
 
 @TWINS
@@ -96,7 +96,8 @@ class TestStray:
         at("stray")
         limiter = RateLimiter("api", *stray)
         with caplog.at_level(logging.WARNING, "django_tasklock"):
-            assert max(call(way, limiter, "reserve").wait for _ in range(5)) < 0.001  # places are microseconds apart
+            # They are microseconds apart.
+            assert max(call(way, limiter, "reserve").wait for _ in range(5)) < 0.001
         [told] = [one.getMessage() for one in caplog.records if "are in force" in one.getMessage()]
         assert "1000/m (window" in told
         assert ", ".join(stray) + " (window" in told
@@ -184,9 +185,9 @@ class TestWhatTheRemovedAlgorithmLeft:
         [told] = [one.getMessage() for one in caplog.records if "are in force" in one.getMessage()]
         assert "but 4/h (counter, served as window" in told
         assert call(way, limiter, "usage").used == 4
-        place = call(way, limiter, "reserve", 7200)
-        assert place.wait > 3500
-        assert call(way, place, "cancel")
+        reservation = call(way, limiter, "reserve", 7200)
+        assert reservation.wait > 3500
+        assert call(way, reservation, "cancel")
 
     def test_as_soon_as_more_are_new_their_terms_hold(self, way, at):
         """And what was let through since then still counts."""
@@ -197,13 +198,13 @@ class TestWhatTheRemovedAlgorithmLeft:
         assert limiter.in_force == limiter.terms
         assert [bool(call(way, limiter, "try_acquire")) for _ in range(3)] == [True, True, False]
 
-    def test_the_place_of_a_message_is_still_one(self, way, at, store):
-        """An old worker has published it, with the place that it would have gone to at once."""
+    def test_the_reservation_of_a_message_is_still_one(self, way, at, store):
+        """An old worker has published it, with the reservation that it would have gone to at once."""
         at("new")
         limiter = RateLimiter("api", "4/h")
         old = limiter.store.reserve(limiter.terms, 1, 0)
-        place = limiter.restore(f"{old.slot}:{old.epoch}:1")
-        assert call(way, place, "use").state == "used"
+        reservation = limiter.restore(f"{old.slot}:{old.epoch}:1")
+        assert call(way, reservation, "use").state == "used"
         assert limiter.restore("").booked  # one that had to come again brought none
 
     @pytest.mark.django_db(transaction=True)

@@ -46,16 +46,16 @@ def test_exactly_the_limit_in_each_window_and_one_question_each(crew, name, stor
     assert all(late > 0.3 or asleep > 1 for late, asleep in again)  # a machine that is busy makes late
     assert most_within(sorted((called, 1) for _, _, called, _ in made), 0.1) <= 70
     turns = [turn for _, turn, _, _ in made]
-    if not again:  # to the microsecond: at once, or a window and a margin after the one seventy places before
+    if not again:  # to the microsecond: at once, or a window and a margin after the one seventy reservations before
         expected = [0] * 70
-        for arrived, *_ in made:  # places are sixteen microseconds apart
+        for arrived, *_ in made:  # reservations are sixteen microseconds apart
             expected.append(max(arrived - arrived % 16, expected[-1] + 16, expected[-70] + 400_000))
         assert turns == expected[70:]
     assert turns == sorted(turns)
 
 
 def test_none_overtakes_another(crew, name):
-    """Places are given in order of arrival, and calls are made in order of places. Rank correlation 1."""
+    """Reservations are given in order of arrival, and calls are made in order of reservations. Rank correlation 1."""
     workers = callers(crew, 4)
     for worker in workers:
         worker.start(f"wait({name!r}, ['200/0.8s'], 50, algorithm='paced', margin=0.4)")
@@ -67,15 +67,15 @@ def test_none_overtakes_another(crew, name):
 
 
 def test_arrival_decides(name):
-    """One after the other, on one connection: no later one gets an earlier place."""
+    """One after the other, on one connection: no later one gets an earlier reservation."""
     limiter = RateLimiter(name, "30/0.1s", margin=0.5)
-    places = [limiter.reserve() for _ in range(90)]
-    times = [place.time for place in places]
+    reservations = [limiter.reserve() for _ in range(90)]
+    times = [reservation.time for reservation in reservations]
     assert times == sorted(times)
     order = []
 
     async def wait(number: int) -> None:
-        await places[number].ause()
+        await reservations[number].ause()
         order.append((number, time.monotonic()))
 
     async def play() -> None:
@@ -110,9 +110,9 @@ def test_one_round_trip_for_each_verb(known, name):
     assert trips(limiter.try_acquire) == 2  # the first one of a process says its terms
     assert trips(limiter.try_acquire) == 1
     assert trips(lambda: limiter.acquire(cost=3)) == 1
-    assert trips(lambda place=last: place.settle(2)) == 1
+    assert trips(lambda reservation=last: reservation.settle(2)) == 1
     assert trips(limiter.reserve) == 1
-    assert trips(lambda place=last: place.cancel()) == 1
+    assert trips(lambda reservation=last: reservation.cancel()) == 1
     assert trips(limiter.usage) == 1
     assert trips(lambda: limiter.penalize(0.001)) == 1
     assert trips(limiter.reset) == 1
@@ -134,10 +134,10 @@ def test_threads_take_the_word_of_the_first_as_well(known, name, monkeypatch):
     """From a server far away, too: while the first waits for its answer the others wait for the first."""
     monkeypatch.setattr("django_tasklock.rates.schedule.CONFIRM", 0.1)
     limiter = RateLimiter(name, "40/0.1s", margin=0.6)
-    places = [limiter.reserve() for _ in range(80)]
+    reservations = [limiter.reserve() for _ in range(80)]
     known.fault(anything, times=-1, delay=0.1)
     with known.recorded() as sent:
-        for thread in at_once(Reservation.use, *((place,) for place in places[40:])):
+        for thread in at_once(Reservation.use, *((reservation,) for reservation in reservations[40:])):
             thread.join(60)
     assert 1 <= len(sent) <= 10
 
@@ -162,36 +162,36 @@ def test_who_wakes_late_takes_the_slot_of_the_next_of_its_process(monkeypatch):
     assert sleepers.reclaim(slots[2]) is None
 
 
-def test_a_place_that_was_missed_is_exchanged_and_its_caller_goes_with_the_next(name):
+def test_a_reservation_that_was_missed_is_exchanged_and_its_caller_goes_with_the_next(name):
     """One of three sleeps for too long; all go, in the order in which they came."""
     limiter = RateLimiter(name, "1/0.2s", margin=0.1)
     limiter.acquire()
-    places = [limiter.reserve() for _ in range(3)]
-    for place in places:
-        place.schedule.leave(place.slot)
-    eventually(lambda: places[0].late > 0.15)
-    for place in places:
-        place.slot = place.schedule.arrive(place.slot)
-    for thread in at_once(Reservation.use, *((place,) for place in places)):
+    reservations = [limiter.reserve() for _ in range(3)]
+    for reservation in reservations:
+        reservation.schedule.leave(reservation.slot)
+    eventually(lambda: reservations[0].late > 0.15)
+    for reservation in reservations:
+        reservation.slot = reservation.schedule.arrive(reservation.slot)
+    for thread in at_once(Reservation.use, *((reservation,) for reservation in reservations)):
         thread.join(60)
-    assert [place.state for place in places] == ["used"] * 3
+    assert [reservation.state for reservation in reservations] == ["used"] * 3
     assert limiter.usage().windows[0].ahead == 0
 
 
-def test_a_lost_reply_costs_a_place_and_never_gives_one_too_many(known, name):
+def test_a_lost_reply_costs_a_reservation_and_never_gives_one_too_many(known, name):
     limiter = RateLimiter(name, "5/h")
     assert limiter.reserve().cancel()  # it has said its terms
     known.lose_reply()
     assert limiter.try_acquire()
     assert limiter.usage().used == 2
-    place = limiter.try_acquire()
+    reservation = limiter.try_acquire()
     known.lose_reply()
-    assert not place.cancel()  # not known whether: never sent twice
+    assert not reservation.cancel()  # not known whether: never sent twice
     assert limiter.usage().used == 2
 
 
 def test_keys_expire(name, store):
-    """Nothing is left of a limiter that is not used; of one with a horizon nothing before its last place."""
+    """Nothing is left of a limiter that is not used; of one with a horizon nothing before its last reservation."""
     limiter = RateLimiter(name, "2/0.5s")
     for _ in range(5):
         limiter.reserve()
