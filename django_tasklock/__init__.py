@@ -1,43 +1,47 @@
 """Distributed task locks for Django and Celery, with the guarded row as the final judge.
 
 Importing this package touches neither models nor Celery, so it may be imported while
-Django is still loading its apps.
+Django is still loading its apps. Each name is imported when it is first asked for: a process pays for what it uses.
 """
 
 from __future__ import annotations
 
-from django_tasklock.db.connections import arelease_connections, release_connections, released_connections
-from django_tasklock.decorators.concurrency import concurrency_limited
-from django_tasklock.decorators.locks import model_lock, task_lock
-from django_tasklock.decorators.rates import rate_limited
-from django_tasklock.exceptions import (
-    BackendUnavailable,
-    GuardRejected,
-    LockLost,
-    RateLimitExceeded,
-    ReleaseAsked,
-    StaleClaim,
-    TaskLockAcquireError,
-    TaskLockError,
-)
-from django_tasklock.guards.claim import Claim, current_claim
-from django_tasklock.guards.guard import StateGuard
-from django_tasklock.locks.functions import (
-    acquire_task_lock,
-    extend_task_lock,
-    force_release_task_lock,
-    get_lock_holder,
-    get_lock_info,
-    get_lock_ttl,
-    is_task_locked,
-    list_all_task_locks,
-    release_task_lock,
-    task_lock_context,
-)
-from django_tasklock.locks.lock import TaskLock, current_lock
-from django_tasklock.locks.semaphore import ConcurrencyLimiter, current_limiter
-from django_tasklock.rates.limiter import RateLimiter
-from django_tasklock.types import LimiterInfo, LockInfo, Released
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from django_tasklock.db.connections import arelease_connections, release_connections, released_connections
+    from django_tasklock.decorators.concurrency import concurrency_limited
+    from django_tasklock.decorators.locks import model_lock, task_lock
+    from django_tasklock.decorators.rates import rate_limited
+    from django_tasklock.exceptions import (
+        BackendUnavailable,
+        GuardRejected,
+        LockLost,
+        RateLimitExceeded,
+        ReleaseAsked,
+        StaleClaim,
+        TaskLockAcquireError,
+        TaskLockError,
+    )
+    from django_tasklock.guards.claim import Claim, current_claim
+    from django_tasklock.guards.guard import StateGuard
+    from django_tasklock.locks.functions import (
+        acquire_task_lock,
+        extend_task_lock,
+        force_release_task_lock,
+        get_lock_holder,
+        get_lock_info,
+        get_lock_ttl,
+        is_task_locked,
+        list_all_task_locks,
+        release_task_lock,
+        task_lock_context,
+    )
+    from django_tasklock.locks.lock import TaskLock, current_lock
+    from django_tasklock.locks.semaphore import ConcurrencyLimiter, current_limiter
+    from django_tasklock.rates.limiter import RateLimiter
+    from django_tasklock.types import LimiterInfo, LockInfo, Released
 
 __version__ = "0.1.0"
 
@@ -79,3 +83,36 @@ __all__ = [
     "task_lock",
     "task_lock_context",
 ]
+
+_NAMES = {
+    "db.connections": "arelease_connections release_connections released_connections",
+    "decorators.concurrency": "concurrency_limited",
+    "decorators.locks": "model_lock task_lock",
+    "decorators.rates": "rate_limited",
+    "exceptions": (
+        "BackendUnavailable GuardRejected LockLost RateLimitExceeded ReleaseAsked StaleClaim "
+        "TaskLockAcquireError TaskLockError"
+    ),
+    "guards.claim": "Claim current_claim",
+    "guards.guard": "StateGuard",
+    "locks.functions": (
+        "acquire_task_lock extend_task_lock force_release_task_lock get_lock_holder get_lock_info "
+        "get_lock_ttl is_task_locked list_all_task_locks release_task_lock task_lock_context"
+    ),
+    "locks.lock": "TaskLock current_lock",
+    "locks.semaphore": "ConcurrencyLimiter current_limiter",
+    "rates.limiter": "RateLimiter",
+    "types": "LimiterInfo LockInfo Released",
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -98,7 +98,7 @@ class TaskLockConfig(AppConfig):
         from django.apps import apps
 
         from django_tasklock import checks, columns, metrics
-        from django_tasklock.db import pools
+        from django_tasklock.db import pools, transactions  # noqa: F401  # both note connections that are made
         from django_tasklock.logs import OneLine
 
         for model in apps.get_models():  # those that were made before ours could be imported

@@ -6,7 +6,6 @@ nothing below the core asks for them.
 
 from __future__ import annotations
 
-import difflib
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -126,6 +125,8 @@ def problems(given: object) -> list[tuple[str, str]]:
     found = []
     for key, value in given.items():
         if key not in _KEYS:
+            import difflib  # for a slip alone: it is read by every process otherwise
+
             near = difflib.get_close_matches(str(key).upper(), _KEYS, n=1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(_KEYS)}."
             found.append((f"TASKLOCK has no setting {key!r}.", hint))

@@ -15,7 +15,6 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock import signals
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.rates.options import TENANT
 
 _TROUBLE = {
     signals.lock_conflict: "conflicts_{action}",
@@ -155,6 +154,8 @@ def _count_rate(
 
 @lru_cache(maxsize=1024)
 def _counted_as(sender: str) -> tuple[str, bool]:
+    from django_tasklock.rates.options import TENANT  # whoever counts a rate has it already, others need not
+
     name, tenant, _ = sender.partition(TENANT)
     return (name + TENANT.rstrip(":"), True) if tenant else (name, False)
 

@@ -238,7 +238,12 @@ class TestImport:
         assert roots & {"celery", "kombu", "billiard", "redis", "django_redis", "pytest"} == set()
         for name in ("models", "celery", "apps", "checks", "metrics", "backends.redis", "backends.database"):
             assert f"django_tasklock.{name}" not in found
+        assert "django_tasklock" in found
+
+    def test_brings_what_it_is_asked_for_and_no_more(self):
+        found = loaded("from django_tasklock import TaskLock")
         assert "django_tasklock.locks.lock" in found
+        assert {name for name in found if name.startswith(("django_tasklock.rates", "django_tasklock.guards"))} == set()
 
     def test_costs_no_more_than_django_and_the_standard_library(self):
         with_us, without = loaded("import django_tasklock"), loaded("import django.db.models, asgiref.sync")
