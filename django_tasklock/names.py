@@ -109,6 +109,11 @@ class NameTemplate:
             return self._fill({})
         return self._fill(self.bind(args, kwargs))
 
+    def name_and_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """Return what ``name`` does, and the call's arguments by name, defaults filled in."""
+        arguments = self.bind(args, kwargs)
+        return self.template(*args, **kwargs) if callable(self.template) else self._fill(arguments), arguments
+
     def name_for(self, known: Mapping[str, Any]) -> str:
         """Return the name from the template's own fields alone, as ``lock.is_locked(video_id=42)`` gives them."""
         if callable(self.template):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -19,9 +20,12 @@ DIGITS = 32  # of SHA-256, in hexadecimal: 128 bits
 
 def fingerprint_name(task: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Return ``task:fingerprint``. Raises ``TypeError`` if arguments do not fit, ``TaskLockError`` for objects."""
-    bound = inspect.signature(run).bind(*args, **kwargs)
+    bound = _signature(run).bind(*args, **kwargs)
     bound.apply_defaults()
     return f"{shortened(task, MAX_LENGTH - DIGITS - 1)}:{fingerprint(bound.arguments)}"
+
+
+_signature = lru_cache(maxsize=256)(inspect.signature)  # to read it takes longer than to bind to it
 
 
 def shortened(text: str, most: int) -> str:

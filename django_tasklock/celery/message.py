@@ -30,6 +30,8 @@ class Message:
         self.id: str = self.request.id
         self.retries: int = self.request.retries or 0
         self.tries = tries_of(self.request)
+        self.late = bool(task.acks_late)
+        """True if it is acknowledged after its run, so that it comes back if this worker dies."""
 
     @cached_property
     def header(self) -> dict[str, Any]:
@@ -81,11 +83,6 @@ class Message:
         if isinstance(error, Reject):
             return self.late and bool(getattr(error, "requeue", False))
         return self.late and error is not None and not isinstance(error, Exception)
-
-    @property
-    def late(self) -> bool:
-        """True if it is acknowledged after its run, so that it comes back if this worker dies."""
-        return bool(self.task.acks_late)
 
     @property
     def in_canvas(self) -> bool:

@@ -6,7 +6,11 @@ from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
 from difflib import SequenceMatcher
 from functools import lru_cache
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
+
+from django.core.signals import setting_changed
 
 from django_tasklock.conf import DEFAULT, get_settings, milliseconds
 from django_tasklock.decorators.options import LockOptions
@@ -23,7 +27,15 @@ OF_CALL = (
 """The options of a call, and of a task for all of its calls."""
 OF_TASK = (*OF_CALL, "guard", "model", "pk", "release_connections", "takeovers")
 """The options of a task."""
-_OF_LOCK = ("timeout", "lease", "blocking_timeout", "on_conflict", "on_unavailable", "queue_limit")
+_OF_LOCK = (
+    "timeout",
+    "lease",
+    "blocking_timeout",
+    "on_conflict",
+    "on_unavailable",
+    "queue_limit",
+    "release_connections",
+)
 _MARK = "celery_once_"
 _KEYWORDS = ("key", "timeout", "blocking_timeout", "sleep", "enable_wait", "enable_retry")
 _DURATIONS = ("timeout", "lease", "blocking_timeout", "unique_for")
@@ -88,21 +100,49 @@ def of_lock(options: Mapping[str, Any], label: str) -> LockOptions:
     return LockOptions(label=label, **{word: options[word] for word in _OF_LOCK if word in options})
 
 
-def terms(task: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
+def terms(task: Any, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options of one call: the task's, with the caller's over them. Raises ``TaskLockError``.
 
     ``lock``: those that its lock is made with, in one object.
     """
+    own = _written(type(task))
+    if not asked:
+        try:
+            return _own_terms(task.name, *own)
+        except TypeError:  # something that is no option of any task, which is said below
+            pass
     known(asked, f"task {task.name}, once()")
-    found = {word: written(type(task), word) for word in OF_CALL if word != "key"}
-    if asked.get("on_conflict", task.on_conflict) != task.on_conflict:  # what goes with its own word alone
+    return _terms(task.name, own, asked)
+
+
+_OF_TERMS = (*(word for word in OF_CALL if word != "key"), "release_connections")
+_written = attrgetter(*_OF_TERMS)
+
+
+def _terms(task: str, own: tuple[Any, ...], asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = dict(zip(_OF_TERMS, own, strict=True))
+    if asked.get("on_conflict", found["on_conflict"]) != found["on_conflict"]:  # what goes with its own word alone
         found["blocking_timeout"] = found["queue_limit"] = None
-    if asked.get("unique", task.unique) is None:
+    if asked.get("unique", found["unique"]) is None:
         found["unique_for"] = None
     found.update((word, value) for word, value in asked.items() if word != "key")
     found["on_conflict"] = found["on_conflict"] or get_settings().ON_CONFLICT
-    found["lock"] = check({**found, "key": asked.get("key")}, f"task {task.name}")
-    return found
+    found["lock"] = check({**found, "key": asked.get("key")}, f"task {task}")
+    return MappingProxyType(found)
+
+
+@lru_cache(maxsize=256, typed=True)
+def _own_terms(task: str, *own: Any) -> Mapping[str, Any]:
+    """Return the options of a call whose caller asks for nothing: made once, for as long as the settings are these."""
+    return _terms(task, own, {})
+
+
+def _forget(*, setting: str, **kwargs: object) -> None:
+    if setting == "TASKLOCK":
+        _own_terms.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="tasklock.celery.options")
 
 
 @lru_cache(maxsize=256)

@@ -95,15 +95,15 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
     """Note in a message of ours when it is published; for a decorated task that lines up, draw its number as well."""
     task = current_app.tasks.get(sender)
     locked = None if task is None else getattr(task.run, "lock", None)
-    place = pop_published_reservation()
+    reservation = pop_published_reservation()
     if not isinstance(headers, dict):
         return
     ours = _brought(sender, headers)
-    if locked is None and place is None and not ours:
+    if locked is None and reservation is None and not ours:
         return
     ours = headers[HEADER] = sealed_for(ours, sender, headers.get("id"))
-    if place is not None:
-        ours[RATE] = place
+    if reservation is not None:
+        ours[RATE] = reservation
     retries = headers.get("retries") or 0
     if (ours.get("at") or (0, -1))[1] != retries:
         ours["at"] = (time.time(), retries)

@@ -26,7 +26,6 @@ from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import Pending, publish
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
 from django_tasklock.decorators.locks import Locked, leave_undecided
-from django_tasklock.decorators.options import check_release
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.names import NameTemplate, clean
@@ -97,10 +96,9 @@ class OnceTask(_DjangoTask):
         if cls.run is DjangoTask.run or options.celerys_own(cls):
             return
         where = f"task {cls.name}"
-        options.check({name: options.written(cls, name) for name in options.OF_CALL}, where)
+        options.check({name: options.written(cls, name) for name in (*options.OF_CALL, "release_connections")}, where)
         if type(cls.takeovers) is not int or cls.takeovers < 0:
             raise TaskLockError(f"{where}: takeovers must be a number, 0 or more, not {cls.takeovers!r}")
-        check_release(cls.release_connections)
         key = options.written(cls, "key")
         if isinstance(key, str):
             bound = inspect.isfunction(inspect.getattr_static(cls, "run"))  # its ``self`` is no argument of a message
@@ -224,14 +222,14 @@ class OnceTask(_DjangoTask):
         if options.celerys_own(type(self)):
             return self.run(*args, **kwargs)
         request = self.request
-        sent = bool(request.id) and not request.called_directly and not state_of(request).begun
-        if not sent:
+        if not request.id or request.called_directly or (state := state_of(request)).begun:
             return self._locked(args, kwargs, super().__call__, {}, None, "call")
-        state_of(request).begun = True
-        with Pending(None if request.is_eager else Message(self)) as pending:
-            if request.is_eager:
-                return self._locked(args, kwargs, self.run, header_of(request), None, "eager")
-            return self._locked(args, kwargs, self.run, header_of(request), pending, "message")
+        state.begun = True
+        if request.is_eager:
+            return self._locked(args, kwargs, self.run, header_of(request), None, "eager")
+        message = Message(self)
+        with Pending(message) as pending:
+            return self._locked(args, kwargs, self.run, message.header, pending, "message")
 
     def _locked(
         self,
@@ -249,9 +247,10 @@ class OnceTask(_DjangoTask):
         terms = options.terms(self, asked)
         key = asked.pop("key", None)
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
-        if pending is not None and "key" not in header:  # it was sent by its name; what is sent again of it has all
-            header = self._named(header, name, asked, terms)
-        call = once_call(self, name, terms, args, kwargs, header, way)
+        message = None if pending is None else pending.message
+        if message is not None and "key" not in header:  # it was sent by its name; what is sent again of it has all
+            message.header = self._named(header, name, asked, terms)
+        call = once_call(self, name, terms, args, kwargs, way, message)
         try:
             with ExitStack() as stack:
                 try:

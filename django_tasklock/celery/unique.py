@@ -175,14 +175,14 @@ def _by_token(ours: Mapping[str, Any], task_id: str, verb: Callable[[str], objec
 class Pending:
     """The worker's side: it frees the lock when the body starts or when the message is over, and keeps it otherwise."""
 
-    def __init__(self, message: Message | None) -> None:
+    def __init__(self, message: Message) -> None:
         self.message = message
-        self.ours: dict[str, Any] = {} if message is None else message.header.get("unique") or {}
+        self.ours: dict[str, Any] = message.header.get("unique") or {}
         self._lock: TaskLock | None = None
 
     def started(self, terms: Mapping[str, Any]) -> None:
         """Free or take the lock: the body begins, with these options of its task."""
-        if not self.ours or self.message is None:
+        if not self.ours:
             return
         if self.ours["until"] == "until_start":
             free(self.message.header, self.message.id)
@@ -209,11 +209,9 @@ class Pending:
         elif self._lock is not None:
             self._lock.release()
         else:
-            assert self.message is not None
             free({"unique": self.ours}, self.message.id)
 
     def _comes_back(self, error: BaseException | None) -> bool:
-        assert self.message is not None
         if isinstance(error, Retry) and state_of(self.message.request).moved:
             return False  # with other arguments it is another one
         if isinstance(error, Retry | Parked):
@@ -227,7 +225,6 @@ class Pending:
         if self._lock is not None:
             keep_for(self._lock, seconds)
         else:
-            assert self.message is not None
             name, task_id, span = self.ours["name"], self.message.id, round(seconds * 1000)
             verb = get_backend().extend
             _tell(name, lambda: _by_token(self.ours, task_id, lambda token: verb(name, token, span, span)))

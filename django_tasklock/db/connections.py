@@ -15,6 +15,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import AsyncExitStack, ExitStack
 from contextvars import ContextVar
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -121,8 +122,18 @@ class Scope:
         self._key: Hashable = None
         self._process = 0
 
-    def begin(self) -> None:
-        """Note connections from here on."""
+    @classmethod
+    def begin(cls, stack: ExitStack | AsyncExitStack, everything: bool | None = None, *, long: bool = False) -> Scope:
+        """Return a new one, which notes connections from here on and ends with ``stack``."""
+        scope = cls(everything, long=long)
+        if isinstance(stack, AsyncExitStack):  # first: a time limit may strike in between
+            stack.push_async_exit(scope.later)
+        else:
+            stack.push(scope)
+        scope._begin()
+        return scope
+
+    def _begin(self) -> None:
         self._process = os.getpid()
         self._key = _where()
         self._before = _scope.get()

@@ -6,13 +6,12 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any, NamedTuple
-
-from django.db.models import Model
+from typing import Any
 
 from django_tasklock.context import ensure_standing
 from django_tasklock.db.connections import LONG, Scope
 from django_tasklock.db.threads import to_the_end
+from django_tasklock.decorators.options import CallOptions, GuardedRow
 from django_tasklock.exceptions import (
     BackendUnavailable,
     GuardRejected,
@@ -22,9 +21,9 @@ from django_tasklock.exceptions import (
     TaskLockAcquireError,
 )
 from django_tasklock.guards.claim import Claim, current
-from django_tasklock.guards.guard import StateGuard
 from django_tasklock.host import host
 from django_tasklock.locks import events
+from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import Acquirable
 
 logger = logging.getLogger("django_tasklock")
@@ -32,24 +31,6 @@ logger = logging.getLogger("django_tasklock")
 
 Skipped = dict[str, Any]
 """The result of a call whose body was not run."""
-
-
-class GuardedRow(NamedTuple):
-    """The row that a call works on, and the guard that lets one at a time do so."""
-
-    model: type[Model]
-    pk: Any
-    guard: StateGuard
-
-
-class CallOptions(NamedTuple):
-    """The options of one call, as its decorator or its task has them."""
-
-    lock: Acquirable
-    on_conflict: str
-    row: GuardedRow | None = None
-    queue_limit: int | None = None
-    release_connections: bool | None = None
 
 
 class CallKind(ABC):
@@ -69,9 +50,9 @@ class CallKind(ABC):
     async def atake(self) -> Skipped | None:
         """Do what ``take`` does, for coroutines."""
 
-    def leave(self, error: BaseException | None) -> None:
-        """Give back the lock, which is ours. ``error``: how the call ended."""
-        self.options.lock.__exit__(None, None, None)
+    def leave(self, error: BaseException | None, lease: Lease) -> None:
+        """Give back the lock, which is ours by ``lease``. ``error``: how the call ended."""
+        self.options.lock.give_back(lease)
 
     async def aleave(self, error: BaseException | None) -> None:
         """Do what ``leave`` does, for coroutines."""
@@ -100,7 +81,8 @@ class Call:
         self.options = options
         self.kind = kind
         self.lock = options.lock
-        self.scope = Scope(options.release_connections, long=self.lock.timeout > LONG)
+        self.long = self.lock.terms.hold_ms > LONG * 1000
+        """Whether its body may run for hours, and holds no connection meanwhile that it does not use."""
         self.skipped: Skipped | None = None
         self._closing: Closing | None = None
         if options.row is not None:
@@ -108,41 +90,40 @@ class Call:
 
     def enter(self, stack: ExitStack) -> bool:
         """Take lock and row, to be given back by ``stack``. Return False if the call is skipped."""
-        stack.push(self.scope)
-        self.scope.begin()
+        scope = Scope.begin(stack, self.options.release_connections, long=self.long)
         stack.push(self._leave)  # first: a time limit may strike between taking the lock and saying so
         self.skipped = self.kind.take()
         if self.skipped is not None:
             return False
-        self.lock.enter()
+        lease = self.lock.enter()
         if self.options.row is not None:
-            self._closing = Closing(self._new_claim(self.options.row))
+            self._closing = Closing(self._new_claim(self.options.row, lease))
             stack.push(self._closing)
             try:
                 self._closing.claim.claim()
             except GuardRejected as error:
                 return self._rejected(error)
-        self.scope.close_idle()
+        if scope.everything or scope.opened:
+            scope.close_idle()
         self._begin_body()
         return True
 
     async def aenter(self, stack: AsyncExitStack) -> bool:
         """Do what ``enter`` does, for coroutines."""
-        stack.push_async_exit(self.scope.later)
-        self.scope.begin()
+        scope = Scope.begin(stack, self.options.release_connections, long=self.long)
         stack.push_async_exit(self._aleave)
         self.skipped = await self.kind.atake()
         if self.skipped is not None:
             return False
-        self.lock.enter()
+        lease = self.lock.enter()
         if self.options.row is not None:
-            self._closing = Closing(self._new_claim(self.options.row))
+            self._closing = Closing(self._new_claim(self.options.row, lease))
             stack.push_async_exit(self._closing.later)
             try:
                 await to_the_end(self._closing.claim.claim)
             except GuardRejected as error:
                 return self._rejected(error)
-        await self.scope.aclose_idle()
+        await scope.aclose_idle()
         self._begin_body()
         return True
 
@@ -156,14 +137,15 @@ class Call:
         if self._closing is not None:
             self._closing.begun = True
 
-    def _new_claim(self, row: GuardedRow) -> Claim:
-        claim = Claim(row.model, row.pk, row.guard, self.lock.token)
-        claim.releases, claim.long = self.scope.everything, self.scope.long
+    def _new_claim(self, row: GuardedRow, lease: Lease) -> Claim:
+        claim = Claim(row.model, row.pk, row.guard, lease.token)
+        claim.releases, claim.long = self.options.release_connections, self.long
         return claim
 
     def _leave(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self.lock.taken:
-            self.kind.leave(error)
+        lease = self.lock.lease
+        if lease is not None:
+            self.kind.leave(error, lease)
 
     async def _aleave(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.lock.taken:

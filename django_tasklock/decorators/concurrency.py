@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
-from django_tasklock.decorators.call import Call, CallKind, CallOptions, Skipped, skip_or_raise
-from django_tasklock.decorators.options import check_conflict, check_release
+from django_tasklock.decorators.call import Call, CallKind, Skipped, skip_or_raise
+from django_tasklock.decorators.options import CallOptions, check_conflict, check_release
 from django_tasklock.decorators.wrapping import around, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host

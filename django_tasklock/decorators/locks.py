@@ -22,8 +22,8 @@ from django_tasklock.conf import (
     Timeout,
     get_settings,
 )
-from django_tasklock.decorators.call import Call, CallOptions, GuardedRow, PlainCall
-from django_tasklock.decorators.options import LockOptions
+from django_tasklock.decorators.call import Call, PlainCall
+from django_tasklock.decorators.options import GuardedRow, LockOptions
 from django_tasklock.decorators.wrapping import around, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
@@ -207,9 +207,11 @@ def _decorator(name: str | Callable[..., str], options: LockOptions, rows: _Rows
             rows.guard.register(rows.model, locked, rows.pk)
 
         def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-            lock = options.lock(template.name(args, kwargs))
-            row = None if rows is None else rows.of(template.bind(args, kwargs))
-            called = CallOptions(lock, options.conflict, row, options.queue_limit, options.release_connections)
+            if rows is None:
+                called = options.call(template.name(args, kwargs))
+            else:
+                made, arguments = template.name_and_arguments(args, kwargs)
+                called = options.call(made, rows.of(arguments))
             return Call(called, host().call_for(locked, PlainCall)(called))
 
         wrapper = around(function, new_call, template.signature)

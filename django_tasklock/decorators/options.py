@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django.db.models import Model
 
 from django_tasklock.conf import (
     DEFAULT,
@@ -17,8 +20,27 @@ from django_tasklock.conf import (
     spans,
 )
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.locks.lock import TaskLock
+from django_tasklock.guards.guard import StateGuard
+from django_tasklock.locks.lock import Acquirable, TaskLock
 from django_tasklock.locks.terms import POLICIES
+
+
+class GuardedRow(NamedTuple):
+    """The row that a call works on, and the guard that lets one at a time do so."""
+
+    model: type[Model]
+    pk: Any
+    guard: StateGuard
+
+
+class CallOptions(NamedTuple):
+    """The options of one call, as its decorator or its task has them."""
+
+    lock: Acquirable
+    on_conflict: str
+    row: GuardedRow | None = None
+    queue_limit: int | None = None
+    release_connections: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +68,13 @@ class LockOptions:
             known = "'run', 'raise' or 'skip'"
             raise TaskLockError(f"{self.label}: on_unavailable must be {known}, not {self.on_unavailable!r}")
 
-    @property
-    def conflict(self) -> OnConflict:
-        """What is done when the lock is busy, by the settings in force."""
-        return self.on_conflict or get_settings().ON_CONFLICT
-
-    def lock(self, name: str) -> TaskLock:
-        """Return a new lock on these terms. Who waits for it does so, by default, for as long as one may hold it."""
+    def call(self, name: str, row: GuardedRow | None = None) -> CallOptions:
+        """Return the options of one call, by the settings in force: with a new lock of this name."""
+        conflict = self.on_conflict or get_settings().ON_CONFLICT
         blocking_timeout = None
-        if self.conflict == "wait":
+        if conflict == "wait":  # by default for as long as one may hold it
             blocking_timeout = self.blocking_timeout or spans(self.timeout, self.lease, name)[0] / 1000
-        return TaskLock(
+        lock = TaskLock(
             name,
             timeout=self.timeout,
             lease=self.lease,
@@ -64,6 +82,7 @@ class LockOptions:
             reentrant=self.reentrant,
             on_unavailable=self.on_unavailable,
         )
+        return CallOptions(lock, conflict, row, self.queue_limit, self.release_connections)
 
 
 def check_conflict(on_conflict: str | None, blocking_timeout: Duration | None, queue_limit: int | None) -> None:

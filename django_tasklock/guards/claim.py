@@ -12,13 +12,14 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import FieldDoesNotExist
 from django.db import connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F, Model, QuerySet
+from django.db.models import F, Model, Q, QuerySet
 
 from django_tasklock import signals
 from django_tasklock.columns import EPOCH, TOKEN
@@ -65,11 +66,15 @@ class Claim:
         self.epoch = 0
         self.taken = False
         self.using = router.db_for_write(model)
-        self.fenced = fenced(model)
         self._state = guard.claim_as
         self._closed = False
         self._sent = False  # a commit of the claim was under way
         self._again = False  # this step's answer was lost once
+
+    @cached_property
+    def fenced(self) -> bool:
+        """Whether the model has the two columns."""
+        return fenced(self.model)
 
     @classmethod
     def take(cls, model: type[Model], pk: Any, guard: StateGuard, token: str) -> Claim:
@@ -84,14 +89,15 @@ class Claim:
         Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``, ``TaskLockError``
         if one UPDATE cannot judge whose a row of this model is.
         """
-        self.guard.ensure_fits(self.model)
+        where, values = self.guard.claiming(self.model, self.pk, self.token)
+        self.fenced = TOKEN in values
         connection = connections[self.using]
         ours = not joined(connection)
         opens = connection.connection is None
         if not ours and not connection.in_atomic_block:
             raise TransactionOpen(f"cannot {self._verb} with autocommit off: {HINT}")
         try:
-            self._resilient(self._claim)
+            self._resilient(lambda: self._claim(where, values))
             self.taken = True
         except BaseException:
             if self._sent:  # committed or not: a time limit may strike anywhere, and nobody would close the row
@@ -174,18 +180,18 @@ class Claim:
         """Do what ``update`` does, for coroutines."""
         await sync_to_async(self.update)(**values)
 
-    def _claim(self) -> None:
+    def _claim(self, where: Q, values: dict[str, Any]) -> None:
         with durable(self.using, self._verb):
-            claimed, row = self._claim_row()
+            claimed, row = self._claim_row(where, values)
             self._sent = claimed
         # Judged outside: what a receiver of the signal writes must not be rolled back.
         if not claimed:
             raise _rejected(self.model, self.pk, row, self.guard)
 
-    def _claim_row(self) -> tuple[bool, tuple[Any, ...] | None]:
+    def _claim_row(self, where: Q, values: dict[str, Any]) -> tuple[bool, tuple[Any, ...] | None]:
         everything = self._everything()
-        rows = everything.filter(self.guard.claimable(self.pk))
-        claimed = bool(rows.update(**self.guard.claiming(self.model, self.token)))
+        rows = everything.filter(where)
+        claimed = bool(rows.update(**values))
         if not claimed and not self.fenced:
             claimed = unchanged(connections[self.using], rows.filter(**{self.guard.field: self._state}))
         row = everything.filter(pk=self.pk).values_list(self.guard.field, *([TOKEN, EPOCH] if self.fenced else []))

@@ -49,8 +49,11 @@ def replace_registered(guards: Iterable[Guarded]) -> None:
 
 def fenced(model: type[Model]) -> bool:
     """Return whether the model has the columns that make its rows their own fencing authority."""
-    names = {field.name for field in model._meta.get_fields()}
-    return {TOKEN, EPOCH} <= names
+    try:
+        model._meta.get_field(TOKEN), model._meta.get_field(EPOCH)
+    except FieldDoesNotExist:
+        return False
+    return True
 
 
 class StateGuard:
@@ -119,12 +122,16 @@ class StateGuard:
         where = Q(pk=pk) & Q(**{f"{self.field}__in": self.claim_from})
         return where & ~self.exclude if self.exclude is not None else where
 
-    def claiming(self, model: type[Model], token: str) -> dict[str, Any]:
-        """Return what the claiming UPDATE writes."""
+    def claiming(self, model: type[Model], pk: Any, token: str) -> tuple[Q, dict[str, Any]]:
+        """Return the claiming UPDATE: the row ``pk``, if it may be claimed, and what is written there.
+
+        Raises ``TaskLockError`` if one UPDATE cannot judge whose a row of ``model`` is.
+        """
+        self.ensure_fits(model)
         values = {self.field: self.claim_as}
         if fenced(model):
             values |= {TOKEN: token, EPOCH: F(EPOCH) + 1}
-        return values
+        return self.claimable(pk), values
 
     def register(self, model: type[Model] | str, locked: Any = None, pk: str = "pk") -> None:
         """Let system checks, the sweep and the admin know of this guard: see ``Guarded``."""

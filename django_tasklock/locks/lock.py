@@ -23,6 +23,7 @@ from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Ti
 from django_tasklock.context import Block, judge, lock_block
 from django_tasklock.db.transactions import mention_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
+from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.acquire import Taken, atake, take
 from django_tasklock.locks.heartbeat import heartbeat
@@ -59,6 +60,8 @@ class Acquirable(ABC):
     """Names, one or two: ``release()`` takes away the notes (``LockStore.flag``) about them as well."""
     noted: frozenset[str] | None = None
     """About which of them there was one at the release. ``None``: that is not known."""
+    task: Task | None = None
+    """The task that takes it, for people; by default the one that the host says."""
     row = ""
     """The guarded row that is worked on, ``videos.video:42``: for people, beside the lock."""
     met: Record | None = None
@@ -87,12 +90,12 @@ class Acquirable(ABC):
         """Return the error that says who has it."""
 
     @abstractmethod
-    def enter(self) -> Self:
-        """Become the current one; for code that acquires and releases around a body by itself."""
+    def enter(self) -> Lease:
+        """Become the current one; for code that acquires and releases around a body by itself. Return the lease."""
 
     @abstractmethod
-    def leave(self) -> None:
-        """Undo ``enter``."""
+    def leave(self, lease: Lease | None = None) -> None:
+        """Undo ``enter``, which returned ``lease``."""
 
     # The verbs
 
@@ -138,13 +141,14 @@ class Acquirable(ABC):
             heartbeat.release_later(lease, request.ttl_ms)
             raise
 
-    def release(self) -> Released:
+    def release(self, lease: Lease | None = None) -> Released:
         """Give the lock back, only if it is still yours; what was found, true only for *released*.
 
         The last of several re-entries releases. With the store down it is released as soon
-        as that answers. Raises ``TaskLockError`` if it was not acquired through this object.
+        as that answers. ``lease``: by default what who calls has. Raises ``TaskLockError`` if it was not acquired
+        through this object.
         """
-        lease = self.mine()
+        lease = lease or self.mine()
         if not self._takes.returned(lease):
             return Released.RELEASED
         lost = False
@@ -322,11 +326,15 @@ class Acquirable(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.give_back()
+
+    def give_back(self, lease: Lease | None = None) -> None:
+        """Leave the block, and release. ``lease``: what who calls has, where that was asked already."""
         try:
-            if self._inherited():
+            if lease is None and self._inherited():
                 return  # a forked child leaves the block of its parent, which still holds the lock
-            self.leave()
-            self.release()
+            self.leave(lease)
+            self.release(lease)
         except BaseException:
             self.struck()
             raise
@@ -414,7 +422,7 @@ class Acquirable(ABC):
         lease.on_asked = self._on_asked
         if self.brings is not None:
             lease.token, self.brings = self.brings, None
-        holder = me(None, self.row, limit=self.limit if self.noun == "limiter" else 0)
+        holder = me(self.task, self.row, limit=self.limit if self.noun == "limiter" else 0)
         ttl = terms.lease_ms or terms.hold_ms
         return lease, AcquireRequest(self.name, lease.token, ttl, terms.hold_ms, holder, self.supersedes, self.limit)
 
@@ -532,22 +540,22 @@ class TaskLock(Acquirable):
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
         return busy_error(self.name, answer)
 
-    def enter(self) -> Self:
-        """Become ``current_lock()``; for code that acquires and releases around a body by itself."""
+    def enter(self) -> Lease:
+        """Become ``current_lock()``; for code that acquires and releases around a body by itself. Return the lease."""
         try:
-            self._block = self.mine()
+            lease = self._block = self.mine()
             around = lock_block.get()
-            self._block.entered.append(around)
+            lease.entered.append(around)
             self._blocks += 1
-            lock_block.set(Block(weakref.ref(self), self._block, around))
+            lock_block.set(Block(weakref.ref(self), lease, around))
         except BaseException:  # a time limit may strike anywhere; the caller does not know of the lock yet
             self.release()
             raise
-        return self
+        return lease
 
-    def leave(self) -> None:
+    def leave(self, lease: Lease | None = None) -> None:
         """Undo ``enter``."""
-        lease = self._takes.find() or self._block  # the latter if it was released inside of its block
+        lease = lease or self._takes.find() or self._block  # the latter if it was released inside of its block
         if lease is not None and lease.entered:
             self._blocks -= 1
             lock_block.set(lease.entered.pop())  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Self
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.permits import Permits
@@ -107,18 +106,18 @@ class ConcurrencyLimiter(Acquirable):
             heartbeat.release_later(before, before.span or self.terms.hold_ms)
         return True
 
-    def enter(self) -> Self:
+    def enter(self) -> Lease:
         """Become ``current_limiter()``; for code that acquires and releases around a body by itself."""
         try:
-            self._block = self.mine()
+            lease = self._block = self.mine()
             self._blocks += 1
-            limiter_block.set(Block(weakref.ref(self), self._block, limiter_block.get()))
+            limiter_block.set(Block(weakref.ref(self), lease, limiter_block.get()))
         except BaseException:  # a time limit may strike anywhere; the caller does not know of the permit yet
             self.release()
             raise
-        return self
+        return lease
 
-    def leave(self) -> None:
+    def leave(self, lease: Lease | None = None) -> None:
         """Undo ``enter``."""
         block = limiter_block.get()
         if block is not None and block.lock() is self:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from django_tasklock.celery.delivery.defer import reject
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.line import Line
-from django_tasklock.decorators.call import CallOptions, Skipped, conflict_of, skip, skip_or_raise
+from django_tasklock.decorators.call import Skipped, conflict_of, skip, skip_or_raise
+from django_tasklock.decorators.options import CallOptions
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 

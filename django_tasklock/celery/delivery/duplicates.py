@@ -50,8 +50,11 @@ def acquire_now(lock: TaskLock, message: Message) -> Outcome:
 
     Raises ``Duplicate`` if another delivery of it lives.
     """
-    if lock.acquire(blocking=False):
-        return TAKEN
+    return TAKEN if lock.acquire(blocking=False) else acquire_busy(lock, message)
+
+
+def acquire_busy(lock: TaskLock, message: Message) -> Outcome:
+    """Do what ``acquire_now`` does, for a lock that was busy just now."""
     outcome = resolve_duplicate(lock, message)
     if outcome.taken or outcome.unsure:
         return outcome

@@ -21,12 +21,9 @@ logger = logging.getLogger("django_tasklock")
 
 
 class Line:
-    """The place of one message among those that wait for the same lock.
+    """The place of one message among those that wait for the same lock."""
 
-    ``callers_park``: a caller of the task may have chosen to be parked although the task itself does not park.
-    """
-
-    def __init__(self, history: History, queue_limit: int | None, *, callers_park: bool = False) -> None:
+    def __init__(self, history: History, queue_limit: int | None) -> None:
         self.history = history
         self.message = history.message
         self.entry = history.entry
@@ -34,8 +31,6 @@ class Line:
         self.on_conflict = history.entry.on_conflict
         self.queue_limit = queue_limit
         self.lines_up = self.on_conflict in ("queue", "coalesce")
-        self.notes = (self.name,) if callers_park and not self.lines_up else ()
-        """The name about which there may be a note when the lock is released: somebody was parked behind it."""
         self._alone = False
 
     def wait_turn(self) -> Skipped | None:
@@ -175,20 +170,20 @@ class Line:
 
     def promote_after_release(self) -> None:
         """Promote the next message, now that the lock is released, if there may be one."""
-        if (self.lines_up and not self._alone) or (self.notes and self._was_told()):
+        if not self._alone:
             self.promote_next()
 
-    def _was_told(self) -> bool:
-        """Return whether somebody was parked behind the lock while it was ours, and said so."""
-        if self.history.lock.noted is not None:
-            return self.name in self.history.lock.noted
+    def promote_if_flagged(self) -> None:
+        """Promote the next message if one was parked behind the lock while it was ours, and said so."""
         try:
-            return get_backend().flagged(self.name)
+            flagged = get_backend().flagged(self.name)
         except BackendUnavailable as error:
             logger.warning(
                 "lock %r: what may be parked behind it is left to the workers' next look: %s", self.name, error
             )
-            return False
+        else:
+            if flagged:
+                self.promote_next()
 
     def promote_next(self) -> None:
         """Put the next message that waits for the lock back into the broker, if that is free."""

@@ -12,7 +12,8 @@ from celery._state import _task_stack, get_current_worker_task  # type: ignore[a
 from django_tasklock.celery.delivery.defer import defer
 from django_tasklock.celery.delivery.duplicates import Outcome, aacquire_now, acquire_now
 from django_tasklock.celery.message import Message
-from django_tasklock.decorators.call import CallKind, CallOptions, Skipped, skip_or_raise
+from django_tasklock.decorators.call import CallKind, Skipped, skip_or_raise
+from django_tasklock.decorators.options import CallOptions
 from django_tasklock.locks.lock import TaskLock
 
 KEPT_IN_MAP = ("raise", "wait")

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from celery._state import get_current_task
 from celery.exceptions import Ignore, Reject, Retry
@@ -15,19 +15,11 @@ from django.apps import apps
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.nested import in_map, is_map
 from django_tasklock.celery.delivery.run import TaskCall
-from django_tasklock.celery.message import token_of
+from django_tasklock.celery.message import Message, token_of
 from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import seconds_until
-from django_tasklock.decorators.call import (
-    Call,
-    CallKind,
-    CallOptions,
-    GuardedRow,
-    Skipped,
-    conflict_of,
-    skip_or_raise,
-)
-from django_tasklock.decorators.options import LockOptions
+from django_tasklock.decorators.call import Call, CallKind, Skipped, conflict_of, skip_or_raise
+from django_tasklock.decorators.options import CallOptions, GuardedRow, LockOptions
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import leases_here
@@ -126,19 +118,18 @@ def once_call(
     terms: Mapping[str, Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    header: Mapping[str, Any],
     way: Way,
+    message: Message | None,
 ) -> Call:
-    """Return one call of a task on these terms. ``header``: that of the message, if a worker was sent one."""
+    """Return one call of a task on these terms. ``message``: the one that a worker was sent."""
     own: LockOptions = terms["lock"]
-    lock = own.lock(name)
-    row = row_of(task, args, kwargs)
-    options = CallOptions(lock, own.conflict, row, own.queue_limit, task.release_connections)
-    if way == "message":
-        if header.get("kept"):
-            supersede(lock, token_of(header["kept"]))
-        kept = LockOverRetry(lock, task.request) if terms["retry_keeps_lock"] else None
-        return Call(options, TaskCall(options, kept, callers_park=True))
+    options = own.call(name, row_of(task, args, kwargs))
+    if message is not None:
+        lock = cast(TaskLock, options.lock)
+        if handle := message.header.get("kept"):
+            supersede(lock, token_of(handle))
+        kept = LockOverRetry(lock, message.request) if terms["retry_keeps_lock"] else None
+        return Call(options, TaskCall(options, message, kept, callers_park=True))
     if way == "eager":
         return Call(options, DirectCall(options, reject_or_raise))
     if is_map(get_current_task()):

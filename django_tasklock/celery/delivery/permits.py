@@ -13,8 +13,9 @@ from celery._state import get_current_task, get_current_worker_task
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.delivery.defer import defer, reject
 from django_tasklock.celery.message import Message
-from django_tasklock.decorators.call import CallKind, CallOptions, Skipped, conflict_of, skip, skip_or_raise
+from django_tasklock.decorators.call import CallKind, Skipped, conflict_of, skip, skip_or_raise
 from django_tasklock.decorators.concurrency import LIMIT_REACHED, PermitOfCall
+from django_tasklock.decorators.options import CallOptions
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from typing import Any
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.message import Message
 from django_tasklock.celery.state import state_of
 from django_tasklock.locks import holder as holders
 
@@ -21,15 +19,6 @@ def clean_up_after(request: Any, sure: bool) -> None:
     """Let the row of this message be removed when its run is over. ``sure``: it may have one without a note."""
     state = state_of(request)
     state.has_row = sure or bool(state.has_row)
-
-
-def note(message: Message, noted: Collection[str]) -> None:
-    """Take over what the release of its lock has shown: whether there is a note about the message."""
-    state = state_of(message.request)
-    if AGAIN + message.id in noted:
-        state.has_row = True
-    elif state.has_row is False:
-        state.has_row = None
 
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:

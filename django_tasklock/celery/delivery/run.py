@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from typing import Protocol, cast
 
 from celery._state import get_current_worker_task
 
 from django_tasklock.celery.delivery import postrun
 from django_tasklock.celery.delivery.conflict import resolve_conflict
-from django_tasklock.celery.delivery.duplicates import TAKEN, aacquire_now, acquire_now
+from django_tasklock.celery.delivery.duplicates import aacquire_now, acquire_busy
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.line import Line
 from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking.rows import DOWN
-from django_tasklock.decorators.call import CallKind, CallOptions, Skipped
+from django_tasklock.celery.state import state_of
+from django_tasklock.decorators.call import CallKind, Skipped
+from django_tasklock.decorators.options import CallOptions
+from django_tasklock.host import Task
+from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
 
 logger = logging.getLogger("django_tasklock")
@@ -37,28 +42,53 @@ class KeptLock(Protocol):
 class TaskCall(CallKind):
     """The call of a task's own body for a message. It asks its history, its line and, busy, what its word says.
 
-    ``kept_lock``: what is done for ``retry_keeps_lock``. ``callers_park``: a caller may have chosen to be parked behind
-    the lock although the task itself does not park.
+    ``message``: by default that of the task that the worker runs here. ``kept_lock``: what is done for
+    ``retry_keeps_lock``. ``callers_park``: a caller may have chosen to be parked behind the lock although the task
+    itself does not park.
     """
 
-    def __init__(self, options: CallOptions, kept_lock: KeptLock | None = None, *, callers_park: bool = False) -> None:
+    def __init__(
+        self,
+        options: CallOptions,
+        message: Message | None = None,
+        kept_lock: KeptLock | None = None,
+        *,
+        callers_park: bool = False,
+    ) -> None:
         self.options = options
         self.lock = cast(TaskLock, options.lock)
-        self.message = Message(get_current_worker_task())
+        self.message = message or Message(get_current_worker_task())
+        self.lock.task = Task(self.message.task.name, self.message.id, self.message.tries)
         self.late = self.message.late
-        self.history = History(self.message, self.lock, options.on_conflict)
-        self.line = Line(self.history, options.queue_limit, callers_park=callers_park)
+        self.lines_up = options.on_conflict in ("queue", "coalesce")
+        self.callers_park = callers_park and not self.lines_up
         self.kept_lock = kept_lock
+        self.state = state_of(self.message.request)
+
+    @cached_property
+    def history(self) -> History:
+        """The earlier deliveries: of a message that comes for the first time and finds its lock free nobody asks."""
+        return History(self.message, self.lock, self.options.on_conflict)
+
+    @cached_property
+    def line(self) -> Line:
+        """Those that wait for the same lock."""
+        return Line(self.history, self.options.queue_limit)
+
+    @property
+    def known(self) -> bool:
+        """Whether there may be earlier deliveries, by what was seen so far."""
+        return "history" in self.__dict__ and self.history.known
 
     def take(self) -> Skipped | None:
         """Take the lock when it is this message's turn, unless it is over, parked, superseded or another delivery's."""
-        if self.history.known or self.line.lines_up:
+        if self.message.delivered_before or self.lines_up:
             skipped = self.look_before()
             if skipped is not None:
                 return skipped
         if not self.acquire():
             return resolve_conflict(self.options, self.history, self.line)
-        skipped = self.confirm() if self.history.known else None
+        skipped = self.confirm() if self.known else None
         if skipped is None and self.kept_lock is not None:
             self.kept_lock.offer()
         return skipped
@@ -83,21 +113,25 @@ class TaskCall(CallKind):
 
     def acquire(self) -> bool:
         """Take the lock, or over from a dead delivery, or wait for it. Return whether it is ours."""
-        history, message = self.history, self.message
+        waits = self.options.on_conflict == "wait"
+        taken = self.lock.acquire(blocking=False if waits else None) or self.acquire_busy()
+        if taken and self.late:  # that another delivery has kept a row for it, that would have noted
+            self.state.has_row = bool(self.message.sent or self.state.has_row)
+        return taken
+
+    def acquire_busy(self) -> bool:
+        """Take the lock of an earlier delivery, or wait for whoever has it, if that is what its word says."""
+        history = self.history
         try:
-            outcome = acquire_now(self.lock, message)
+            outcome = acquire_busy(self.lock, self.message)
         except Duplicate:
             if self.late:
                 history.record_running()
             raise
-        if outcome is not TAKEN:
-            history.learn(outcome)
-            if outcome.unsure:
-                history.put_off()
-        taken = outcome.taken or (self.options.on_conflict == "wait" and self.wait())
-        if taken and self.late:  # that another delivery has kept a row for it, that would have noted
-            postrun.clean_up_after(message.request, sure=bool(message.sent))
-        return taken
+        history.learn(outcome)
+        if outcome.unsure:
+            history.put_off()
+        return outcome.taken or (self.options.on_conflict == "wait" and self.wait())
 
     def wait(self) -> bool:
         """Wait for the lock. Return whether it is ours."""
@@ -123,24 +157,32 @@ class TaskCall(CallKind):
             logger.warning("%s[%s]: its start was not counted: %s", self.message.task.name, self.message.id, error)
         return None
 
-    def leave(self, error: BaseException | None) -> None:
+    def leave(self, error: BaseException | None, lease: Lease) -> None:
         """Give up place and row, then the lock: who finds that free finds neither of ours."""
         try:
-            self.line.leave()
-            if self.history.kept:
+            if self.lines_up:
+                self.line.leave()
+            if self.known and self.history.kept:
                 self.history.close(error)
         finally:  # a time limit may strike in there
-            self.release(error)
+            self.release(error, lease)
 
-    def release(self, error: BaseException | None) -> None:
+    def release(self, error: BaseException | None, lease: Lease) -> None:
         """Release the lock, or keep it for the next try, and promote who waits for it."""
         if self.kept_lock is not None and self.kept_lock.keep(error):
             return
+        lock, again = self.lock, postrun.AGAIN + self.message.id
+        about = [lock.name] if self.callers_park else []
         if self.late:
-            self.lock.notes = (*self.line.notes, postrun.AGAIN + self.message.id)
-        else:
-            self.lock.notes = self.line.notes
-        self.lock.__exit__(None, None, None)
-        self.line.promote_after_release()
-        if self.late and self.lock.noted is not None:
-            postrun.note(self.message, self.lock.noted)
+            about.append(again)
+        lock.notes = tuple(about)
+        lock.give_back(lease)
+        noted = lock.noted
+        if self.lines_up:
+            self.line.promote_after_release()
+        elif self.callers_park and noted is None:
+            self.line.promote_if_flagged()
+        elif self.callers_park and noted and lock.name in noted:
+            self.line.promote_next()
+        if self.late and noted is not None:
+            self.state.has_row = again in noted or self.state.has_row or None

@@ -102,6 +102,8 @@ def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     from django_tasklock.celery.exceptions import Duplicate
 
     ended = details.get("retval")
+    if limit_of(sender) is None:
+        return
     if peek_reservation(sender.request) is None or isinstance(ended, Duplicate):  # that is the other delivery's
         return
     if isinstance(ended, Reject) and getattr(ended, "requeue", False) and sender.acks_late:
