@@ -48,9 +48,10 @@ def asked_by_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = 
     ``celery_once_blocking_timeout``, by default the timeout; False rejects. ``celery_once_sleep`` is
     accepted and not needed: who waits is woken. ``otherwise``: what is done when busy if they do not say.
     """
-    found = {word.removeprefix(_MARK): kwargs.pop(word) for word in list(kwargs) if word.startswith(_MARK)}
-    if not found:
+    words = [word for word in kwargs if word.startswith(_MARK)]
+    if not words:
         return {}
+    found = {word.removeprefix(_MARK): kwargs.pop(word) for word in words}
     if unknown := sorted(set(found) - set(_KEYWORDS)):
         known = ", ".join(_MARK + word for word in _KEYWORDS)
         raise TaskLockError(f"unknown option {', '.join(_MARK + word for word in unknown)}; known: {known}")
@@ -67,6 +68,22 @@ def asked_by_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = 
     if asked.get("on_conflict", otherwise) != "wait":
         asked.pop("blocking_timeout", None)  # as in the source: without waiting it says nothing
     return asked
+
+
+def asked_for(task: Any, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
+    """Return what the caller of ``task`` asked for, out of ``kwargs`` and in ``once``."""
+    if once is not None and not isinstance(once, Mapping):
+        raise TaskLockError(f"task {task.name}: once must be a dict of options, not {once!r}")
+    once = once or {}
+    word = once.get("on_conflict") or task.on_conflict or get_settings().ON_CONFLICT
+    asked = {**asked_by_keywords(kwargs, word), **once}
+    return {word: value for word, value in asked.items() if value is not DEFAULT} if asked else asked
+
+
+def of_call(task: Any, kwargs: dict[str, Any], once: Any) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Return what the caller asked for, and the terms of the call with that. Raises ``TaskLockError``."""
+    asked = asked_for(task, kwargs, once)
+    return asked, terms(task, asked)
 
 
 def known(asked: Mapping[str, Any], where: str) -> None:
@@ -173,8 +190,3 @@ def written(kind: type[Any], word: str) -> Any:
             value = vars(base)[word]
             return value.__func__ if isinstance(value, staticmethod) else value
     raise AttributeError(word)
-
-
-def celerys_own(kind: type[Any]) -> bool:
-    """Return whether it is one of Celery's own tasks, which get the ``task_cls`` of an app as well."""
-    return kind.__module__ == "celery.app.builtins"

@@ -93,7 +93,7 @@ class OnceTask(_DjangoTask):
         """Check the options, when Celery binds the task to its app."""
         super().on_bound(app)
         refuse_written(cls, OnceTask)
-        if cls.run is DjangoTask.run or options.celerys_own(cls):
+        if cls.run is DjangoTask.run or _is_celerys_own(cls):
             return
         where = f"task {cls.name}"
         options.check({name: options.written(cls, name) for name in (*options.OF_CALL, "release_connections")}, where)
@@ -149,11 +149,11 @@ class OnceTask(_DjangoTask):
         Raises ``TaskLockError`` for options that cannot work and ``BackendUnavailable`` as ``unique`` says.
         """
         base: Any = super()
-        if options.celerys_own(type(self)):
+        if _is_celerys_own(type(self)):
             return base.apply_async(args, kwargs, *more, **sending)
         refuse_sent(self.name, sending, "apply_async(...)")
         kwargs = dict(kwargs or {})
-        asked = self._asked(kwargs, sending.pop("once", None))
+        asked = options.asked_for(self, kwargs, sending.pop("once", None))
         headers = dict(sending.pop("headers", None) or {})
         task_id = (more[0] if more else sending.pop("task_id", None)) or uuid()
         more = more[1:]
@@ -219,17 +219,20 @@ class OnceTask(_DjangoTask):
         return super().signature_from_request(request, args, kwargs, queue, **extra)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if options.celerys_own(type(self)):
+        if _is_celerys_own(type(self)):
             return self.run(*args, **kwargs)
         request = self.request
         if not request.id or request.called_directly or (state := state_of(request)).begun:
-            return self._locked(args, kwargs, super().__call__, {}, None, "call")
+            return self._locked(args, kwargs, super().__call__, {}, "call")
         state.begun = True
         if request.is_eager:
-            return self._locked(args, kwargs, self.run, header_of(request), None, "eager")
+            return self._locked(args, kwargs, self.run, header_of(request), "eager")
         message = Message(self)
-        with Pending(message) as pending:
-            return self._locked(args, kwargs, self.run, message.header, pending, "message")
+        header = message.header
+        if not header.get("unique"):
+            return self._locked(args, kwargs, self.run, header, "message", message)
+        with Pending(message, header["unique"]) as pending:
+            return self._locked(args, kwargs, self.run, header, "message", message, pending)
 
     def _locked(
         self,
@@ -237,17 +240,19 @@ class OnceTask(_DjangoTask):
         kwargs: dict[str, Any],
         body: Callable[..., Any],
         header: Any,
-        pending: Pending | None,
         way: Way,
+        message: Message | None = None,
+        pending: Pending | None = None,
     ) -> Any:
-        """Run ``body``, or what there is to do instead. ``pending``: for what a worker was sent."""
+        """Run ``body``, or what there is to do instead.
+
+        ``message``: what a worker was sent; ``pending``: how it was published, if that was to be once.
+        """
         from django_tasklock.celery.delivery.once import once_call  # it touches models, which early imports must not
 
-        asked = self._asked(kwargs, header.get("once"))
-        terms = options.terms(self, asked)
+        asked, terms = options.of_call(self, kwargs, header.get("once"))
         key = asked.pop("key", None)
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
-        message = None if pending is None else pending.message
         if message is not None and "key" not in header:  # it was sent by its name; what is sent again of it has all
             message.header = self._named(header, name, asked, terms)
         call = once_call(self, name, terms, args, kwargs, way, message)
@@ -262,6 +267,8 @@ class OnceTask(_DjangoTask):
                 if entered:
                     if pending is not None:
                         on_body_start(self, partial(pending.started, terms))
+                    if type(self).__call__ is OnceTask.__call__:
+                        return body(*args, **kwargs)
                     with locked(type(self)):
                         return body(*args, **kwargs)
         except BaseException:
@@ -279,10 +286,7 @@ class OnceTask(_DjangoTask):
         self.request.__dict__[HEADER] = ours
         return ours
 
-    def _asked(self, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
-        """Return what the caller asked for, out of ``kwargs`` and in ``once``."""
-        if once is not None and not isinstance(once, Mapping):
-            raise TaskLockError(f"task {self.name}: once must be a dict of options, not {once!r}")
-        word = (once or {}).get("on_conflict") or self.on_conflict or get_settings().ON_CONFLICT
-        asked = {**options.asked_by_keywords(kwargs, word), **(once or {})}
-        return {word: value for word, value in asked.items() if value is not DEFAULT}
+
+def _is_celerys_own(kind: type[Any]) -> bool:
+    """Return whether it is one of Celery's own tasks, which get the ``task_cls`` of an app as well."""
+    return kind.__module__ == "celery.app.builtins"

@@ -175,9 +175,9 @@ def _by_token(ours: Mapping[str, Any], task_id: str, verb: Callable[[str], objec
 class Pending:
     """The worker's side: it frees the lock when the body starts or when the message is over, and keeps it otherwise."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, ours: dict[str, Any]) -> None:
         self.message = message
-        self.ours: dict[str, Any] = message.header.get("unique") or {}
+        self.ours = ours
         self._lock: TaskLock | None = None
 
     def started(self, terms: Mapping[str, Any]) -> None:
