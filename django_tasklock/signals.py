@@ -22,6 +22,7 @@ __all__ = [
     "lock_forced",
     "lock_lost",
     "lock_released",
+    "message_promoted",
     "messages_late",
     "rate_cancelled",
     "rate_granted",
@@ -53,6 +54,8 @@ claim_rejected = Signal()
 """``model``, ``pk``, ``state``. The row was not in a claimable state."""
 claim_stale = Signal()
 """``model``, ``pk``, ``attempted``: the fields. A write of an overtaken claim was refused."""
+message_promoted = Signal()
+"""``task``, ``task_id``, ``waited`` (seconds), ``header``: ours. A parked message was put back into the broker."""
 messages_late = Signal()
 """``late`` (seconds), ``messages`` (how many), ``over``: whether they may have been delivered to another worker. A
 worker, the sender, has renewed what it has from the broker too late by more than half of its lease."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from typing import Any
 
 from celery import current_app, signals
@@ -61,6 +62,10 @@ def install() -> None:
     signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")
     signals.worker_shutting_down.connect(end_promoting, weak=False, dispatch_uid="tasklock.end")
     signals.worker_process_shutdown.connect(flush_heartbeat, weak=False, dispatch_uid="tasklock.child")
+    if find_spec("opentelemetry") is not None:
+        from django_tasklock.celery import tracing
+
+        tracing.install()
 
 
 class CeleryHost(host.Host):

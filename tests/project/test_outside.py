@@ -108,6 +108,7 @@ SIGNALS = [
     "lock_forced",
     "lock_lost",
     "lock_released",
+    "message_promoted",
     "messages_late",
     "rate_cancelled",
     "rate_granted",

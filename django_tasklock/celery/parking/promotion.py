@@ -12,6 +12,7 @@ import random
 import threading
 from typing import Any, NamedTuple
 
+from django_tasklock import signals
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.backends.database.rows import key_of
@@ -199,6 +200,9 @@ def _put_back(due: Due, state: str) -> bool:
             parking.move_to(back, PARKED if state == PROMOTED else state, attempts=row.attempts)
         return False
     logger.info("lock %r: %s[%s] %s", due.name, row.task, row.task_id, state)
+    if state == PROMOTED:
+        waited = max(0, row.now - row.parked_at) / 1000
+        signals.send(signals.message_promoted, due.name, task=row.task, task_id=row.task_id, waited=waited, header=ours)
     return True
 
 

@@ -1,0 +1,191 @@
+"""OpenTelemetry: one trace from the publication of a message, over the time for which it was parked, to its run.
+
+Its API is never imported here first, but used where somebody has imported it: nobody who traces has not, and to import
+it takes longer than to publish a message.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextvars import ContextVar, Token
+from importlib import import_module
+from typing import Any
+
+from celery import signals as celery_signals
+
+import django_tasklock
+from django_tasklock import signals
+from django_tasklock.celery.message import HEADER, header_of, tries_of
+from django_tasklock.types import monotonic
+
+TRACE = "trace"
+"""The part of our header with what OpenTelemetry's propagators write: ``traceparent`` and the like."""
+API = "opentelemetry.trace"
+
+_run: ContextVar[Run | None] = ContextVar("tasklock_traced_run", default=None)
+_listening = False
+
+
+class Run:
+    """The span of one delivery in the process that runs it."""
+
+    def __init__(self, span: Any, published: float | None) -> None:
+        self.span = span
+        self.published = published
+        self.lock: str | None = None
+        """The name of the message's lock, once that is taken: the first one, for bodies come after it."""
+        self.attached: Any = None
+        self.before: Token[Run | None] | None = None
+        self._taken = 0.0
+        self._held = False
+
+    def take(self, name: str, fence: int | None) -> None:
+        """Note that the message has its lock."""
+        if self.lock is not None:
+            return
+        self.lock, self._taken, self._held = name, monotonic(), True
+        self.span.set_attribute("tasklock.name", name)
+        if fence is not None:
+            self.span.set_attribute("tasklock.fence", fence)
+        if self.published is not None:
+            self.span.set_attribute("tasklock.wait", max(0.0, time.time() - self.published))
+
+    def release(self, outcome: str) -> None:
+        """Note for how long it had it."""
+        if self._held:
+            self._held = False
+            self.span.set_attribute("tasklock.hold", monotonic() - self._taken)
+            self.span.set_attribute("tasklock.released", outcome)
+
+
+def install() -> None:
+    """Trace messages from now on, wherever the program has a tracer. Called once."""
+    celery_signals.before_task_publish.connect(on_publish, weak=False, dispatch_uid="tasklock.trace.publish")
+    celery_signals.task_prerun.connect(on_prerun, weak=False, dispatch_uid="tasklock.trace.begin")
+    celery_signals.task_postrun.connect(on_postrun, weak=False, dispatch_uid="tasklock.trace.end")
+    signals.message_promoted.connect(on_promoted, weak=False, dispatch_uid="tasklock.trace.promoted")
+
+
+def on_publish(sender: Any = None, headers: Any = None, **details: Any) -> None:
+    """Begin the trace of a message of ours, in its header. One that is sent again goes on with its own."""
+    ours = headers.get(HEADER) if isinstance(headers, dict) else None
+    trace: Any = sys.modules.get(API)
+    if trace is None or not isinstance(ours, dict) or TRACE in ours:
+        return
+    about = _about(sender, headers.get("id"), "create")
+    if "key" in ours:
+        about["tasklock.name"] = ours["key"]
+    span = _tracer(trace).start_span(f"create {sender}", kind=trace.SpanKind.PRODUCER, attributes=about)
+    if span.get_span_context().is_valid:
+        ours[TRACE] = {}
+        import_module("opentelemetry.propagate").inject(ours[TRACE], trace.set_span_in_context(span))
+    span.end()
+
+
+def on_promoted(sender: Any = None, task: Any = None, task_id: Any = None, **details: Any) -> None:
+    """Tell for how long a message was parked, as a part of its trace."""
+    trace: Any = sys.modules.get(API)
+    context = _brought(details["header"])
+    if trace is None or context is None:
+        return
+    now = time.time_ns()
+    about = {**_about(task, task_id, "park"), "tasklock.name": sender, "tasklock.parked": details["waited"]}
+    begun = now - int(details["waited"] * 1e9)
+    span = _tracer(trace).start_span(f"parked {task}", context, attributes=about, start_time=begun)
+    span.end(now)
+
+
+def on_prerun(sender: Any = None, task_id: Any = None, **details: Any) -> None:
+    """Begin the span of a delivery, below that of its publication or of whoever traces Celery itself."""
+    trace: Any = sys.modules.get(API)
+    header = {} if trace is None or sender.request.is_eager else header_of(sender.request)
+    if not header:
+        return
+    origin, links = _brought(header), []
+    if trace.get_current_span().get_span_context().is_valid:
+        links = [] if origin is None else [trace.Link(trace.get_current_span(origin).get_span_context())]
+        origin = None
+    about = {**_about(sender.name, task_id, "process"), "tasklock.try": tries_of(sender.request)}
+    kind = trace.SpanKind.CONSUMER
+    span = _tracer(trace).start_span(f"process {sender.name}", origin, kind=kind, attributes=about, links=links)
+    if not span.get_span_context().is_valid:
+        return
+    if span.is_recording():
+        _listen()
+    at = header.get("at") or (None, 0)
+    run = Run(span, at[0] if at[1] == (sender.request.retries or 0) else None)
+    run.attached = import_module("opentelemetry.context").attach(trace.set_span_in_context(span))
+    run.before = _run.set(run)
+    sender.request.__dict__[API] = run
+
+
+def on_postrun(sender: Any = None, state: Any = None, retval: Any = None, **details: Any) -> None:
+    """End the span of a delivery."""
+    run: Run | None = sender.request.__dict__.pop(API, None)
+    if run is None or run.before is None:
+        return
+    trace: Any = sys.modules[API]
+    _run.reset(run.before)
+    import_module("opentelemetry.context").detach(run.attached)
+    run.release("kept")
+    run.span.set_attribute("tasklock.ran", run.lock is not None)
+    run.span.set_attribute("celery.state", str(state))
+    if state == "FAILURE":
+        if isinstance(retval, BaseException):
+            run.span.record_exception(retval)
+        run.span.set_status(trace.StatusCode.ERROR, type(retval).__name__)
+    run.span.end()
+
+
+def on_acquired(sender: Any = None, fence: Any = None, **details: Any) -> None:
+    """Note the lock of a message that is traced, and how long it waited."""
+    if (run := _run.get()) is not None:
+        run.take(sender, fence)
+
+
+def on_released(sender: Any = None, outcome: Any = None, **details: Any) -> None:
+    """Note how long it was held."""
+    if (run := _run.get()) is not None and run.lock == sender:
+        run.release(str(getattr(outcome, "value", outcome)))
+
+
+def on_conflict(sender: Any = None, error: Any = None, action: Any = None, **details: Any) -> None:
+    """Note that its lock was busy, who had it, and what was done then."""
+    if (run := _run.get()) is not None:
+        about = {"tasklock.name": sender, "tasklock.holder": str(getattr(error, "holder", "") or "")}
+        run.span.add_event("busy", {**about, "tasklock.action": action})
+        if run.lock is None:
+            run.span.set_attribute("tasklock.action", action)
+
+
+def _listen() -> None:
+    """Listen to locks from the first span on that is kept: it costs every lock a little."""
+    global _listening
+    if not _listening:
+        _listening = True
+        signals.lock_acquired.connect(on_acquired, weak=False, dispatch_uid="tasklock.trace.acquired")
+        signals.lock_released.connect(on_released, weak=False, dispatch_uid="tasklock.trace.released")
+        signals.lock_conflict.connect(on_conflict, weak=False, dispatch_uid="tasklock.trace.conflict")
+
+
+def _tracer(trace: Any) -> Any:
+    return trace.get_tracer("django_tasklock", django_tasklock.__version__)
+
+
+def _brought(header: Any) -> Any:
+    """Return the context that a message brings; ``None`` without one."""
+    carrier = header.get(TRACE)
+    if API not in sys.modules or not isinstance(carrier, dict):
+        return None
+    known = {str(name): value for name, value in carrier.items() if isinstance(value, str)}
+    return import_module("opentelemetry.propagate").extract(known) if known else None
+
+
+def _about(task: Any, task_id: Any, operation: str) -> dict[str, Any]:
+    return {
+        "messaging.system": "celery",
+        "messaging.operation.name": operation,
+        "messaging.message.id": str(task_id),
+        "celery.task_name": str(task),
+    }
