@@ -73,6 +73,7 @@ def test_the_sdist_holds_what_a_packager_needs(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "setup.cfg"} <= names
+    assert {"docs/rest.md", "docs/prometheus/alerts.yml", "docs/prometheus/dashboard.json"} <= names
 
 
 @pytest.mark.slow
