@@ -88,6 +88,11 @@ class Settings:
     MESSAGE_LEASE: Duration | None = 60
     """Seconds after which a dead Celery worker's messages start again, with Redis as the broker; ``None``: when the
     broker's visibility timeout is over."""
+    METRICS: bool = True
+    """Let the store count what happens to locks and limiters, by kind."""
+    HISTORY: int = 10
+    """How many of the last holds of each name the store keeps: those of a second and more, and those that were not
+    ended by a release. 0: none."""
 
     @cached_property
     def default_spans(self) -> tuple[int, int | None]:
@@ -154,7 +159,9 @@ def _not_a_dict(given: object) -> list[tuple[str, str]]:
 
 
 def _wrong(key: str, value: object) -> str:
-    if key == "API_KEY_IN_QUERY":
+    if key == "HISTORY":
+        return "" if type(value) is int and 0 <= value <= 1000 else "must be a whole number from 0 to 1000"
+    if key in ("API_KEY_IN_QUERY", "METRICS"):
         return "" if isinstance(value, bool) else "must be True or False"
     if key == "AUDIT_DAYS":
         fits = value is None or (type(value) is int and 1 <= value <= 36_500)

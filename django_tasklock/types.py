@@ -67,6 +67,8 @@ class Holder:
     """Held for a message that is on its way: the end of the process says nothing."""
     limit: int = 0
     """Of a permit: how many its holder lets have one at once; 0: not known, or of a lock."""
+    kind: str = ""
+    """What it is counted as, ``video:{id}``; empty: as a lock without a kind, or not at all."""
     unreadable: bool = False
     """The value begins as ours do, and the rest of it cannot be read."""
 
@@ -91,6 +93,12 @@ class AcquireRequest(NamedTuple):
     """The token of an earlier lease that this one follows: granted over it, once. Not for a waiter."""
     limit: int = 1
     """How many may have it at once: more than one for a permit of a concurrency limiter only."""
+    kind: str | None = None
+    """What it is counted as, ``video:{id}``; ``None``: it is not counted."""
+    on_busy: str = ""
+    """What the caller does if it is busy, to be counted; empty: it asks on."""
+    waited: int | None = None
+    """Milliseconds for which the caller has asked before, where the store does not know that; ``None``: it has not."""
 
 
 class Grant(NamedTuple):

@@ -25,7 +25,9 @@ def holder_of(data: object) -> Holder:
     """Return a holder from decoded JSON, whatever is unknown, missing or of a wrong type there."""
     if not isinstance(data, dict):
         return Holder()
-    texts: dict[str, Any] = {key: _text(data.get(key, "")) for key in ("host", "boot", "task", "task_id", "proc")}
+    texts: dict[str, Any] = {
+        key: _text(data.get(key, "")) for key in ("host", "boot", "task", "task_id", "proc", "kind")
+    }
     return Holder(
         row=_row(data.get("row")),
         pid=_number(data.get("pid")),

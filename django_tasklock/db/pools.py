@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,7 @@ class Figures:
     """Threads that wait for one."""
 
 
-_seen: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
+_seen: weakref.WeakKeyDictionary[BaseDatabaseWrapper, float] = weakref.WeakKeyDictionary()
 _seen_lock = threading.Lock()
 _forgotten: list[Any] = []  # kept: what is collected would be closed
 
@@ -67,6 +68,20 @@ def figures(alias: str) -> Figures:
     )
 
 
+def longest_held(alias: str) -> float:
+    """Return the seconds for which the oldest connection of this process to ``alias`` is in use; 0: there is none."""
+    with _seen_lock:
+        seen = list(_seen.items())
+    now = time.monotonic()
+    return max([now - since for one, since in seen if one.alias == alias and one.connection is not None], default=0.0)
+
+
+def timeouts(alias: str) -> int:
+    """Return how often no connection of the pool was free in time, in this process; 0 where there is no pool."""
+    pool = _pool(alias)
+    return 0 if pool is None else int(pool.get_stats().get("requests_errors", 0))
+
+
 def _pool(alias: str) -> Any:
     """Return Django's psycopg pool for the alias, if it is to have one."""
     if not connections.settings[alias].get("OPTIONS", {}).get("pool"):
@@ -77,13 +92,13 @@ def _pool(alias: str) -> Any:
 def _note(sender: Any = None, connection: BaseDatabaseWrapper | None = None, **details: Any) -> None:
     if connection is not None:
         with _seen_lock:
-            _seen.add(connection)
+            _seen[connection] = time.monotonic()
 
 
 def after_fork() -> None:
     """Forget the pools of the parent, whose sockets this process has inherited, and keep quiet on them."""
     global _seen, _seen_lock
-    _seen, _seen_lock = weakref.WeakSet(), threading.Lock()
+    _seen, _seen_lock = weakref.WeakKeyDictionary(), threading.Lock()
     module = sys.modules.get("django.db.backends.postgresql.base")
     if module is None:
         return

@@ -64,10 +64,12 @@ class PlainCall(CallKind):
 
     def take(self) -> Skipped | None:
         """Take the lock, or skip or raise."""
+        self.options.lock.on_busy = word_when_busy(self.options)
         return None if self.options.lock.acquire() else skip_or_raise(self.options)
 
     async def atake(self) -> Skipped | None:
         """Do what ``take`` does, for coroutines."""
+        self.options.lock.on_busy = word_when_busy(self.options)
         return None if await self.options.lock.aacquire() else skip_or_raise(self.options)
 
 
@@ -162,6 +164,11 @@ class Call:
             "state": state if state is None or isinstance(state, str | int | float | bool) else str(state),
         }
         return False
+
+
+def word_when_busy(options: CallOptions) -> str:
+    """Return what ``skip_or_raise`` does, in a word."""
+    return "skip" if options.on_conflict == "skip" else "raise"
 
 
 def skip_or_raise(options: CallOptions, reason: str = "already_processing") -> Skipped:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
+from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
 from django_tasklock.decorators.call import Call, CallKind, Skipped, skip_or_raise
 from django_tasklock.decorators.options import CallOptions, check_conflict, check_release
@@ -59,9 +60,9 @@ class PermitOptions:
         hold, _ = spans(self.timeout, self.lease, name)
         return self.blocking_timeout or hold / 1000
 
-    def limiter(self, name: str, patience: Duration) -> ConcurrencyLimiter:
-        """Return the limiter of this name."""
-        return ConcurrencyLimiter(
+    def limiter(self, name: str, patience: Duration, kind: str) -> ConcurrencyLimiter:
+        """Return the limiter of this name, which is counted as ``kind``."""
+        limiter = ConcurrencyLimiter(
             name,
             self.limit,
             timeout=self.timeout,
@@ -69,6 +70,8 @@ class PermitOptions:
             blocking_timeout=patience,
             on_unavailable=self.on_unavailable,
         )
+        limiter.kind = kind
+        return limiter
 
 
 class PermitOfCall:
@@ -138,11 +141,15 @@ def concurrency_limited(
     def decorate(function: F) -> F:
         refuse(function)
         template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
-        patience = options.patience(name if isinstance(name, str) else getattr(name, "__qualname__", repr(name)))
+        label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+        patience, counted_as = options.patience(label), clean_kind(label)
         permit = PermitOfCall(template, limit)
 
         def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-            kind, limiter = host().call_for(permit, PermitCall), options.limiter(template.name(args, kwargs), patience)
+            kind, limiter = (
+                host().call_for(permit, PermitCall),
+                options.limiter(template.name(args, kwargs), patience, counted_as),
+            )
             conflict = on_conflict or kind.default_conflict
             called = CallOptions(limiter, conflict, release_connections=release_connections)
             return Call(called, kind(called))

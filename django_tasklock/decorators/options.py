@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Model
 
+from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.conf import (
     DEFAULT,
     WORDS,
@@ -82,6 +83,7 @@ class LockOptions:
             reentrant=self.reentrant,
             on_unavailable=self.on_unavailable,
         )
+        lock.kind = clean_kind(self.label)
         return CallOptions(lock, conflict, row, self.queue_limit, self.release_connections)
 
 

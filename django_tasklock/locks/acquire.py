@@ -42,6 +42,8 @@ def _wait(waiter: Waiter, ends: float, whole: bool) -> Taken:
     patience = Patience(waiter, ends)
     while True:
         asked = monotonic()
+        if asked >= ends:
+            waiter.look_last()
         try:
             answer = waiter.acquire()
         except BackendUnavailable as error:
@@ -67,6 +69,8 @@ async def atake(backend: LeaseStore, request: AcquireRequest, wait: float, whole
         patience = Patience(waiter, ends)
         while True:
             asked = monotonic()
+            if asked >= ends:
+                waiter.look_last()
             try:
                 answer = await waiter.aacquire()
             except BackendUnavailable as error:

@@ -176,6 +176,7 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
             reentrant=reentrant,
             on_unavailable=on_unavailable,
         )
+        self.lock.on_busy = "raise" if raise_on_fail else "skip"
         self._skipped: list[Leases] = []
 
     def __enter__(self) -> bool:

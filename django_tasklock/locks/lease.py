@@ -42,6 +42,8 @@ class Lease:
     count = 1
     deadline = until = due = slack = 0.0
     asked = False
+    kind: str | None = None
+    """What it is counted as; ``None``: it is not counted."""
     looked = 0.0
     on_asked: Callable[[], None] | None = None
     released = False

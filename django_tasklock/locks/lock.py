@@ -19,6 +19,7 @@ from typing import Self
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, milliseconds
 from django_tasklock.context import Block, judge, lock_block
 from django_tasklock.db.transactions import mention_uncommitted
@@ -62,6 +63,12 @@ class Acquirable(ABC):
     """About which of them there was one at the release. ``None``: that is not known."""
     task: Task | None = None
     """The task that takes it, for people; by default the one that the host says."""
+    kind = ""
+    """What it is counted as, ``video:{id}``."""
+    on_busy = "skip"
+    """The word for what is done if it is busy, to be counted; empty: the caller asks again, and nothing is counted."""
+    on_timeout = TIMED_OUT
+    """The same of who has waited for it."""
     row = ""
     """The guarded row that is worked on, ``videos.video:42``: for people, beside the lock."""
     met: Record | None = None
@@ -111,7 +118,7 @@ class Acquirable(ABC):
             wait = patience(blocking, blocking_timeout, self.name)
         if self._reenter():
             return True
-        lease, request = self._begin()
+        lease, request = self._begin(wait > 0)
         try:
             if wait:
                 return self._settle(lease, take(lease.backend, request, wait, lease.span is None))
@@ -130,7 +137,7 @@ class Acquirable(ABC):
             wait = patience(blocking, blocking_timeout, self.name)
         if self._reenter():
             return True
-        lease, request = self._begin()
+        lease, request = self._begin(wait > 0)
         try:
             return self._settle(lease, await atake(lease.backend, request, wait, lease.span is None))
         except BackendUnavailable as error:
@@ -319,6 +326,7 @@ class Acquirable(ABC):
         return False
 
     def __enter__(self) -> Self:
+        self.on_busy = "raise"
         if self.enter_if_free():
             return self
         raise self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
@@ -346,6 +354,7 @@ class Acquirable(ABC):
             heartbeat.release_later(lease, lease.span or self.terms.hold_ms)
 
     async def __aenter__(self) -> Self:
+        self.on_busy = "raise"
         if await self.aenter_if_free():
             return self
         raise self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
@@ -414,7 +423,7 @@ class Acquirable(ABC):
         self._takes.again(lease)
         return True
 
-    def _begin(self) -> tuple[Lease, AcquireRequest]:
+    def _begin(self, waits: bool) -> tuple[Lease, AcquireRequest]:
         if self.conflict is not None or self.met is not None:
             self.conflict = self.met = None
         terms = self.terms
@@ -424,7 +433,19 @@ class Acquirable(ABC):
             lease.token, self.brings = self.brings, None
         holder = me(self.task, self.row, limit=self.limit if self.noun == "limiter" else 0)
         ttl = terms.lease_ms or terms.hold_ms
-        return lease, AcquireRequest(self.name, lease.token, ttl, terms.hold_ms, holder, self.supersedes, self.limit)
+        lease.kind = self.kind if terms.counted else None
+        request = AcquireRequest(
+            self.name,
+            lease.token,
+            ttl,
+            terms.hold_ms,
+            holder,
+            self.supersedes,
+            self.limit,
+            lease.kind,
+            self.on_timeout if waits else self.on_busy,
+        )
+        return lease, request
 
     def _settle(self, lease: Lease, taken: Taken) -> bool:
         asked, answer = taken
@@ -466,11 +487,11 @@ class Acquirable(ABC):
             return False
         without = Lease(lease.backend, self.name, self.terms.lease_ms, self._on_lost)
         without.on_asked = self._on_asked
-        without.unlocked = True
+        without.unlocked, without.kind = True, lease.kind
         without.until = monotonic() + self.terms.hold_ms / 1000
         try:
             self._takes.keep(without)
-            heartbeat.acquire_later(without, request._replace(token=without.token, supersedes=""))
+            heartbeat.acquire_later(without, request._replace(token=without.token, supersedes="", on_busy=""))
         except BaseException:  # a time limit; nobody would ever give back what is taken for it later
             self.drop(without)
             raise
@@ -511,7 +532,8 @@ class TaskLock(Acquirable):
     for ``timeout``. ``blocking``, ``blocking_timeout``: what ``acquire()`` does by default
     (seconds; ``None``: no limit). ``reentrant``: whether its own holder may take it again.
     ``on_unavailable``: ``"run"``, ``"raise"`` or ``"skip"``. ``on_lost(reason)`` is called
-    from a thread of its own when the lease is lost.
+    from a thread of its own when the lease is lost. ``kind``: what its holds and conflicts are
+    counted as, one of a few words such as ``"video:{id}"``.
 
     Raises ``TaskLockError`` for what cannot work, before anything is stored.
     """
@@ -527,9 +549,12 @@ class TaskLock(Acquirable):
         reentrant: bool = False,
         on_unavailable: OnUnavailable | None = None,
         on_lost: Callable[[str], object] | None = None,
+        kind: str = "",
     ) -> None:
         terms = Terms.checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
         super().__init__(terms, self._new_takes(), on_lost)
+        if kind:
+            self.kind = clean_kind(kind)
 
     def _new_takes(self) -> Takes:
         return Takes()

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout
 from django_tasklock.context import Block, limiter_block
@@ -80,6 +81,7 @@ class ConcurrencyLimiter(Acquirable):
         terms = Terms.checked(name, timeout, lease, blocking, blocking_timeout, True, on_unavailable)
         super().__init__(terms, Takes(permits=True), on_lost)
         self.limit = check_limit(limit, self.name)
+        self.kind = clean_kind(self.name)
 
     def _store(self) -> Permits:
         return get_backend().permits

@@ -39,6 +39,8 @@ class Terms(NamedTuple):
     """How long ``acquire()`` waits where nobody says otherwise."""
     reentrant: bool
     on_unavailable: OnUnavailable
+    counted: bool = True
+    """Whether the store counts what happens to it."""
 
     @classmethod
     def checked(
@@ -65,7 +67,7 @@ class Terms(NamedTuple):
         return self.lease_ms or self.hold_ms
 
 
-Known = tuple[int, int | None, float, bool, OnUnavailable]
+Known = tuple[int, int | None, float, bool, OnUnavailable, bool]
 """Terms without a name."""
 
 
@@ -80,10 +82,11 @@ def _checked(
 ) -> Known:
     hold_ms, lease_ms = spans(timeout, lease, name)
     wait = patience(blocking, blocking_timeout, name)
-    policy = get_settings().ON_UNAVAILABLE if on_unavailable is None else on_unavailable
+    settings = get_settings()
+    policy = settings.ON_UNAVAILABLE if on_unavailable is None else on_unavailable
     if policy not in POLICIES:
         raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=name)
-    return hold_ms, lease_ms, wait, reentrant, policy
+    return hold_ms, lease_ms, wait, reentrant, policy, settings.METRICS
 
 
 _known = lru_cache(128, typed=True)(partial(_checked, ""))  # options are few, and alike from lock to lock

@@ -28,9 +28,8 @@ def keep_for(lock: TaskLock, seconds: Duration, token: str | None = None) -> boo
     try:
         if token is None:
             return lease.backend.extend(lease.name, lease.token, span, span)
-        return isinstance(
-            lease.backend.acquire(AcquireRequest(lease.name, token, span, span, me(kept=True), lease.token)), Grant
-        )
+        request = AcquireRequest(lease.name, token, span, span, me(kept=True), lease.token, kind=lease.kind)
+        return isinstance(lease.backend.acquire(request), Grant)
     except BackendUnavailable as error:
         events.unavailable(lock.name, error, "keep for its lease")
         return False

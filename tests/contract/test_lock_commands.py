@@ -18,8 +18,10 @@ pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
 
 BUSY = {"evalsha": 1, "exists": 1, "get": 1, "time": 1, "pttl": 1}
-ACQUIRE = {"evalsha": 1, "exists": 1, "time": 1, "set": 2, "zadd": 1}  # fence, key
+ACQUIRE = {"evalsha": 1, "exists": 1, "time": 1, "zadd": 1, "get": 1, "set": 2}  # fence, key
+COUNTED = {"evalsha": 1, "exists": 1, "time": 1, "zadd": 1, "get": 1, "set": 1, "mset": 1, "hincrby": 1}
 RELEASE = {"evalsha": 1, "get": 1, "del": 1, "zpopmin": 1, "zrem": 1}
+COUNTED_RELEASE = RELEASE | {"time": 1, "hincrby": 1}
 EXTEND = {"evalsha": 1, "get": 1, "time": 1, "pexpire": 1, "set": 1, "zadd": 1}
 INSIDE = 9  # commands in the scripts of an uncontended acquire + release
 BYTES = 450  # of a held lock and its holder

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from django.conf import settings as django_settings
@@ -61,12 +61,12 @@ _MARKS = {
 }
 
 
-def make(name: str) -> LockStore:
+def make(name: str, **more: Any) -> LockStore:
     """A backend of its own, as another process would have it. It shares the store with all others of that name."""
     path, alias = _STORES[name]
     module, kind = path.split(".")
     location = alias or django_settings.TASKLOCK["LOCATION"]
-    backend = getattr(import_module(f"django_tasklock.backends.{module}"), kind)(Settings(LOCATION=location))
+    backend = getattr(import_module(f"django_tasklock.backends.{module}"), kind)(Settings(LOCATION=location, **more))
     assert isinstance(backend, LockStore)
     return backend
 
@@ -74,9 +74,10 @@ def make(name: str) -> LockStore:
 def clear(name: str) -> None:
     """Lose all data of a store, as a flush does."""
     if name == "database":
-        from django_tasklock.models import LockRow
+        from django_tasklock.models import CountRow, HoldRow, LockRow
 
-        LockRow.objects.all().delete()
+        for rows in (LockRow, CountRow, HoldRow):
+            rows.objects.all().delete()
     elif name == "memory":
         from django_tasklock.backends.memory import reset
 

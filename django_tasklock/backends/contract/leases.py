@@ -104,23 +104,36 @@ class Waiter:
 
     def __init__(self, backend: LeaseStore, request: AcquireRequest) -> None:
         self.backend = backend
-        self.request = request
+        self.request = request._replace(on_busy="")
+        self._at_last = request.on_busy
+        self._since: float | None = None
 
     def acquire(self) -> Grant | Busy:
         """Try to take the lock, and join the queue for it if it is busy."""
-        return self.backend.acquire(self.request)
+        return self.backend.acquire(self._asking())
+
+    def _asking(self) -> AcquireRequest:
+        """Return the request, with how long it was asked before."""
+        if self._since is None:
+            self._since = time.monotonic()
+            return self.request
+        return self.request._replace(waited=round((time.monotonic() - self._since) * 1000))
 
     def wait(self, seconds: float) -> Grant | None:
         """Sleep for at most ``seconds``; a ``Grant`` if the lock was handed over meanwhile."""
         time.sleep(self.pause(seconds))
         return None
 
+    def look_last(self) -> None:
+        """Let the next ``acquire()`` be the last: if it finds the lock busy, that is counted."""
+        self.request = self.request._replace(on_busy=self._at_last)
+
     def leave(self) -> None:
         """Give up the place; a lock that was handed over but not taken goes to the next."""
 
     async def aacquire(self) -> Grant | Busy:
         """Do what ``acquire`` does, for coroutines."""
-        return await self.backend.aacquire(self.request)
+        return await self.backend.aacquire(self._asking())
 
     async def await_(self, seconds: float) -> Grant | None:
         """Do what ``wait`` does, for coroutines."""

@@ -18,6 +18,7 @@ from abc import abstractmethod
 from asgiref.sync import sync_to_async
 
 from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
@@ -52,6 +53,14 @@ class LockStore(LeaseStore):
         raise TaskLockError(
             f"{type(self).__name__} keeps no rate limits: point TASKLOCK['LOCATION'] at Redis,"
             " or set TASKLOCK['BACKEND'] to the database backend"
+        )
+
+    @property
+    def metrics(self) -> Metrics:
+        """What it has counted. ``TaskLockError`` where the store counts nothing."""
+        raise TaskLockError(
+            f"{type(self).__name__} counts nothing: a cache has no verb that counts and locks at once;"
+            " point TASKLOCK['LOCATION'] at Redis, or set TASKLOCK['BACKEND'] to the database backend"
         )
 
     @abstractmethod

@@ -6,20 +6,41 @@ so of any number of processes that saw a lock free one gets it, at every isolati
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.db.models import Q, QuerySet
 
+from django_tasklock.backends.codec import json_object
 from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.metrics import (
+    CONFLICT,
+    EXPIRED,
+    FORCED,
+    NOTED_FROM,
+    RELEASED as METRIC_RELEASED,
+    Metrics,
+)
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.database.leases import DatabaseLeases
-from django_tasklock.backends.database.listing import counts_of, page_of, pruned, records_of
+from django_tasklock.backends.database.listing import counts_of, each_once, page_of, pruned, records_of
+from django_tasklock.backends.database.metrics import DatabaseMetrics, count, kind_of, together
 from django_tasklock.backends.database.permits import DatabasePermits
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rates import DatabaseRates
-from django_tasklock.backends.database.rows import RELEASED, insert, key_of, look, rows_of, terms, unchanged
+from django_tasklock.backends.database.rows import (
+    FIELDS,
+    RELEASED,
+    Row,
+    insert,
+    key_of,
+    look,
+    rows_of,
+    terms,
+    unchanged,
+)
 from django_tasklock.conf import Settings
 from django_tasklock.db.clock import Now
 from django_tasklock.db.session import Session
@@ -46,6 +67,11 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         self._permits = DatabasePermits()
         self._rates = DatabaseRates()
         self.purging = Purging(self.session, self.purge)
+        self._metrics = DatabaseMetrics()
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._metrics
 
     @property
     def permits(self) -> Permits:
@@ -65,27 +91,37 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 row, now = look(alias, key)
                 if row is None:
                     fence = now * 1000
-                    taken: int = insert(alias, key, request, fence)
+                    with together(alias, request.kind):
+                        taken: int = insert(alias, key, request, fence)
+                        if taken:
+                            self._metrics.granted(alias, request)
                     self.purging.added()
                 elif not row.live or (request.supersedes and row.token == request.supersedes):
                     fence = max(row.fence + 1, now * 1000)
-                    taken = unchanged(alias, key, row).update(fence=fence, acquired_at=Now(), **terms(request))
+                    with together(alias, request.kind):
+                        taken = unchanged(alias, key, row).update(fence=fence, acquired_at=Now(), **terms(request))
+                        if taken:
+                            self._metrics.granted(alias, request, row)
                 elif row.token == request.token:
                     fence = row.fence
                     taken = unchanged(alias, key, row).update(expires_at=Now() + request.ttl_ms)
                 else:
+                    if request.on_busy:
+                        self._metrics.write(alias, count(f"{CONFLICT}:{request.on_busy}", request.kind))
                     return Busy(row.record(), row.expires_at - now)
                 if taken:
+                    self._metrics.begun.begin(request)
                     return Grant(fence, request.ttl_ms)
             return Busy(None, 0)
 
         self.purging.purge_if_due(UNRELEASED)
+        self._metrics.purging.purge_if_due(UNRELEASED)
         return self.session.run(verb, name=request.name)
 
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
             key = key_of(name)
-            if self.held(alias, key=key, token=token).update(**RELEASED):
+            if self._released(alias, key, token):
                 return Released.RELEASED
             row, _ = look(alias, key)
             if row is not None and row.live:
@@ -95,7 +131,25 @@ class DatabaseBackend(DatabaseLeases, LockStore):
 
         outcome = self.session.run(verb, name=name)
         self.purging.purge_if_due()
+        self._metrics.purging.purge_if_due()
         return outcome
+
+    def _released(self, alias: str, key: str, token: str) -> bool:
+        """Give the lock back, and count that. Return whether ``token`` had it."""
+        held, known = self.held(alias, key=key, token=token), self._metrics.begun.end(token)
+        if known is not None and known[1] < NOTED_FROM:
+            with together(alias, known[0]):
+                done = held.update(**RELEASED) > 0
+                if done:
+                    self._metrics.write(alias, count(METRIC_RELEASED, *known))
+            return done
+        row, _ = look(alias, key)  # one that is to be noted, or another process's
+        kind = None if row is None else kind_of(json_object(row.holder))
+        with together(alias, kind):
+            done = held.update(**RELEASED) > 0
+            if done and row is not None:
+                self._metrics.ended(alias, row, METRIC_RELEASED)
+        return done
 
     def get(self, name: str) -> Record | None:
         row, _ = self.session.run(lambda alias, again: look(alias, key_of(name)), name=name, write=False)
@@ -125,7 +179,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
 
     def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
         def verb(alias: str, again: bool) -> Pruned:
-            return pruned(rows_of(alias), limit, lapsed_before, prefix, offset)
+            return pruned(rows_of(alias), limit, lapsed_before, prefix, offset, partial(self._metrics.expired, alias))
 
         return self.session.run(verb)
 
@@ -134,7 +188,11 @@ class DatabaseBackend(DatabaseLeases, LockStore):
             row, _ = look(alias, key_of(name))
             while row is not None and row.expires_at > 0 and token in (None, row.token):
                 same = rows_of(alias).filter(key=key_of(name), token=row.token, fence=row.fence, expires_at__gt=0)
-                if same.update(token="", **RELEASED):  # renewed or not meanwhile
+                with together(alias, kind_of(json_object(row.holder))):
+                    gone = same.update(token="", **RELEASED)  # renewed or not meanwhile
+                    if gone:
+                        self._metrics.ended(alias, row, FORCED if row.live else EXPIRED)
+                if gone:
                     return row.record() if row.live else None
                 row, _ = look(alias, key_of(name))
             return None
@@ -160,8 +218,13 @@ class DatabaseBackend(DatabaseLeases, LockStore):
             deleted = 0
             for old in (released, lapsed):
                 rows = rows_of(alias).filter(old)
-                keys = list(rows.order_by("expires_at").values_list("key", flat=True)[:limit])
-                if keys:
+                if old is lapsed:
+                    found = rows.order_by("expires_at").annotate(now=Now()).values_list("key", *FIELDS, "now")[:limit]
+                    gone = [(key, Row(*values)) for key, *values in found]
+                    deleted += each_once(
+                        rows, gone, lambda some: some.delete()[0], partial(self._metrics.expired, alias)
+                    )
+                elif keys := list(rows.order_by("expires_at").values_list("key", flat=True)[:limit]):
                     deleted += rows.filter(key__in=keys).delete()[0]
             return deleted
 

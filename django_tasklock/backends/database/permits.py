@@ -7,17 +7,25 @@ isolation level. Releases and renewals touch only the permit's own row.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import Max, QuerySet, Value
 
 from django_tasklock.backends.codec import json_object
+from django_tasklock.backends.contract.metrics import (
+    GRANTED,
+    GRANTED_LATE,
+    PERMIT_EXPIRED,
+    PERMIT_FORCED,
+    PERMIT_RELEASED,
+    REFUSED,
+)
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.database.leases import DatabaseLeases
+from django_tasklock.backends.database.metrics import DatabaseMetrics, count, kind_of, together
 from django_tasklock.backends.database.purging import Purging
-from django_tasklock.backends.database.rows import FIELDS, Row, key_of
+from django_tasklock.backends.database.rows import FIELDS, Row, holder_text, key_of
 from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.db.session import Session
 from django_tasklock.models import LimiterRow, PermitRow
@@ -37,6 +45,7 @@ class DatabasePermits(DatabaseLeases, Permits):
     def __init__(self) -> None:
         self.session = Session(PermitRow, "permit")
         self.purging = Purging(self.session, self.purge)
+        self._metrics = DatabaseMetrics()
 
     def rows(self, alias: str) -> QuerySet[Any]:
         return permits(alias)
@@ -56,12 +65,15 @@ class DatabasePermits(DatabaseLeases, Permits):
                     if kept.update(expires_at=Now() + request.ttl_ms) or kept.exists():
                         return Grant(mine.fence, request.ttl_ms)
                 elif len(live) >= request.limit:
+                    if request.on_busy:
+                        self._metrics.write(alias, count(REFUSED, request.kind))
                     return busy(live)
                 else:
                     if last is None:
                         self.purging.added()
                     fence = max((last or 0) + 1, now * 1000)
-                    if admit(alias, key, request, last, fence, [row.token for row in rows if not row.live]):
+                    if admit(alias, key, request, last, fence, [row for row in rows if not row.live], self._metrics):
+                        self._metrics.begun.begin(request)
                         return Grant(fence, request.ttl_ms)
             return busy(live)
 
@@ -71,9 +83,18 @@ class DatabasePermits(DatabaseLeases, Permits):
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
             mine = permits(alias).filter(token=token, key=key_of(name))
-            if mine.filter(expires_at__gt=Now()).delete()[0]:
+            kind, held_for = self._metrics.begun.end(token) or (None, 0)
+            with together(alias, kind):
+                done = mine.filter(expires_at__gt=Now()).delete()[0]
+                if done:
+                    self._metrics.write(alias, count(PERMIT_RELEASED, kind, held_for))
+            if done:
                 return Released.RELEASED
-            return Released.GONE if mine.delete()[0] or not again else Released.RELEASED
+            with together(alias, kind):
+                lapsed = mine.delete()[0]
+                if lapsed:
+                    self._metrics.write(alias, count(PERMIT_EXPIRED, kind))
+            return Released.GONE if lapsed or not again else Released.RELEASED
 
         outcome = self.session.run(verb, name=name)
         self.purging.purge_if_due()
@@ -89,7 +110,11 @@ class DatabasePermits(DatabaseLeases, Permits):
         def verb(alias: str, again: bool) -> Record | None:
             mine = permits(alias).filter(token=token, key=key_of(name))
             rows = rows_of(mine)
-            gone = mine.delete()[0]  # renewed or not meanwhile
+            kind = kind_of(json_object(rows[0].holder)) if rows else None
+            with together(alias, kind):
+                gone = mine.delete()[0]  # renewed or not meanwhile
+                if gone and rows:
+                    self._metrics.write(alias, count(PERMIT_FORCED if rows[0].live else PERMIT_EXPIRED, kind))
             return rows[0].record() if rows and rows[0].live and gone else None
 
         return self.session.run(verb, name=name)
@@ -148,12 +173,20 @@ def busy(live: list[Row]) -> Busy:
     return Busy(None, 0) if first is None else Busy(first.record(), first.expires_at - first.now)
 
 
-def admit(alias: str, key: str, request: AcquireRequest, last: int | None, fence: int, lapsed: list[str]) -> bool:
+def admit(
+    alias: str,
+    key: str,
+    request: AcquireRequest,
+    last: int | None,
+    fence: int,
+    lapsed: list[Row],
+    metrics: DatabaseMetrics,
+) -> bool:
     """Grant a permit, unless somebody was granted one since ``last`` was read."""
     row = PermitRow(
         token=request.token,
         key=key,
-        holder=json.dumps({**json_object(request.holder), "name": request.name}),
+        holder=holder_text(request),
         acquired_at=Now(),
         hold_until=Now() + request.hold_ms,
         expires_at=Now() + request.ttl_ms,
@@ -165,9 +198,12 @@ def admit(alias: str, key: str, request: AcquireRequest, last: int | None, fence
                 limiters(alias).bulk_create([LimiterRow(key=key, fence=fence)])
             elif not limiters(alias).filter(key=key, fence=last).update(fence=fence):
                 return False
-            if lapsed:
-                permits(alias).filter(token__in=lapsed, expires_at__lte=Now()).delete()
+            if lapsed:  # whoever else removes these has not changed the limiter's row, but we are the one that has
+                permits(alias).filter(token__in=[old.token for old in lapsed], expires_at__lte=Now()).delete()
             permits(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
+            granted = GRANTED if request.waited is None else GRANTED_LATE
+            ended = [count(PERMIT_EXPIRED, kind_of(json_object(old.holder))) for old in lapsed]
+            metrics.write(alias, count(granted, request.kind, request.waited), *ended)
     except IntegrityError:
         return False
     return True

@@ -17,12 +17,16 @@ from typing import TypeVar
 from django.db import IntegrityError, transaction
 from django.db.models import Max, QuerySet
 
+from django_tasklock.backends.contract.metrics import limiter_kind
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
+from django_tasklock.backends.database.metrics import DatabaseMetrics, count, together
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import key_of
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import Ledger
+from django_tasklock.backends.ledger.counting import event_of
 from django_tasklock.backends.ledger.state import State
+from django_tasklock.conf import get_settings
 from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.db.session import Session
 from django_tasklock.exceptions import BackendUnavailable
@@ -39,11 +43,13 @@ class DatabaseRates(RateStore):
     def __init__(self) -> None:
         self._session = Session(RateRow, "rate limit")
         self.purging = Purging(self._session, self.purge)
+        self._metrics = DatabaseMetrics()
 
-    def run(self, terms: Terms, verb: Callable[[Ledger, bool], T], write: bool = True) -> T:
+    def run(self, terms: Terms, verb: Callable[[Ledger, bool], T], write: bool = True, counted: bool = False) -> T:
         """Return what ``verb(book, again)`` does over the limiter's book, written back; ``again``: it may have been
-        done before.
+        done before. ``counted``: the answer is counted with it.
         """
+        kind = limiter_kind(terms.name) if counted and get_settings().METRICS else None
 
         def attempt(alias: str, again: bool) -> T:
             key, ends = key_of(terms.name), time.monotonic() + PATIENCE
@@ -60,9 +66,15 @@ class DatabaseRates(RateStore):
                 written = {"state": book.state.text(), "expires_at": book.expires // 1000, "used_at": now}
                 if not version:
                     self.purging.added()
-                    if insert(alias, RateRow(key=key, name=shown(terms.name), version=1, **written)):
-                        return answer
-                elif rows_of(alias).filter(key=key, version=version).update(version=version + 1, **written):
+                with together(alias, kind):
+                    if not version:
+                        done = insert(alias, RateRow(key=key, name=shown(terms.name), version=1, **written))
+                    else:
+                        same = rows_of(alias).filter(key=key, version=version)
+                        done = same.update(version=version + 1, **written) > 0
+                    if done and kind is not None and (event := event_of(answer)) is not None:
+                        self._metrics.write(alias, count(event[0], kind, event[1]))
+                if done:
                     return answer
                 if time.monotonic() > ends:
                     text = f"the rate limit {terms.name!r} is changed too often to be written"
@@ -77,7 +89,9 @@ class DatabaseRates(RateStore):
     def reserve(
         self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
     ) -> Booked | Refused:
-        return self.run(terms, lambda book, again: ledger_verbs.reserve(book, cost, longest, spaced, asks))
+        return self.run(
+            terms, lambda book, again: ledger_verbs.reserve(book, cost, longest, spaced, asks), counted=True
+        )
 
     def resume(
         self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
@@ -100,13 +114,15 @@ class DatabaseRates(RateStore):
         return self.run(terms, verb)
 
     def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return self.run(terms, lambda book, again: not again and ledger_verbs.cancel(book, cost, slot, epoch))
+        return self.run(
+            terms, lambda book, again: not again and ledger_verbs.cancel(book, cost, slot, epoch), counted=True
+        )
 
     def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
         return self.run(terms, lambda book, again: not again and ledger_verbs.settle(book, cost, slot, epoch, actual))
 
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return self.run(terms, lambda book, again: ledger_verbs.penalize(book, pushback, longest))
+        return self.run(terms, lambda book, again: ledger_verbs.penalize(book, pushback, longest), counted=True)
 
     def pause(self, terms: Terms, length: int) -> None:
         self.run(terms, lambda book, again: ledger_verbs.pause(book, length))

@@ -92,11 +92,17 @@ def terms(request: AcquireRequest) -> dict[str, Any]:
     return {
         "name": request.name.encode("ascii", "backslashreplace").decode()[:255],
         "token": request.token,
-        "holder": json.dumps({**json_object(request.holder), "name": request.name}),
+        "holder": holder_text(request),
         "hold_until": Now() + request.hold_ms,
         "expires_at": Now() + request.ttl_ms,
         "asked_at": 0,
     }
+
+
+def holder_text(request: AcquireRequest) -> str:
+    """Return what is kept of who asks, with the name and the kind in it."""
+    kind = {} if request.kind is None else {"kind": request.kind}
+    return json.dumps({**json_object(request.holder), **kind, "name": request.name})
 
 
 def insert(alias: str, key: str, request: AcquireRequest, fence: int) -> bool:

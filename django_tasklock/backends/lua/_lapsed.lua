@@ -2,6 +2,11 @@
 -- Forget what lapsed more than a day ago, a little at a time.
 local function forget_lapsed(index, now)
   local old = redis.call('ZRANGEBYSCORE', index, '-inf', now - 86400000, 'LIMIT', 0, 128)
-  if old[1] then redis.call('ZREM', index, unpack(old)) end
+  if old[1] then
+    -- use: counts
+    count_at(index, now)
+    for _, key in ipairs(old) do count_gone(name_of(key), redis.call('ZSCORE', index, key)) end
+    redis.call('ZREM', index, unpack(old))
+  end
   let_lapse(index)
 end

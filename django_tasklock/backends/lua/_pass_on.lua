@@ -7,7 +7,7 @@ end
 -- Hand a free lock to the longest waiter that is still there: a short claim, which its
 -- first renewal makes a whole lease. A waiter whose channel nobody hears is dead: next.
 -- `head`: who was taken from the queue already, if anybody.
--- Reply: the token that has the lock now (`self` if that is the caller's turn), or nil.
+-- Reply: the token that has the lock now (`self` if that is the caller's turn), or nil; and its rank.
 local function pass_on(self, head)
   local now, micros = clock()
   while true do
@@ -22,8 +22,8 @@ local function pass_on(self, head)
         return nil
       end
       redis.call('HDEL', SEEN, token)
-      if fence and there then grant(fence, now, token, claim, hold, holder) end
-      if there then return token end
+      if fence and there then grant(fence, now, token, claim, hold, holder, waited_since(head[2], now)) end
+      if there then return token, head[2] end
     end
     head = nil
   end

@@ -1,4 +1,4 @@
--- Shared by the scripts of permits: they use clock, fence and waiters as well. Not a verb.
+-- Shared by the scripts of permits: they use clock, fence, counts and waiters as well. Not a verb.
 --
 -- Members are tokens, scored by the expiry of their leases; beside them, by token, what acquire.lua calls the value
 -- of a lock, with "fence" as the order of the grants. Nothing expires by itself while somebody may have a permit:
@@ -18,9 +18,19 @@ local function drop(token)
   redis.call('HDEL', KEYS[2], token)
 end
 
+local function kind_of(value)
+  return value and string.match(value, '"holder":{"kind":"([^"]*)"')
+end
+
+-- To be called first.
 local function lapse(now)
+  count_at(KEYS[3], now)
   local gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 1000)
   while gone[1] do
+    for _, value in ipairs(redis.call('HMGET', KEYS[2], unpack(gone))) do
+      local kind = kind_of(value)
+      if kind then count('limit.expired', kind) end
+    end
     redis.call('ZREM', KEYS[1], unpack(gone))
     redis.call('HDEL', KEYS[2], unpack(gone))
     gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 1000)
@@ -37,11 +47,18 @@ local function outlive(now, hold)
   end
 end
 
-local function admit(fence, now, token, ttl, hold, holder)
+-- `waited` in ms; nil: it was not waited for.
+local function admit(fence, now, token, ttl, hold, holder, waited)
   redis.call('ZADD', KEYS[1], now + ttl, token)
   redis.call('HSET', KEYS[2], token, '{"token":"' .. token .. '","holder":' .. holder .. ',"at":' .. now ..
     ',"fence":' .. fence .. ',"until":' .. (now + hold) .. '}')
   outlive(now, hold)
+  local kind = string.match(holder, '^{"kind":"([^"]*)"')
+  if kind and waited then
+    count_time('limit.waited', kind, waited)
+  elseif kind then
+    count('limit.granted', kind)
+  end
   local number = tonumber(fence)
   if number % 64 == 0 then redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now) end
   return number
@@ -50,7 +67,7 @@ end
 -- Give free permits to the longest waiters that are still connected: short claims, which their first renewals make
 -- whole leases. Strictly in order: whoever is first holds up those behind, even if their limits are greater, unless
 -- it is dead, which is asked for a caller with a limit of `wanted`.
--- Reply: the token of the caller if it is `self` and its turn, or nil.
+-- Reply: the token of the caller if it is `self` and its turn, or nil; and the ms that it has waited.
 local function serve(self, wanted)
   local now, micros = clock()
   while true do
@@ -58,6 +75,7 @@ local function serve(self, wanted)
     if not head[1] then return nil end
     local token, channel, claim, hold, holder, limit = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*) (%d+)$')
     local taken = redis.call('ZCARD', KEYS[1])
+    local waited = math.max(0, math.floor(now - tonumber(head[2]) / 1000))
     if not token then
       redis.call('ZREM', KEYS[4], head[1]) -- what cannot be read is nobody's place
     elseif taken >= tonumber(limit) then
@@ -66,13 +84,13 @@ local function serve(self, wanted)
       quit(token, head[1])
     elseif token == self then
       quit(token, head[1])
-      return token
+      return token, waited
     else
       local fence = tick(micros)
       local there = tell(token, channel, token .. ' ' .. fence, now)
       if there == nil then return nil end -- the waiters look by themselves
       quit(token, head[1])
-      if there then admit(fence, now, token, claim, hold, holder) end
+      if there then admit(fence, now, token, claim, hold, holder, waited) end
     end
   end
 end

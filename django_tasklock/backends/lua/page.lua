@@ -7,8 +7,9 @@
 --       9 locks to look at, at most, 10 locks in a part, 11 text in the name, 12 'waiting' or '', 13... texts in the value
 -- Reply: {now ms, how many there are of that kind, offset to go on at (-1: no more),
 --         ms left (-1: no expiry) of each, how many wait for each, {key, ...}, {value or nil, ...}}
--- use: values clock
+-- use: values clock counts
 local now = clock()
+count_at(KEYS[1], now)
 local which, order, down = ARGV[1], ARGV[2], ARGV[3] ~= ''
 local offset, limit, most, PART = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local text, waited, looks = ARGV[11], ARGV[12] ~= '', ARGV[11] ~= '' or ARGV[12] ~= '' or #ARGV > 12
@@ -68,6 +69,7 @@ local function judge(key, score, value)
   if not value then
     if which == 'orphaned' then return score - now, true end
     redis.call('ZREM', KEYS[1], key) -- deleted by hand or evicted, not lapsed
+    count_gone(name_of(key), score)
     return 0, false
   end
   local left = redis.call('PTTL', key)
@@ -127,6 +129,7 @@ local function part(start)
         members[#members + 1], found[#found + 1] = page[i], value
       else
         gone[#gone + 1] = page[i]
+        count_gone(name_of(page[i]), math.huge)
       end
     end
     if gone[1] then redis.call('ZREM', KEYS[1], unpack(gone)) end

@@ -1,19 +1,21 @@
 -- Take a permit, if fewer than the limit are taken or this token has one; join the queue if asked to.
 -- KEYS: as in every script that grants
--- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 limit, 6 queue entry ('' or absent: do not wait),
---       7 rank in the queue ('' or absent: the last), 8 '1': it listens on its channel
+-- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 limit, 6 what is done if there is none, to be
+--       counted ('': nothing yet), 7 queue entry ('' or absent: do not wait), 8 rank in the queue ('' or absent: the
+--       last), 9 '1': it listens on its channel
 -- Reply: granted: fence; busy: {ms left of the lease that ends first, that member's value or nil, now ms,
 --        rank if it waits}
--- use: values clock fence waiters permits
-local token, entry = ARGV[1], ARGV[6] or ''
+-- use: values clock fence counts waiters permits
+local token, entry = ARGV[1], ARGV[7] or ''
 local now, micros = clock()
 even_if_full(KEYS[4])
 lapse(now)
 local mine = redis.call('HGET', KEYS[2], token)
 local queued = not mine and redis.call('EXISTS', KEYS[4]) == 1
 if queued then
-  if entry ~= '' then join(token, entry, ARGV[7], ARGV[8], now, micros) end
-  if serve(token, tonumber(ARGV[5])) == token then return admit(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4]) end
+  if entry ~= '' then join(token, entry, ARGV[8], ARGV[9], now, micros) end
+  local whose, waited = serve(token, tonumber(ARGV[5]))
+  if whose == token then return admit(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4], waited) end
   mine = redis.call('HGET', KEYS[2], token)
 end
 if mine then
@@ -30,7 +32,9 @@ if taken < tonumber(ARGV[5]) then
     return admit(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4])
   end
 end
-local rank = entry ~= '' and join(token, entry, ARGV[7], ARGV[8], now, micros) or nil
+local rank = entry ~= '' and join(token, entry, ARGV[8], ARGV[9], now, micros) or nil
+local kind = ARGV[6] ~= '' and string.match(ARGV[4], '^{"kind":"([^"]*)"')
+if kind then count('limit.refused', kind) end
 local next = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 if not next[1] then return {1000, false, now, rank} end
 return {tonumber(next[2]) - now, redis.call('HGET', KEYS[2], next[1]), now, rank}

@@ -2,7 +2,7 @@
 -- KEYS: as in every script that grants
 -- ARGV: 1 token, 2 ttl ms, 3 hold ms
 -- Reply: 1 extended, 0 it has none
--- use: values clock fence waiters permits
+-- use: values clock fence counts waiters permits
 local now = clock()
 lapse(now)
 even_if_full(KEYS[1])

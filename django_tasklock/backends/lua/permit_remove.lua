@@ -2,13 +2,15 @@
 -- KEYS: as in every script that grants
 -- ARGV: 1 token
 -- Reply: nil when that token has none, else {ms left, value, now ms, waiting}
--- use: clock fence waiters permits
+-- use: clock fence counts waiters permits
 local now = clock()
 lapse(now)
 local value = redis.call('HGET', KEYS[2], ARGV[1])
 if not value then return false end
 local reply = {redis.call('ZSCORE', KEYS[1], ARGV[1]) - now, value, now, redis.call('ZCARD', KEYS[4])}
 drop(ARGV[1])
+local kind = kind_of(value)
+if kind then count('limit.forced', kind) end
 serve()
 forget_if_empty()
 return reply

@@ -6,7 +6,27 @@ local call, key, token, entry = redis.call, KEYS[1], ARGV[1], ARGV[2] or ''
 local value, head = call('GET', key)
 local mine = value and string.sub(value, 11, 11 + #token) == token .. '"' -- as in _owned.lua
 if mine then
-  call('DEL', key)
+  local kind = string.match(value, '^,"holder":{"kind":"([^"]*)"', 12 + #token)
+  if kind then -- as count_end in _counts.lua has it, for what nearly always comes
+    local root, time = string.sub(KEYS[2], 1, -6), call('TIME')
+    local name = string.sub(key, #root + 1)
+    call('DEL', key, root .. 'held:' .. name)
+    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    local held = now - (string.match(value, '"at":(%d+),', -96) or now)
+    local bucket = held <= 5 and 0 or held <= 25 and 1 or held <= 100 and 2 or held < 500 and 3
+    local n, event, by
+    if bucket and held >= 0 then
+      event, by = 'released:' .. bucket, string.format('1%012.0f', held)
+      n = redis.pcall('HINCRBY', root .. 'counts:' .. math.floor(time[1] / 3600), event .. '|' .. kind, by)
+    end
+    if type(n) ~= 'number' or n < 1999999999999 or n >= 1e17 then
+      -- use: counts
+      count_at(KEYS[2], now)
+      if n then looked(n, event, kind, by) else count_end(name, value, 'released', now) end
+    end
+  else
+    call('DEL', key)
+  end
   if entry == '' then
     head = call('ZPOPMIN', KEYS[4])
     if not head[1] then -- nobody waits
@@ -15,7 +35,8 @@ if mine then
     end
   end
 end
--- use: clock fence grant waiters pass_on
+-- use: clock fence counts grant waiters pass_on
+count_at(KEYS[2], (clock()))
 if entry ~= '' then quit(token, entry) end
 if not mine then
   redis.call('HDEL', SEEN, token) -- of a place that it may have without knowing: now it is nobody's unless heard

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import get_args
 
 from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.metrics import CONFLICT, EXPIRED, FORCED, RELEASED, Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, Which
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.memory.leases import MemoryLeases
+from django_tasklock.backends.memory.metrics import MemoryMetrics
 from django_tasklock.backends.memory.permits import MemoryPermits
 from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.backends.memory.store import Held, store
@@ -25,6 +27,11 @@ class MemoryBackend(MemoryLeases, LockStore):
     def __init__(self, settings: Settings) -> None:
         self._permits = MemoryPermits()
         self._rates = MemoryRates()
+        self._metrics = MemoryMetrics(store)
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._metrics
 
     @property
     def permits(self) -> Permits:
@@ -42,6 +49,8 @@ class MemoryBackend(MemoryLeases, LockStore):
             elif held.token == request.token:
                 held.expires = store.now() + request.ttl_ms
             else:
+                if request.on_busy:
+                    store.counts.add(store.now(), f"{CONFLICT}:{request.on_busy}", request.kind)
                 record = store.record(request.name, held)
                 return Busy(record, record.ttl)
             return Grant(held.fence, request.ttl_ms)
@@ -56,7 +65,7 @@ class MemoryBackend(MemoryLeases, LockStore):
                 return Released.GONE
             if held.token != token:
                 return Released.NOT_YOURS
-            store.free(name)
+            store.free(name, RELEASED)
             return Released.RELEASED
 
     def get(self, name: str) -> Record | None:
@@ -101,7 +110,7 @@ class MemoryBackend(MemoryLeases, LockStore):
             looked = [name for _, name in lapsed[offset : offset + limit]]
             gone = [name for name in looked if name.startswith(prefix)]
             for name in gone:
-                store.free(name)
+                store.free(name, EXPIRED)
             return Pruned(len(gone), len(looked) - len(gone))
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
@@ -111,7 +120,7 @@ class MemoryBackend(MemoryLeases, LockStore):
             if held is None or token not in (None, held.token):
                 return None
             record = store.record(name, held)
-            store.free(name)
+            store.free(name, FORCED if live else EXPIRED)
             return record if live else None
 
     async def aget(self, name: str) -> Record | None:

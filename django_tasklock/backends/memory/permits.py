@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django_tasklock.backends.contract.metrics import GRANTED, PERMIT_FORCED, PERMIT_RELEASED, REFUSED
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.backends.memory.leases import MemoryLeases
@@ -25,7 +26,10 @@ class MemoryPermits(MemoryLeases, Permits):
                 held = store.permits.setdefault(request.name, taken)[request.token] = store.made(
                     request, request.ttl_ms
                 )
+                store.counts.add(store.now(), GRANTED, request.kind)
                 return Grant(held.fence, request.ttl_ms)
+            if request.on_busy:
+                store.counts.add(store.now(), REFUSED, request.kind)
             first = min(taken.values(), key=lambda held: held.expires, default=None)
             if first is None:
                 return Busy(None, 1000)
@@ -36,7 +40,7 @@ class MemoryPermits(MemoryLeases, Permits):
         return store.serve(name).get(token)
 
     def release(self, name: str, token: str) -> Released:
-        return Released.RELEASED if self.remove(name, token) else Released.GONE
+        return Released.RELEASED if self._take(name, token, PERMIT_RELEASED) else Released.GONE
 
     def members(self, name: str) -> list[Record]:
         with store.mutex:
@@ -48,12 +52,17 @@ class MemoryPermits(MemoryLeases, Permits):
             return store.queued(name, store.lines, limit)
 
     def remove(self, name: str, token: str) -> Record | None:
+        return self._take(name, token, PERMIT_FORCED)
+
+    def _take(self, name: str, token: str, how: str) -> Record | None:
         with store.mutex:
             held = store.serve(name).get(token)
             if held is None:
                 return None
             record = store.record(name, held, store.lines)
             del store.permits[name][token]
+            held_for = record.now - held.at if how == PERMIT_RELEASED else None
+            store.counts.add(record.now, how, held.kind, held_for)
             store.serve(name)
             return record
 

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from django_tasklock.backends.contract.metrics import limiter_kind
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import Ledger
+from django_tasklock.backends.ledger.counting import event_of
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.store import store
+from django_tasklock.conf import get_settings
 
 T = TypeVar("T")
 PRUNE_EVERY = 512  # verbs
@@ -47,7 +50,16 @@ class MemoryRates(RateStore):
     def reserve(
         self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
     ) -> Booked | Refused:
-        return self.run(terms, lambda book: ledger_verbs.reserve(book, cost, longest, spaced, asks))
+        return self._counted(
+            terms, self.run(terms, lambda book: ledger_verbs.reserve(book, cost, longest, spaced, asks))
+        )
+
+    def _counted(self, terms: Terms, answer: T) -> T:
+        """Count what a verb has answered, unless the books are somebody's own."""
+        if self._own is None and get_settings().METRICS and (event := event_of(answer)) is not None:
+            with self._mutex:
+                store.counts.add(store.now(), event[0], limiter_kind(terms.name), event[1])
+        return answer
 
     def resume(
         self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
@@ -60,13 +72,14 @@ class MemoryRates(RateStore):
         return self.run(terms, lambda book: ledger_verbs.exchange(book, cost, slots, epoch, longest, leeway))
 
     def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return self.run(terms, lambda book: ledger_verbs.cancel(book, cost, slot, epoch))
+        cancelled = self.run(terms, lambda book: ledger_verbs.cancel(book, cost, slot, epoch))
+        return self._counted(terms, cancelled)
 
     def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
         return self.run(terms, lambda book: ledger_verbs.settle(book, cost, slot, epoch, actual))
 
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return self.run(terms, lambda book: ledger_verbs.penalize(book, pushback, longest))
+        return self._counted(terms, self.run(terms, lambda book: ledger_verbs.penalize(book, pushback, longest)))
 
     def pause(self, terms: Terms, length: int) -> None:
         self.run(terms, lambda book: ledger_verbs.pause(book, length))

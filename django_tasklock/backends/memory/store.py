@@ -10,8 +10,19 @@ from itertools import islice
 from typing import Protocol
 
 from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.contract.metrics import (
+    ACQUIRED,
+    EXPIRED,
+    GRANTED_LATE,
+    PERMIT_EXPIRED,
+    RELEASED,
+    TRANSFERRED,
+    WAITED,
+    HoldRecord,
+)
 from django_tasklock.backends.contract.queries import Queued, Waiting
 from django_tasklock.backends.ledger.state import State
+from django_tasklock.backends.memory.metrics import MemoryCounts
 from django_tasklock.types import AcquireRequest, Record, monotonic
 
 CLAIM = 1000
@@ -43,6 +54,7 @@ class Held:
     until: int
     expires: int
     fence: int
+    kind: str | None = None
     asked: int = 0
 
 
@@ -56,6 +68,7 @@ class Store:
         self.permits: dict[str, dict[str, Held]] = {}
         self.lines: dict[str, deque[Place]] = {}
         self.rates: dict[str, State] = {}
+        self.counts = MemoryCounts()
         self.fence = 0
         self.skipped = 0.0
         self.started = time.time() - monotonic()
@@ -78,22 +91,38 @@ class Store:
         held = self.current(name)
         return held if held is not None and held.token == token else None
 
-    def grant(self, request: AcquireRequest, ttl: int) -> Held:
-        """Give a free lock away."""
+    def grant(self, request: AcquireRequest, ttl: int, waited: int | None = None) -> Held:
+        """Give a lock away that is free, or whose holder is followed. ``waited``: milliseconds."""
+        before = self.held.get(request.name)
+        if before is not None and before.expires > self.now():
+            self.counts.add(self.now(), TRANSFERRED, request.kind)
+        else:
+            if before is not None:
+                self.ended(request.name, before, EXPIRED)
+            self.counts.add(self.now(), ACQUIRED if waited is None else WAITED, request.kind, waited)
         self.held[request.name] = held = self.made(request, ttl)
         return held
+
+    def ended(self, name: str, held: Held, how: str) -> None:
+        """Count how a hold ended."""
+        now = self.now()
+        self.counts.add(now, how, held.kind, now - held.at if how == RELEASED else None)
+        if held.kind is not None:
+            ended_at = held.expires if how == EXPIRED else now
+            holder = holder_of(json_object(held.holder))
+            self.counts.note(HoldRecord(name, held.kind, holder, held.at, ended_at, how))
 
     def made(self, request: AcquireRequest, ttl: int) -> Held:
         """Return what is kept of a grant."""
         now = self.now()
         self.fence = max(self.fence + 1, now * 1000)
-        return Held(request.token, request.holder, now, now + request.hold_ms, now + ttl, self.fence)
+        return Held(request.token, request.holder, now, now + request.hold_ms, now + ttl, self.fence, request.kind)
 
     def taken(self, name: str) -> dict[str, Held]:
         """Return the permits of a limiter, by token, without those that lapsed."""
         found = self.permits.setdefault(name, {})
         for token in [token for token, held in found.items() if held.expires <= self.now()]:
-            del found[token]
+            self.counts.add(self.now(), PERMIT_EXPIRED, found.pop(token).kind)
         return found
 
     def serve(self, name: str) -> dict[str, Held]:
@@ -103,6 +132,7 @@ class Store:
             waiter = line.popleft()
             if waiter.present:
                 taken[waiter.request.token] = self.made(waiter.request, min(waiter.request.ttl_ms, CLAIM))
+                self.counts.add(self.now(), GRANTED_LATE, waiter.request.kind, self.now() - waiter.since)
                 waiter.ring()
         if not line:
             self.lines.pop(name, None)
@@ -110,9 +140,9 @@ class Store:
             del self.permits[name]
         return taken
 
-    def free(self, name: str) -> None:
-        """Take a lock from whoever has it, or let it lapse; the longest waiter gets it."""
-        del self.held[name]
+    def free(self, name: str, how: str) -> None:
+        """Take a lock from whoever has it, or let it lapse; the longest waiter gets it. ``how`` it ended is counted."""
+        self.ended(name, self.held.pop(name), how)
         self.pass_on(name)
 
     def pass_on(self, name: str) -> Held | None:
@@ -123,7 +153,7 @@ class Store:
             if not queue:
                 del self.queues[name]
             if waiter.present:
-                held = self.grant(waiter.request, min(waiter.request.ttl_ms, CLAIM))
+                held = self.grant(waiter.request, min(waiter.request.ttl_ms, CLAIM), self.now() - waiter.since)
                 waiter.ring()
                 return held
         return None
@@ -162,6 +192,7 @@ def reset() -> None:
         store.held.clear()
         store.permits.clear()
         store.rates.clear()
+        store.counts = MemoryCounts()
         store.skipped = 0.0
         store.ring()
         store.queues.clear()

@@ -8,12 +8,14 @@ from itertools import chain
 from typing import Any
 
 from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout
 from django_tasklock.backends.redis.listing import ORDERED, page_in, page_of
 from django_tasklock.backends.redis.location import sync_pool
+from django_tasklock.backends.redis.metrics import RedisMetrics
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
@@ -26,8 +28,8 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released,
 
 __all__ = ["RedisBackend"]
 
-ACQUIRE = load("acquire", 5, 4)
-FOLLOW = load("acquire", 5, 6)
+ACQUIRE = load("acquire", 5, 5)
+FOLLOW = load("acquire", 5, 7)
 RELEASE = load("release", 5, 1)
 EXTEND = load("extend", 2, 3)
 RENEW = load("renew", 1, 0)
@@ -76,18 +78,23 @@ class RedisBackend(QueueStore, LockStore):
     lines = True
     orders = ORDERED
     layout: Layout
-    JOIN = load("acquire", 5, 8)
+    JOIN = load("acquire", 5, 9)
     LEAVE = load("release", 5, 2)
 
     def __init__(self, settings: Settings) -> None:
         self.location = settings.LOCATION
-        self.layout = Layout(settings.KEY_PREFIX)
+        self.layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
         self._lock = threading.Lock()
         self._wire: Wire | None = None
         self._subscribers: Subscribers | None = None
         self._aio = AsyncWires(settings.LOCATION)
         self._permits = RedisPermits(self)
         self._rates = RedisRates(self)
+        self._metrics = RedisMetrics(self)
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._metrics
 
     @property
     def permits(self) -> Permits:

@@ -7,7 +7,7 @@ the locks: ``task_lock#index`` (a sorted set of keys, scored by expiry),
 ``task_lock#seen:video:42`` (when who waits last looked),
 ``task_lock#flag:video:42`` (something waits elsewhere: a parked message),
 ``task_lock#ticket`` (the last ticket drawn), ``task_lock#line:video:42`` (who drew one for it and is not over) and
-``task_lock#newest:video:42`` (the last ticket that was shown for it).
+``task_lock#newest:video:42`` (the last ticket that was shown for it). What is counted: ``lua/_counts.lua``.
 A prefix with a hash tag, ``{task_lock}:``, keeps them all in one cluster slot.
 Earlier versions also write ``task_lock#since`` and ``task_lock#until``, the index again in other orders: they are not
 read any more, and end a day after a process of this version first meets them.
@@ -33,6 +33,8 @@ threads wait. A waiter that has not looked for as long is passed over: ``FROZEN`
 
 KEPT = 86_400_000
 """Milliseconds a line, or a note that something waits for a lock elsewhere, is kept after its last change."""
+PAST = 10
+"""Last holds of a name that are kept where the value of a lock does not say how many."""
 SHOWN = 7_200_000
 """Milliseconds the newest ticket of a name is remembered: twice Redis' visibility timeout, after which a broker brings
 an older message once more. Each name that is coalesced has such a key."""
@@ -41,8 +43,9 @@ an older message once more. Each name that is coalesced has such a key."""
 class Layout:
     """Keys and packed arguments for one prefix."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, past: int = PAST) -> None:
         self.prefix = prefix
+        self.past = past
         root = prefix.removesuffix(":") + "#"
         self.queue = f"{root}queue:"
         self.seen = f"{root}seen:"
@@ -90,7 +93,7 @@ class Layout:
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return keys and arguments of ``acquire.lua`` for somebody who does not wait."""
         token = request.token.encode()
-        terms = _terms(request.ttl_ms, request.hold_ms, request.holder)
+        terms = _terms(request.ttl_ms, request.hold_ms, request.holder, request.kind, request.on_busy, self.past)
         return b"%b$%d\r\n%b\r\n%b" % (self.keys(request.name), len(token), token, terms)
 
     def following(self, request: AcquireRequest) -> bytes:
@@ -107,7 +110,8 @@ class Layout:
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """Return what ``pass_on`` must know of a waiter."""
-        return bulk(f"{request.token} {channel} {min(request.ttl_ms, CLAIM)} {request.hold_ms} {request.holder}")
+        holder = counted(request.holder, request.kind, self.past)
+        return bulk(f"{request.token} {channel} {min(request.ttl_ms, CLAIM)} {request.hold_ms} {holder}")
 
     def record(self, key: bytes, reply: list[Any]) -> Record:
         """Return a record from ``{ms left, value, now, waiting}``; the last may be missing."""
@@ -126,8 +130,20 @@ def place(rank: int | None, listens: bool) -> bytes:
 
 
 @lru_cache(maxsize=256)  # few in number, alike from call to call
-def _terms(ttl: int, hold: int, holder: str) -> bytes:
-    return bulk(ttl) + bulk(hold) + bulk(holder)
+def _terms(ttl: int, hold: int, holder: str, kind: str | None, on_busy: str, past: int) -> bytes:
+    return bulk(ttl) + bulk(hold) + bulk(counted(holder, kind, past)) + bulk(on_busy)
+
+
+def counted(holder: str, kind: str | None, most: int = PAST) -> str:
+    """Return a holder that begins with its kind, if it is counted: it is to be found there.
+
+    ``most``: how many of the last holds of its name are to be kept.
+    """
+    if kind is None:
+        return holder
+    past = "" if most == PAST else f',"past":{most}'
+    rest = holder[1:] if holder == "{}" else f",{holder[1:]}"
+    return f'{{"kind":"{kind}"{past}{rest}'
 
 
 def _within(value: Any, most: int) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
-from django_tasklock.backends.redis.keys import CLAIM, place, record
+from django_tasklock.backends.redis.keys import CLAIM, counted, place, record
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.waiter import QueueStore
 from django_tasklock.backends.redis.wire import bulk, load
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from django_tasklock.backends.redis.wire import Wire
     from django_tasklock.backends.redis.wire_async import AsyncWires
 
-ACQUIRE = load("permit_acquire", 6, 5)
+ACQUIRE = load("permit_acquire", 6, 6)
 RELEASE = load("permit_release", 6, 1)
 EXTEND = load("permit_extend", 6, 3)
 REMOVE = load("permit_remove", 6, 1)
@@ -68,8 +68,9 @@ class PermitLayout:
             bulk(request.token)
             + bulk(request.ttl_ms)
             + bulk(request.hold_ms)
-            + bulk(request.holder)
+            + bulk(counted(request.holder, request.kind))
             + bulk(request.limit)
+            + bulk(request.on_busy)
         )
         return self.keys(request.name) + terms
 
@@ -80,7 +81,8 @@ class PermitLayout:
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """Return what ``serve`` must know of a waiter."""
         return bulk(
-            f"{request.token} {channel} {min(request.ttl_ms, CLAIM)} {request.hold_ms} {request.holder} {request.limit}"
+            f"{request.token} {channel} {min(request.ttl_ms, CLAIM)} {request.hold_ms}"
+            f" {counted(request.holder, request.kind)} {request.limit}"
         )
 
 
@@ -88,7 +90,7 @@ class RedisPermits(QueueStore, Permits):
     """The permits of a ``RedisBackend``, on its connections."""
 
     layout: PermitLayout
-    JOIN = load("permit_acquire", 6, 8)
+    JOIN = load("permit_acquire", 6, 9)
     LEAVE = load("permit_release", 6, 2)
 
     def __init__(self, backend: RedisBackend) -> None:

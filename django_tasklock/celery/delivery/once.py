@@ -12,13 +12,14 @@ from celery._state import get_current_task
 from celery.exceptions import Ignore, Reject, Retry
 from django.apps import apps
 
+from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.nested import in_map, is_map
 from django_tasklock.celery.delivery.run import TaskCall
 from django_tasklock.celery.message import Message, token_of
 from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import seconds_until
-from django_tasklock.decorators.call import Call, CallKind, Skipped, conflict_of, skip_or_raise
+from django_tasklock.decorators.call import Call, CallKind, Skipped, conflict_of, skip_or_raise, word_when_busy
 from django_tasklock.decorators.options import CallOptions, GuardedRow, LockOptions
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
@@ -52,6 +53,7 @@ class LockOverRetry:
             left = ends - monotonic()
             if left <= 0:
                 return False
+            self.lock.on_timeout = "" if left > LOOK else TIMED_OUT
             if self.lock.acquire(blocking_timeout=min(left, LOOK)):
                 return True
 
@@ -81,11 +83,13 @@ class DirectCall(CallKind):
     def take(self) -> Skipped | None:
         """Take the lock, or do what is done when it is busy."""
         lock = self.options.lock
+        lock.on_busy = word_when_busy(self.options)
         return None if not held_here(lock) and lock.acquire() else self.on_busy(self.options)
 
     async def atake(self) -> Skipped | None:
         """Do what ``take`` does, for coroutines."""
         lock = self.options.lock
+        lock.on_busy = word_when_busy(self.options)
         return None if not held_here(lock) and await lock.aacquire() else self.on_busy(self.options)
 
 
@@ -124,6 +128,7 @@ def once_call(
     """Return one call of a task on these terms. ``message``: the one that a worker was sent."""
     own: LockOptions = terms["lock"]
     options = own.call(name, row_of(task, args, kwargs))
+    options.lock.kind = clean_kind(task.name)
     if message is not None:
         lock = cast(TaskLock, options.lock)
         if handle := message.header.get("kept"):

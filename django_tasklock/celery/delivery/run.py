@@ -64,6 +64,7 @@ class TaskCall(CallKind):
         self.callers_park = callers_park and not self.lines_up
         self.kept_lock = kept_lock
         self.state = state_of(self.message.request)
+        self.lock.on_busy = self._word_when_busy()
 
     @cached_property
     def history(self) -> History:
@@ -102,6 +103,13 @@ class TaskCall(CallKind):
         if outcome.taken or (self.options.on_conflict == "wait" and await self.lock.aacquire()):
             return None
         return resolve_conflict(self.options, self.history, self.line)
+
+    def _word_when_busy(self) -> str:
+        """Return what is done when the lock is busy at once, in a word; empty: it is waited for."""
+        word = self.options.on_conflict
+        if word in ("skip", "reject") and self.message.retries:
+            return "retry"
+        return "" if word == "wait" else word
 
     def look_before(self) -> Skipped | None:
         """Look whether it has work and whether it is its turn. With the database down the lock decides."""

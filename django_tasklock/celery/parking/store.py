@@ -7,11 +7,15 @@ processes that want to put a message back into the broker one does.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 
+from django_tasklock.backends.contract import metrics
+from django_tasklock.backends.contract.metrics import clean_kind
+from django_tasklock.backends.database.metrics import DatabaseMetrics, count as new_count, together
 from django_tasklock.backends.database.rows import key_of
 from django_tasklock.celery.parking.rows import (
     DEAD,
@@ -30,6 +34,7 @@ from django_tasklock.celery.parking.rows import (
     rows_of,
     session,
 )
+from django_tasklock.conf import get_settings
 from django_tasklock.db.clock import Now
 from django_tasklock.models import ParkedMessage
 
@@ -162,6 +167,13 @@ def _put(
     **rest: Any,
 ) -> bool:  # fmt: skip
     def verb(alias: str, again: bool) -> bool:
+        with _counted(alias, task, None if rest["state"] == RUNNING else metrics.PARKED) as count:
+            done = write(alias)
+            if done:
+                count()
+        return done
+
+    def write(alias: str) -> bool:
         mine = rows_of(alias).filter(task_id=task_id)
         new = {"message": message, "changed_at": Now(), **rest}
         first = fresh
@@ -177,6 +189,26 @@ def _put(
         return True
 
     return session.run(verb, name=name)
+
+
+def _event_of(before: str, state: str) -> str | None:
+    """Return what is counted of a message that is given this state; ``None``: nothing."""
+    if state == SUPERSEDED and before != SUPERSEDED:
+        return metrics.SUPERSEDED
+    if state == PROMOTED:
+        return metrics.TAKEN_OVER if before in (RUNNING, ENDED) else metrics.PROMOTED
+    return None
+
+
+@contextmanager
+def _counted(alias: str, task: str, event: str | None) -> Iterator[Callable[[], None]]:
+    """Let what is written in the block, and its count, be written together. Returns what counts it."""
+    kind = clean_kind(task) if event is not None and get_settings().METRICS else None
+    with together(alias, kind):
+        yield lambda: _metrics.write(alias, new_count(event or "", kind))
+
+
+_metrics = DatabaseMetrics()
 
 
 def _row(name: str, number: int, mode: str, task: str, task_id: str, message: str, **rest: Any) -> ParkedMessage:
@@ -207,7 +239,11 @@ def move_to(row: Parked, state: str, *, sent: int = 0, crashes: int = 0, **more:
 
     def verb(alias: str, again: bool) -> bool:
         new = {"sent": F("sent") + sent, "crashes": F("crashes") + crashes, "changed_at": Now(), **more}
-        return _same(alias, row).update(state=state, **new) > 0
+        with _counted(alias, row.task, _event_of(row.state, state)) as count:
+            moved = _same(alias, row).update(state=state, **new) > 0
+            if moved:
+                count()
+        return moved
 
     return session.run(verb)
 

@@ -14,6 +14,9 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock import signals
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.metrics import LATE, LOST, STALE
+from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
 
 _TROUBLE = {
@@ -34,6 +37,7 @@ _RATES = {
     signals.rate_pushback: "rates_pushback",
     signals.rate_unavailable: "rates_unavailable_{action}",
 }
+_IN_STORE = {signals.lock_lost: LOST, signals.claim_stale: STALE, signals.messages_late: LATE}
 _OUTAGES = ("closed", "open", "local")
 _ACQUISITIONS = {signals.lock_acquired: "acquired", signals.lock_released: "released"}
 
@@ -50,6 +54,8 @@ def install(*, acquisitions: bool = False) -> None:
     for signal, what in (_TROUBLE | _ACQUISITIONS if acquisitions else _TROUBLE).items():
         _count(what, 0, action="skip")  # a rate needs the zero before the first event
         signal.connect(partial(_count, what, 1), weak=False, dispatch_uid="tasklock.metrics")
+    for signal, event in _IN_STORE.items():
+        signal.connect(partial(_count_in_store, event), weak=False, dispatch_uid="tasklock.metrics.store")
     for signal, what in _RATES.items():
         for words in ({"how": "at_once"}, {"how": "waited"}) if "{how}" in what else map(_action, _OUTAGES):
             _count(what, 0, **words)
@@ -130,6 +136,18 @@ def _count(template: str, number: int, **details: object) -> None:
     what = template.format_map(details)
     with _mutex:
         _counts[what] = _counts.get(what, 0) + number
+
+
+def _count_in_store(event: str, sender: str, **details: Any) -> None:
+    """Count what no verb of the store does, by a request of its own. It is rare."""
+    settings = get_settings()
+    if not settings.METRICS:
+        return
+    kind = details["model"]._meta.label_lower if event == STALE else getattr(details.get("lock"), "kind", "")
+    try:
+        get_backend().metrics.add(event, kind)
+    except (TaskLockError, ImproperlyConfigured) as error:
+        logger.debug("metrics: %s was not counted in the store: %s", event, error)
 
 
 def _action(word: str) -> dict[str, str]:

@@ -1,0 +1,259 @@
+"""Counts as rows, added by the statement, or in the transaction, that did what is counted.
+
+A row is only ever inserted, so that nobody waits for anybody: counting takes no lock. Whoever reads adds them up, and
+now and then many rows of one hour become one: in one transaction, whose deletion must find what was added up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Model, QuerySet, Sum
+from django.db.models.sql import InsertQuery
+
+from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.contract.metrics import (
+    ACQUIRED,
+    EXPIRED,
+    HOLDS_KEPT_FOR,
+    HOURS_KEPT,
+    NOTED_FROM,
+    RELEASED,
+    TRANSFERRED,
+    WAITED,
+    Count,
+    Counted,
+    HoldRecord,
+    Hour,
+    Metrics,
+    in_bucket,
+)
+from django_tasklock.backends.database.purging import Purging
+from django_tasklock.backends.database.rows import Row, key_of
+from django_tasklock.conf import get_settings
+from django_tasklock.db.clock import AggregateNow, Now
+from django_tasklock.db.session import Session
+from django_tasklock.models import CountRow, HoldRow
+from django_tasklock.types import AcquireRequest, monotonic
+
+HOUR = 3_600_000
+AT_ONCE = 2000  # rows that one transaction makes fewer
+REMEMBERED = 20_000  # holds of this process whose kind and beginning need not be read
+CHUNK = 500  # rows deleted by one statement: SQLite knows few parameters
+UNCOUNTED = "\0"
+
+
+class Begun:
+    """When holds of this process began, and their kinds: a release need not read them before it writes."""
+
+    def __init__(self) -> None:
+        self._holds: dict[str, tuple[str, float]] = {}
+
+    def begin(self, request: AcquireRequest) -> None:
+        """Note that a lock is granted."""
+        if request.kind is not None:
+            self._holds[request.token] = request.kind, monotonic()
+            if len(self._holds) > REMEMBERED:
+                self._holds.pop(next(iter(self._holds)), None)
+
+    def end(self, token: str) -> tuple[str, int] | None:
+        """Return the kind of a hold, and its milliseconds so far; ``None``: it is not known here."""
+        found = self._holds.pop(token, None)
+        return None if found is None else (found[0], round((monotonic() - found[1]) * 1000))
+
+
+class DatabaseMetrics(Metrics):
+    """The counts in the database that the routers name for their table."""
+
+    def __init__(self) -> None:
+        self.session = Session(CountRow, "count")
+        self.purging = Purging(self.session, self.fold)
+        self.begun = Begun()
+
+    def write(self, alias: str, *counts: CountRow) -> None:
+        """Add rows that ``count`` made, by one statement."""
+        rows: list[Model] = [row for row in counts if row.kind != UNCOUNTED]
+        if not rows:
+            return
+        query = InsertQuery(CountRow)
+        query.insert_values(_FIELDS, rows)
+        query.get_compiler(using=alias).execute_sql()
+        for _ in rows:
+            self.purging.added()
+
+    def granted(self, alias: str, request: AcquireRequest, before: Row | None = None) -> None:
+        """Count a grant, of a lock that had lapsed, or that goes over from an earlier hold, if ``before`` says so."""
+        if before is not None and before.live:
+            self.write(alias, count(TRANSFERRED, request.kind))
+            return
+        event = count(ACQUIRED, request.kind) if request.waited is None else count(WAITED, request.kind, request.waited)
+        if before is not None and before.expires_at > 0:
+            self.ended(alias, before, EXPIRED, event)
+        else:
+            self.write(alias, event)
+
+    def ended(self, alias: str, row: Row, how: str, *more: CountRow) -> None:
+        """Count how a hold ended that had this row, and ``more`` with it."""
+        holder = json_object(row.holder)
+        kind = kind_of(holder)
+        held_for = max(0, row.now - row.acquired_at)
+        self.write(alias, count(how, kind, held_for if how == RELEASED else None), *more)
+        if kind is not None and (how != RELEASED or held_for >= NOTED_FROM):
+            name = str(holder.get("name", ""))
+            note(alias, name, kind, row.holder, row.acquired_at, row.expires_at if how == EXPIRED else row.now, how)
+
+    def expired(self, alias: str, rows: Sequence[Row]) -> None:
+        """Count many holds whose leases ran out. The oldest notes of their names go later."""
+        holders = [(row, json_object(row.holder)) for row in rows]
+        counted = Counter(kind for _, holder in holders if (kind := kind_of(holder)) is not None)
+        self.write(alias, *(count(EXPIRED, kind, number=number) for kind, number in counted.items()))
+        notes = [
+            HoldRow(
+                key=key_of(str(holder.get("name", ""))),
+                kind=kind,
+                holder=row.holder,
+                at=row.acquired_at,
+                ended_at=row.expires_at,
+                how=EXPIRED,
+            )
+            for row, holder in holders
+            if (kind := kind_of(holder)) is not None
+        ]
+        if notes and get_settings().HISTORY:
+            HoldRow._base_manager.using(alias).bulk_create(notes)
+
+    def fold(self, limit: int = AT_ONCE) -> int:
+        """Make fewer rows of many, without changing what they add up to; how many were taken together."""
+        return self.session.run(lambda alias, again: _fold(alias) + _forget(alias))
+
+    def totals(self) -> Counted:
+        def verb(alias: str, again: bool) -> Counted:
+            return _summed(rows_of(alias).values_list("event", "kind").order_by())
+
+        return self.session.run(verb, write=False)
+
+    def hours(self, number: int) -> list[Hour]:
+        def verb(alias: str, again: bool) -> list[Hour]:
+            now = rows_of(alias).aggregate(now=AggregateNow())["now"]
+            first = (now // HOUR - number + 1) * HOUR
+            rows = rows_of(alias).filter(at__gte=first).annotate(hour=F("at") - F("at") % HOUR)
+            found: dict[int, dict[tuple[str, str], Count]] = {}
+            sums = rows.values_list("hour", "event", "kind").order_by().annotate(n=Sum("number"), ms=Sum("amount"))
+            for hour, event, kind, n, ms in sums:
+                found.setdefault(int(hour) // 1000, {})[event, kind] = Count(int(n), int(ms))
+            return [Hour(at, found[at]) for at in sorted(found)]
+
+        return self.session.run(verb, write=False)
+
+    def add(self, event: str, kind: str) -> None:
+        self.session.run(lambda alias, again: None if again else self.write(alias, count(event, kind)))
+        self.purging.purge_if_due()
+
+    def holds(self, name: str, limit: int) -> list[HoldRecord]:
+        def verb(alias: str, again: bool) -> list[HoldRecord]:
+            rows = HoldRow._base_manager.using(alias).filter(key=key_of(name)).order_by("-id")[:limit]
+            return [
+                HoldRecord(name, row.kind, holder_of(json_object(row.holder)), row.at, row.ended_at, row.how) for row in rows
+            ]
+
+        return self.session.run(verb, write=False)
+
+
+def together(alias: str, kind: str | None) -> AbstractContextManager[Any]:
+    """Return a block in which what is done and its count are written together, where it is counted."""
+    if kind is None:
+        return nullcontext()
+    # Within another block, a test's, that one's end is all there is.
+    return transaction.atomic(using=alias, savepoint=False)
+
+
+def count(event: str, kind: str | None, amount: int | None = None, number: int = 1) -> CountRow:
+    """Return a row that counts an event of a kind. ``amount``: how many milliseconds it took."""
+    name = event if amount is None else in_bucket(event, amount)
+    return CountRow(at=Now(), event=name, kind=UNCOUNTED if kind is None else kind, number=number, amount=amount or 0)
+
+
+def kind_of(holder: dict[str, Any]) -> str | None:
+    """Return what a lock is counted as whose row has this holder; ``None``: it is not counted."""
+    kind = holder.get("kind")
+    return kind if isinstance(kind, str) else None
+
+
+def rows_of(alias: str) -> QuerySet[CountRow]:
+    """Return all counts, in the database ``alias``."""
+    return CountRow._base_manager.using(alias)
+
+
+def note(alias: str, name: str, kind: str, holder: str, at: int, ended_at: int, how: str) -> None:
+    """Keep a hold that is over, and forget the oldest of its name."""
+    most = get_settings().HISTORY
+    if not most:
+        return
+    holds = HoldRow._base_manager.using(alias)
+    row = HoldRow(key=key_of(name), kind=kind, holder=holder, at=at, ended_at=ended_at, how=how)
+    holds.bulk_create([row])
+    old = list(holds.filter(key=row.key).order_by("-id").values_list("id", flat=True)[most : most + 100])
+    if old:
+        holds.filter(id__in=old).delete()
+
+
+def _summed(rows: Any) -> dict[tuple[str, str], Count]:
+    return {
+        (event, kind): Count(int(n), int(ms)) for event, kind, n, ms in rows.annotate(n=Sum("number"), ms=Sum("amount"))
+    }
+
+
+def _fold(alias: str) -> int:
+    """Add single rows to those of their hours, and those of hours long ago to the one that is of no hour."""
+    now = rows_of(alias).aggregate(now=AggregateNow())["now"]
+    kept_from = (now // HOUR - HOURS_KEPT) * HOUR
+    single = list(rows_of(alias).filter(folded=False).order_by("id").values_list(*_PARTS)[:AT_ONCE])
+    old = list(
+        rows_of(alias).filter(folded=True, at__gt=0, at__lt=kept_from).order_by("id").values_list(*_PARTS)[:AT_ONCE]
+    )
+    parts = single + old
+    sums: dict[tuple[int, str, str], Count] = {}
+    for _, at, event, kind, number, amount in parts:
+        key = (at - at % HOUR if at >= kept_from else 0, event, kind)
+        sums[key] = sums.get(key, Count()).plus(Count(number, amount))
+    if len(parts) < 2:
+        return 0
+    with transaction.atomic(using=alias):
+        ids = [part[0] for part in parts]
+        deleted = 0
+        for start in range(0, len(ids), CHUNK):
+            deleted += rows_of(alias).filter(id__in=ids[start : start + CHUNK])._raw_delete(alias)
+        if deleted != len(ids):  # somebody else is at it
+            transaction.set_rollback(True, using=alias)
+            return 0
+        _add(alias, sums)
+    return len(ids)
+
+
+def _add(alias: str, sums: dict[tuple[int, str, str], Count]) -> None:
+    known: dict[tuple[int, str, str], int] = {}
+    folded = rows_of(alias).filter(folded=True, at__in={at for at, _, _ in sums})
+    for at, event, kind, pk in folded.values_list("at", "event", "kind", "id").order_by("-id"):
+        known[at, event, kind] = pk
+    new = []
+    for key in sorted(sums):  # in one order: no deadlocks
+        number, amount = sums[key]
+        mine = rows_of(alias).filter(id=known.get(key, 0))
+        if key not in known or not mine.update(number=F("number") + number, amount=F("amount") + amount):
+            at, event, kind = key
+            new.append(CountRow(at=at, event=event, kind=kind, number=number, amount=amount, folded=True))
+    rows_of(alias).bulk_create(new)
+
+
+def _forget(alias: str) -> int:
+    old = HoldRow._base_manager.using(alias).filter(ended_at__lt=Now() - HOLDS_KEPT_FOR).order_by("ended_at")
+    ids = list(old.values_list("id", flat=True)[:CHUNK])
+    return HoldRow._base_manager.using(alias).filter(id__in=ids).delete()[0] if ids else 0
+
+
+_FIELDS = [field for field in CountRow._meta.local_concrete_fields if not field.primary_key]
+_PARTS = ("id", "at", "event", "kind", "number", "amount")

@@ -1,0 +1,7 @@
+-- Count something that no other script does.
+-- KEYS: 1 index by expiry
+-- ARGV: 1 event, 2 kind
+-- use: clock counts
+count_at(KEYS[1], (clock()))
+count(ARGV[1], ARGV[2])
+return 1

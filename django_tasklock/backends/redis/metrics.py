@@ -1,0 +1,83 @@
+"""What the scripts have counted: see ``lua/_counts.lua``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from django_tasklock.backends.codec import holder_of
+from django_tasklock.backends.contract.metrics import Count, Counted, HoldRecord, Hour, Metrics
+from django_tasklock.backends.redis.wire import bulk, load
+
+if TYPE_CHECKING:
+    from django_tasklock.backends.redis import RedisBackend
+
+TOTALS = load("metrics_totals", 1, 1)
+ADD = load("metrics_add", 1, 2)
+PAST = load("metrics_past", 1, 1)
+UNIT = 10**12
+"""Of a count with a duration: above it the number, below it the milliseconds."""
+
+
+class RedisMetrics(Metrics):
+    """The counts of a ``RedisBackend``, on its connections."""
+
+    def __init__(self, backend: RedisBackend) -> None:
+        self._backend = backend
+        self._past = f"{backend.layout.prefix.removesuffix(':')}#past:"
+
+    def totals(self) -> Counted:
+        found: dict[tuple[str, str], Count] = {}
+        for _, flat in self._parts(""):
+            add_fields(found, flat)
+        return found
+
+    def hours(self, number: int) -> list[Hour]:
+        found: dict[int, dict[tuple[str, str], Count]] = {}
+        for hour, flat in self._parts(str(number)):
+            add_fields(found.setdefault(int(hour) * 3600, {}), flat)
+        return [Hour(at, found[at]) for at in sorted(found)]
+
+    def _parts(self, hours: str) -> list[tuple[bytes, list[bytes]]]:
+        reply = self._backend.wire.call(TOTALS, self._backend.layout.index + bulk(hours))[0]
+        return list(zip(reply[::2], reply[1::2], strict=True))
+
+    def add(self, event: str, kind: str) -> None:
+        self._backend.wire.call(ADD, self._backend.layout.index + bulk(event) + bulk(kind), again=False)
+
+    def holds(self, name: str, limit: int) -> list[HoldRecord]:
+        reply = self._backend.wire.call(PAST, bulk(self._past + name) + bulk(limit))[0]
+        return [hold for text in reply if (hold := hold_of(name, text)) is not None]
+
+
+def add_fields(found: dict[tuple[str, str], Count], flat: list[bytes]) -> None:
+    """Add a hash of counts to what was found. What is none of ours is left out."""
+    for field, value in zip(flat[::2], flat[1::2], strict=True):
+        name, bar, kind = field.decode(errors="replace").partition("|")
+        if not bar:
+            continue  # what it is, for people
+        try:
+            number = int(value)
+        except ValueError:
+            continue
+        if name == "n":
+            name, _, kind = kind.partition("|")
+            count = Count(number)
+        elif name == "ms":
+            name, _, kind = kind.partition("|")
+            count = Count(0, number)
+        elif number >= UNIT:
+            count = Count(*divmod(number, UNIT))
+        else:
+            count = Count(number)
+        found[name, kind] = found.get((name, kind), Count()).plus(count)
+
+
+def hold_of(name: str, text: bytes) -> HoldRecord | None:
+    """Return one of the last holds; ``None`` if it cannot be read."""
+    try:
+        data: dict[str, Any] = json.loads(text)
+        holder = holder_of(data["holder"])
+        return HoldRecord(name, holder.kind, holder, int(data["at"]), int(data["end"]), str(data["how"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

@@ -1,0 +1,77 @@
+"""The metrics that Prometheus is shown, in one table: docs/metrics.md has the same, which a test holds."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class Metric(NamedTuple):
+    """One metric. Counters are called as Prometheus stores them, with ``_total`` at the end."""
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    help: str
+
+
+KIND, LIMITER = ("kind",), ("limiter",)
+
+METRICS = tuple(
+    Metric(*row)
+    for row in (
+        ("tasklock_acquired_total", "counter", KIND, "Locks that were granted."),
+        ("tasklock_released_total", "counter", KIND, "Locks that were given back by their holders."),
+        ("tasklock_expired_total", "counter", KIND, "Leases that ran out, counted when somebody finds that out."),
+        ("tasklock_deleted_total", "counter", KIND, "Locks that were deleted by hand, or evicted, before their time."),
+        ("tasklock_forced_total", "counter", KIND, "Locks that were taken away from their holders."),
+        ("tasklock_transferred_total", "counter", KIND, "Locks kept for the next try of a task, or taken up by it."),
+        ("tasklock_lost_total", "counter", KIND, "Holders that learned, while they ran, that they had lost the lock."),
+        ("tasklock_conflicts_total", "counter", ("kind", "action"), "Times that a lock was busy, by what was done."),
+        ("tasklock_wait_seconds", "histogram", KIND, "Seconds from asking for a lock to having it."),
+        ("tasklock_hold_seconds", "histogram", KIND, "Seconds for which released locks were held."),
+        ("tasklock_limiter_granted_total", "counter", ("limiter", "how"), "Calls let through, at_once or waited."),
+        ("tasklock_limiter_wait_seconds", "histogram", LIMITER, "Seconds for which calls had to wait; at once is 0."),
+        ("tasklock_limiter_hold_seconds", "histogram", LIMITER, "Seconds for which released permits were held."),
+        ("tasklock_limiter_refused_total", "counter", LIMITER, "Calls that were refused."),
+        ("tasklock_limiter_cancelled_total", "counter", LIMITER, "Reservations that were given back."),
+        ("tasklock_limiter_pushback_total", "counter", LIMITER, "Times that the other side asked for a pause."),
+        ("tasklock_limiter_expired_total", "counter", LIMITER, "Permits whose lease ran out."),
+        ("tasklock_limiter_forced_total", "counter", LIMITER, "Permits that were taken away."),
+        ("tasklock_messages_total", "counter", ("kind", "event"), "Parked messages: parked, promoted ... by task."),
+        ("tasklock_stale_writes_total", "counter", ("model",), "Writes of overtaken claims that were refused."),
+        ("tasklock_message_renewals_late_total", "counter", (), "Times that a worker renewed its messages too late."),
+        ("tasklock_store_up", "gauge", (), "1 if the store answers, else 0."),
+        ("tasklock_held", "gauge", (), "Locks that are held now."),
+        ("tasklock_no_expiry", "gauge", (), "Held locks that nothing but a release ends."),
+        ("tasklock_orphaned", "gauge", (), "Locks whose lease ran out and that nobody has found yet."),
+        ("tasklock_waiting", "gauge", (), "Callers that wait in their processes for a lock."),
+        ("tasklock_longest_held_seconds", "gauge", (), "Seconds for which the oldest hold has lasted."),
+        ("tasklock_parked", "gauge", (), "Messages that wait for their locks in the database."),
+        ("tasklock_oldest_parked_seconds", "gauge", (), "Seconds since the oldest of them was parked."),
+        ("tasklock_last_sweep_age_seconds", "gauge", (), "Seconds since a sweep has ended; missing if none has."),
+        ("tasklock_limiter_members", "gauge", LIMITER, "Permits of a concurrency limiter that are taken now."),
+        (
+            "tasklock_limiter_used_ratio",
+            "gauge",
+            LIMITER,
+            "Share of the limit that is used, 0 to 1, of its fullest rate.",
+        ),
+        ("tasklock_limiter_waiting", "gauge", LIMITER, "Calls whose turn is still to come."),
+        ("tasklock_limiter_paused_seconds", "gauge", LIMITER, "Seconds for which nobody goes, after a pushback."),
+        (
+            "{limiter}_rate_limiter_requests_per_minute",
+            "gauge",
+            (),
+            "Calls a minute, by the window of its fullest rate.",
+        ),
+        ("{limiter}_rate_limiter_wait_time", "gauge", (), "Seconds that a call has waited on average; at once is 0."),
+        ("{limiter}_rate_limiter_throttled_count", "counter", (), "Calls that had to wait, or were refused."),
+        ("db_pool_connections_in_use", "gauge", ("database",), "Connections of this process that are in use."),
+        ("db_connection_hold_time", "gauge", ("database",), "Seconds for which the oldest connection in use is held."),
+        ("db_pool_connection_timeouts", "counter", ("database",), "Times that no connection was free in time."),
+    )
+)
+"""Each of them, in the order in which they are shown. ``{limiter}``: one for each rate limit, with its name."""
+
+BY_NAME = {metric.name: metric for metric in METRICS}
+"""Each of them by its name."""

@@ -1,0 +1,34 @@
+"""A plain view for Prometheus: no session, no login, no REST framework; a key, or whatever guards the path.
+
+A key of ``TASKLOCK["API_KEYS"]`` is sent as for the REST API. Without any the view is off, not open.
+"""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_safe
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from django_tasklock.authentication import refusal
+from django_tasklock.metrics.exposition import StoreCollector
+
+
+@transaction.non_atomic_requests
+@csrf_exempt
+@never_cache
+@require_safe
+def metrics_view(request: HttpRequest) -> HttpResponse:
+    """Answer ``GET metrics/`` in the format that is asked for, to a key that may read."""
+    if (refused := refusal(request, "read")) is not None:
+        return refused
+    registry = CollectorRegistry()
+    registry.register(StoreCollector())
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return HttpResponse(encode(registry), content_type)
+
+
+metrics_view.login_required = False  # type: ignore[attr-defined]  # to LoginRequiredMiddleware

@@ -1,0 +1,32 @@
+"""What was counted of locks, limiters and messages, and how things stand now: what the admin, REST and Prometheus show.
+
+Counts are those of all processes, killed ones included: the store keeps them, with the verb that did it.
+"""
+
+from django_tasklock.operations.metrics.gauges import Gauges, LimiterGauge, read_gauges
+from django_tasklock.operations.metrics.history import PastHold, last_holds
+from django_tasklock.operations.metrics.totals import read_hours, read_totals
+from django_tasklock.operations.metrics.values import (
+    Histogram,
+    HourOfCounts,
+    KindCounts,
+    LimiterCounts,
+    MessageCounts,
+    Totals,
+)
+
+__all__ = [
+    "Gauges",
+    "Histogram",
+    "HourOfCounts",
+    "KindCounts",
+    "LimiterCounts",
+    "LimiterGauge",
+    "MessageCounts",
+    "PastHold",
+    "Totals",
+    "last_holds",
+    "read_gauges",
+    "read_hours",
+    "read_totals",
+]

@@ -1,0 +1,130 @@
+"""How things stand now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.queries import Query
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.operations.limits.permits import list_permits
+from django_tasklock.operations.limits.rates import list_limits
+from django_tasklock.operations.limits.values import LimitState
+
+logger = logging.getLogger("django_tasklock")
+
+T = TypeVar("T")
+MOST_WAITED_FOR = 1000  # locks that somebody waits for, whose waiters are counted
+MOST_LIMITERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LimiterGauge:
+    """One limiter, of rates or of concurrency."""
+
+    limiter: str
+    type: str
+    """``rate`` or ``concurrency``."""
+    used: int
+    """Calls in the window that ends now, of the rate that is nearest to its limit; or permits that are taken."""
+    limit: int | None
+    """In force now; ``None``: it is not known."""
+    per_minute: float | None = None
+    """Calls a minute, by the window of that rate; of a concurrency limiter ``None``."""
+    waiting: int = 0
+    paused: float = 0.0
+    """Seconds for which nobody goes, after a pushback."""
+
+    @property
+    def ratio(self) -> float | None:
+        """The share of the limit that is used."""
+        return self.used / self.limit if self.limit else None
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """How things stand now. ``None``: it could not be asked, or the store cannot say."""
+
+    store_up: bool = True
+    held: int | None = None
+    no_expiry: int | None = None
+    orphaned: int | None = None
+    waiting: int | None = None
+    """Callers that wait in their processes, for the locks that expire first: five thousand are looked at."""
+    longest_held: float | None = None
+    """Seconds that the oldest hold has lasted, among the same locks."""
+    parked: int | None = None
+    """Messages that wait for their locks in the database."""
+    oldest_parked: float | None = None
+    """Seconds since the oldest of them was parked; 0 where there is none."""
+    last_sweep_age: float | None = None
+    """Seconds since a sweep has ended; ``None`` also where none has."""
+    limiters: Sequence[LimiterGauge] = field(default=())
+
+
+def read_gauges() -> Gauges:
+    """Return how things stand. What cannot be asked is ``None``, and logged. Never raises ``BackendUnavailable``."""
+    try:
+        get_backend().condition()
+    except BackendUnavailable as error:
+        logger.warning("metrics: the store could not be asked: %s", error)
+        return Gauges(store_up=False, parked=_parked(), oldest_parked=_oldest_parked())
+    counts = _asked("locks", lambda: get_backend().counts())
+    oldest = _asked("the oldest lock", lambda: get_backend().page(Query(order="age", descending=True, limit=1)).records)
+    waited_for = _asked("waiters", lambda: get_backend().page(Query(waiting=True, limit=MOST_WAITED_FOR)).records)
+    return Gauges(
+        held=None if counts is None else counts.live,
+        no_expiry=None if counts is None else counts.no_expiry,
+        orphaned=None if counts is None else counts.orphaned,
+        waiting=None if waited_for is None else sum(record.waiting for record in waited_for),
+        longest_held=None if oldest is None else max([max(0, one.now - one.at) / 1000 for one in oldest], default=0.0),
+        limiters=[*(_asked("rate limits", _rates) or ()), *(_asked("permits", _permits) or ())],
+        parked=_parked(),
+        oldest_parked=_oldest_parked(),
+    )
+
+
+def _parked() -> int | None:
+    from django_tasklock.celery import count_parked
+
+    return _asked("parked messages", count_parked)
+
+
+def _oldest_parked() -> float | None:
+    from django_tasklock.celery import parked_messages
+
+    oldest = _asked("parked messages", lambda: parked_messages(state="parked", limit=1))
+    return None if oldest is None else max([one.waited for one in oldest], default=0.0)
+
+
+def _rates() -> list[LimiterGauge]:
+    found = []
+    for view in list_limits(limit=MOST_LIMITERS).limits:
+        if view.usage is None or view.state is LimitState.IDLE:
+            continue
+        window = max(view.usage.windows, key=lambda one: one.used / max(1, one.limit))
+        minute = window.used * 60 / window.window
+        found.append(
+            LimiterGauge(view.name, "rate", window.used, window.limit, minute, view.waiting, view.usage.paused)
+        )
+    return found
+
+
+def _permits() -> list[LimiterGauge]:
+    return [
+        LimiterGauge(view.name, "concurrency", view.used, view.limit, waiting=view.waiting)
+        for view in list_permits(limit=MOST_LIMITERS).limiters
+    ]
+
+
+def _asked(what: str, ask: Callable[[], T]) -> T | None:
+    try:
+        return ask()
+    except (TaskLockError, ImproperlyConfigured) as error:
+        logger.info("metrics: %s: %s", what, error)
+        return None
