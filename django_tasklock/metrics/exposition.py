@@ -132,6 +132,7 @@ def _of_gauges(values: dict[str, dict[tuple[str, ...], Any]], gauges: Gauges) ->
         ("tasklock_parked", gauges.parked),
         ("tasklock_oldest_parked_seconds", gauges.oldest_parked),
         ("tasklock_last_sweep_age_seconds", gauges.last_sweep_age),
+        ("tasklock_stale_claims", gauges.stale_claims),
     ):
         if number is not None:
             values[name][()] = number

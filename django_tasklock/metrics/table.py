@@ -49,6 +49,12 @@ METRICS = tuple(
         ("tasklock_parked", "gauge", (), "Messages that wait for their locks in the database."),
         ("tasklock_oldest_parked_seconds", "gauge", (), "Seconds since the oldest of them was parked."),
         ("tasklock_last_sweep_age_seconds", "gauge", (), "Seconds since a sweep has ended; missing if none has."),
+        (
+            "tasklock_stale_claims",
+            "gauge",
+            (),
+            "Claimed rows without a live lock that the last sweep left.",
+        ),
         ("tasklock_limiter_members", "gauge", LIMITER, "Permits of a concurrency limiter that are taken now."),
         (
             "tasklock_limiter_used_ratio",

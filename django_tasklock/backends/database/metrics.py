@@ -157,7 +157,8 @@ class DatabaseMetrics(Metrics):
         def verb(alias: str, again: bool) -> list[HoldRecord]:
             rows = HoldRow._base_manager.using(alias).filter(key=key_of(name)).order_by("-id")[:limit]
             return [
-                HoldRecord(name, row.kind, holder_of(json_object(row.holder)), row.at, row.ended_at, row.how) for row in rows
+                HoldRecord(name, row.kind, holder_of(json_object(row.holder)), row.at, row.ended_at, row.how)
+                for row in rows
             ]
 
         return self.session.run(verb, write=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
+from django.db import Error
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query
@@ -15,6 +16,8 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.limits.permits import list_permits
 from django_tasklock.operations.limits.rates import list_limits
 from django_tasklock.operations.limits.values import LimitState
+from django_tasklock.operations.sweep.report import Kind
+from django_tasklock.operations.sweep.runs import last_sweep_age, sweep_runs
 
 logger = logging.getLogger("django_tasklock")
 
@@ -63,7 +66,9 @@ class Gauges:
     oldest_parked: float | None = None
     """Seconds since the oldest of them was parked; 0 where there is none."""
     last_sweep_age: float | None = None
-    """Seconds since a sweep has ended; ``None`` also where none has."""
+    """Seconds since everything was swept; ``None`` also where that is not remembered."""
+    stale_claims: int | None = None
+    """Claimed rows without a live lock that the last sweep found and did not put back; ``None``: none is remembered."""
     limiters: Sequence[LimiterGauge] = field(default=())
 
 
@@ -86,7 +91,33 @@ def read_gauges() -> Gauges:
         limiters=[*(_asked("rate limits", _rates) or ()), *(_asked("permits", _permits) or ())],
         parked=_parked(),
         oldest_parked=_oldest_parked(),
+        last_sweep_age=_last_sweep(),
+        stale_claims=_stale_claims(),
     )
+
+
+def _last_sweep() -> float | None:
+    try:
+        return last_sweep_age()
+    except (Error, ImproperlyConfigured) as error:
+        logger.info("metrics: the last sweep: %s", error)
+        return None
+
+
+def _stale_claims() -> int | None:
+    try:
+        whole = [run for run in sweep_runs() if not run.scope and not run.problem]
+    except (Error, ImproperlyConfigured) as error:
+        logger.info("metrics: the last sweep: %s", error)
+        return None
+    if not whole:
+        return None
+    return _kept(whole[0].report.get("classes"))
+
+
+def _kept(tallies: object) -> int:
+    tally = tallies.get(str(Kind.ABANDONED)) if isinstance(tallies, dict) else None
+    return int(tally.get("kept", 0)) if isinstance(tally, dict) else 0
 
 
 def _parked() -> int | None:

@@ -1,0 +1,134 @@
+"""The table of metrics: docs/metrics.md and the code have the same, and the collector shows no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from django_tasklock import ConcurrencyLimiter, RateLimiter, RateLimitExceeded, TaskLock, acquire_task_lock
+from django_tasklock.metrics.exposition import StoreCollector
+from django_tasklock.metrics.table import BY_NAME, METRICS
+from django_tasklock.operations.metrics import last_holds, read_gauges, read_hours, read_totals
+from tests.support.public import in_store
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+LISTING = ("redis", "database", "memory")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("redis", marks=pytest.mark.redis),
+        pytest.param("database", marks=pytest.mark.database),
+        "memory",
+    ]
+)
+def store(request: Any, settings: Any) -> Any:
+    yield from in_store(request.param, settings)
+
+
+def shown() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """What a scrape shows, by the name of a sample and its labels."""
+    registry = CollectorRegistry()
+    registry.register(StoreCollector())
+    text = generate_latest(registry).decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_page_and_the_code_have_the_same():
+    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \| ([^|]*) \| ([^|]+) \|$", DOCS.read_text("utf-8"), re.MULTILINE)
+    found = [(name, kind, tuple(re.findall(r"`(\w+)`", labels)), text) for name, kind, labels, text in rows]
+    assert found == [tuple(metric) for metric in METRICS]
+
+
+def test_names_are_unique():
+    assert len(BY_NAME) == len(METRICS)
+
+
+@pytest.mark.django_db(transaction=True)
+class TestScraping:
+    def test_what_happened_is_shown(self, store):
+        for number in range(3):
+            with TaskLock(f"video:{number}", kind="video:{id}"):
+                assert not acquire_task_lock(f"video:{number}")
+        with ConcurrencyLimiter("transcode", 1):
+            pass
+        limiter = RateLimiter("tavily", "1/m")
+        limiter.acquire()
+        with pytest.raises(RateLimitExceeded):
+            limiter.acquire(0.001)
+        found = shown()
+        kind = (("kind", "video:{id}"),)
+        assert found["tasklock_acquired_total", kind] == 3
+        assert found["tasklock_released_total", kind] == 3
+        assert found["tasklock_wait_seconds_count", kind] == 3
+        assert found["tasklock_hold_seconds_count", kind] == 3
+        assert found["tasklock_conflicts_total", (("action", "skip"), ("kind", ""))] == 3
+        assert found["tasklock_limiter_granted_total", (("how", "at_once"), ("limiter", "tavily"))] == 1
+        assert found["tasklock_limiter_refused_total", (("limiter", "tavily"),)] == 1
+        assert found["tavily_rate_limiter_throttled_count", ()] == 1
+        assert found["tavily_rate_limiter_requests_per_minute", ()] == 1
+        assert found["tasklock_limiter_granted_total", (("how", "at_once"), ("limiter", "transcode"))] == 1
+        assert found["tasklock_store_up", ()] == 1
+        assert found["tasklock_held", ()] == 0
+        assert ("db_pool_connections_in_use", (("database", "default"),)) in found
+
+    def test_nothing_is_shown_that_is_not_in_the_table(self, store):
+        with TaskLock("video:1", kind="video:{id}"):
+            pass
+        RateLimiter("tavily", "1/m").acquire()
+        known = {metric.name.replace("{limiter}", "tavily") for metric in METRICS}
+        known |= {f"{name}_{part}" for name in known for part in ("bucket", "count", "sum", "created")}
+        assert {name for name, _ in shown()} <= known
+
+    def test_what_operations_read(self, store):
+        with TaskLock("video:1", kind="video:{id}"):
+            pass
+        counts = read_totals().of_kind("video:{id}")
+        assert (counts.acquired, counts.released, counts.held, counts.conflicted) == (1, 1, 0, 0)
+        assert sum(hour.totals.of_kind("video:{id}").acquired for hour in read_hours()) == 1
+        assert last_holds("video:1") == []
+        gauges = read_gauges()
+        assert (gauges.store_up, gauges.held, gauges.orphaned, gauges.longest_held) == (True, 0, 0, 0.0)
+
+    def test_switched_off(self, store, settings):
+        settings.TASKLOCK = {**settings.TASKLOCK, "METRICS": False}
+        with TaskLock("video:1"):
+            assert not acquire_task_lock("video:1")
+        with ConcurrencyLimiter("transcode", 1):
+            pass
+        RateLimiter("tavily", "1/m").acquire()
+        totals = read_totals()
+        assert [*totals.kinds, *totals.limiters] == []
+
+
+KEYS = {"prometheus": {"secret": "a-secret", "may": ["read"]}, "hands": {"secret": "another", "may": ["release"]}}
+
+
+@pytest.mark.django_db
+@override_settings(ROOT_URLCONF="django_tasklock.metrics.urls")
+class TestView:
+    @pytest.fixture(autouse=True)
+    def _memory(self, settings):
+        yield from in_store("memory", settings, API_KEYS=KEYS)
+
+    def test_a_key_that_may_read(self, client):
+        answer = client.get("/", headers={"Authorization": "Api-Key a-secret"})
+        assert answer.status_code == 200
+        assert answer["Content-Type"].startswith("text/plain")
+        assert b"tasklock_store_up 1.0" in answer.content
+
+    def test_nobody_else(self, client):
+        assert client.get("/").status_code == 401
+        assert client.get("/", headers={"Authorization": "Api-Key wrong"}).status_code == 401
+        assert client.get("/", headers={"X-API-Key": "another"}).status_code == 403
+        assert client.post("/").status_code == 405
