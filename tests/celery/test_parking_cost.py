@@ -66,9 +66,9 @@ class Bench:
 
 @pytest.fixture
 def bench(configure: Any, redis_server: RedisServer) -> Iterator[Bench]:
-    configure(LOCATION=redis_server.url)
+    configure(LOCATION=redis_server.url, METRICS=False)
     with once_app() as app, Proxy(redis_server.url) as proxy:
-        configure(LOCATION=proxy.url)
+        configure(LOCATION=proxy.url, METRICS=False)
         made = Bench(app, proxy, redis_server)
         for word in ("queue", "coalesce"):  # the server learns the scripts
             task = app.task(key="a", on_conflict=word, acks_late=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import override_settings
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -115,10 +114,10 @@ KEYS = {"prometheus": {"secret": "a-secret", "may": ["read"]}, "hands": {"secret
 
 
 @pytest.mark.django_db
-@override_settings(ROOT_URLCONF="django_tasklock.metrics.urls")
 class TestView:
     @pytest.fixture(autouse=True)
     def _memory(self, settings):
+        settings.ROOT_URLCONF = "django_tasklock.metrics.urls"
         yield from in_store("memory", settings, API_KEYS=KEYS)
 
     def test_a_key_that_may_read(self, client):

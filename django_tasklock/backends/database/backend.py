@@ -137,7 +137,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
     def _released(self, alias: str, key: str, token: str) -> bool:
         """Give the lock back, and count that. Return whether ``token`` had it."""
         held, known = self.held(alias, key=key, token=token), self._metrics.begun.end(token)
-        if known is not None and known[1] < NOTED_FROM:
+        if known is not None and (known[0] is None or known[1] < NOTED_FROM):
             with together(alias, known[0]):
                 done = held.update(**RELEASED) > 0
                 if done:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Model, QuerySet, Sum
+from django.db.models import F, Max, Model, QuerySet, Sum
 from django.db.models.sql import InsertQuery
 
 from django_tasklock.backends.codec import holder_of, json_object
@@ -51,16 +51,15 @@ class Begun:
     """When holds of this process began, and their kinds: a release need not read them before it writes."""
 
     def __init__(self) -> None:
-        self._holds: dict[str, tuple[str, float]] = {}
+        self._holds: dict[str, tuple[str | None, float]] = {}
 
     def begin(self, request: AcquireRequest) -> None:
         """Note that a lock is granted."""
-        if request.kind is not None:
-            self._holds[request.token] = request.kind, monotonic()
-            if len(self._holds) > REMEMBERED:
-                self._holds.pop(next(iter(self._holds)), None)
+        self._holds[request.token] = request.kind, monotonic()
+        if len(self._holds) > REMEMBERED:
+            self._holds.pop(next(iter(self._holds)), None)
 
-    def end(self, token: str) -> tuple[str, int] | None:
+    def end(self, token: str) -> tuple[str | None, int] | None:
         """Return the kind of a hold, and its milliseconds so far; ``None``: it is not known here."""
         found = self._holds.pop(token, None)
         return None if found is None else (found[0], round((monotonic() - found[1]) * 1000))
@@ -138,7 +137,7 @@ class DatabaseMetrics(Metrics):
 
     def hours(self, number: int) -> list[Hour]:
         def verb(alias: str, again: bool) -> list[Hour]:
-            now = rows_of(alias).aggregate(now=AggregateNow())["now"]
+            now = rows_of(alias).aggregate(now=AggregateNow(), last=Max("id"))["now"]
             first = (now // HOUR - number + 1) * HOUR
             rows = rows_of(alias).filter(at__gte=first).annotate(hour=F("at") - F("at") % HOUR)
             found: dict[int, dict[tuple[str, str], Count]] = {}
@@ -210,7 +209,7 @@ def _summed(rows: Any) -> dict[tuple[str, str], Count]:
 
 def _fold(alias: str) -> int:
     """Add single rows to those of their hours, and those of hours long ago to the one that is of no hour."""
-    now = rows_of(alias).aggregate(now=AggregateNow())["now"]
+    now = rows_of(alias).aggregate(now=AggregateNow(), last=Max("id"))["now"]
     kept_from = (now // HOUR - HOURS_KEPT) * HOUR
     single = list(rows_of(alias).filter(folded=False).order_by("id").values_list(*_PARTS)[:AT_ONCE])
     old = list(

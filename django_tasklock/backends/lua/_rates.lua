@@ -1,4 +1,4 @@
--- Shared by the scripts of rate limits: put before them when they are loaded. Not a verb.
+-- Shared by the scripts of rate limits, which begin with it. Not a verb.
 -- The same in plain Python, which a property test holds beside it: ledger.py.
 --
 -- A limiter's clock is the server's, less the time it was stopped; places ("slots") are times on it. Microseconds.
@@ -60,6 +60,15 @@ if string.sub(ARGV[5], 1, 4) == 'soon' then
           redis.call('HSET', KEYS[1], 'last', stamp, 'z:' .. key, old[1])
         else
           redis.call('HSET', KEYS[1], 'last', stamp, 'n:' .. key, used + units)
+        end
+        if string.find(ARGV[5], '+', 5, true) then
+          local counts = string.sub(KEYS[3], 1, -6) .. 'counts:' .. math.floor(time / 3600000000)
+          local limiter = string.gsub(ARGV[6], ':tenant:.*$', ':tenant')
+          if redis.pcall('HINCRBY', counts, 'limit.granted|' .. limiter, 1) == 1 then
+            -- use: counts
+            count_at(KEYS[3], time / 1000)
+            looked(1, 'limit.granted', limiter, '1')
+          end
         end
         local due = at + off
         return string.format('1 %s %.0f %s %.0f %.0f 0 0 0', stamp, due - time, got[3], off, due)

@@ -1,6 +1,7 @@
 -- Set the share of the limit that is in force.
 -- KEYS, ARGV: see _rates.lua; 4 share, in millionths
 -- Reply: 1
+-- use: rates
 set('share', amount)
 set('changed', time)
 set('spent', 0)

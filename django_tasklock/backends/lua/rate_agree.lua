@@ -2,6 +2,7 @@
 -- what is booked for later than in a moment is dropped, and who sleeps books again.
 -- KEYS, ARGV: see _rates.lua; 2 the process; the last key: what processes have said
 -- Reply: the terms in force
+-- use: rates
 local KEPT, VOTE = 2100000, 60000000
 local votes, own = KEYS[#KEYS], ARGV[14]
 redis.call('ZADD', votes, text(time), ARGV[2] .. ' ' .. own)

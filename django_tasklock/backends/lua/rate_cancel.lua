@@ -1,6 +1,7 @@
 -- Give back a place that was not used; once, however often it is said.
 -- KEYS, ARGV: see _rates.lua; 1 cost, 2 slot, 3 epoch
 -- Reply: 1, or 0: of another epoch, given back before, or of no window any more: there is nothing to give back
+-- use: rates
 if epoch == get('epoch') + 1 then
   if not leave(slot, cost) then return 0 end
 elseif epoch ~= get('epoch') or not known(slot) or slot < now() - longest then
@@ -9,4 +10,6 @@ end
 bury(slot)
 if slot > now() then give(slot, cost) else undo(slot, cost) end
 finish()
+-- use: rate_counts
+count_limit('cancelled')
 return 1

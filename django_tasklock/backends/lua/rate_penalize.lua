@@ -1,7 +1,8 @@
 -- Stop the limiter's clock; never shortens a stop. Lowers the limit, at most once in its shortest window, if it may.
 -- KEYS, ARGV: see _rates.lua; 1 the longest stop, 4 how long, or 5 'at': until when
 -- Reply: {how long it stands still from now, share}
-local wanted = math.min(ARGV[5] == 'at' and amount or time + amount, time + cost)
+-- use: rates
+local wanted = math.min(string.sub(ARGV[5], 1, 2) == 'at' and amount or time + amount, time + cost)
 local before = math.max(time, get('until'))
 if wanted > before then
   set('off', get('off') + wanted - before)
@@ -13,4 +14,6 @@ if floor > 0 and time >= get('changed') + pace then
   set('spent', 0)
 end
 finish()
+-- use: rate_counts
+count_limit('pushback')
 return {math.max(0, get('until') - time), get('share')}

@@ -1,4 +1,8 @@
 -- Book the first place for some units.
--- KEYS, ARGV: see _rates.lua; 1 cost, 4 how long it may take, 5 'soon' or 'spaced', and 'asks'
+-- KEYS, ARGV: see _rates.lua; 1 cost, 4 how long it may take, 5 'soon' or 'spaced', '+' if it is counted, and 'asks'
 -- Reply, in words: 1, slot, wait, epoch, off, time, rebuilt, leeway, asks; or refused: 0, wait, epoch, off
-return reserve()
+-- use: rates
+local reply = reserve()
+-- use: rate_counts
+count_reply(reply)
+return reply

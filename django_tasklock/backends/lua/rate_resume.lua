@@ -2,4 +2,5 @@
 -- KEYS, ARGV: see _rates.lua; 1 cost, 2 slot, 3 epoch, 4 how long it may take, 5 'spaced' or the leeway of
 --       a new one in microseconds, or both
 -- Reply: as of rate_reserve.lua
+-- use: rates
 return resume()

@@ -25,7 +25,8 @@ from django_tasklock.backends.contract.rates import (
     Use,
     Used,
 )
-from django_tasklock.backends.redis.wire import Script, bulk
+from django_tasklock.backends.redis.wire import Script, bulk, load
+from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import BackendUnavailable
 
 if TYPE_CHECKING:
@@ -37,13 +38,13 @@ VERBS = (
     "agree",
 )  # fmt: skip
 
-SPACED, SOON, ASKS = "spaced", "soon", "asks"
+SPACED, SOON, ASKS, COUNTED = "spaced", "soon", "asks", "+"
 AT_ONCE = 100  # places that one script books
 
 
 def body_of(verb: str) -> str:
-    """Return the script of a verb, with the part that they share before it."""
-    return (LUA / "_rates.lua").read_text("utf-8") + (LUA / f"rate_{verb}.lua").read_text("utf-8")
+    """Return the script of a verb."""
+    return load(f"rate_{verb}", 0, 0).body
 
 
 NAMES = Script((LUA / "rate_names.lua").read_text("utf-8"), 2, 1)
@@ -65,6 +66,7 @@ class RedisRates(RateStore):
     def __init__(self, backend: RedisBackend) -> None:
         self.backend = backend
         self.bodies = {verb: body_of(verb) for verb in VERBS}
+        self._counted = COUNTED if get_settings().METRICS else ""
         self._scripts: dict[tuple[str, int], Script] = {}
         self.pack = lru_cache(maxsize=256)(self._pack)
         self.booking = lru_cache(maxsize=1024)(self._booking)
@@ -110,7 +112,7 @@ class RedisRates(RateStore):
         self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
     ) -> Booked | Refused:
         # Sent again after a lost reply it may book twice: a place is lost then, never one too many given.
-        mode = (SPACED if spaced else SOON) + (ASKS if asks else "")
+        mode = (SPACED if spaced else SOON) + self._counted + (ASKS if asks else "")
         script, tail = self.ask_place(terms, cost, longest, mode)
         return answer(self.backend.wire.call(script, tail)[0])
 
@@ -118,7 +120,7 @@ class RedisRates(RateStore):
         answers: list[Booked | Refused] = []
         while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
             some = min(AT_ONCE, number - len(answers))
-            asked = self.ask("spread", terms, cost, slot=some, amount=longest, mode=SPACED + ASKS)
+            asked = self.ask("spread", terms, cost, slot=some, amount=longest, mode=SPACED + self._counted + ASKS)
             answers += map(answer, self.backend.wire.call(*asked)[0])
         return answers
 
@@ -165,7 +167,7 @@ class RedisRates(RateStore):
         return str((await self.backend.aio.call(*self._agree(terms, process)))[0].decode())
 
     def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return bool(self.backend.wire.call(*self.ask("cancel", terms, cost, slot, epoch), again=False)[0])
+        return bool(self.backend.wire.call(*self.ask("cancel", terms, cost, slot, epoch, mode=self._counted), again=False)[0])
 
     def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
         return bool(self.backend.wire.call(*self.ask("settle", terms, cost, slot, epoch, actual), again=False)[0])
@@ -174,7 +176,7 @@ class RedisRates(RateStore):
         return Penalty(*self.backend.wire.call(*self._penalize(terms, pushback, longest))[0])
 
     def _penalize(self, terms: Terms, pushback: Pushback, longest: int) -> tuple[Script, bytes]:
-        mode = "at" if pushback.absolute else ""
+        mode = ("at" if pushback.absolute else "") + self._counted
         return self.ask("penalize", terms, longest, amount=pushback.amount, mode=mode)
 
     def pause(self, terms: Terms, length: int) -> None:
@@ -203,7 +205,7 @@ class RedisRates(RateStore):
         return {name: terms for name, terms in found.items() if terms is not None}
 
     async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
-        script, tail = self.ask_place(terms, cost, longest, SOON + (ASKS if asks else ""))
+        script, tail = self.ask_place(terms, cost, longest, SOON + self._counted + (ASKS if asks else ""))
         return answer((await self.backend.aio.call(script, tail))[0])
 
     async def aresume(
@@ -229,7 +231,7 @@ class RedisRates(RateStore):
             return [await self.areserve(terms, cost, longest)]
 
     async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return bool((await self.backend.aio.call(*self.ask("cancel", terms, cost, slot, epoch), again=False))[0])
+        return bool((await self.backend.aio.call(*self.ask("cancel", terms, cost, slot, epoch, mode=self._counted), again=False))[0])
 
     async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
         asked = self.ask("settle", terms, cost, slot, epoch, actual)
