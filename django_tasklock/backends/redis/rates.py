@@ -167,7 +167,9 @@ class RedisRates(RateStore):
         return str((await self.backend.aio.call(*self._agree(terms, process)))[0].decode())
 
     def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return bool(self.backend.wire.call(*self.ask("cancel", terms, cost, slot, epoch, mode=self._counted), again=False)[0])
+        return bool(
+            self.backend.wire.call(*self.ask("cancel", terms, cost, slot, epoch, mode=self._counted), again=False)[0]
+        )
 
     def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
         return bool(self.backend.wire.call(*self.ask("settle", terms, cost, slot, epoch, actual), again=False)[0])
@@ -231,7 +233,13 @@ class RedisRates(RateStore):
             return [await self.areserve(terms, cost, longest)]
 
     async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return bool((await self.backend.aio.call(*self.ask("cancel", terms, cost, slot, epoch, mode=self._counted), again=False))[0])
+        return bool(
+            (
+                await self.backend.aio.call(
+                    *self.ask("cancel", terms, cost, slot, epoch, mode=self._counted), again=False
+                )
+            )[0]
+        )
 
     async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
         asked = self.ask("settle", terms, cost, slot, epoch, actual)
