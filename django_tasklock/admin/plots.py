@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 1000, 100
 """Units of the drawing: it is stretched to whatever room there is."""
 GAP = 0.15
 """Share of a bar's room that is left free."""
-_STEPS = (1, 2, 2.5, 5, 10)
+_STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class Bars:
 
 
 def round_up(value: float) -> float:
-    """Return the next round number: 1, 2, 2.5 or 5 times a power of ten; 1 for nothing."""
+    """Return the next round number, which is at most half as much again as ``value``; 1 for nothing."""
     if not value > 0 or math.isinf(value):
         return 1.0
     unit = 10.0 ** math.floor(math.log10(value))
-    return next(step * unit for step in (*_STEPS, 20) if step * unit >= value)
+    return next(step * unit for step in _STEPS if step * unit >= value)

@@ -206,6 +206,9 @@ class TestThePages:
             ParkedMessage.objects.filter(ticket=seen[-3]).delete()
             url = LIST + page.context["next"]
         assert seen == list(range(1, 201))
+        lock = words(actor.get(page_of("video:1")).text)
+        assert "9996 messages are parked behind it." in lock
+        assert "9896 more are parked behind them." in lock
         last = actor.get(LIST, {"after": ParkedMessage.objects.get(ticket=9990).pk})
         assert [row.view.info.number for row in last.context["rows"]] == list(range(9991, 10_001))
         assert last.context["next"] == ""

@@ -19,7 +19,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.guards import guard as guards
 from django_tasklock.operations import acts
 from tests.support.guards import ONCE
-from tests.support.stores import clear
+from tests.support.stores import an_ask, clear, granted
 from tests.support.sweeping import claimed, dead_holder, guarded_function, hold, lapsed
 from tests.testapp.models import Video
 
@@ -102,6 +102,21 @@ def test_it_explains_one() -> None:
     assert free["lock"] is None
     assert free["explanation"]
     assert run("nobody has it").strip() == " ".join(free["explanation"])
+
+
+def test_it_names_who_waits_and_what_the_holder_waits_for() -> None:
+    holder = '{"host":"far","pid":1,"boot":"b1","task":"videos.process","task_id":"id-1"}'
+    other = '{"host":"far","pid":2,"boot":"b2","task":"videos.process","task_id":"id-2"}'
+    granted(get_backend().acquire(an_ask("a", holder=holder)))
+    granted(get_backend().acquire(an_ask("b", holder=other)))
+    waiter = get_backend().waiter(an_ask("b", holder=holder))
+    waiter.acquire()
+    known = get_backend().wakes  # in a queue: who polls is not known
+    try:
+        assert ("waiting: far:1 (videos.process[id-1]), 0 s" in run("b")) is known
+        assert ("far:2 (videos.process[id-2]) has that." in run("a")) is known
+    finally:
+        waiter.leave()
 
 
 def test_it_speaks_english() -> None:

@@ -51,6 +51,7 @@ def show(
         "pairs": _pairs(detail),
         "moment": MOMENT,
         "parked": [(message, parked_word(message.state), span(message.waited)) for message in detail.parked],
+        "more_parked": max(0, (detail.lock.parked if detail.lock else 0) - len(detail.parked)),
         "history": [(act, act_word(act.action)) for act in detail.history],
         "release_url": admin.address("release", detail.name),
         "ask_url": admin.address("ask", detail.name),

@@ -12,6 +12,7 @@ from django_tasklock import operations
 from django_tasklock.backends.contract.queries import Query, Which
 from django_tasklock.locks.info import left
 from django_tasklock.management.terminal import actor, as_plain, in_line, speaking, while_read
+from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.operations.values import LockDetail, LockView, Outcome, Result
 from django_tasklock.texts import shown
 
@@ -87,6 +88,10 @@ class Command(BaseCommand):
             self.stdout.write(self._line(detail.lock))
         for sentence in detail.explanation:
             self.stdout.write(str(sentence))
+        for sentence in explain_awaited(operations.find_awaited(detail.name)):
+            self.stdout.write(str(sentence))
+        for waiter in operations.list_waiters(detail.name).waiters:
+            self.stdout.write(f"waiting: {waiter.holder}, {waiter.waited:.0f} s")
         for message in detail.parked:
             self.stdout.write(
                 f"parked: {shown(message.task)}[{shown(message.task_id)}] {message.state}, {message.waited:.0f} s"

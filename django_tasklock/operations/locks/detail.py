@@ -15,11 +15,14 @@ from django_tasklock.names import clean
 from django_tasklock.operations.audit import acts
 from django_tasklock.operations.guarded_rows import row_ref, row_side
 from django_tasklock.operations.locks.explanation import explain
-from django_tasklock.operations.locks.listing import view
+from django_tasklock.operations.locks.listing import parked_behind, view
 from django_tasklock.operations.values import Act, LockDetail, LockView, RowRef, RowSide
 from django_tasklock.types import Record
 
 logger = logging.getLogger("django_tasklock")
+
+LISTED = 100
+"""Parked messages of a lock that are listed; all of them are counted."""
 
 
 def get_lock(name: str) -> LockDetail:
@@ -34,15 +37,17 @@ def get_lock(name: str) -> LockDetail:
     record = get_backend().get(bare)
     orphaned = None if record is not None else _orphaned(bare)
     try:
-        parked = parked_messages(bare, limit=100)
+        parked = parked_messages(bare, limit=LISTED)
     except (BackendUnavailable, ImproperlyConfigured) as error:
         logger.warning("lock %r: what is parked is not known: %s", bare, error)
         parked = []
     known = record or orphaned
     waiting = sum(message.state in ("parked", "promoted") for message in parked)
+    if len(parked) == LISTED:
+        waiting = parked_behind([bare]).get(bare, waiting)
     lock = None if known is None else view(known, waiting, known is orphaned)
     row = _row(bare, lock, record)
-    return LockDetail(bare, lock, explain(known, lock, row, parked), row, parked, _history(bare))
+    return LockDetail(bare, lock, explain(known, lock, row, waiting), row, parked, _history(bare))
 
 
 def find_lock(name: str) -> LockView | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext as _, ngettext
 
@@ -13,17 +12,14 @@ from django_tasklock.operations.values import LockState, LockView, RowSide
 from django_tasklock.texts import shown
 from django_tasklock.types import Record
 
-if TYPE_CHECKING:
-    from django_tasklock.celery import ParkedInfo
-
 
 def explain(
     record: Record | None,
     lock: LockView | None,
     row: RowSide | None,
-    parked: Sequence[ParkedInfo],
+    parked: int,
 ) -> list[str]:
-    """Return the sentences, in the language of whoever asks."""
+    """Return the sentences, ``parked`` being how many messages wait for it, in the language of whoever asks."""
     found = []
     if record is None or lock is None:
         found.append(_("Nobody has this lock."))
@@ -128,13 +124,12 @@ def _row(lock: LockView, row: RowSide | None) -> list[str]:
     ]
 
 
-def _queue(lock: LockView | None, parked: Sequence[ParkedInfo]) -> list[str]:
+def _queue(lock: LockView | None, kept: int) -> list[str]:
     found = []
     waiting = 0 if lock is None else lock.info.waiting
     if waiting:
         text = ngettext("%(n)d caller waits for it.", "%(n)d callers wait for it.", waiting)
         found.append(text % {"n": waiting})
-    kept = sum(message.state in ("parked", "promoted") for message in parked)
     if kept:
         text = ngettext("%(n)d message is parked behind it.", "%(n)d messages are parked behind it.", kept)
         found.append(text % {"n": kept})
