@@ -117,6 +117,7 @@ class Section(NamedTuple):
 def sections(site: admin.AdminSite, request: HttpRequest) -> list[Section]:
     """Return our pages on this admin site that this person may look at."""
     pages: list[tuple[type[Model], str, Any]] = [
+        (Lock, "overview", _("overview")),
         (Lock, "changelist", Lock._meta.verbose_name_plural),
         (RateLimit, "changelist", RateLimit._meta.verbose_name_plural),
         (ParkedMessage, "changelist", ParkedMessage._meta.verbose_name_plural),

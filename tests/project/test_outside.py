@@ -164,6 +164,7 @@ PLACES = {
     "admin:tasklock_ratelimit_reset": ("a",),
     "admin:tasklock_ratelimit_limit": ("a",),
     "admin:tasklock_ratelimit_release": ("a",),
+    "admin:tasklock_lock_overview": (),
     "admin:tasklock_lock_sweep": (),
     "admin:tasklock_ratelimit_pause": ("a",),
     "admin:tasklock_ratelimit_resume": ("a",),

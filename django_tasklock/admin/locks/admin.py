@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from django_tasklock.admin.base import LOOK_AND_ACT, StoreAdmin, door, unquoted
-from django_tasklock.admin.locks import actions, detail, listing, sweeps
+from django_tasklock.admin.locks import actions, detail, listing, overview, sweeps
 
 
 class LockAdmin(StoreAdmin):
@@ -27,6 +27,7 @@ class LockAdmin(StoreAdmin):
             ("", self.changelist_view, "changelist"),
             ("add/", self.add_view, "add"),
             ("look-up/", self.look_up_view, "look_up"),
+            ("overview/", self.overview_view, "overview"),
             ("sweep/", self.sweep_view, "sweep"),
             ("sweep/<path:object_id>/", self.sweep_run_view, "sweep_run"),
             ("release/", self.release_selected_view, "release_selected"),
@@ -53,6 +54,11 @@ class LockAdmin(StoreAdmin):
     def look_up_view(self, request: HttpRequest) -> HttpResponse:
         """Redirect to the page of the name that was typed."""
         return detail.look_up(self, request)
+
+    @door()
+    def overview_view(self, request: HttpRequest) -> HttpResponse:
+        """Show how things stand, and how they went in the last hours."""
+        return overview.show(self, request)
 
     @door(methods=LOOK_AND_ACT)
     def sweep_view(self, request: HttpRequest) -> HttpResponse:

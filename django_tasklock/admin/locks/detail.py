@@ -17,6 +17,7 @@ from django_tasklock.admin.words import act_word, parked_word
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.locks.explanation import explain_awaited
+from django_tasklock.operations.metrics import PastHold, last_holds
 from django_tasklock.operations.values import LockDetail, LockState, LockView
 
 
@@ -50,6 +51,7 @@ def show(
         "row_url": admin.row_address(request)(detail.row.ref) if detail.row else "",
         "pairs": _pairs(detail),
         "moment": MOMENT,
+        "holds": _holds(detail.name),
         "parked": [(message, parked_word(message.state), span(message.waited)) for message in detail.parked],
         "more_parked": max(0, (detail.lock.parked if detail.lock else 0) - len(detail.parked)),
         "history": [(act, act_word(act.action)) for act in detail.history],
@@ -72,6 +74,35 @@ def look_up(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
         messages.warning(request, text)
         return HttpResponseRedirect(admin.address("changelist"))
     return HttpResponseRedirect(admin.address("change", bare))
+
+
+class HoldRow(NamedTuple):
+    """One of the last holds of a lock."""
+
+    hold: PastHold
+    since: str
+    lasted: str
+    ended: str
+
+
+def _holds(name: str) -> list[HoldRow]:
+    """Return the last holds; none where the store keeps none."""
+    words = {
+        "released": _("given back"),
+        "expired": _("its lease ran out"),
+        "deleted": _("its key was deleted or evicted"),
+        "forced": _("taken away"),
+    }
+    try:
+        found = last_holds(name)
+    except BackendUnavailable:
+        raise
+    except TaskLockError:
+        return []
+    return [
+        HoldRow(hold, moment(hold.acquired_at), span(hold.held_for), words.get(hold.ended, hold.ended))
+        for hold in found
+    ]
 
 
 def _facts(view: LockView, row: Row) -> list[Fact]:
