@@ -95,6 +95,15 @@ class TestDocument:
                 assert ("Retry-After" in answer.get("headers", {})) is (status in ("429", "503"))
                 assert ("WWW-Authenticate" in answer.get("headers", {})) is (status == "401")
         assert "ETag" in found["get", PREFIX + "{name}/lock"]["responses"]["200"]["headers"]
+        scopes = {key: operation["x-tasklock-scope"] for key, operation in found.items()}
+        assert {path for (_, path), scope in scopes.items() if scope == "limits"} == {
+            f"{PREFIX}{path}" for path in ("limits/{name}/reset", "limits/{name}/change", "concurrency/{name}/release")
+        }
+        assert {path for (_, path), scope in scopes.items() if scope == "release"} == {
+            f"{PREFIX}{{name}}/{act}" for act in ("release-lock", "ask-release")
+        }
+        assert {scope for (method, _), scope in scopes.items() if method == "get"} == {"read"}
+        assert all(f"`{scopes[key]}`" in operation["description"] for key, operation in found.items())
 
     def test_one_way_to_log_in_is_enough(self, document, rest):
         ways = [next(iter(way)) for way in document["paths"][PREFIX + "locks"]["get"]["security"] if len(way) == 1]

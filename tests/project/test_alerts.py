@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from django_tasklock.metrics.table import METRICS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "prometheus"
 RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text("utf-8"))
@@ -20,6 +21,16 @@ CASES = yaml.safe_load((FOLDER / "alerts_test.yml").read_text("utf-8"))["tests"]
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
 ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
 HEALTHY = "a healthy day"
+LEFT_OUT = {
+    "tasklock_limiter_expired_total",
+    "tasklock_limiter_forced_total",
+    "tasklock_limiter_hold_seconds",
+    "tasklock_transferred_total",
+    "{limiter}_rate_limiter_requests_per_minute",
+    "{limiter}_rate_limiter_throttled_count",
+    "{limiter}_rate_limiter_wait_time",
+}
+"""Metrics that no panel shows: what is rare, and what others there show for all limiters at once."""
 
 
 @pytest.fixture
@@ -147,3 +158,68 @@ def missing(given: Any, read: Any, where: str) -> list[str]:
             one for number in range(len(given)) for one in missing(given[number], read[number], f"{where}[{number}]")
         ]
     return [] if given == read else [f"{where}: {given!r} is {read!r}"]
+
+
+class TestMetrics:
+    """What is named exists: the table of metrics, which docs/metrics.md is held against, has all there are."""
+
+    def known(self) -> dict[str, tuple[str, ...]]:
+        """Each series that is shown to its labels; of a limiter called ``tavily``."""
+        found = {}
+        for metric in METRICS:
+            parts = ("_bucket", "_sum", "_count") if metric.type == "histogram" else ("",)
+            for part in parts:
+                found[metric.name.replace("{limiter}", "tavily") + part] = metric.labels
+        return found
+
+    def test_those_of_the_rules(self) -> None:
+        assert {one for rule in ALERTS.values() for one in metrics_in(rule["expr"])} <= self.known().keys()
+
+    def test_those_of_the_rules_tests_with_their_labels(self) -> None:
+        for case in CASES:
+            for series in case["input_series"]:
+                name, labels = re.fullmatch(r"(\w+)\{(.*)\}", series["series"]).groups()
+                given = set(re.findall(r"(\w+)=", labels)) - {"job", "instance", "le"}
+                assert given == set(self.known()[name]), series["series"]
+
+    def test_those_of_the_dashboard_with_their_labels(self) -> None:
+        known = self.known()
+        for panel in panels():
+            for target in panel.get("targets", ()):
+                query = target["expr"]
+                assert metrics_in(query), panel["title"]
+                labels = {label for name in metrics_in(query) for label in known[name]} | {
+                    "job",
+                    "instance",
+                    "pod",
+                    "le",
+                }
+                used = re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]) + re.findall(r"(\w+)=~", query)
+                used += [
+                    word for words in re.findall(r"(?:by|without) \(([\w, ]+)\)", query) for word in words.split(", ")
+                ]
+                assert set(used) <= labels, panel["title"]
+        for variable in DASHBOARD["templating"]["list"]:
+            if variable["type"] == "query":
+                metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"]).groups()
+                assert label in (*known[metric], "job")
+
+    def test_every_metric_is_on_the_dashboard_or_left_out_on_purpose(self) -> None:
+        shown = {
+            name for panel in panels() for target in panel.get("targets", ()) for name in metrics_in(target["expr"])
+        }
+        shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown}
+        assert {metric.name for metric in METRICS} - shown == LEFT_OUT
+
+    def test_those_of_the_pages(self) -> None:
+        """In queries, and in the page of alerts. What is counted in one process has names of its own."""
+        own = {
+            f"tasklock_{event}_total" for event in ("lost", "unavailable", "claims_stale", "messages_late", "conflicts")
+        }
+        own |= {"tasklock_locks", "tasklock_parked"}
+        for page in FOLDER.parent.glob("*.md"):
+            text = page.read_text("utf-8")
+            named = {one for query in re.findall(r"expr: (.*)", text) for one in metrics_in(query)}
+            if page.name == "alerts.md":
+                named |= set(re.findall(r"`((?:tasklock|db|tavily)_\w+)`", text)) - {"django_tasklock"}
+            assert named <= self.known().keys() | own, page.name
