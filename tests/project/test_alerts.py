@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from django_tasklock.metrics.table import METRICS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "prometheus"
