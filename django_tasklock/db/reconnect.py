@@ -83,6 +83,7 @@ def resilient(
     again: bool = True,
     refused: bool = True,
     patience: float = 0.0,
+    within: bool | None = None,
 ) -> T:
     """Return what ``step(tried)`` does; ``tried``: an earlier try may have been executed. Sent again, on a new
     connection if this one is of no use any more,
@@ -93,9 +94,10 @@ def resilient(
       could be made.
 
     ``again=False``: never if it may have been executed; such a step is sent on a connection that was looked at before.
-    In a transaction of the caller's nothing is sent again. Raises the database's error.
+    In a transaction of the caller's nothing is sent again; ``within``: whether this is one, where that was asked.
+    Raises the database's error.
     """
-    if joined(connection):
+    if joined(connection) if within is None else within:
         return step(False)
     if not again:
         replaced(connection)

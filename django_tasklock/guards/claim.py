@@ -97,7 +97,7 @@ class Claim:
         if not ours and not connection.in_atomic_block:
             raise TransactionOpen(f"cannot {self._verb} with autocommit off: {HINT}")
         try:
-            self._resilient(lambda: self._claim(where, values))
+            self._resilient(lambda: self._claim(where, values), within=not ours)
             self.taken = True
         except BaseException:
             if self._sent:  # committed or not: a time limit may strike anywhere, and nobody would close the row
