@@ -14,6 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from django_tasklock import TaskLock, acquire_task_lock, signals
 from django_tasklock.celery import tracing
@@ -180,6 +181,17 @@ class TestWhereNobodyTraces:
         app.task(key="a", name="traced.task").delay()
         message = app.take()
         assert "trace" not in message.headers["tasklock"]
+        assert app.run(message) == ("SUCCESS", "ran")
+        assert signals.lock_released.receivers == listening
+
+    def test_a_trace_that_is_not_sampled_stays_so(self, app: OnceApp, spans: Any, monkeypatch: Any) -> None:
+        """Who runs the message is told, and no lock is listened to."""
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider(sampler=ALWAYS_OFF))
+        listening = signals.lock_released.receivers[:]
+        app.task(key="a", name="traced.task").delay()
+        message = app.take()
+        flags = message.headers["tasklock"]["trace"]["traceparent"].rpartition("-")[2]
+        assert int(flags, 16) & trace.TraceFlags.SAMPLED == 0
         assert app.run(message) == ("SUCCESS", "ran")
         assert signals.lock_released.receivers == listening
 
