@@ -18,6 +18,10 @@ class Task(NamedTuple):
 class Host:
     """What runs us, where that is nobody in particular. A task queue overrides what it knows better."""
 
+    def runs_task(self) -> bool:
+        """Tell whether a task runs in this thread: whoever acquires a lock asks, and nearly always none does."""
+        return False
+
     def current_task(self) -> Task | None:
         """Return the task that runs in this thread, the published one, whatever it calls directly; or ``None``."""
         return None
@@ -41,15 +45,16 @@ class Host:
         return False
 
 
-_host = Host()
+current = Host()
+"""The host of this process."""
 
 
 def host() -> Host:
     """Return the host of this process."""
-    return _host
+    return current
 
 
 def install(new: Host) -> None:
     """Let ``new`` be the host of this process."""
-    global _host
-    _host = new
+    global current
+    current = new

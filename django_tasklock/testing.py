@@ -24,6 +24,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import MemoryBackend, store
 from django_tasklock.conf import Duration, milliseconds
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.locks import events
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
 
@@ -33,6 +34,7 @@ REMEMBERING = (
     "django_tasklock.locks.heartbeat",
     "django_tasklock.locks.registry",
     "django_tasklock.locks.lease",
+    "django_tasklock.locks.takes",
     "django_tasklock.db.transactions",
     "django_tasklock.rates.watch",
     "django_tasklock.rates.terms",
@@ -104,8 +106,8 @@ def lose(lock: TaskLock | ConcurrencyLimiter, reason: str = "a test says so") ->
     first = lease.lose(reason)  # before the store forgets it: a renewal must not be the one to notice
     with contextlib.suppress(BackendUnavailable):  # where it cannot be asked, nobody else can take it either
         lease.backend.release(lease.name, lease.token)
-    if first and lease.on_lost is not None:
-        lease.on_lost(reason)
+    if first:
+        events.lost(lease, reason)
 
 
 def advance(seconds: Duration) -> None:

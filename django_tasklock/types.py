@@ -99,6 +99,12 @@ class AcquireRequest(NamedTuple):
     """What the caller does if it is busy, to be counted; empty: it asks on."""
     waited: int | None = None
     """Milliseconds for which the caller has asked before, where the store does not know that; ``None``: it has not."""
+    whole: bool = False
+    """Nobody renews it: one that is handed over to this waiter lives for all of its time from the start."""
+
+    def claim(self, most: int) -> int:
+        """Return how long one lives that is handed over, in milliseconds: a *short claim* of ``most``, if renewed."""
+        return self.ttl_ms if self.whole else min(self.ttl_ms, most)
 
 
 class Grant(NamedTuple):

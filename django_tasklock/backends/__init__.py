@@ -24,7 +24,8 @@ DATABASE = "django_tasklock.backends.database.DatabaseBackend"
 URL_SCHEMES = ("redis://", "rediss://", "unix://")
 
 _preloaded = False
-_backend: LockStore | None = None
+current: LockStore | None = None
+"""The process's backend; ``None`` until somebody asks ``get_backend()`` for it."""
 _making = threading.RLock()  # re-entrant: a signal handler may take a lock, too
 
 
@@ -32,11 +33,11 @@ def get_backend() -> LockStore:
     """Return the process's backend, made on first use. Raises ``ImproperlyConfigured`` saying which setting is
     wrong.
     """
-    global _backend
-    found = _backend
+    global current
+    found = current
     if found is None:
         with _making:  # one, or the connections of the others would be nobody's
-            found = _backend = _backend or _make()
+            found = current = current or _make()
     return found
 
 
@@ -80,10 +81,10 @@ def resolve(settings: Settings) -> str:
 
 def reset() -> None:
     """Forget the backend: the next use makes a new one."""
-    global _backend
-    if _backend is not None:
-        _backend.close()
-    _backend = None
+    global current
+    if current is not None:
+        current.close()
+    current = None
 
 
 def _forget(*, setting: str, **kwargs: object) -> None:
@@ -93,9 +94,9 @@ def _forget(*, setting: str, **kwargs: object) -> None:
 
 def after_fork() -> None:
     """Let this process make a backend of its own. The parent's is not closed: its connections are the parent's."""
-    global _backend, _making
+    global current, _making
     _making = threading.RLock()  # a thread that is not here may have it
-    _backend = None
+    current = None
 
 
 setting_changed.connect(_forget, dispatch_uid="tasklock.backends")

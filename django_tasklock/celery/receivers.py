@@ -71,6 +71,8 @@ def install() -> None:
 class CeleryHost(host.Host):
     """The host that knows which task runs, and runs what is decorated as a part of it."""
 
+    runs_task: Any = staticmethod(get_current_worker_task)
+
     def current_task(self) -> host.Task | None:
         """Return the task that runs in this thread: the published one, whatever it calls directly."""
         return task_here()

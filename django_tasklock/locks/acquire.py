@@ -1,4 +1,4 @@
-"""Taking a lock now, or sleeping until it is one's turn."""
+"""Sleeping until it is one's turn to have a lock."""
 
 from __future__ import annotations
 
@@ -16,21 +16,16 @@ Taken = tuple[float, Grant | Busy]
 """When the answered request was sent (monotonic), and the answer."""
 
 
-def take(backend: LeaseStore, request: AcquireRequest, wait: float, whole: bool) -> Taken:
+def take(backend: LeaseStore, request: AcquireRequest, wait: float) -> Taken:
     """Take the lock, waiting for at most ``wait`` seconds.
 
-    ``whole``: a lock that was handed over as a short claim is made a whole lease before
-    this returns; otherwise the first renewal does that. Whoever was told that it is busy
-    asks on until ``wait`` is over, whatever happens to the store: ``BackendUnavailable``
-    has that answer in ``busy`` then.
+    Whoever was told that it is busy asks on until ``wait`` is over, whatever happens to the store:
+    ``BackendUnavailable`` has that answer in ``busy`` then.
     """
-    asked = monotonic()
-    if not wait:
-        return asked, backend.acquire(request)
-    ends = asked + wait
+    ends = monotonic() + wait
     waiter = backend.waiter(request)
     try:
-        taken = _wait(waiter, ends, whole)
+        taken = _wait(waiter, ends)
         waiter.leave()
     except BaseException:  # not `finally` nor `with`: a time limit may strike as leave() is called
         waiter.leave()
@@ -38,7 +33,7 @@ def take(backend: LeaseStore, request: AcquireRequest, wait: float, whole: bool)
     return taken
 
 
-def _wait(waiter: Waiter, ends: float, whole: bool) -> Taken:
+def _wait(waiter: Waiter, ends: float) -> Taken:
     patience = Patience(waiter, ends)
     while True:
         asked = monotonic()
@@ -54,16 +49,13 @@ def _wait(waiter: Waiter, ends: float, whole: bool) -> Taken:
             nap = patience.answered(answer)
         ensure_standing()
         handed = waiter.wait(nap)
-        if handed is not None and not whole and monotonic() < asked + handed.ttl / 2000:
+        if handed is not None and monotonic() < asked + handed.ttl / 2000:
             return asked, handed
 
 
-async def atake(backend: LeaseStore, request: AcquireRequest, wait: float, whole: bool) -> Taken:
+async def atake(backend: LeaseStore, request: AcquireRequest, wait: float) -> Taken:
     """Do what ``take`` does, for coroutines."""
-    asked = monotonic()
-    if not wait:
-        return asked, await backend.aacquire(request)
-    ends = asked + wait
+    ends = monotonic() + wait
     waiter = backend.waiter(request)
     try:
         patience = Patience(waiter, ends)
@@ -81,7 +73,7 @@ async def atake(backend: LeaseStore, request: AcquireRequest, wait: float, whole
                 nap = patience.answered(answer)
             ensure_standing()
             handed = await waiter.await_(nap)
-            if handed is not None and not whole and monotonic() < asked + handed.ttl / 2000:
+            if handed is not None and monotonic() < asked + handed.ttl / 2000:
                 return asked, handed
     finally:
         await waiter.aleave()

@@ -35,20 +35,28 @@ def released(lock: Named, lease: Lease, outcome: Released, lost: bool) -> Releas
     return outcome
 
 
-def lost(name: str, lock: Named | None, reason: str, noun: str = "lock") -> None:
-    """Tell that the lease is gone while the body runs. ``lock``: ``None`` if nobody has that object any more."""
+def lost(lease: Lease, reason: str) -> None:
+    """Tell that the lease is gone while the body runs. Nothing, if it was not taken through a lock object."""
+    if lease.lock is None:
+        return
     try:
-        log(logging.ERROR, "%s %r is lost while its holder runs: %s", noun, name, reason)
+        try:
+            log(logging.ERROR, "%s %r is lost while its holder runs: %s", lease.backend.noun, lease.name, reason)
+        finally:  # with ``lock=None`` if nobody has that object any more
+            signals.send(signals.lock_lost, lease.name, lock=lease.lock(), reason=reason)
     finally:
-        signals.send(signals.lock_lost, name, lock=lock, reason=reason)
+        if lease.on_lost is not None:
+            lease.on_lost(reason)
 
 
-def release_requested(name: str, lock: Named | None) -> None:
+def release_requested(lease: Lease) -> None:
     """Tell that somebody asks for the lock while its holder runs."""
+    if lease.lock is None:
+        return
     try:
-        log(logging.INFO, "lock %r: its holder is asked to give it back", name)
+        log(logging.INFO, "lock %r: its holder is asked to give it back", lease.name)
     finally:
-        signals.send(signals.lock_asked, name, lock=lock)
+        signals.send(signals.lock_asked, lease.name, lock=lease.lock())
 
 
 def conflict(error: TaskLockAcquireError, action: str) -> None:

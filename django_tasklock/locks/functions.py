@@ -13,9 +13,9 @@ from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Ti
 from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
 from django_tasklock.locks import events
 from django_tasklock.locks.info import lock_info
-from django_tasklock.locks.lease import Leases, leases_here
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.registry import ProcessLock, taken
+from django_tasklock.locks.takes import Leases, leases_here
 from django_tasklock.names import clean
 from django_tasklock.types import LockInfo, Record
 

@@ -27,6 +27,7 @@ from functools import partial
 
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.db.connections import release_connections
+from django_tasklock.locks import events
 from django_tasklock.locks.lease import GONE, Lease
 from django_tasklock.locks.reconcile import AGAIN, Reconciler, rested
 from django_tasklock.logs import log
@@ -56,7 +57,8 @@ class Heartbeat:
     def follow(self, lease: Lease) -> None:
         """Renew ``lease`` until it is released, lost, or at its timeout."""
         self._held[lease.token] = weakref.ref(lease)
-        if lease.due < self._planned or not self.alive:
+        # The thread is to wake sooner; or it should have woken long ago, and may have died.
+        if not lease.due - (lease.span or 0) / 3000 <= self._planned <= lease.due:
             self.rouse()
 
     def forget(self, lease: Lease) -> None:
@@ -275,8 +277,8 @@ class Heartbeat:
         told = []
         for lease, reason in lost:
             self._held.pop(lease.token, None)
-            if lease.lose(reason) and lease.on_lost is not None:
-                told.append(partial(lease.on_lost, reason))
+            if lease.lose(reason) and lease.lock is not None:
+                told.append(partial(events.lost, lease, reason))
         if told:
             tell_aside(told)
 
@@ -294,8 +296,8 @@ def _renewed(
     for lease, ttl, renewed in zip(part, left, answers, strict=True):
         if renewed:
             lease.renewed(asked, ttl)
-            if renewed is RenewalResult.ASKED and lease.request_release() and lease.on_asked is not None:
-                tell_aside([lease.on_asked])
+            if renewed is RenewalResult.ASKED and lease.request_release() and lease.lock is not None:
+                tell_aside([partial(events.release_requested, lease)])
             if ttl < (lease.span or 1) and lease.last:
                 lease.due = lease.until  # that was the last one, unless extended meanwhile: its timeout ends it
         elif not lease.released:

@@ -11,7 +11,7 @@ import socket
 from functools import cache
 from pathlib import Path
 
-from django_tasklock.host import Task, host
+from django_tasklock import host
 from django_tasklock.types import Holder, Record
 
 RENEWED = 250
@@ -20,9 +20,10 @@ BOOT = os.urandom(6).hex()
 """Tells this process from an earlier one with the same host name and pid; new after a fork."""
 
 
-def me(task: Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0) -> str:
+def me(task: host.Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0) -> str:
     """Return this process, and ``task`` or the task that runs in it, as a JSON object: see ``Holder``."""
-    task = task or host().current_task()
+    if task is None and host.current.runs_task():
+        task = host.current.current_task()
     if task is None and not (row or kept or limit):
         return _alone()
     return _json(task, row, kept, limit)
@@ -106,7 +107,7 @@ def _alone() -> str:
     return json.dumps(_process(), separators=(",", ":"))
 
 
-def _json(task: Task | None, row: str, kept: bool, limit: int) -> str:
+def _json(task: host.Task | None, row: str, kept: bool, limit: int) -> str:
     known = dict(_process())
     if task is not None:
         known |= {"task": task.name, "task_id": task.id}

@@ -13,27 +13,28 @@ import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
 from types import TracebackType
 from typing import Self
 
+from django_tasklock import backends
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
-from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, milliseconds
+from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
 from django_tasklock.context import Block, judge, lock_block
 from django_tasklock.db.transactions import mention_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
 from django_tasklock.host import Task
 from django_tasklock.locks import events
-from django_tasklock.locks.acquire import Taken, atake, take
+from django_tasklock.locks.acquire import atake, take
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.holder import me
 from django_tasklock.locks.info import busy_error, lock_info
-from django_tasklock.locks.lease import Lease
-from django_tasklock.locks.takes import Takes
+from django_tasklock.locks.lease import GONE, Lease
+from django_tasklock.locks.takes import Leases, Takes
 from django_tasklock.locks.terms import Terms, patience
-from django_tasklock.signals import lock_acquired
+from django_tasklock.names import clean
+from django_tasklock.signals import lock_acquired, lock_released
 from django_tasklock.types import AcquireRequest, Busy, Grant, LockInfo, Record, Released, monotonic
 
 
@@ -78,13 +79,11 @@ class Acquirable(ABC):
     _block: Lease | None = None
     _blocks = 0
 
-    def __init__(self, terms: Terms, takes: Takes, on_lost: Callable[[str], object] | None) -> None:
-        self.name = terms.name
+    def __init__(self, name: str, terms: Terms, takes: Takes, on_lost: Callable[[str], object] | None) -> None:
+        self.name = name
         self.terms = terms
         self._takes = takes
-        here = weakref.ref(self)
-        self._on_lost = partial(_lost, here, self.noun, self.name, on_lost)
-        self._on_asked = partial(_asked, here, self.name)
+        self._on_lost = on_lost
 
     # What kind of thing this is
 
@@ -116,13 +115,14 @@ class Acquirable(ABC):
         wait = self.terms.patience
         if blocking is not None or blocking_timeout is not None:
             wait = patience(blocking, blocking_timeout, self.name)
-        if self._reenter():
+        home = self._takes.here()
+        if home and self._reenter(home):
             return True
         lease, request = self._begin(wait > 0)
         try:
             if wait:
-                return self._settle(lease, take(lease.backend, request, wait, lease.span is None))
-            return self._settle(lease, (monotonic(), lease.backend.acquire(request)))
+                return self._settle(lease, home, *take(lease.backend, request, wait))
+            return self._settle(lease, home, monotonic(), lease.backend.acquire(request))
         except BackendUnavailable as error:
             error.doubt |= wait > 0  # of a place in the queue there is always some
             return self._unavailable(lease, request, error)
@@ -135,11 +135,14 @@ class Acquirable(ABC):
         wait = self.terms.patience
         if blocking is not None or blocking_timeout is not None:
             wait = patience(blocking, blocking_timeout, self.name)
-        if self._reenter():
+        home = self._takes.here()
+        if home and self._reenter(home):
             return True
         lease, request = self._begin(wait > 0)
         try:
-            return self._settle(lease, await atake(lease.backend, request, wait, lease.span is None))
+            if wait:
+                return self._settle(lease, home, *await atake(lease.backend, request, wait))
+            return self._settle(lease, home, monotonic(), await lease.backend.aacquire(request))
         except BackendUnavailable as error:
             error.doubt |= wait > 0  # of a place in the queue there is always some
             return self._unavailable(lease, request, error)
@@ -175,6 +178,8 @@ class Acquirable(ABC):
             raise
         if self.noun == "lock":
             mention_uncommitted(self.name)
+        if outcome is Released.RELEASED and not lost and not lock_released.receivers:
+            return outcome
         return events.released(self, lease, outcome, lost)
 
     async def arelease(self) -> Released:
@@ -270,7 +275,7 @@ class Acquirable(ABC):
         heartbeat.ensure_alive()
         if asyncio._get_running_loop() is None and lease.due_to_look():
             with contextlib.suppress(BackendUnavailable):
-                lease.heard(lease.backend.mine(self.name, lease.token))
+                _heard(lease, lease.backend.mine(self.name, lease.token))
         self._judge(lease)
 
     async def aensure_held(self) -> None:
@@ -279,7 +284,7 @@ class Acquirable(ABC):
         heartbeat.ensure_alive()
         if lease.due_to_look():
             with contextlib.suppress(BackendUnavailable):
-                lease.heard(await lease.backend.amine(self.name, lease.token))
+                _heard(lease, await lease.backend.amine(self.name, lease.token))
         self._judge(lease)
 
     @property
@@ -410,8 +415,8 @@ class Acquirable(ABC):
 
     # An acquisition, from the question to what is made of the answer
 
-    def _reenter(self) -> bool:
-        lease = self._takes.here().get(self.name)
+    def _reenter(self, home: Leases) -> bool:
+        lease = home.get(self.name)
         if lease is None or lease.released or lease.lost:
             return False
         if not self.terms.reentrant:
@@ -427,28 +432,27 @@ class Acquirable(ABC):
         if self.conflict is not None or self.met is not None:
             self.conflict = self.met = None
         terms = self.terms
-        lease = Lease(self._store(), self.name, terms.lease_ms, self._on_lost)
-        lease.on_asked = self._on_asked
+        lease = Lease(self._store(), self.name, terms.lease_ms, weakref.ref(self), self._on_lost)
         if self.brings is not None:
             lease.token, self.brings = self.brings, None
         holder = me(self.task, self.row, limit=self.limit if self.noun == "limiter" else 0)
-        ttl = terms.lease_ms or terms.hold_ms
         lease.kind = self.kind if terms.counted else None
         request = AcquireRequest(
             self.name,
             lease.token,
-            ttl,
+            terms.ttl,
             terms.hold_ms,
             holder,
             self.supersedes,
             self.limit,
             lease.kind,
             self.on_timeout if waits else self.on_busy,
+            None,
+            terms.lease_ms is None,
         )
         return lease, request
 
-    def _settle(self, lease: Lease, taken: Taken) -> bool:
-        asked, answer = taken
+    def _settle(self, lease: Lease, home: Leases, asked: float, answer: Grant | Busy) -> bool:
         if isinstance(answer, Busy):
             self.met = answer.record
             self.conflict = self._busy(answer)
@@ -458,7 +462,7 @@ class Acquirable(ABC):
         if monotonic() >= lease.deadline:
             late = "the store's answer came after the lease was over"
             raise BackendUnavailable(late, name=self.name, down=False)
-        self._takes.keep(lease)
+        self._takes.keep(lease, home)
         if lease.span is not None:
             heartbeat.follow(lease)
         if lock_acquired.receivers:
@@ -485,12 +489,11 @@ class Acquirable(ABC):
             self.conflict = TaskLockAcquireError(f"{self.noun} {self.name!r} was not taken: {error}", name=self.name)
             self.conflict.__cause__ = error
             return False
-        without = Lease(lease.backend, self.name, self.terms.lease_ms, self._on_lost)
-        without.on_asked = self._on_asked
+        without = Lease(lease.backend, self.name, self.terms.lease_ms, lease.lock, self._on_lost)
         without.unlocked, without.kind = True, lease.kind
         without.until = monotonic() + self.terms.hold_ms / 1000
         try:
-            self._takes.keep(without)
+            self._takes.keep(without, self._takes.here())
             heartbeat.acquire_later(without, request._replace(token=without.token, supersedes="", on_busy=""))
         except BaseException:  # a time limit; nobody would ever give back what is taken for it later
             self.drop(without)
@@ -505,7 +508,7 @@ class Acquirable(ABC):
     def _extended(self, lease: Lease, asked: float, ttl: int, hold_ms: int, done: bool) -> bool:
         if not done:
             if lease.lose("the store no longer knows it"):
-                self._on_lost(lease.lost)
+                events.lost(lease, lease.lost)
             return False
         if lease.lost:
             return False
@@ -551,8 +554,9 @@ class TaskLock(Acquirable):
         on_lost: Callable[[str], object] | None = None,
         kind: str = "",
     ) -> None:
+        name = clean(name, get_settings().KEY_PREFIX)
         terms = Terms.checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
-        super().__init__(terms, self._new_takes(), on_lost)
+        super().__init__(name, terms, self._new_takes(), on_lost)
         if kind:
             self.kind = clean_kind(kind)
 
@@ -560,7 +564,7 @@ class TaskLock(Acquirable):
         return Takes()
 
     def _store(self) -> LeaseStore:
-        return get_backend()
+        return backends.current or get_backend()
 
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
         return busy_error(self.name, answer)
@@ -600,16 +604,10 @@ class TaskLock(Acquirable):
         return get_backend().get(self.name) is not None
 
 
-def _asked(lock: weakref.ref[Acquirable], name: str) -> None:
-    events.release_requested(name, lock())
-
-
-def _lost(
-    lock: weakref.ref[Acquirable], noun: str, name: str, listener: Callable[[str], object] | None, reason: str
-) -> None:
-    # Weak: who drops a lock object must not be kept waiting for the garbage collector.
-    try:
-        events.lost(name, lock(), reason, noun)
-    finally:
-        if listener is not None:
-            listener(reason)
+def _heard(lease: Lease, record: Record | None) -> None:
+    """Take note of what the store said: who has the lock."""
+    if record is None or record.token != lease.token:
+        if lease.lose(GONE):  # the heartbeat drops it at its next turn
+            events.lost(lease, GONE)
+    elif record.asked and lease.request_release():
+        events.release_requested(lease)

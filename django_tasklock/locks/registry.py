@@ -6,9 +6,8 @@ import threading
 from itertools import count
 
 from django_tasklock.conf import LeaseTime, Timeout
-from django_tasklock.locks.lease import Leases, leases_here
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.takes import Takes
+from django_tasklock.locks.takes import Leases, Takes, leases_here
 
 LAPSED = 1000  # locks that ended without a release, and are remembered all the same
 

@@ -14,18 +14,18 @@ from collections.abc import Callable
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout
+from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings
 from django_tasklock.context import Block, limiter_block
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.locks import events
-from django_tasklock.locks.acquire import Taken
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.info import all_taken, lock_info
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import Acquirable
-from django_tasklock.locks.takes import Takes
+from django_tasklock.locks.takes import Leases, Takes
 from django_tasklock.locks.terms import Terms
-from django_tasklock.types import AcquireRequest, Busy, LimiterInfo, LockInfo, Record, fingerprint
+from django_tasklock.names import clean
+from django_tasklock.types import AcquireRequest, Busy, Grant, LimiterInfo, LockInfo, Record, fingerprint
 
 MOST = 10_000
 """The greatest limit: every member is looked after one by one."""
@@ -78,8 +78,9 @@ class ConcurrencyLimiter(Acquirable):
     ) -> None:
         if blocking is None and blocking_timeout is None:
             blocking = True
+        name = clean(name, get_settings().KEY_PREFIX)
         terms = Terms.checked(name, timeout, lease, blocking, blocking_timeout, True, on_unavailable)
-        super().__init__(terms, Takes(permits=True), on_lost)
+        super().__init__(name, terms, Takes(permits=True), on_lost)
         self.limit = check_limit(limit, self.name)
         self.kind = clean_kind(self.name)
 
@@ -89,9 +90,9 @@ class ConcurrencyLimiter(Acquirable):
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
         return all_taken(self.name, self.limit, answer)
 
-    def _settle(self, lease: Lease, taken: Taken) -> bool:
-        before, times = self._takes.here().get(self.name), self._takes.times()
-        return super()._settle(lease, taken) and self._follow(before, lease, times)
+    def _settle(self, lease: Lease, home: Leases, asked: float, answer: Grant | Busy) -> bool:
+        before, times = home.get(self.name), self._takes.times()
+        return super()._settle(lease, home, asked, answer) and self._follow(before, lease, times)
 
     def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:
         before, times = self._takes.here().get(self.name), self._takes.times()

@@ -1,12 +1,173 @@
-"""Who has taken what through one lock object. Several threads and asyncio tasks may share it."""
+"""Who has taken what: the thread, asyncio task or call that asks, over all lock objects and through one of them."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
 import weakref
+from contextvars import ContextVar
 
-from django_tasklock.locks.lease import LINEAGE, Lease, Leases, leases_here
+from asgiref.sync import AsyncToSync, SyncToAsync
 
+from django_tasklock.locks import lease as now
+from django_tasklock.locks.lease import Lease
+
+LINEAGE = 8  # calls of one coroutine that know of each other
 PRUNE = 50  # threads and asyncio tasks that have shared one object, before those that ended are forgotten
+
+
+class Leases(dict[str, Lease]):
+    """By name, what one thread, asyncio task or call holds."""
+
+    __slots__ = ("__weakref__", "_before", "_kept", "_permits", "call", "executor", "generation", "ref", "thread")
+
+    def __init__(self) -> None:
+        self.generation = now.generation
+        self.ref = weakref.ref(self)
+        """The one by which all who remember it know it: while they have that, no other has its place."""
+        self._before: weakref.ref[Leases] | None = None
+        self._kept: Leases | None = None
+        self.thread = 0
+        """Of whoever is no asyncio task."""
+        self.call: list[object] | None = None
+        """Of a ``sync_to_async`` call: the tasks for which ``async_to_sync`` waits in it."""
+        self.executor: object = None
+        """Of a thread: what waits in it already."""
+
+    @property
+    def permits(self) -> Leases:
+        """Its permits, which are no locks even where they have the same name."""
+        found: Leases | None = getattr(self, "_permits", None)
+        if found is None:
+            found = self._permits = Leases()
+        return found
+
+    @property
+    def before(self) -> Leases | None:
+        """Who asked before it in the same coroutine, itself or a call that it made."""
+        before = self._kept  # not ``or``: who has nothing is false
+        if before is None and self._before is not None:
+            before = self._before()
+        return None if before is None or before.generation != now.generation else before
+
+    def after(self, before: Leases | None) -> None:
+        """Remember who asked before, so that one call knows what another of the same coroutine was answered."""
+        if before is None or before is self:
+            return
+        if before.call is None:  # it lives longer than this, which it may keep itself
+            self._before, self._kept = weakref.ref(before), None
+            return
+        self._kept = call = before
+        for _ in range(LINEAGE):
+            if call._kept is None:
+                return
+            call = call._kept
+        call._kept = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is held, permits included."""
+        return not self and not getattr(self, "_permits", None)
+
+
+class _Mark:
+    """Where some ``Leases`` belong to: the context in which the token was made, of which there are only copies."""
+
+    __slots__ = ("leases", "token")
+
+    def __init__(self, leases: Leases) -> None:
+        self.leases = leases
+        self.token = _asked.set(leases)
+
+    def here(self) -> bool:
+        """Tell whether that context is the one that runs here."""
+        try:
+            _asked.reset(self.token)
+        except ValueError:  # "was created in a different Context"
+            return False
+        except RuntimeError:  # "has already been used": a time limit struck before the next line
+            pass
+        self.token = _asked.set(self.leases)
+        return True
+
+
+_asked: ContextVar[Leases | None] = ContextVar("tasklock_asked", default=None)
+_threads = threading.local()
+_tasks: weakref.WeakKeyDictionary[asyncio.Task[object], Leases] = weakref.WeakKeyDictionary()
+_CALLS = SyncToAsync.thread_handler.__code__
+
+
+def leases_here() -> Leases:
+    """Return what the running asyncio task holds; else the context this code runs in: a thread's, or a single call's.
+
+    ``sync_to_async`` and ``asyncio.to_thread`` run each call in a context of its own, in a thread that serves many:
+    what runs there holds what it has taken itself, and not what the thread, or its coroutine, has taken before. The
+    coroutine that ``async_to_sync`` runs holds what its caller holds, who waits for it; tasks that it starts do not.
+    """
+    if asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            found = _tasks.get(task)
+            if found is None:
+                caller = _callers(task)
+                found = _tasks[task] = Leases() if caller is None else caller
+            if (last := _asked.get()) is not found:
+                if last is not None and last.call is not None:
+                    found.after(last)
+                _asked.set(found)
+            return found
+    try:
+        marks: list[_Mark] = _threads.marks
+    except AttributeError:
+        marks = _threads.marks = []
+    if marks:
+        mark = marks[-1]
+        try:
+            _asked.reset(mark.token)  # as in mark.here(), which is not called: nearly all come by here
+        except (ValueError, RuntimeError):
+            if mark.here():
+                return mark.leases
+        else:
+            mark.token = _asked.set(mark.leases)
+            return mark.leases
+    for mark in marks[-2::-1]:  # hardly ever more than one
+        if mark.here():
+            return mark.leases
+    leases = Leases()
+    leases.thread = threading.get_ident()
+    leases.executor = getattr(AsyncToSync.executors, "current", None)
+    leases.call = _call()
+    leases.after(_asked.get())
+    marks[:] = [mark for mark in marks if not mark.leases.empty]  # what is held in a thread is, as long as that lives
+    marks.append(_Mark(leases))
+    return leases
+
+
+def _call() -> list[object] | None:
+    """Return what asgiref notes of the ``sync_to_async`` call that this is part of; ``None`` if it is part of none."""
+    noted: list[object] | None = getattr(SyncToAsync.threadlocal, "task_context", None)
+    frame = None if noted is None else sys._getframe(1)  # it may be left there by a call before
+    while frame is not None:
+        if frame.f_code is _CALLS:
+            return noted
+        frame = frame.f_back
+    return None
+
+
+def _callers(task: asyncio.Task[object]) -> Leases | None:
+    """Return what the synchronous caller holds for whom asgiref runs this task, if it is one of those."""
+    caller = _asked.get()
+    if caller is None or not caller.thread or caller.generation != now.generation:
+        return None
+    if not getattr(task.get_coro(), "__qualname__", "").startswith("AsyncToSync."):
+        return None  # started by the coroutine that the caller waits for: it may run beside it
+    if caller.call is not None:
+        return caller if task in caller.call else None
+    waits = getattr(AsyncToSync.executors, "current", None)
+    thread = getattr(getattr(waits, "_work_thread", None), "ident", None)
+    around = getattr(waits, "_old_executor", waits)
+    return caller if thread == caller.thread and around is caller.executor else None
 
 
 class _Take:
@@ -62,11 +223,11 @@ class Takes:
         lease = (None if self._permits else self.last) if take is None else take.now
         return None if lease is None or lease.released or lease.foreign else lease
 
-    def keep(self, lease: Lease) -> None:
-        """Note that who calls has taken ``lease``."""
-        home = self.here()
+    def keep(self, lease: Lease, home: Leases) -> None:
+        """Note that who has ``home`` has taken ``lease``."""
         self.last = lease
-        lease.settle(home)
+        lease.home = home.ref  # first: a time limit may strike in between, and who is struck leaves it
+        home[lease.name] = lease
         self._note(home, lease, 1)
 
     def again(self, lease: Lease) -> None:
@@ -136,3 +297,15 @@ class Takes:
                 return take
             before = before.before
         return None
+
+
+def forget() -> None:
+    """Forget what the threads and coroutines of this process hold."""
+    global _threads, _tasks
+    _threads = threading.local()
+    _tasks = weakref.WeakKeyDictionary()
+
+
+def after_fork() -> None:
+    """Forget what the parent's threads and coroutines hold."""
+    forget()

@@ -10,7 +10,6 @@ from django.core.signals import setting_changed
 
 from django_tasklock.conf import Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds, spans
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.names import clean
 
 POLICIES = ("run", "raise", "skip")
 
@@ -28,13 +27,14 @@ def patience(blocking: bool | None, blocking_timeout: Duration | None, name: str
 
 
 class Terms(NamedTuple):
-    """The terms of one lock. ``hold_ms`` and ``lease_ms`` are milliseconds, ``patience`` is seconds."""
+    """The terms of a lock. ``hold_ms`` and ``lease_ms`` are milliseconds, ``patience`` is seconds."""
 
-    name: str
     hold_ms: int
     """The timeout: the most that one holder may have it."""
     lease_ms: int | None
     """How long it outlives a holder that died; ``None``: it is not renewed, and lives for its timeout."""
+    ttl: int
+    """How long its key lives if nobody renews it, in milliseconds."""
     patience: float
     """How long ``acquire()`` waits where nobody says otherwise."""
     reentrant: bool
@@ -54,21 +54,10 @@ class Terms(NamedTuple):
         on_unavailable: OnUnavailable | None,
     ) -> Terms:
         """Return the terms that these options make, defaults filled in. Raises ``TaskLockError`` for what cannot be."""
-        name = clean(name, get_settings().KEY_PREFIX)
         try:
-            known = _known(timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
+            return _known(timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
         except (TaskLockError, TypeError):  # once more, with the name; or something that is no option of any lock
-            known = _checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
-        return cls(name, *known)
-
-    @property
-    def ttl(self) -> int:
-        """How long its key lives if nobody renews it, in milliseconds."""
-        return self.lease_ms or self.hold_ms
-
-
-Known = tuple[int, int | None, float, bool, OnUnavailable, bool]
-"""Terms without a name."""
+            return _checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
 
 
 def _checked(
@@ -79,14 +68,14 @@ def _checked(
     blocking_timeout: Duration | None,
     reentrant: bool,
     on_unavailable: OnUnavailable | None,
-) -> Known:
+) -> Terms:
     hold_ms, lease_ms = spans(timeout, lease, name)
     wait = patience(blocking, blocking_timeout, name)
     settings = get_settings()
     policy = settings.ON_UNAVAILABLE if on_unavailable is None else on_unavailable
     if policy not in POLICIES:
         raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=name)
-    return hold_ms, lease_ms, wait, reentrant, policy, settings.METRICS
+    return Terms(hold_ms, lease_ms, lease_ms or hold_ms, wait, reentrant, policy, settings.METRICS)
 
 
 _known = lru_cache(128, typed=True)(partial(_checked, ""))  # options are few, and alike from lock to lock

@@ -21,8 +21,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.link import Link
-from django_tasklock.backends.redis.wire import RESTED
+from django_tasklock.backends.redis.wire import RESTED, Link
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Released, Renewal, RenewalResult, monotonic
 from tests.support.proxy import Proxy, scripts

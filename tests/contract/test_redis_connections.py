@@ -22,7 +22,7 @@ import redis
 
 from django_tasklock import BackendUnavailable, RateLimiter, TaskLock, backends
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.redis import RedisBackend, link, pool
+from django_tasklock.backends.redis import RedisBackend, pool, wire
 from django_tasklock.backends.redis.location import TIMEOUT
 from django_tasklock.backends.redis.pool import MOST, Idle
 from django_tasklock.conf import Settings
@@ -34,7 +34,7 @@ from tests.support.stores import an_ask, eventually, granted, new_token
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
 
-REDIS_PY = str(Path(redis.__file__).parent), link.__file__
+REDIS_PY = str(Path(redis.__file__).parent), wire.__file__
 DATABASE = 3
 
 

@@ -23,7 +23,7 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.locks.lease import leases_here
+from django_tasklock.locks.takes import leases_here
 from tests.support.public import in_store, raw_redis, script, stored
 from tests.support.stores import LISTING, an_ask, eventually, granted, stores
 

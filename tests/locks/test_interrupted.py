@@ -26,7 +26,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.lease import leases_here
+from django_tasklock.locks.takes import leases_here
 from tests.support.proxy import Proxy, scripts
 from tests.support.public import PROJECT, script, setting
 from tests.support.stores import eventually

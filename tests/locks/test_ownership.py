@@ -24,7 +24,7 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.locks.lease import leases_here
+from django_tasklock.locks.takes import leases_here
 from tests.support.public import in_store
 from tests.support.stores import an_ask, granted, stores
 

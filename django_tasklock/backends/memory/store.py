@@ -131,7 +131,7 @@ class Store:
         while line and (not line[0].present or len(taken) < line[0].request.limit):
             waiter = line.popleft()
             if waiter.present:
-                taken[waiter.request.token] = self.made(waiter.request, min(waiter.request.ttl_ms, CLAIM))
+                taken[waiter.request.token] = self.made(waiter.request, waiter.request.claim(CLAIM))
                 self.counts.add(self.now(), GRANTED_LATE, waiter.request.kind, self.now() - waiter.since)
                 waiter.ring()
         if not line:
@@ -153,7 +153,7 @@ class Store:
             if not queue:
                 del self.queues[name]
             if waiter.present:
-                held = self.grant(waiter.request, min(waiter.request.ttl_ms, CLAIM), self.now() - waiter.since)
+                held = self.grant(waiter.request, waiter.request.claim(CLAIM), self.now() - waiter.since)
                 waiter.ring()
                 return held
         return None

@@ -12,16 +12,17 @@ from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
-from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout
+from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_terms
 from django_tasklock.backends.redis.listing import ORDERED, page_in, page_of
 from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.metrics import RedisMetrics
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
+from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.subscribers import Subscribers
 from django_tasklock.backends.redis.waiter import QueueStore
-from django_tasklock.backends.redis.wire import Script, Wire, bulk, load
+from django_tasklock.backends.redis.wire import Wire
 from django_tasklock.backends.redis.wire_async import AsyncWires
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
@@ -84,6 +85,9 @@ class RedisBackend(QueueStore, LockStore):
     def __init__(self, settings: Settings) -> None:
         self.location = settings.LOCATION
         self.layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
+        self._lock_size, self._queue_size, self._seen_size = self.layout.sizes
+        self._release = self.layout.granting + b"$%d\r\n%b\r\n"
+        self._acquire = self._release + b"%b"
         self._lock = threading.Lock()
         self._wire: Wire | None = None
         self._subscribers: Subscribers | None = None
@@ -130,17 +134,35 @@ class RedisBackend(QueueStore, LockStore):
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         if request.supersedes:
             return self.answer(request, self.wire.call(FOLLOW, self.layout.following(request))[0])
-        wire = self._wire or self.wire
-        reply = wire.call(ACQUIRE, self.layout.acquiring(request))[0]
+        reply = (self._wire or self.wire).call(ACQUIRE, self._acquiring(request))[0]
         return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
+
+    def _acquiring(self, request: AcquireRequest) -> bytes:
+        """Return keys and arguments of ``acquire.lua``, and those of ``release.lua`` below, packed in one go."""
+        name, token, ttl, hold, holder, _, _, kind, on_busy, *_ = request
+        bare, packed = name.encode(), token.encode()
+        size = len(bare)
+        terms = packed_terms(ttl, hold, holder, kind, on_busy, self.layout.past)
+        return self._acquire % (
+            size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
+            len(packed), packed, terms,
+        )  # fmt: skip
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return what ``acquire.lua`` said."""
         return Grant(reply, request.ttl_ms) if isinstance(reply, int) else self.layout.busy(request.name, reply)
 
     def release(self, name: str, token: str) -> Released:
-        code, doubt = (self._wire or self.wire).call(RELEASE, self.layout.keys(name) + bulk(token))
+        code, doubt = (self._wire or self.wire).call(RELEASE, self._releasing(name, token))
         return Released.RELEASED if code == 1 else verdict(code, doubt)
+
+    def _releasing(self, name: str, token: str) -> bytes:
+        bare, packed = name.encode(), token.encode()
+        size = len(bare)
+        return self._release % (
+            size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
+            len(packed), packed,
+        )  # fmt: skip
 
     def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
         keys = self.layout.keys(name) + b"".join(map(self.layout.flag, notes))
@@ -242,10 +264,12 @@ class RedisBackend(QueueStore, LockStore):
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         if request.supersedes:
             return self.answer(request, (await self.aio.call(FOLLOW, self.layout.following(request)))[0])
-        return self.answer(request, (await self.aio.call(ACQUIRE, self.layout.acquiring(request)))[0])
+        reply = (await self._aio.call(ACQUIRE, self._acquiring(request)))[0]
+        return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
 
     async def arelease(self, name: str, token: str) -> Released:
-        return verdict(*await self.aio.call(RELEASE, self.layout.keys(name) + bulk(token)))
+        code, doubt = await self._aio.call(RELEASE, self._releasing(name, token))
+        return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return bool((await self.aio.call(EXTEND, self._extend(name, token, ttl, hold)))[0])

@@ -22,7 +22,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from django_tasklock.backends.codec import holder_of
-from django_tasklock.backends.redis.wire import bulk
+from django_tasklock.backends.redis.script import bulk
 from django_tasklock.types import LATEST, AcquireRequest, Busy, Holder, Record
 
 CLAIM = 3000
@@ -56,14 +56,12 @@ class Layout:
         self.index = bulk(f"{root}index")
         self.fence = bulk(f"{root}fence")
         self.ticket = bulk(f"{root}ticket")
-        self._prefix, self._queue = len(prefix.encode()), len(self.queue.encode())
-        self._seen = len(self.seen.encode())
-        queue, seen = self.queue.encode(), self.seen.encode()
-        parts = (prefix.encode(), self.index, self.fence, queue, seen)
+        parts = (prefix.encode(), self.index, self.fence, self.queue.encode(), self.seen.encode())
         name = b"$%%d\r\n%b%%b\r\n"
-        self._keys = (name + b"%b%b" + name + name) % tuple(part.replace(b"%", b"%%") for part in parts)
-        self.keys = lru_cache(maxsize=256)(self._keys_of)
-        """Return those of every script that grants: lock, index, fence counter, queue, seen."""
+        self.granting = (name + b"%b%b" + name + name) % tuple(part.replace(b"%", b"%%") for part in parts)
+        """Keys of every script that grants: lock, index, fence counter, queue, seen. For ``%``, with the ``sizes`` of
+        what is before the name, plus that of the name, each before it."""
+        self.sizes = len(parts[0]), len(parts[3]), len(parts[4])
 
     def lock(self, name: str) -> bytes:
         """Return the key of a lock."""
@@ -85,15 +83,18 @@ class Layout:
         """Return the key of the greatest ticket that was shown for a lock."""
         return bulk(self.shown + name)
 
-    def _keys_of(self, name: str) -> bytes:
+    def keys(self, name: str) -> bytes:
+        """Return those of every script that grants."""
         bare = name.encode()
         size = len(bare)
-        return self._keys % (size + self._prefix, bare, size + self._queue, bare, size + self._seen, bare)
+        lock, queue, seen = self.sizes
+        return self.granting % (size + lock, bare, size + queue, bare, size + seen, bare)
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return keys and arguments of ``acquire.lua`` for somebody who does not wait."""
         token = request.token.encode()
-        terms = _terms(request.ttl_ms, request.hold_ms, request.holder, request.kind, request.on_busy, self.past)
+        kind, on_busy = request.kind, request.on_busy
+        terms = packed_terms(request.ttl_ms, request.hold_ms, request.holder, kind, on_busy, self.past)
         return b"%b$%d\r\n%b\r\n%b" % (self.keys(request.name), len(token), token, terms)
 
     def following(self, request: AcquireRequest) -> bytes:
@@ -111,7 +112,7 @@ class Layout:
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """Return what ``pass_on`` must know of a waiter."""
         holder = counted(request.holder, request.kind, self.past)
-        return bulk(f"{request.token} {channel} {min(request.ttl_ms, CLAIM)} {request.hold_ms} {holder}")
+        return bulk(f"{request.token} {channel} {request.claim(CLAIM)} {request.hold_ms} {holder}")
 
     def record(self, key: bytes, reply: list[Any]) -> Record:
         """Return a record from ``{ms left, value, now, waiting}``; the last may be missing."""
@@ -130,7 +131,8 @@ def place(rank: int | None, listens: bool) -> bytes:
 
 
 @lru_cache(maxsize=256)  # few in number, alike from call to call
-def _terms(ttl: int, hold: int, holder: str, kind: str | None, on_busy: str, past: int) -> bytes:
+def packed_terms(ttl: int, hold: int, holder: str, kind: str | None, on_busy: str, past: int) -> bytes:
+    """Return what every acquisition by this process, or by a task of it, says alike."""
     return bulk(ttl) + bulk(hold) + bulk(counted(holder, kind, past)) + bulk(on_busy)
 
 

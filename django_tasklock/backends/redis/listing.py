@@ -8,7 +8,7 @@ from typing import Any
 
 from django_tasklock.backends.contract.queries import Page, Query
 from django_tasklock.backends.redis.keys import Layout, record
-from django_tasklock.backends.redis.wire import Script, bulk, load
+from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.conf import expiring
 
 PAGE = load("page", 1, 12)

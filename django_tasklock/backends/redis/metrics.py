@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.codec import holder_of
 from django_tasklock.backends.contract.metrics import Count, Counted, HoldRecord, Hour, Metrics
-from django_tasklock.backends.redis.wire import bulk, load
+from django_tasklock.backends.redis.script import bulk, load
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend

@@ -19,8 +19,8 @@ from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.backends.redis.keys import CLAIM, counted, place, record
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
+from django_tasklock.backends.redis.script import bulk, load
 from django_tasklock.backends.redis.waiter import QueueStore
-from django_tasklock.backends.redis.wire import bulk, load
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class PermitLayout:
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """Return what ``serve`` must know of a waiter."""
         return bulk(
-            f"{request.token} {channel} {min(request.ttl_ms, CLAIM)} {request.hold_ms}"
+            f"{request.token} {channel} {request.claim(CLAIM)} {request.hold_ms}"
             f" {counted(request.holder, request.kind)} {request.limit}"
         )
 

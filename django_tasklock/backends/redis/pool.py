@@ -35,27 +35,29 @@ GREETING = 0.1  # seconds to listen for what a server says to somebody who asks 
 class Idle(Generic[T]):
     """What is kept for the next who needs one: the last one first, so that what is spare grows old and is closed."""
 
-    def __init__(self, close: Callable[[T], None]) -> None:
+    def __init__(self, close: Callable[[T], None], most: int = MOST) -> None:
         self._close = close
-        self._kept: deque[tuple[T, float]] = deque()
+        self._most = most
+        self.kept: deque[tuple[T, float]] = deque()
+        """What there is, the last one last, and when each was put back (monotonic)."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.kept)
 
     def take(self) -> tuple[T, float] | None:
         """Take one, and when it was put back (monotonic)."""
         try:
-            return self._kept.pop()
+            return self.kept.pop()
         except IndexError:  # also when another thread was faster
             return None
 
     def keep(self, one: T) -> None:
         """Put one back."""
         now = time.monotonic()
-        kept = self._kept
+        kept = self.kept
         kept.append((one, now))
         try:
-            if len(kept) > MOST or kept[0][1] < now - SPARE:
+            if len(kept) > self._most or kept[0][1] < now - SPARE:
                 self._close(kept.popleft()[0])
         except IndexError:  # other threads were faster
             pass

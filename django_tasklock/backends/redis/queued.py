@@ -8,7 +8,7 @@ from typing import Any
 from django_tasklock.backends.codec import holder_of
 from django_tasklock.backends.contract.queries import Queued, Waiting
 from django_tasklock.backends.redis.keys import CLAIM
-from django_tasklock.backends.redis.wire import load
+from django_tasklock.backends.redis.script import load
 from django_tasklock.types import LATEST, Holder
 
 WAITERS = load("waiters", 2, 1)

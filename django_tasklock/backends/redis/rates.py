@@ -25,7 +25,7 @@ from django_tasklock.backends.contract.rates import (
     Use,
     Used,
 )
-from django_tasklock.backends.redis.wire import Script, bulk, load
+from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import BackendUnavailable
 

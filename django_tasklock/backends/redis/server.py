@@ -13,9 +13,9 @@ from typing import Any
 import redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
+from django_tasklock.backends.redis.errors import unavailable
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.location import pools, sync_pool
-from django_tasklock.backends.redis.wire import unavailable
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
 """One connection that all coroutines of an event loop use at once.
 
+redis-py makes it; from then on what arrives on its transport comes here, to a parser of replies, nothing between.
 Requests go out as they come, and replies come in the same order: a burst of a thousand coroutines needs one connection,
 and a cancelled one takes nothing with it, its reply is read and dropped. Whoever waits for a lock listens on such a
 connection, too, each on a channel of its own.
-
-Nothing runs while nothing is under way: the task that reads ends with the last reply and the last who listens.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from django_tasklock.backends.redis.location import TIMEOUT, pools
 from django_tasklock.backends.redis.pool import FULL, full, lost_in_greeting
+from django_tasklock.backends.redis.reader import reader
+from django_tasklock.backends.redis.script import bulk
 
 GRACE = 0.05
 """Seconds after a deadline in which the loop looks once more: it may have been busy while the reply lay there."""
@@ -29,18 +30,20 @@ GRACE = 0.05
 class Ear:
     """Hears one channel."""
 
-    def __init__(self, connection: SharedConnection, channel: bytes) -> None:
+    def __init__(self, connection: SharedConnection, channel: str) -> None:
         self.connection = connection
         self.channel = channel
         self.lost: Exception | None = None
+        """What the connection is lost by."""
         self._heard: deque[Any] = deque()
-        self._bell = asyncio.Event()
+        self._listening: asyncio.Future[None] | None = None
 
-    def ring(self, message: Any = None) -> None:
+    def hear(self, message: Any = None) -> None:
         """Wake whoever listens; with a message, unless the connection is lost."""
         if message is not None:
             self._heard.append(message)
-        self._bell.set()
+        if self._listening is not None:
+            _wake(self._listening)
 
     async def listen(self, seconds: float) -> Any:
         """Return the next message, or ``None`` if there is none within ``seconds``.
@@ -48,111 +51,119 @@ class Ear:
         Raises what the connection is lost by.
         """
         if not self._heard and self.lost is None:
-            self._bell.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                async with asyncio.timeout(max(seconds, 0.0005)):
-                    await self._bell.wait()
+            loop = asyncio.get_running_loop()
+            self._listening = loop.create_future()
+            ends = loop.call_later(max(seconds, 0.0005), _wake, self._listening)
+            try:
+                await self._listening
+            finally:
+                self._listening = None
+                ends.cancel()
         if self._heard:
             return self._heard.popleft()
         if self.lost is not None:
             raise self.lost
         return None
 
+    def forget(self) -> None:
+        """Forget what nobody has listened to."""
+        self._heard.clear()
 
-class SharedConnection:
-    """A connection with requests on their way. ``connection``: connected, and nobody else's."""
+
+def _wake(listening: asyncio.Future[None]) -> None:
+    if not listening.done():
+        listening.set_result(None)
+
+
+class SharedConnection(asyncio.Protocol):
+    """A connection with requests on their way. ``connection``: redis-py's, connected, and nobody else's."""
 
     def __init__(self, connection: Any) -> None:
-        connection.socket_timeout = None  # the time is kept here
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._asked: deque[asyncio.Future[Any]] = deque()
         self._ears: dict[bytes, Ear] = {}
-        self._reading: asyncio.Task[None] | None = None
         self._heard = 0.0
         self._watch: asyncio.TimerHandle | None = None
-        self._over = self._last = False
+        self.over = False
+        """Whether it was closed, by either side, as far as the loop has noticed."""
+        self._last = False
+        parser = reader()
+        self._feed, self._gets = parser.feed, parser.gets
+        self._transport: asyncio.Transport = connection._writer.transport
+        self._former = self._transport.get_protocol()  # redis-py's streams: they are told when it has ended
+        self._transport.set_protocol(self)
+        if connection._reader.at_eof() or self._transport.is_closing():
+            self.eof_received()
 
-    @property
-    def open(self) -> bool:
-        """Whether it was not closed, by either side, as far as the loop has noticed."""
-        reader = getattr(self._connection, "_reader", None)  # redis-py's own question differs by version, and reads
-        return not self._over and reader is not None and reader.exception() is None and not reader.at_eof()
-
-    async def ask(self, packed: bytes) -> Any:
-        """Return the reply to one request. If this is cancelled the reply is read all the same, by nobody."""
-        return await (await self._send(packed))
-
-    async def subscribe(self, channel: str) -> Ear:
-        """Listen on ``channel``, confirmed by the server."""
-        name = channel.encode()
-        ear = self._ears[name] = Ear(self, name)
-        try:
-            await self.ask(b"*2\r\n$9\r\nSUBSCRIBE\r\n$%d\r\n%b\r\n" % (len(name), name))
-        except BaseException:
-            await self.unsubscribe(ear)
-            raise
-        return ear
-
-    async def unsubscribe(self, ear: Ear) -> None:
-        """Listen there no more; the server's confirmation is not waited for."""
-        if self._ears.pop(ear.channel, None) is None or self._over:
-            return
-        with contextlib.suppress(RedisError, OSError):
-            name = ear.channel
-            (await self._send(b"*2\r\n$11\r\nUNSUBSCRIBE\r\n$%d\r\n%b\r\n" % (len(name), name))).cancel()
-
-    async def _send(self, packed: bytes) -> asyncio.Future[Any]:
-        if self._over:
+    def ask(self, packed: bytes) -> asyncio.Future[Any]:
+        """Send one request; return its reply, to be awaited. If that is cancelled the reply is read and dropped."""
+        if self.over:
             raise redis.ConnectionError("the connection was lost")
-        reply: asyncio.Future[Any] = self._loop.create_future()
+        reply = self._loop.create_future()
         if not self._asked:
             self._heard = self._loop.time()
         self._asked.append(reply)
         if self._watch is None:
             self._watch = self._loop.call_at(self._heard + TIMEOUT, self._look, False)
-        try:
-            await self._connection.send_packed_command([packed])
-        except BaseException as error:  # nobody knows how much of it was sent
-            reply.cancel()
-            self.fail(error if isinstance(error, Exception) else redis.ConnectionError("interrupted while sending"))
-            raise
-        if self._reading is None:
-            self._reading = self._loop.create_task(self._read())
+        self._transport.write(packed)
         return reply
 
-    async def _read(self) -> None:
+    async def subscribe(self, channel: str) -> Ear:
+        """Listen on ``channel``, confirmed by the server."""
+        ear = self._ears[channel.encode()] = Ear(self, channel)
         try:
-            while self._asked or self._ears:
-                try:
-                    reply = await self._connection.read_response()
-                except ResponseError as error:  # that is an answer, too
-                    reply = error
-                self._heard = self._loop.time()
-                if isinstance(reply, list) and reply and reply[0] == b"message":
+            await self.ask(b"*2\r\n$9\r\nSUBSCRIBE\r\n" + bulk(channel))
+        except BaseException:
+            self.unsubscribe(ear)
+            raise
+        return ear
+
+    def unsubscribe(self, ear: Ear) -> None:
+        """Listen there no more; the server's confirmation is not waited for."""
+        if self._ears.pop(ear.channel.encode(), None) is not None and not self.over:
+            self.ask(b"*2\r\n$11\r\nUNSUBSCRIBE\r\n" + bulk(ear.channel)).cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what has arrived."""
+        self._heard = self._loop.time()
+        try:
+            self._feed(data)
+            while (reply := self._gets()) is not False:
+                if type(reply) is list and reply and reply[0] == b"message":
                     if (ear := self._ears.get(reply[1])) is not None:
-                        ear.ring(reply)
+                        ear.hear(reply)
                     continue
                 asked = self._asked.popleft()
                 if asked.done():
                     continue
                 if isinstance(reply, ResponseError):
                     asked.set_exception(reply)
+                elif isinstance(reply, RedisError):  # the server answers nobody, or will not have this connection
+                    asked.set_exception(reply)
+                    self.fail(reply)
+                    return
                 else:
                     asked.set_result(reply)
-        except BaseException as error:
-            self._reading = None
-            self.fail(error if isinstance(error, Exception) else redis.ConnectionError("interrupted while reading"))
-            if not isinstance(error, RedisError | OSError):
-                raise
-        self._reading = None
-        if self._last:
+        except (RedisError, IndexError) as error:  # what cannot be read, or nobody has asked for
+            self.fail(redis.ConnectionError(f"the server said what it was not asked for: {error}"))
+        if self._last and not (self._asked or self._ears):
             self.fail(redis.ConnectionError("closed"))
+
+    def eof_received(self) -> None:
+        """Note that the server has closed it."""
+        self.fail(redis.ConnectionError("Connection closed by server."))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Note that it has ended."""
+        self._former.connection_lost(error)
+        said = "Connection closed by server." if error is None else f"Error while asking Redis. {error}"
+        self.fail(redis.ConnectionError(said))
 
     def _look(self, again: bool) -> None:
         """Look whether the server is silent."""
         self._watch = None
-        if not self._asked or self._over:
+        if not self._asked or self.over:
             return
         if self._loop.time() < self._heard + TIMEOUT:
             self._watch = self._loop.call_at(self._heard + TIMEOUT, self._look, False)
@@ -163,9 +174,9 @@ class SharedConnection:
 
     def fail(self, error: Exception) -> None:
         """Give it up: whoever has asked, or listens, is told; the connection is closed soon."""
-        if self._over:
+        if self.over:
             return
-        self._over = True
+        self.over = True
         if self._watch is not None:
             self._watch.cancel()
         first = True
@@ -177,25 +188,24 @@ class SharedConnection:
         self._asked.clear()
         for ear in self._ears.values():
             ear.lost = redis.ConnectionError(f"the connection was lost: {error}")
-            ear.ring()
-        if self._reading is not None:
-            self._reading.cancel()
-        _closing(close(self._connection, nowait=True))
+            ear.hear()
+        if not self._loop.is_closed():
+            _closing(self._loop, close(self._connection, nowait=True))
 
     def finish(self) -> None:
         """Close it as soon as nobody waits for anything on it."""
         self._last = True
-        if self._reading is None:
+        if not (self._asked or self._ears):
             self.fail(redis.ConnectionError("closed"))
 
     async def close(self) -> None:
         """Close it; TLS is not closed before the other side has said so too."""
-        if self._over:
+        if self.over:
             return
         if self._asked or self._ears:
             self.fail(redis.ConnectionError("closed"))
             return
-        self._over = True
+        self.over = True
         await undisturbed(close(self._connection, nowait=False))
 
 
@@ -204,16 +214,17 @@ class Current:
 
     def __init__(self, pool: redis.asyncio.ConnectionPool) -> None:
         self._pool = pool
-        self._connection: SharedConnection | None = None
+        self.connection: SharedConnection | None = None
+        """It, unless there is none yet; it may be over."""
         self._making: asyncio.Task[SharedConnection] | None = None
 
     async def get(self) -> SharedConnection:
         """Return an open one."""
         while True:
-            if self._connection is not None:
-                if self._connection.open:
-                    return self._connection
-                self.retire(self._connection)
+            if self.connection is not None:
+                if not self.connection.over:
+                    return self.connection
+                self.retire(self.connection)
             if self._making is None:
                 self._making = asyncio.get_running_loop().create_task(self._make())
                 self._making.add_done_callback(_seen)
@@ -221,15 +232,15 @@ class Current:
 
     async def _make(self) -> SharedConnection:
         try:
-            self._connection = SharedConnection(await make(self._pool))
-            return self._connection
+            self.connection = SharedConnection(await make(self._pool))
+            return self.connection
         finally:
             self._making = None
 
     def retire(self, connection: SharedConnection | None) -> None:
         """Let nobody else have this one: it has failed."""
-        if connection is not None and connection is self._connection:
-            self._connection = None
+        if connection is not None and connection is self.connection:
+            self.connection = None
             connection.finish()
 
     async def close(self) -> None:
@@ -237,7 +248,7 @@ class Current:
         if self._making is not None:
             self._making.cancel()
             await asyncio.wait([self._making])
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
             await connection.close()
 
@@ -286,8 +297,8 @@ async def undisturbed(work: Coroutine[Any, Any, None]) -> None:
 _tasks: set[asyncio.Task[None]] = set()  # a loop keeps its tasks weakly
 
 
-def _closing(work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.get_running_loop().create_task(work)
+def _closing(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    task = loop.create_task(work)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
 

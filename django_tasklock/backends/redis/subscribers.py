@@ -9,9 +9,10 @@ from typing import Any
 import redis
 from redis.exceptions import NoPermissionError, RedisError
 
+from django_tasklock.backends.redis.errors import unavailable
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.pool import Idle, make, throw_away
-from django_tasklock.backends.redis.wire import bulk, unavailable
+from django_tasklock.backends.redis.script import bulk
 
 logger = logging.getLogger("django_tasklock")
 

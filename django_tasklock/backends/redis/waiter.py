@@ -27,14 +27,15 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.backends.redis.keys import CLAIM
+from django_tasklock.backends.redis.script import bulk
 from django_tasklock.backends.redis.subscribers import Subscriber, Subscribers, tell_deaf
-from django_tasklock.backends.redis.wire import bulk
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Busy, Grant
 
 if TYPE_CHECKING:
+    from django_tasklock.backends.redis.script import Script
     from django_tasklock.backends.redis.shared import Ear
-    from django_tasklock.backends.redis.wire import Script, Wire
+    from django_tasklock.backends.redis.wire import Wire
     from django_tasklock.backends.redis.wire_async import AsyncWires
 
 logger = logging.getLogger("django_tasklock")
@@ -159,7 +160,7 @@ class RedisWaiter(Waiter):
                 fence = handed_over(connection.read_response(), self.request.token)
                 if fence is not None:
                     self.queued = False
-                    return Grant(fence, min(self.request.ttl_ms, CLAIM))
+                    return Grant(fence, self.request.claim(CLAIM))
                 seconds = 0.0  # that was for who waited on this connection before
         except (RedisError, OSError):  # the push may be lost: the next acquire() will tell
             self.backend.subscribers.discard(self.subscriber)
@@ -245,7 +246,8 @@ class AsyncWaiter:
         if self._deaf:
             return await self.backend.aacquire(self.request)
         if not self.channel:
-            self.channel = self.backend.layout.new_channel()
+            self._ear = self.backend.aio.idle_ear()
+            self.channel = self._ear.channel if self._ear else self.backend.layout.new_channel()
         if self._ear is None:
             answer = await self._join(listens=False)
             if isinstance(answer, Grant):
@@ -274,8 +276,8 @@ class AsyncWaiter:
         return answer
 
     async def _give_up(self) -> None:
-        self.queued = False
         await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.request, self.channel))
+        self.queued = False
 
     async def wait(self, seconds: float) -> Grant | None:
         """Sleep until the lock is handed over, ``seconds`` at the most."""
@@ -292,7 +294,7 @@ class AsyncWaiter:
         if fence is None:
             return None
         self.queued = False
-        return Grant(fence, min(self.request.ttl_ms, CLAIM))
+        return Grant(fence, self.request.claim(CLAIM))
 
     async def _mend(self, seconds: float) -> None:
         ends = time.monotonic() + seconds
@@ -314,8 +316,12 @@ class AsyncWaiter:
         except BackendUnavailable as error:
             tell_left(self.backend.noun, self.request.name, error)
         finally:
-            if ear is not None:
-                await ear.connection.unsubscribe(ear)
+            if ear is None:
+                pass
+            elif self.queued:  # nobody hears its channel then: the place is skipped
+                ear.connection.unsubscribe(ear)
+            else:
+                self.backend.aio.keep(ear)
 
 
 def tell_left(noun: str, name: str, error: BackendUnavailable) -> None:

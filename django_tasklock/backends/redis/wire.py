@@ -1,137 +1,115 @@
-"""Scripts on the wire: packed ahead, sent on a connection that is kept at hand.
+"""Connections that redis-py has made, and what is asked on them: a socket and a parser of replies, nothing between.
 
-redis-py makes and authenticates the connections; what is skipped is the work it
-does per command. A connection is taken from the stack for one exchange and put back
-only if the exchange was whole, so an exception in the middle (a soft time limit, say)
-never leaves somebody else's reply behind.
+What redis-py does per command, health checks, metrics, retries, decoding, takes longer than the command. A connection
+is taken from the stack for one exchange and put back only if the exchange was whole, so an exception in the middle (a
+soft time limit, say) never leaves somebody else's reply behind.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
-import time
-from functools import cache, cached_property
-from importlib import resources
+import _socket
+import encodings.idna  # noqa: F401  # the first look-up of a host would import it, in each forked child again
+import os
+import select
+import socket
+import struct
+import sys
+from time import monotonic
 from typing import Any
 
 import redis
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterDownError,
-    NoScriptError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import NoScriptError, RedisError
 
-from django_tasklock.backends.redis.link import Link
+from django_tasklock.backends.redis.errors import answered, final, unavailable
 from django_tasklock.backends.redis.location import pools
-from django_tasklock.backends.redis.pool import FULL, NO_ROOM, Idle, make, throw_away
-from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.backends.redis.pool import Idle, make, throw_away
+from django_tasklock.backends.redis.reader import reader
+from django_tasklock.backends.redis.script import Script
 
 RESTED = 0.005
 """Seconds idle after which a connection is looked at before it is used: a server that was
 restarted has closed it, and what is not sent into the void need not be sent twice."""
-
-USE = re.compile(r"^ *-- use: (.+)\n", re.MULTILINE)
-
-# What a server says that answers nobody; for some of it redis-py, or an older one, has no error of its own.
-NOBODY = ("BUSY ", "MASTERDOWN ", "CLUSTERDOWN ")
+SOON = 0.005  # seconds in which nearly every reply has come: the system counts them, which takes one call, not two
+SHORT = 4096  # bytes read at first: nearly every reply is shorter
+CHUNK = 65536  # bytes read at once after that
 
 
-def bulk(value: str | bytes | int) -> bytes:
-    """Return one argument of a command, as the protocol wants it."""
-    data = value if isinstance(value, bytes) else str(value).encode()
-    return b"$%d\r\n%b\r\n" % (len(data), data)
+class Link:
+    """One connection. ``connection``: redis-py's, connected, and nobody else's."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.socket: socket.socket = connection._sock
+        # Neither TLS nor gevent, nor Windows, where a socket is no file and cannot be polled.
+        self._plain = os.name == "posix" and type(self.socket).recv is _socket.socket.recv
+        self._timeout = self.socket.gettimeout()
+        if self._plain and self._timeout is not None:
+            _let_the_system_count(self.socket, self._timeout)
+        self._send, self._receive = self.socket.sendall, self.socket.recv
+        parser = reader()
+        self._feed, self._gets = parser.feed, parser.gets
+
+    def ask(self, packed: bytes) -> Any:
+        """Send one command and return its reply. Raises redis-py's errors, also the one that the reply is."""
+        try:
+            self._send(packed)
+            try:
+                data = self._receive(SHORT)
+            except BlockingIOError:
+                data = self._wait(SHORT)
+            if data[:1] == b":" and data[-2:] == b"\r\n":  # a number, and whole: what nearly every script says
+                return int(data[1:-2])
+            while True:
+                if not data:
+                    raise redis.ConnectionError("Connection closed by server.")
+                self._feed(data)
+                reply = self._gets()
+                if reply is not False:
+                    break
+                data = self._wait(CHUNK)
+        except (TimeoutError, BlockingIOError) as error:
+            raise redis.TimeoutError("Timeout reading from Redis") from error
+        except OSError as error:
+            raise redis.ConnectionError(f"Error {error.errno} while asking Redis. {error.strerror}.") from error
+        if isinstance(reply, RedisError):
+            raise reply
+        return reply
+
+    def _wait(self, size: int) -> bytes:
+        """Wait for more, however often a signal interrupts that: the system would begin to count anew."""
+        if self._plain and self._timeout is not None:
+            looking = select.poll()
+            looking.register(self.socket, select.POLLIN)
+            if not looking.poll(self._timeout * 1000):
+                raise TimeoutError
+        data: bytes = self._receive(size)
+        return data
+
+    def quiet(self) -> bool:
+        """Tell whether it is open, with nothing to read: neither a stray reply nor the end."""
+        try:
+            if not self._plain:
+                return not self.connection.can_read(0)
+            looking = select.poll()
+            looking.register(self.socket, select.POLLIN)
+            return not looking.poll(0)
+        except (RedisError, OSError, ValueError):  # the last: it was closed here
+            return False
 
 
-class Script:
-    """A script and the beginnings of the commands that run it.
+def _let_the_system_count(connected: socket.socket, seconds: float) -> None:
+    """Let the system end what takes too long: Python would ask it for room, or data, before each use.
 
-    ``count`` is the number of keys and arguments together, ``keys`` of the keys alone.
+    Only where the layout of a ``struct timeval`` is known.
     """
-
-    def __init__(self, body: str, count: int, keys: int) -> None:
-        self.body = body
-        self.count = count
-        self.keys = keys
-        self.sha = hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()
-
-    @cached_property
-    def by_digest(self) -> bytes:
-        """What comes before the packed keys and arguments."""
-        return b"*%d\r\n$7\r\nEVALSHA\r\n%b%b" % (self.count + 3, bulk(self.sha), bulk(self.keys))
-
-    @cached_property
-    def by_body(self) -> bytes:
-        """The same for a server that does not know the script (any more): it does afterwards."""
-        return b"*%d\r\n$4\r\nEVAL\r\n%b%b" % (self.count + 3, bulk(self.body), bulk(self.keys))
-
-    def sized(self, count: int, keys: int) -> Script:
-        """Return the same script for another number of keys and arguments."""
-        return self if (count, keys) == (self.count, self.keys) else Script(self.body, count, keys)
-
-
-def load(verb: str, keys: int, arguments: int) -> Script:
-    """Return the script of a verb."""
-    return Script(_body(verb), keys + arguments, keys)
-
-
-@cache
-def _body(name: str) -> str:
-    """Return a file of ``lua/``, with the parts that it shares with others in the place where it says ``-- use:
-    these``.
-
-    A script makes its functions anew in each call, up to where it ends: what is not always needed stands last.
-    """
-    text = (resources.files("django_tasklock.backends") / "lua" / f"{name}.lua").read_text("utf-8")
-    return USE.sub(lambda found: "".join(_body(f"_{part}") for part in found[1].split()), text)
-
-
-def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable:
-    """Return what a caller is told: the store, and what is known of why. ``doubt``: it may have been executed."""
-    down = serves_nobody(error)
-    if "WRONGTYPE" in str(error):
-        hint = "a key of this lock is something else's: delete it, or choose another TASKLOCK['KEY_PREFIX']"
-    elif here(error):
-        hint = "this process or machine has no room for another connection; Redis itself may well be up"
-    else:
-        hint = "see TASKLOCK['LOCATION']"
-    what = "Redis could not be asked" if down or here(error) else "Redis refused"
-    return BackendUnavailable(f"{what} ({type(error).__name__}: {error}); {hint}", doubt=doubt, down=down)
-
-
-def serves_nobody(error: BaseException) -> bool:
-    """Tell whether the store answers nobody, as far as is known. False: it refused this request, or this client."""
-    if isinstance(error, BusyLoadingError | ClusterDownError) or str(error).startswith(NOBODY):
-        return True  # MASTERDOWN is one of the second kind
-    if isinstance(error, ResponseError | AuthenticationError | AuthorizationError) or FULL in str(error):
-        return False
-    return not here(error)
-
-
-def here(error: BaseException | None) -> bool:
-    """Tell whether a connection was not made because of this process or machine: too many open files, no port left."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def final(error: Exception) -> bool:
-    """Tell whether asking again cannot help: the server understood and refused."""
-    # A replica refuses too, but a new connection may lead to the primary. Redis 6 wraps what it says in a script.
-    return isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError) and "READONLY" not in str(error)
-
-
-def answered(error: Exception) -> bool:
-    """Tell whether the server said no: then it has executed nothing."""
-    # A connection made through Sentinel turns the first kind into a lost connection.
-    return isinstance(error, ResponseError | BusyLoadingError) or isinstance(error.__context__, ReadOnlyError)
+    if sys.platform != "linux" or struct.calcsize("l") != 8:
+        return
+    try:
+        for option, most in ((socket.SO_RCVTIMEO, min(SOON, seconds)), (socket.SO_SNDTIMEO, seconds)):
+            connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(most), int(most % 1 * 1_000_000)))
+    except OSError:
+        return
+    connected.setblocking(True)
 
 
 class Wire:
@@ -140,6 +118,7 @@ class Wire:
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
         self._idle: Idle[Link] = Idle(_close)
+        self._kept = self._idle.kept
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
         """Run ``script``. The reply, and whether an earlier sending of it may have been executed.
@@ -175,25 +154,32 @@ class Wire:
                 reply = link.ask(script.by_body + tail)
         except BaseException as error:
             if isinstance(error, Exception) and final(error):
-                self._idle.keep(link)
+                self.keep(link)
             else:
                 _close(link)
             raise
-        self._idle.keep(link)
+        self.keep(link)
         return reply
 
     def take(self) -> Link:
         """Return a connected connection that nobody else uses."""
-        while (found := self._idle.take()) is not None:
-            link, since = found
-            if time.monotonic() - since < RESTED or link.quiet():
+        kept = self._kept
+        while kept:
+            try:
+                link, since = kept.pop()
+            except IndexError:  # another thread was faster
+                break
+            if monotonic() - since < RESTED or link.quiet():
                 return link
             _close(link)
         return Link(make(self._pool))
 
     def keep(self, link: Link) -> None:
         """Put a connection back that has no reply on its way."""
-        self._idle.keep(link)
+        if self._kept:
+            self._idle.keep(link)
+        else:  # the only one: neither too many, nor any that nobody needs
+            self._kept.append((link, monotonic()))
 
     def close(self) -> None:
         """Close every connection that nobody uses."""

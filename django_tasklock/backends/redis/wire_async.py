@@ -11,35 +11,45 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
 import redis.asyncio
 from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
+from django_tasklock.backends.redis.errors import answered, final, unavailable
 from django_tasklock.backends.redis.location import async_pool, pools
-from django_tasklock.backends.redis.shared import Current, Ear, SharedConnection
-from django_tasklock.backends.redis.wire import Script, answered, final, unavailable
+from django_tasklock.backends.redis.pool import Idle
+from django_tasklock.backends.redis.script import Script
+from django_tasklock.backends.redis.shared import Current, Ear
+
+EARS = 128  # that are kept for the next who waits: a channel costs next to nothing
 
 
 class AsyncWire:
     """The connections of one event loop."""
 
-    def __init__(self, pool: redis.asyncio.ConnectionPool) -> None:
+    def __init__(self, pool: redis.asyncio.ConnectionPool, loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
+        self.loop = weakref.ref(loop)
         self._asking = Current(pool)
         self._listening = Current(pool)
+        self._ears: Idle[Ear] = Idle(_unsubscribe, EARS)
         self._closer: AsyncGenerator[None, None] | None = None
 
     async def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
         """Do what ``Wire.call`` does, for coroutines."""
-        await self._open()
-        connection: SharedConnection | None = None
+        connection = self._asking.connection
         doubt = False
         try:
-            connection = await self._asking.get()
+            if connection is None or connection.over:
+                await self._open()
+                connection = await self._asking.get()
             doubt = True
-            return await self.exchange(connection, script, tail), False
+            try:
+                return await connection.ask(script.by_digest + tail), False
+            except NoScriptError:
+                return await connection.ask(script.by_body + tail), False
         except (RedisError, OSError) as error:
             doubt = doubt and not answered(error)
             if final(error) or (doubt and not again):
@@ -49,17 +59,29 @@ class AsyncWire:
         try:
             connection = await self._asking.get()
             sent = True
-            return await self.exchange(connection, script, tail), doubt
+            try:
+                return await connection.ask(script.by_digest + tail), doubt
+            except NoScriptError:
+                return await connection.ask(script.by_body + tail), doubt
         except (RedisError, OSError) as error:
             self._asking.retire(connection)
             raise unavailable(error, doubt or (sent and not answered(error))) from error
 
-    async def exchange(self, connection: SharedConnection, script: Script, tail: bytes) -> Any:
-        """Send one command, and return its reply."""
-        try:
-            return await connection.ask(script.by_digest + tail)
-        except NoScriptError:
-            return await connection.ask(script.by_body + tail)
+    def idle_ear(self) -> Ear | None:
+        """Return one that hears a channel already, of which nobody has to be told."""
+        while (found := self._ears.take()) is not None:
+            ear = found[0]
+            if ear.lost is None:
+                ear.forget()
+                return ear
+        return None
+
+    def keep(self, ear: Ear) -> None:
+        """Put one back for the next who waits."""
+        if ear.lost is None and ear.connection is self._listening.connection:
+            self._ears.keep(ear)
+        else:
+            ear.connection.unsubscribe(ear)
 
     async def subscribe(self, channel: str) -> Ear:
         """Listen on ``channel``, confirmed by the server. ``NoPermissionError`` if it may not."""
@@ -71,6 +93,7 @@ class AsyncWire:
             raise
         except (RedisError, OSError):
             self._listening.retire(connection)
+            self._ears.clear()
         return await (await self._listening.get()).subscribe(channel)
 
     async def _open(self) -> None:
@@ -83,6 +106,7 @@ class AsyncWire:
             yield
         finally:
             self._closer = None
+            self._ears.clear()
             await self._asking.close()
             await self._listening.close()
             for pool in pools(self._pool):
@@ -97,20 +121,32 @@ class AsyncWires:
         self._location = location
         self._lock = threading.Lock()
         self._wires: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWire] = weakref.WeakKeyDictionary()
+        self._latest: AsyncWire | None = None
 
     @property
     def wire(self) -> AsyncWire:
         """The running loop's."""
         loop = asyncio.get_running_loop()
-        found = self._wires.get(loop)
-        if found is None:
-            with self._lock:
-                found = self._wires[loop] = AsyncWire(async_pool(self._location))
+        found = self._latest
+        if found is None or found.loop() is not loop:
+            found = self._wires.get(loop)
+            if found is None:
+                with self._lock:
+                    found = self._wires[loop] = AsyncWire(async_pool(self._location), loop)
+            self._latest = found
         return found
 
-    async def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
+    def call(self, script: Script, tail: bytes, *, again: bool = True) -> Coroutine[Any, Any, tuple[Any, bool]]:
         """Do what ``Wire.call`` does, for coroutines."""
-        return await self.wire.call(script, tail, again=again)
+        return self.wire.call(script, tail, again=again)
+
+    def idle_ear(self) -> Ear | None:
+        """Return one that hears a channel already, if there is one at hand."""
+        return self.wire.idle_ear()
+
+    def keep(self, ear: Ear) -> None:
+        """Put one back for the next coroutine of this loop that waits."""
+        self.wire.keep(ear)
 
     async def subscribe(self, channel: str) -> Ear:
         """Listen on ``channel``, confirmed by the server. ``NoPermissionError`` if it may not."""
@@ -120,3 +156,7 @@ class AsyncWires:
             raise
         except (RedisError, OSError) as error:
             raise unavailable(error) from error
+
+
+def _unsubscribe(ear: Ear) -> None:
+    ear.connection.unsubscribe(ear)

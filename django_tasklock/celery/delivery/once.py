@@ -23,8 +23,8 @@ from django_tasklock.decorators.call import Call, CallKind, Skipped, conflict_of
 from django_tasklock.decorators.options import CallOptions, GuardedRow, LockOptions
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
-from django_tasklock.locks.lease import leases_here
 from django_tasklock.locks.lock import Acquirable, TaskLock
+from django_tasklock.locks.takes import leases_here
 from django_tasklock.locks.transfer import keep_for, supersede
 from django_tasklock.types import monotonic
 

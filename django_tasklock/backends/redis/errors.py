@@ -1,0 +1,61 @@
+"""What an error of redis-py's, or of the socket, means: whether to ask again, and what the caller is told."""
+
+from __future__ import annotations
+
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    ReadOnlyError,
+    ResponseError,
+)
+
+from django_tasklock.backends.redis.pool import FULL, NO_ROOM
+from django_tasklock.exceptions import BackendUnavailable
+
+# What a server says that answers nobody; for some of it redis-py, or an older one, has no error of its own.
+NOBODY = ("BUSY ", "MASTERDOWN ", "CLUSTERDOWN ")
+
+
+def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable:
+    """Return what a caller is told: the store, and what is known of why. ``doubt``: it may have been executed."""
+    down = serves_nobody(error)
+    if "WRONGTYPE" in str(error):
+        hint = "a key of this lock is something else's: delete it, or choose another TASKLOCK['KEY_PREFIX']"
+    elif here(error):
+        hint = "this process or machine has no room for another connection; Redis itself may well be up"
+    else:
+        hint = "see TASKLOCK['LOCATION']"
+    what = "Redis could not be asked" if down or here(error) else "Redis refused"
+    return BackendUnavailable(f"{what} ({type(error).__name__}: {error}); {hint}", doubt=doubt, down=down)
+
+
+def serves_nobody(error: BaseException) -> bool:
+    """Tell whether the store answers nobody, as far as is known. False: it refused this request, or this client."""
+    if isinstance(error, BusyLoadingError | ClusterDownError) or str(error).startswith(NOBODY):
+        return True  # MASTERDOWN is one of the second kind
+    if isinstance(error, ResponseError | AuthenticationError | AuthorizationError) or FULL in str(error):
+        return False
+    return not here(error)
+
+
+def here(error: BaseException | None) -> bool:
+    """Tell whether a connection was not made because of this process or machine: too many open files, no port left."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def final(error: Exception) -> bool:
+    """Tell whether asking again cannot help: the server understood and refused."""
+    # A replica refuses too, but a new connection may lead to the primary. Redis 6 wraps what it says in a script.
+    return isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError) and "READONLY" not in str(error)
+
+
+def answered(error: Exception) -> bool:
+    """Tell whether the server said no: then it has executed nothing."""
+    # A connection made through Sentinel turns the first kind into a lost connection.
+    return isinstance(error, ResponseError | BusyLoadingError) or isinstance(error.__context__, ReadOnlyError)
