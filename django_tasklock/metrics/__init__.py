@@ -14,9 +14,6 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock import signals
-from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.metrics import LATE, LOST, STALE
-from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
 
 _TROUBLE = {
@@ -37,7 +34,8 @@ _RATES = {
     signals.rate_pushback: "rates_pushback",
     signals.rate_unavailable: "rates_unavailable_{action}",
 }
-_IN_STORE = {signals.lock_lost: LOST, signals.claim_stale: STALE, signals.messages_late: LATE}
+_IN_STORE = {signals.lock_lost: "LOST", signals.claim_stale: "STALE", signals.messages_late: "LATE"}
+"""By the names that the store's own table has for them, which is imported when the first is counted."""
 _OUTAGES = ("closed", "open", "local")
 _ACQUISITIONS = {signals.lock_acquired: "acquired", signals.lock_released: "released"}
 
@@ -140,12 +138,16 @@ def _count(template: str, number: int, **details: object) -> None:
 
 def _count_in_store(event: str, sender: str, **details: Any) -> None:
     """Count what no verb of the store does, by a request of its own. It is rare."""
+    from django_tasklock.backends import get_backend
+    from django_tasklock.backends.contract import metrics as table
+    from django_tasklock.conf import get_settings
+
     settings = get_settings()
     if not settings.METRICS:
         return
-    kind = details["model"]._meta.label_lower if event == STALE else getattr(details.get("lock"), "kind", "")
+    kind = details["model"]._meta.label_lower if event == "STALE" else getattr(details.get("lock"), "kind", "")
     try:
-        get_backend().metrics.add(event, kind)
+        get_backend().metrics.add(getattr(table, event), kind)
     except (TaskLockError, ImproperlyConfigured) as error:
         logger.debug("metrics: %s was not counted in the store: %s", event, error)
 
