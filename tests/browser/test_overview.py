@@ -8,6 +8,7 @@ import time
 import pytest
 from playwright.sync_api import expect
 
+from django_tasklock.types import AcquireRequest
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
 from tests.browser.pages import detail, lies
@@ -78,7 +79,8 @@ def test_it_keeps_itself_up_to_date_and_leads_on(visit: Visits, site: Example) -
 
 
 def test_the_last_holds_of_a_lock(visit: Visits, site: Example) -> None:
-    site.lock("video:1", kind="video:{id}")
+    holder = '{"kind":"video:{id}","host":"far-away","pid":4711,"task":"videos.tasks.report","task_id":"t-1"}'
+    site.store.acquire(AcquireRequest("video:1", "1" * 32, 60_000, 60_000, holder))
     site.store.remove("video:1")
     page = visit("viewer")
     page.goto(detail("video:1"))

@@ -78,6 +78,7 @@ class TestWhoMayDoWhat:
         assert client.get(f"{LIST}add/").status_code == (302 if login else 403)
         client.get(f"{asked}&confirm=yes&reason=x")
         client.post(ACT, {"do": "discard", "message": "id-1"})
+        client.post(ACT, {"do": "discard", "message": "id-1", "reason": "x"})
         client.post(ACT, {"do": "discard", "message": "id-1", "confirm": "yes", "reason": ""})
         assert ParkedMessage.objects.count() == 1, "neither a GET, nor without a confirmation, nor without a reason"
         client.post(ACT, {"do": "discard", "message": "id-1", "confirm": "yes", "reason": "x"})

@@ -31,7 +31,7 @@ def store(request: Any, settings: Any) -> str:
 
 def somebody(number: int, task: str = "videos.process", **more: Any) -> str:
     """A process far away that runs a task."""
-    known = {"host": "far", "pid": number, "boot": f"boot{number}", "task": task, "task_id": f"id-{number}", **more}
+    known = {"host": "far", "pid": number, "boot": f"boot{number}", "task": task, "task_id": f"id-{number}"} | more
     return json.dumps(known, separators=(",", ":"))
 
 
@@ -108,6 +108,19 @@ def test_two_that_wait_for_each_other(store: str) -> None:
     with waiting("b", 1), waiting("a", 2):
         assert [one.deadlock for one in operations.find_awaited("a")] == [True]
         assert [one.deadlock for one in operations.find_awaited("b")] == [True]
+
+
+def test_another_delivery_of_its_task_is_another(store: str) -> None:
+    """The same id in another process: its message was delivered again."""
+    take("a", 1)
+    take("b", 2)
+    again = somebody(3, task_id="id-1")
+    waiter = get_backend().waiter(AcquireRequest("b", "3" * 32, 60_000, 60_000, again))
+    waiter.acquire()
+    try:
+        assert operations.find_awaited("a") == []
+    finally:
+        waiter.leave()
 
 
 def test_it_waits_for_a_permit(store: str) -> None:
