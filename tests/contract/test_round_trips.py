@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +17,12 @@ from django_tasklock.locks.lease import Lease
 from django_tasklock.types import Released, Renewal
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
-from tests.support.stores import an_ask, granted, new_token
+from tests.support.stores import an_ask, eventually, granted, new_token
 from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
+RELEASED = Released.RELEASED
 
 
 @pytest.fixture
@@ -66,6 +68,33 @@ def test_waiting_for_a_free_lock_costs_no_more(known: Proxy, name: str, way: str
     lock = TaskLock(name, blocking_timeout=30)
     assert requests(known, lambda: call(way, lock, "acquire")) == [b"EVALSHA"]
     assert call(way, lock, "release") is Released.RELEASED
+
+
+@pytest.mark.parametrize("lease", [60, None], ids=["lease", "no lease"])
+@pytest.mark.parametrize("way", ["thread", "coroutine"])
+def test_whoever_waits_again_is_handed_the_lock_in_one_trip(
+    known: Proxy, stranger: RedisBackend, store: redis.Redis, name: str, way: str, lease: int | None
+) -> None:
+    """And gives it back in another: the first time one has to listen, the next time it does already."""
+
+    async def turn() -> None:
+        token, lock = new_token(), TaskLock(name, lease=lease, blocking_timeout=30)
+        granted(stranger.acquire(an_ask(name, token)))
+        asking = lock.aacquire() if way == "coroutine" else asyncio.to_thread(lock.acquire)
+        waits = asyncio.ensure_future(asking)
+        await asyncio.to_thread(eventually, lambda: store.zcard(f"task_lock#queue:{name}") == 1)
+        stranger.release(name, token)
+        assert await waits
+        assert store.pttl(f"task_lock:{name}") > (3_500_000 if lease is None else 0)
+        assert (await lock.arelease() if way == "coroutine" else await asyncio.to_thread(lock.release)) is RELEASED
+
+    async def main() -> list[bytes]:
+        await turn()
+        with known.recorded() as sent:
+            await turn()
+        return [request[0] for request in sent]
+
+    assert asyncio.run(main()) == [b"EVALSHA", b"EVALSHA"]
 
 
 def test_the_plain_functions(known: Proxy, name: str) -> None:
