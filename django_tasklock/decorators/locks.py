@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from django.apps import apps
 from django.db.models import Model
 
+from django_tasklock import host
 from django_tasklock.conf import (
     DEFAULT,
     Duration,
@@ -27,7 +28,6 @@ from django_tasklock.decorators.options import GuardedRow, LockOptions
 from django_tasklock.decorators.wrapping import around, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
-from django_tasklock.host import host
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.names import NameTemplate
 from django_tasklock.types import LockInfo
@@ -212,7 +212,7 @@ def _decorator(name: str | Callable[..., str], options: LockOptions, rows: _Rows
             else:
                 made, arguments = template.name_and_arguments(args, kwargs)
                 called = options.call(made, rows.of(arguments))
-            return Call(called, host().call_for(locked, PlainCall)(called))
+            return Call(called, host.current.call_for(locked, PlainCall)(called))
 
         wrapper = around(function, new_call, template.signature)
         wrapper.lock = locked  # type: ignore[attr-defined]

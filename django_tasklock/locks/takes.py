@@ -221,7 +221,7 @@ class Takes:
         if take is None or take.home is not home.ref:
             take = self._asked_before()
         lease = (None if self._permits else self.last) if take is None else take.now
-        return None if lease is None or lease.released or lease.foreign else lease
+        return None if lease is None or lease.released or lease.generation != now.generation else lease
 
     def keep(self, lease: Lease, home: Leases) -> None:
         """Note that who has ``home`` has taken ``lease``."""
