@@ -178,7 +178,7 @@ def _kind(kind: str, hold: Histogram) -> KindRow:
     labels = [_("up to %(span)s") % {"span": seconds(bound)} for bound in hold.bounds]
     labels.append(_("more than %(span)s") % {"span": seconds(hold.bounds[-1])})
     name = kind or _("(without a kind)")
-    title = _("Hold times of %(kind)s") % {"kind": name}
+    title = _("How long %(kind)s was held") % {"kind": name}
     return KindRow(
         kind=name,
         count=whole(hold.count),
