@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
@@ -166,25 +167,29 @@ def _put(
     name: str, number: int, mode: str, task: str, task_id: str, message: str, limit: int | None, fresh: bool,
     **rest: Any,
 ) -> bool:  # fmt: skip
-    def verb(alias: str, again: bool) -> bool:
-        with _counted(alias, task, None if rest["state"] == RUNNING else metrics.PARKED) as count:
-            done = write(alias)
+    event = None if rest["state"] == RUNNING else metrics.PARKED
+
+    def counted(alias: str, write: Callable[[], object]) -> bool:
+        with _counted(alias, task, event) as count:
+            done = bool(write())
             if done:
                 count()
         return done
 
-    def write(alias: str) -> bool:
+    def verb(alias: str, again: bool) -> bool:
         mine = rows_of(alias).filter(task_id=task_id)
         new = {"message": message, "changed_at": Now(), **rest}
         first = fresh
-        while first or not mine.update(**new):
+        while first or not counted(alias, lambda: mine.update(**new)):
             first = False
             row = _row(name, number, mode, task, task_id, message, **rest)
             if limit is not None:
                 row.place = _free_place(alias, row.key, limit)
                 if row.place is None:
                     return False
-            if insert(alias, row):  # else a second delivery of it was first, or somebody took the place
+            if counted(
+                alias, partial(insert, alias, row)
+            ):  # else a second delivery of it was first, or somebody took the place
                 break
         return True
 
