@@ -180,6 +180,7 @@ def test_the_app_is_the_current_one_in_threads_too(celery_site):
     assert seen == [current_app.main] == [celery_site.app.main]
 
 
+@pytest.mark.slow
 def test_no_worker_outlives_tests_that_are_killed(tmp_path):
     environment = {**os.environ, journal.ENVIRONMENT: str(tmp_path / "journal")}
     code = _SOMEBODY.format(folder=str(tmp_path))

@@ -59,7 +59,6 @@ def test_it_ends(celery_site):
     assert celery_site.waiting() == 0
 
 
-@pytest.mark.quick
 def test_as_often_as_the_task_says(celery_site):
     celery_site.configure(lease=60)
     worker = celery_site.worker(concurrency=2)

@@ -280,6 +280,7 @@ class TestPromoterDies:
         courier.run()
         assert result.get(timeout=5)["status"] == "success"
 
+    @pytest.mark.slow
     def test_of_several_processes_one_sends(self, celery_site, courier, monkeypatch):
         locks = [Somebody(f"hold:{key}") for key in range(8)]
         for key, lock in enumerate(locks):

@@ -166,6 +166,7 @@ def test_the_model_itself_never_admits_one_too_many():
                 assert before < limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", stores("redis", "memory", "database"))
 def test_permits_are_what_the_model_says(store):
     machine = type("Machine", (Machine,), {"store": store})

@@ -74,6 +74,7 @@ class Twins(Play):
 ALGORITHMS = ("window", "window", "window", "paced", "bucket")
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(limiter=terms(ALGORITHMS), steps=plays())
 def test_they_agree(stranger, store, limiter, steps):

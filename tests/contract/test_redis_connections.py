@@ -83,6 +83,7 @@ def database(number: int, url: str) -> redis.Redis:
     return redis.Redis.from_url(url.rpartition("/")[0] + f"/{number}")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of redis-py's socket, struck bare
 def test_a_time_limit_at_any_line_of_connecting(redis_server: RedisServer, name: str) -> None:
     """Whatever is left half-made is not used by the next lock: it is in the right database, whoever was struck."""

@@ -214,6 +214,7 @@ def test_a_store_that_cannot_list(settings: Any) -> None:
     assert get_backend().get("one") is None
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough(settings: Any, tmp_path: Any) -> None:
     """As in ``manage.py locks | head -1``."""
     for number in range(3):

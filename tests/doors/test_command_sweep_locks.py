@@ -211,6 +211,7 @@ def manage(redis_server: RedisServer) -> Iterator[Callable[..., subprocess.Popen
         process.communicate()
 
 
+@pytest.mark.slow
 def test_the_exit_status_of_a_process(manage, redis_server, settings) -> None:
     settings.TASKLOCK = {"LOCATION": redis_server.url}
     lapsed("old")

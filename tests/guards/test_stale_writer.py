@@ -176,6 +176,7 @@ def work(pk, progress, error=None):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "flush"])
 @pytest.mark.parametrize("what", ["write", "swallow", "end", "fail"])
 def test_a_decorated_function_end_to_end(crew: Crew, store: Store, name: str, what: str, how: str) -> None:

@@ -225,6 +225,7 @@ class TestContention:
         assert sorted(entered) == list(range(tasks))
         assert not is_task_locked("video:1")
 
+    @pytest.mark.slow
     def test_a_hundred_different_ones_do_not_wait_for_each_other(self, store):
         async def one(number, barrier):
             async with TaskLock(f"video:{number}"):

@@ -110,6 +110,7 @@ def struck_at(number: int) -> Iterator[list[str]]:
         sys.setprofile(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [context, functions, decorated, permit])
 def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) -> None:
     """Everywhere once. The heartbeat would renew for an hour what nobody can release."""

@@ -16,6 +16,7 @@ pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
 
 
+@pytest.mark.slow
 @TWINS
 def test_refused_requests_are_not_remembered(configure, way: str) -> None:
     """Memory and the heartbeat's work are bounded, however many tasks go on without their lock."""

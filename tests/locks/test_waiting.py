@@ -102,6 +102,7 @@ def test_in_order_of_arrival_over_several_processes_sync_and_async(
     assert not store.exists(f"task_lock:{name}")
 
 
+@pytest.mark.slow
 def test_what_a_contended_acquisition_costs_and_how_evenly_eight_processes_get_it(
     crew: Crew, store: Store, trips: Trips, name: str, held: TaskLock
 ) -> None:

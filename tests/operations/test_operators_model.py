@@ -190,6 +190,7 @@ class Run:
         assert [one.name for one in self.backend.page(Query("orphaned")).records] == list(self.lapsed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", stores(*LISTING))
 @settings(
     max_examples=int(os.environ.get("TASKLOCK_TEST_EXAMPLES", "25")),

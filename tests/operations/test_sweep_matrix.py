@@ -81,7 +81,6 @@ def test_sweeps_touch_no_live_lock(celery_site, only) -> None:
     assert (row.status, row.lock_epoch) == ("ready", 1)
 
 
-@pytest.mark.quick
 def test_one_sweep_frees_what_a_killed_worker_held(celery_site, only, monkeypatch: pytest.MonkeyPatch) -> None:
     only("tasks.guarded_hold")
     monkeypatch.setattr(promotion, "MISSING", 0.0)  # the line waits no longer for the message that died

@@ -223,7 +223,6 @@ def test_a_stopped_holder_is_not_a_dead_one(celery_site, only) -> None:
         assert told(swept()) == {"dead": (1, 1, 0, 0)}
 
 
-@pytest.mark.quick
 def test_a_worker_that_was_killed_leaves_its_row_to_the_next_sweep(celery_site, only) -> None:
     """gold standard 8.20: the sweep runs before the workers do, and the first task finds nothing stale."""
     only("swept_video")

@@ -84,11 +84,13 @@ def python(environment: dict[str, str], *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_checks_pass_and_no_migration_is_missing(site: dict[str, str]) -> None:
     assert "no issues" in python(site, "manage.py", "check", "--fail-level", "WARNING")
     assert "No changes" in python(site, "manage.py", "makemigrations", "--check", "--dry-run")
 
 
+@pytest.mark.slow
 def test_an_upload_becomes_a_stream_once(run: Run) -> None:
     found = run("""
 from demokit import playlist

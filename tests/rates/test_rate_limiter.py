@@ -346,6 +346,7 @@ class TestContextManagers:
 
 
 class TestCancelling:
+    @pytest.mark.slow
     def test_a_thousand_coroutines_at_random_moments(self, store):
         """Before, in and after the question, and asleep: every reservation comes back."""
         number = {"redis": 1000, "memory": 1000, "database": 60}[store]
