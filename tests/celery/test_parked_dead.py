@@ -302,7 +302,7 @@ class TestOperators:
         assert AuditEntry.objects.get().reason == "why not"
 
     @pytest.mark.usefixtures("admin_settings")
-    @pytest.mark.parametrize("act", ["requeue_selected", "discard_selected"])
+    @pytest.mark.parametrize("act", ["requeue", "discard"])
     def test_the_admin(self, app: OnceApp, monkeypatch: Any, client: Client, act: str) -> None:
         dead(app, monkeypatch)
         user = User.objects.create_user("u", is_staff=True)
@@ -312,21 +312,22 @@ class TestOperators:
         user.user_permissions.add(Permission.objects.get(codename="view_parkedmessage"))
         page = client.get(address, {"state": "dead"})
         assert b"this app has no task" in page.content
-        selected = {"action": act, "_selected_action": [ParkedMessage.objects.get().pk]}
-        client.post(address, selected)
+        asked = {"do": act, "message": ParkedMessage.objects.get().task_id, "confirm": "yes", "reason": "why not"}
+        client.post(f"{address}act/", asked)
         assert rows("state") == [("dead",)]  # who may only look
         user.user_permissions.add(Permission.objects.get(codename="change_parkedmessage"))
-        client.post(address, selected, follow=True)
-        assert rows("state") == ([("parked",)] if act == "requeue_selected" else [])
+        client.post(f"{address}act/", asked, follow=True)
+        assert rows("state") == ([("parked",)] if act == "requeue" else [])
         assert AuditEntry.objects.get().actor == "u"
 
     @pytest.mark.usefixtures("admin_settings")
     def test_nobody_writes_rows_in_the_admin(self, app: OnceApp, monkeypatch: Any, admin_client: Client) -> None:
         dead(app, monkeypatch)
-        pk = ParkedMessage.objects.get().pk
+        task_id = ParkedMessage.objects.get().task_id
         assert admin_client.get(reverse("admin:tasklock_parkedmessage_add")).status_code == 403
-        assert admin_client.post(reverse("admin:tasklock_parkedmessage_delete", args=[pk])).status_code == 403
-        shown = admin_client.get(reverse("admin:tasklock_parkedmessage_change", args=[pk]))
+        assert admin_client.post(reverse("admin:tasklock_parkedmessage_delete", args=[task_id])).status_code == 405
+        assert rows("state") == [("dead",)]
+        shown = admin_client.get(reverse("admin:tasklock_parkedmessage_change", args=[task_id]))
         assert shown.status_code == 200
         assert b"_save" not in shown.content
         assert b"signature" not in shown.content  # nor the arguments

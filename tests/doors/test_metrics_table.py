@@ -61,7 +61,7 @@ class TestScraping:
                 assert not acquire_task_lock(f"video:{number}")
         with ConcurrencyLimiter("transcode", 1):
             pass
-        limiter = RateLimiter("tavily", "1/m")
+        limiter = RateLimiter("searcher", "1/m")
         limiter.acquire()
         with pytest.raises(RateLimitExceeded):
             limiter.acquire(0.001)
@@ -72,10 +72,10 @@ class TestScraping:
         assert found["tasklock_wait_seconds_count", kind] == 3
         assert found["tasklock_hold_seconds_count", kind] == 3
         assert found["tasklock_conflicts_total", (("action", "skip"), ("kind", ""))] == 3
-        assert found["tasklock_limiter_granted_total", (("how", "at_once"), ("limiter", "tavily"))] == 1
-        assert found["tasklock_limiter_refused_total", (("limiter", "tavily"),)] == 1
-        assert found["tavily_rate_limiter_throttled_count", ()] == 1
-        assert found["tavily_rate_limiter_requests_per_minute", ()] == 1
+        assert found["tasklock_limiter_granted_total", (("how", "at_once"), ("limiter", "searcher"))] == 1
+        assert found["tasklock_limiter_refused_total", (("limiter", "searcher"),)] == 1
+        assert found["searcher_rate_limiter_throttled_count", ()] == 1
+        assert found["searcher_rate_limiter_requests_per_minute", ()] == 1
         assert found["tasklock_limiter_granted_total", (("how", "at_once"), ("limiter", "transcode"))] == 1
         assert found["tasklock_store_up", ()] == 1
         assert found["tasklock_held", ()] == 0
@@ -84,8 +84,8 @@ class TestScraping:
     def test_nothing_is_shown_that_is_not_in_the_table(self, store):
         with TaskLock("video:1", kind="video:{id}"):
             pass
-        RateLimiter("tavily", "1/m").acquire()
-        known = {metric.name.replace("{limiter}", "tavily") for metric in METRICS}
+        RateLimiter("searcher", "1/m").acquire()
+        known = {metric.name.replace("{limiter}", "searcher") for metric in METRICS}
         known |= {f"{name}_{part}" for name in known for part in ("bucket", "count", "sum", "created")}
         assert {name for name, _ in shown()} <= known
 
@@ -105,7 +105,7 @@ class TestScraping:
             assert not acquire_task_lock("video:1")
         with ConcurrencyLimiter("transcode", 1):
             pass
-        RateLimiter("tavily", "1/m").acquire()
+        RateLimiter("searcher", "1/m").acquire()
         totals = read_totals()
         assert [*totals.kinds, *totals.limiters] == []
 

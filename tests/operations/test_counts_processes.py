@@ -78,8 +78,13 @@ def run(log: Path, turns: int, dying: int, others: int) -> dict[str, int]:
             child.kill()
             child.wait()
     backend = get_backend()
-    eventually(lambda: backend.counts().live == 0)
-    backend.prune(100)
+
+    def all_are_found() -> bool:
+        backend.prune(100)
+        counts = backend.counts()
+        return counts.live == counts.orphaned == 0
+
+    eventually(all_are_found)
     told = Counter(log.read_text().split())
     return {
         "acquired": told["acquired"],
