@@ -122,7 +122,7 @@ def _facts(view: LimitView, row: LimitRow) -> list[Fact]:
             Fact(_("Waiting"), row.waiting),
             Fact(_("Refused"), row.refused),
             Fact(_("Limit in force"), row.share),
-            Fact(_("Places given back"), str(view.usage.free)),
+            Fact(_("Reservations given back"), str(view.usage.free)),
         ]
     if row.until:
         facts.append(Fact(_("Paused until"), row.until))
