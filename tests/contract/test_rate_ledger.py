@@ -24,6 +24,7 @@ def a_book(state: State, rate: str = "3/s", time: int = START, **more) -> Ledger
     return Ledger(state, Terms("x", rates, **more), time)
 
 
+@pytest.mark.slow
 class TestNeverMoreThanTheLimit:
     @many
     @given(terms(), plays(without=("back", "change")))

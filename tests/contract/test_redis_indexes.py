@@ -11,7 +11,7 @@ from django_tasklock.types import Busy, Released
 from tests.support.stores import an_ask, eventually, granted
 
 pytest_plugins = ["tests.support.redis_fixtures"]
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 INDEX = "task_lock#index"
 FORMER = ("task_lock#since", "task_lock#until")  # of earlier versions

@@ -104,6 +104,7 @@ class TestTheLease:
         assert period_of(seconds) == period
 
 
+@pytest.mark.slow
 class TestChecks:
     def test_nothing_to_say(self, app: Celery, settings: Any) -> None:
         lease(settings, 60)

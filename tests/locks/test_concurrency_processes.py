@@ -20,6 +20,7 @@ from tests.support.workers import Crew, Trips
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 
+pytestmark = pytest.mark.slow
 ACQUIRE = scripts("permit_acquire")
 RELEASE = scripts("permit_release")
 RENEW = scripts("permit_renew")

@@ -31,7 +31,7 @@ from tests.support.stores import an_ask, eventually, granted, new_token
 from tests.support.twins import TWINS, call, token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 REFUSES = [
     "OOM command not allowed when used memory > 'maxmemory'.",

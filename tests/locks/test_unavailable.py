@@ -31,7 +31,7 @@ from tests.support.stores import an_ask, eventually
 from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 PROMISE = 2.0  # seconds until a caller knows
 SLACK = 1.0  # what a loaded machine may add

@@ -30,7 +30,7 @@ from tests.support.sweeping import (
 )
 from tests.testapp.models import PlainVideo, Video
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database, pytest.mark.slow]
 
 
 @pytest.fixture(

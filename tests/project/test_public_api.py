@@ -275,6 +275,7 @@ assert run_checks() == [], run_checks()
     @pytest.mark.parametrize(
         "how", ["celery", "celery.app.task", "django_tasklock.celery", "django_tasklock.celery.task"]
     )
+    @pytest.mark.slow
     @pytest.mark.parametrize("when", ["before", "after"])
     def test_whoever_imports_celery_before_or_after_django_is_set_up_has_it_taught(self, how, when):
         lines = [

@@ -16,7 +16,7 @@ from tests.support.stores import eventually
 from tests.support.workers import Crew, Worker
 
 pytest_plugins = ["tests.support.redis_fixtures"]
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ def fleet(at: Callable[[str], None], *rates: str) -> None:
 
 
 @TWINS
+@pytest.mark.slow
 class TestRaised:
     def test_new_calls_do_not_stand_behind_the_backlog(self, way, at):
         at("old")
