@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import NamedTuple, NoReturn
 
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.metrics import TIMED_OUT
 from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
@@ -55,7 +56,9 @@ def acquire_now(lock: TaskLock, message: Message) -> Outcome:
 
 def acquire_busy(lock: TaskLock, message: Message) -> Outcome:
     """Do what ``acquire_now`` does, for a lock that was busy just now."""
+    lock.on_busy = lock.on_timeout = ""  # that it was busy is counted
     outcome = resolve_duplicate(lock, message)
+    lock.on_timeout = TIMED_OUT
     if outcome.taken or outcome.unsure:
         return outcome
     taken = free_abandoned(lock.met, lock.name) and lock.acquire(blocking=False)
@@ -66,7 +69,9 @@ async def aacquire_now(lock: TaskLock, message: Message) -> Outcome:
     """Do what ``acquire_now`` does, for coroutines."""
     if await lock.aacquire(blocking=False):
         return TAKEN
+    lock.on_busy = lock.on_timeout = ""
     outcome = await aresolve_duplicate(lock, message)
+    lock.on_timeout = TIMED_OUT
     if outcome.taken or outcome.unsure:
         return outcome
     taken = free_abandoned(lock.met, lock.name) and await lock.aacquire(blocking=False)

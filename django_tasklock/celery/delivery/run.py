@@ -106,6 +106,8 @@ class TaskCall(CallKind):
 
     def _word_when_busy(self) -> str:
         """Return what is done when the lock is busy at once, in a word; empty: it is waited for."""
+        if self.message.delivered_before:  # it may well take the lock over from its own dead worker
+            return "redelivered"
         word = self.options.on_conflict
         if word in ("skip", "reject") and self.message.retries:
             return "retry"

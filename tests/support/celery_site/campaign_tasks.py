@@ -26,9 +26,9 @@ def hardy_once(key: str, seconds: float = 0.0) -> dict[str, Any]:
 
 @shared_task(**HARDY)
 @task_lock("hold:{key}")
-def hardy_decorated(key: str, seconds: float = 0.0) -> dict[str, Any]:
+def hardy_decorated(key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
     """The same."""
-    return hold_here(key, seconds)
+    return hold_here(key, seconds, until)
 
 
 @shared_task(base=OnceTask, key="poison:{key}", takeovers=2, acks_late=True, reject_on_worker_lost=True)
