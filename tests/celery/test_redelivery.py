@@ -175,6 +175,7 @@ class TestTheFirstLives:
 class TestTheFirstDied:
     @pytest.fixture(autouse=True)
     def _messages_have_leases(self, celery_site):
+        """The worker has asked others who renews by then: a child that is forked afterwards hung for ever, once."""
         celery_site.configure(tasklock={"MESSAGE_LEASE": 60})
 
     @pytest.mark.parametrize("kind", ["late_once", "late_"])

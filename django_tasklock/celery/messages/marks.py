@@ -88,7 +88,10 @@ def read_marks(app: Any) -> list[Mark]:
 
 def without_mark(app: Any, marks: list[Mark]) -> list[str]:
     """Return the names of the workers that answer a ping and have no current mark among ``marks``."""
-    answers = app.control.ping(timeout=PATIENCE) or []
+    # Not over one of the app's pool: it would go back there with a BRPOP under way, and each child that the worker
+    # forks from then on closes what is in the pool, and waits for that reply (kombu's Channel.close): for ever but one.
+    with app.connection_for_write() as connection:
+        answers = app.control.ping(timeout=PATIENCE, connection=connection) or []
     marked = {mark.node for mark in marks if mark.is_current}
     return sorted({node for answer in answers for node in answer} - marked)
 
