@@ -47,7 +47,7 @@ def test_it_ends(celery_site):
     worker = celery_site.worker(concurrency=4)
     results = [celery_site.publish(task, task, until=celery_site.gate()) for task in tasks]
     for number in range(1, 5):
-        starts = [celery_site.started(task, number, 20) for task in tasks]
+        starts = [celery_site.started(task, number, 50) for task in tasks]  # its lease is 60
         for task, start in zip(tasks, starts, strict=True):
             if number == 1:
                 locked(celery_site, f"hold:{task}")
