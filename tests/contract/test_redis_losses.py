@@ -138,7 +138,8 @@ def test_the_index_forgets_what_lapsed_long_ago(configure: Any, redis_server: Re
     configure(LOCATION=redis_server.url)
     with redis.Redis.from_url(redis_server.url) as private:
         private.zadd("task_lock#index", {f"task_lock:old{index}": index for index in range(1000)})
-        for _ in range(1000):
+        grants = 0  # one in 64 forgets 128
+        while private.zcard("task_lock#index") and grants < 5000:
             with TaskLock(name, lease=None):
-                pass
+                grants += 1
         assert private.zcard("task_lock#index") == 0
