@@ -325,6 +325,12 @@ class TestPages:
 
 
 class TestActs:
+    @pytest.mark.parametrize("act", ["reset", "limit", "pause", "resume"])
+    def test_its_page_warns_and_has_the_button_that_does_it(self, actor: Client, busy: RateLimiter, act: str) -> None:
+        shown = actor.get(PAGES[act]).text
+        assert 'id="tasklock-confirm"' in shown
+        assert shown.count('class="tasklock-box') == 1
+
     def test_a_pause_and_its_end(self, actor: Client, busy: RateLimiter) -> None:
         """Until when, by whom and why is on the page; it replaces a longer one, and ends when it is ended."""
         busy.penalize(3000)

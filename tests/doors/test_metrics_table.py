@@ -15,6 +15,7 @@ from django_tasklock.metrics.exposition import StoreCollector
 from django_tasklock.metrics.table import BY_NAME, METRICS
 from django_tasklock.operations.metrics import last_holds, read_gauges, read_hours, read_totals
 from tests.support.public import in_store
+from tests.support.redis_server import free_port
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 LISTING = ("redis", "database", "memory")
@@ -125,6 +126,13 @@ class TestView:
         assert answer.status_code == 200
         assert answer["Content-Type"].startswith("text/plain")
         assert b"tasklock_store_up 1.0" in answer.content
+
+    def test_a_store_that_is_down_is_said_and_nothing_of_it_is_shown(self, client, settings):
+        settings.TASKLOCK = {"LOCATION": f"redis://127.0.0.1:{free_port()}/0", "API_KEYS": KEYS}
+        answer = client.get("/", headers={"Authorization": "Api-Key a-secret"})
+        assert answer.status_code == 200
+        assert b"tasklock_store_up 0.0" in answer.content
+        assert b"tasklock_held" not in answer.content
 
     def test_nobody_else(self, client):
         assert client.get("/").status_code == 401
