@@ -94,6 +94,10 @@ class Settings:
     """How many of the last holds of each name the store keeps: those of a second and more, and those that were not
     ended by a release. 0: none."""
 
+    REPLICAS: int = 0
+    """How many replicas must have acknowledged that a lock, or a permit, was taken in Redis; else it is given back. See
+    docs/sentinel.md for what that does not promise."""
+
     @cached_property
     def default_spans(self) -> tuple[int, int | None]:
         """Timeout and lease in milliseconds: what most locks use."""
@@ -161,6 +165,8 @@ def _not_a_dict(given: object) -> list[tuple[str, str]]:
 def _wrong(key: str, value: object) -> str:
     if key == "HISTORY":
         return "" if type(value) is int and 0 <= value <= 1000 else "must be a whole number from 0 to 1000"
+    if key == "REPLICAS":
+        return "" if type(value) is int and 0 <= value <= 100 else "must be a whole number from 0 to 100"
     if key in ("API_KEY_IN_QUERY", "METRICS"):
         return "" if isinstance(value, bool) else "must be True or False"
     if key == "AUDIT_DAYS":

@@ -21,7 +21,7 @@ Backend = LockStore
 """The name that it had: for stores of your own that are named so."""
 REDIS = "django_tasklock.backends.redis.RedisBackend"
 DATABASE = "django_tasklock.backends.database.DatabaseBackend"
-URL_SCHEMES = ("redis://", "rediss://", "unix://")
+URL_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 
 _preloaded = False
 current: LockStore | None = None

@@ -41,8 +41,8 @@ def in_redis(settings: Settings, backend: LockStore) -> bool:
 
 
 def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report E002: no such store. E003, W001: a cache that cannot lock, or not always. W002: only this process is
-    locked.
+    """Report E002: no such store, or one without replicas to wait for. E003, W001: a cache that cannot lock, or not
+    always. W002: only this process is locked.
     """
     settings = sound_settings()
     if settings is None:
@@ -56,6 +56,9 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
             place_of(settings.LOCATION)
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), hint="See TASKLOCK in the settings.", id="tasklock.E002")]
+    if settings.REPLICAS and not is_kind(backend, "redis"):
+        text = f"TASKLOCK['REPLICAS'] is {settings.REPLICAS}, and {path!r} has no replicas that it could wait for."
+        return [checks.Error(text, hint="Leave it out, or let LOCATION lead to Redis.", id="tasklock.E002")]
     if path.endswith(".cache.CacheBackend"):
         from django_tasklock.backends.cache import weakness
 

@@ -14,6 +14,7 @@ from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
 from tests.support.stores import (
     ALL,
+    BEYOND,
     LAPSING,
     LISTING,
     WAKING,
@@ -35,7 +36,7 @@ def store(request) -> str:
     return request.node.callspec.params["backend"]
 
 
-@pytest.fixture(params=stores(*ALL))
+@pytest.fixture(params=stores(*ALL, *BEYOND))
 def backend(request) -> LockStore:
     """A backend with an empty store."""
     clear(request.param)
@@ -45,9 +46,9 @@ def backend(request) -> LockStore:
     backend.close()
 
 
-lapsing = pytest.mark.parametrize("backend", stores(*LAPSING), indirect=True)
-listing = pytest.mark.parametrize("backend", stores(*LISTING), indirect=True)
-waking = pytest.mark.parametrize("backend", stores(*WAKING), indirect=True)
+lapsing = pytest.mark.parametrize("backend", stores(*LAPSING, *BEYOND), indirect=True)
+listing = pytest.mark.parametrize("backend", stores(*LISTING, *BEYOND), indirect=True)
+waking = pytest.mark.parametrize("backend", stores(*WAKING, *BEYOND), indirect=True)
 
 
 def lapse(backend: LockStore, name: str) -> None:

@@ -12,13 +12,13 @@ from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Query
 from django_tasklock.conf import EXPIRING
 from django_tasklock.types import Holder, Released, Renewal, RenewalResult
-from tests.support.stores import ALL, LISTING, an_ask, clear, eventually, granted, make, new_token, stores
+from tests.support.stores import ALL, BEYOND, LISTING, an_ask, clear, eventually, granted, make, new_token, stores
 
 SHORT = 120  # ms: a lease that is to lapse
 ORDERS = ("expiry", "age", "left")
 
 
-@pytest.fixture(params=stores(*ALL))
+@pytest.fixture(params=stores(*ALL, *BEYOND))
 def backend(request) -> LockStore:
     """A backend with an empty store."""
     clear(request.param)
@@ -28,8 +28,8 @@ def backend(request) -> LockStore:
     backend.close()
 
 
-listing = pytest.mark.parametrize("backend", stores(*LISTING), indirect=True)
-queueing = pytest.mark.parametrize("backend", stores("redis", "memory"), indirect=True)
+listing = pytest.mark.parametrize("backend", stores(*LISTING, *BEYOND), indirect=True)
+queueing = pytest.mark.parametrize("backend", stores("redis", "memory", *BEYOND), indirect=True)
 not_listing = pytest.mark.parametrize("backend", stores(*(name for name in ALL if name not in LISTING)), indirect=True)
 
 

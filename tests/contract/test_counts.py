@@ -11,13 +11,13 @@ from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import Count
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.types import AcquireRequest, Busy, Grant, Released
-from tests.support.stores import LISTING, WAKING, an_ask, clear, eventually, granted, make, stores
+from tests.support.stores import BEYOND, LISTING, WAKING, an_ask, clear, eventually, granted, make, stores
 
 KIND = "video:{id}"
 SHORT = 120  # ms: a lease that is to lapse
 
 
-@pytest.fixture(params=stores(*LISTING))
+@pytest.fixture(params=stores(*LISTING, *BEYOND))
 def backend(request) -> LockStore:
     """A backend with an empty store."""
     clear(request.param)
@@ -28,7 +28,7 @@ def backend(request) -> LockStore:
 
 
 polling = pytest.mark.parametrize("backend", stores("database"), indirect=True)
-waking = pytest.mark.parametrize("backend", stores(*WAKING), indirect=True)
+waking = pytest.mark.parametrize("backend", stores(*WAKING, *BEYOND), indirect=True)
 
 
 def ask(name: str, kind: str | None = KIND, on_busy: str = "skip", **terms: int) -> AcquireRequest:

@@ -13,14 +13,14 @@ from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
 from tests.support.permits import a_request, clear_permits
-from tests.support.stores import eventually, granted, make, new_token, stores
+from tests.support.stores import BEYOND, eventually, granted, make, new_token, stores
 from tests.support.twins import TWINS, call
 
 SHORT = 120  # ms: a lease that is to lapse
 NAME = "transcode"
 
 
-@pytest.fixture(params=stores("redis", "database", "memory"))
+@pytest.fixture(params=stores("redis", "database", "memory", *BEYOND))
 def permits(request) -> Permits:
     """The permits of an empty store."""
     clear_permits(request.param)
@@ -30,7 +30,7 @@ def permits(request) -> Permits:
     backend.close()
 
 
-waking = pytest.mark.parametrize("permits", stores("redis", "memory"), indirect=True)
+waking = pytest.mark.parametrize("permits", stores("redis", "memory", *BEYOND), indirect=True)
 
 
 def fill(permits: Permits, limit: int = 3, number: int | None = None, **terms: object) -> list[str]:

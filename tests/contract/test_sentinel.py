@@ -1,4 +1,4 @@
-"""Locks behind Sentinel, found through django-redis: they follow the primary."""
+"""Locks behind Sentinel, found through django-redis or by URL: they follow the primary."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
+import redis.asyncio
+from django.core import checks
 from django_redis.pool import ConnectionFactory
 
 from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.backends.redis.address import place_of
 from django_tasklock.backends.redis.location import TIMEOUT, async_pool, sync_pool
+from django_tasklock.checks.store import check_backend
 from django_tasklock.types import Released
 from tests.support.exercise import HALVES, Exercise
 from tests.support.redis_server import free_port
@@ -23,6 +28,8 @@ from tests.support.twins import TWINS, call, token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
+
+ENCRYPTED = (redis.SSLConnection, redis.asyncio.SSLConnection)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +71,86 @@ def test_the_primary_is_found(watch: Watched, alias: Any, name: str, exercised: 
 
 
 @HALVES
+def test_the_primary_is_found_by_url(watch: Watched, configure: Any, name: str, exercised: Exercise) -> None:
+    away = free_port()
+    configure(LOCATION=f"redis+sentinel://127.0.0.1:{away},127.0.0.1:{watch.port}/{SERVICE}/3")
+    with watch.primary(3) as store:
+        exercised(name, store)
+
+
+@TWINS
+def test_a_url_has_the_servers_user(watch: Watched, configure: Any, name: str, way: str) -> None:
+    """Sentinels are not asked as that one."""
+    url = f"redis+sentinel://somebody:p%40ss@127.0.0.1:{watch.port}/{SERVICE}/3"
+    configure(LOCATION=url)
+    with watch.primary(3) as store:
+        with pytest.raises(BackendUnavailable, match="AuthenticationError"):
+            call(way, TaskLock(name), "acquire")
+        store.execute_command("ACL", "SETUSER", "somebody", "reset", "on", ">p@ss", "~*", "&*", "+@all")
+        try:
+            lock = TaskLock(name)
+            assert call(way, lock, "acquire") is True
+            assert token_in(store, name) == lock.token
+            assert lock.release()
+        finally:
+            store.execute_command("ACL", "DELUSER", "somebody")
+
+
+def test_what_stands_in_a_url() -> None:
+    url = (
+        "redis+sentinel://me:secret@[::1],b:26380/my%2Fmaster/5?sentinel_username=s&sentinel_password=t%26"
+        "&min_other_sentinels=2&socket_timeout=0.2"
+    )
+    for pool in (sync_pool(url), async_pool(url)):
+        assert pool.service_name == "my/master"
+        kwargs = pool.connection_kwargs
+        assert (kwargs["username"], kwargs["password"], kwargs["db"]) == ("me", "secret", 5)
+        assert kwargs["socket_timeout"] == 0.2
+        assert "host" not in kwargs
+        manager = pool.sentinel_manager
+        assert manager.min_other_sentinels == 2
+        nodes = [node.connection_pool.connection_kwargs for node in manager.sentinels]
+        assert [(node["host"], node["port"]) for node in nodes] == [("::1", 26379), ("b", 26380)]
+        assert {(node["username"], node["password"]) for node in nodes} == {("s", "t&")}
+        assert not issubclass(pool.connection_class, ENCRYPTED)
+    place = place_of(url)
+    assert str(place) == "database 5 of service my/master"
+    assert place.same(place_of("redis+sentinel://b:26380/my%2Fmaster/5"))
+    assert not place.same(place_of("redis+sentinel://b:26380/my%2Fmaster/6"))
+
+
+@pytest.mark.parametrize(("more", "encrypted"), [("", True), ("&sentinel_ssl=false", False)])
+def test_a_url_that_asks_for_tls(more: str, encrypted: bool) -> None:
+    url = f"rediss+sentinel://a/locks/0?ssl_ca_certs=/ca.pem{more}"
+    for pool in (sync_pool(url), async_pool(url)):
+        assert issubclass(pool.connection_class, ENCRYPTED)
+        assert pool.connection_kwargs["ssl_ca_certs"] == "/ca.pem"
+        (node,) = pool.sentinel_manager.sentinels
+        assert issubclass(node.connection_pool.connection_class, ENCRYPTED) is encrypted
+        assert node.connection_pool.connection_kwargs.get("ssl_ca_certs") == ("/ca.pem" if encrypted else None)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis+sentinel://a:26379", "must name a service"),
+        ("redis+sentinel://a/locks/zero", "number of a database"),
+        ("redis+sentinel://a:port/locks", "'a:port', which is no Sentinel"),
+        ("redis+sentinel://a,,b/locks", "'', which is no Sentinel"),
+        ("redis+sentinel://:secret@/locks", "'', which is no Sentinel"),
+        ("redis+sentinel://a/locks?min_other_sentinels=some", "must be a number"),
+        ("redis+sentinel://a/locks?sentinel_pasword=x", "unknown option sentinel_pasword"),
+    ],
+)
+def test_a_url_that_is_none(url: str, said: str, configure: Any) -> None:
+    configure(LOCATION=url)
+    (problem,) = check_backend()
+    assert (problem.id, problem.level) == ("tasklock.E002", checks.ERROR)
+    assert said in problem.msg
+    assert "secret" not in problem.msg
+
+
+@HALVES
 def test_a_sentinel_that_is_away_is_passed_over(watch: Watched, alias: Any, name: str, exercised: Exercise) -> None:
     alias(free_port(), watch.port)
     with watch.primary(3) as store:
@@ -92,8 +179,6 @@ def test_all_nodes_together_have_the_time_of_one(watch: Watched, alias: Any) -> 
 
 def test_tls_to_the_primary_is_kept(watch: Watched, alias: Any, settings: Any) -> None:
     """Asked for in the alias' URL: the connections of the locks are made that way too."""
-    import redis
-
     alias(watch.port)
     settings.CACHES = {"locks": {**settings.CACHES["locks"], "LOCATION": f"rediss://{SERVICE}/3"}}
     options = settings.CACHES["locks"]["OPTIONS"]
@@ -102,9 +187,13 @@ def test_tls_to_the_primary_is_kept(watch: Watched, alias: Any, settings: Any) -
     assert issubclass(async_pool("locks").connection_class, redis.asyncio.SSLConnection)
 
 
-def test_a_failover(watch: Watched, alias: Any, name: str) -> None:
+@pytest.mark.parametrize("by", ["alias", "url"])
+def test_a_failover(watch: Watched, alias: Any, configure: Any, name: str, by: str) -> None:
     """Gold standards 8.34 and 8.36: verbs on connections to the old primary go to the new one, whichever is first."""
-    alias(watch.port)
+    if by == "alias":
+        alias(watch.port)
+    else:
+        configure(LOCATION=watch.url(3))
     backend = get_backend()
     assert isinstance(backend, RedisBackend)
 

@@ -133,6 +133,7 @@ SETTINGS = [
     "ON_CONFLICT",
     "ON_UNAVAILABLE",
     "RATE_LIMITS",
+    "REPLICAS",
     "TIMEOUT",
 ]
 

@@ -17,9 +17,11 @@ from django_tasklock import get_lock_ttl
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.conf import Settings
 from django_tasklock.types import AcquireRequest, Busy, Grant
+from tests.support.sentinel import of_this_run
 
 __all__ = [
     "ALL",
+    "BEYOND",
     "LAPSING",
     "LISTING",
     "WAKING",
@@ -42,11 +44,14 @@ _STORES = {
     "cache-core-redis": ("cache.CacheBackend", "core"),
     "cache-filebased": ("cache.CacheBackend", "filebased"),  # no lock: for tests of the tests
     "memory": ("memory.MemoryBackend", "default"),
+    "sentinel": ("redis.RedisBackend", None),
 }
 ALL = ("redis", "database", "cache-django-redis", "cache-core-redis", "memory")
 LAPSING = ("redis", "database", "cache-django-redis", "memory")  # one cache will do where each test takes it a second
 LISTING = ("redis", "database", "memory")
 WAKING = ("redis", "memory")
+BEYOND = ("sentinel",)
+"""Several servers that are one store: the whole contract holds there too."""
 
 
 def stores(*names: str) -> list[object]:
@@ -57,6 +62,7 @@ def stores(*names: str) -> list[object]:
 _MARKS = {
     "redis": pytest.mark.redis,
     "cache": pytest.mark.redis,
+    "sentinel": [pytest.mark.redis, pytest.mark.slow],
     "database": [pytest.mark.database, pytest.mark.django_db(transaction=True)],
 }
 
@@ -65,7 +71,7 @@ def make(name: str, **more: Any) -> LockStore:
     """A backend of its own, as another process would have it. It shares the store with all others of that name."""
     path, alias = _STORES[name]
     module, kind = path.split(".")
-    location = alias or django_settings.TASKLOCK["LOCATION"]
+    location = of_this_run().url() if name == "sentinel" else alias or django_settings.TASKLOCK["LOCATION"]
     backend = getattr(import_module(f"django_tasklock.backends.{module}"), kind)(Settings(LOCATION=location, **more))
     assert isinstance(backend, LockStore)
     return backend
@@ -82,6 +88,9 @@ def clear(name: str) -> None:
         from django_tasklock.backends.memory import reset
 
         reset()
+    elif name == "sentinel":
+        with of_this_run().primary() as primary:
+            primary.flushall()
     else:
         alias = _STORES[name][1] or "default"
         caches[alias].clear()  # FLUSHDB

@@ -12,6 +12,7 @@ from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_terms
 from django_tasklock.backends.redis.listing import ORDERED, page_in, page_of
 from django_tasklock.backends.redis.location import sync_pool
@@ -91,7 +92,8 @@ class RedisBackend(QueueStore, LockStore):
         self._lock = threading.Lock()
         self._wire: Wire | None = None
         self._subscribers: Subscribers | None = None
-        self._aio = AsyncWires(settings.LOCATION)
+        self._acknowledged = Acknowledged(settings.REPLICAS) if settings.REPLICAS else None
+        self._aio = AsyncWires(settings.LOCATION, self._acknowledged)
         self._permits = RedisPermits(self)
         self._rates = RedisRates(self)
         self._metrics = RedisMetrics(self)
@@ -116,7 +118,7 @@ class RedisBackend(QueueStore, LockStore):
                 if self._wire is None:
                     pool = sync_pool(self.location)
                     self._subscribers = Subscribers(pool, self.layout)
-                    self._wire = Wire(pool)
+                    self._wire = Wire(pool, self._acknowledged)
         return self._wire
 
     @property
@@ -133,8 +135,8 @@ class RedisBackend(QueueStore, LockStore):
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         if request.supersedes:
-            return self.answer(request, self.wire.call(FOLLOW, self.layout.following(request))[0])
-        reply = (self._wire or self.wire).call(ACQUIRE, self._acquiring(request))[0]
+            return self.answer(request, self.wire.grant(FOLLOW, self.layout.following(request))[0])
+        reply = (self._wire or self.wire).grant(ACQUIRE, self._acquiring(request))[0]
         return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
 
     def _acquiring(self, request: AcquireRequest) -> bytes:
@@ -263,8 +265,8 @@ class RedisBackend(QueueStore, LockStore):
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         if request.supersedes:
-            return self.answer(request, (await self.aio.call(FOLLOW, self.layout.following(request)))[0])
-        reply = (await self._aio.call(ACQUIRE, self._acquiring(request)))[0]
+            return self.answer(request, (await self.aio.grant(FOLLOW, self.layout.following(request)))[0])
+        reply = (await self._aio.grant(ACQUIRE, self._acquiring(request)))[0]
         return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
 
     async def arelease(self, name: str, token: str) -> Released:

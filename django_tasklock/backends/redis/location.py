@@ -23,6 +23,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from django_tasklock.backends.redis.sentinel import SCHEMES as SENTINEL_SCHEMES, sentinel_pool
 from django_tasklock.texts import without_password
 
 TIMEOUT = 0.9
@@ -77,6 +78,8 @@ def async_pool(location: str) -> redis.asyncio.ConnectionPool:
 def _source(location: str) -> redis.ConnectionPool:
     if location.startswith(URL_SCHEMES):
         return redis.ConnectionPool.from_url(location)
+    if location.startswith(SENTINEL_SCHEMES):
+        return sentinel_pool(location)
     if location not in getattr(django_settings, "CACHES", {}):
         raise ImproperlyConfigured(
             f"TASKLOCK['LOCATION'] {without_password(location)!r} is neither a CACHES alias nor a redis:// URL"

@@ -113,7 +113,7 @@ class RedisPermits(QueueStore, Permits):
         return self._backend.aio
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
-        return self.answer(request, self.wire.call(ACQUIRE, self.layout.acquiring(request))[0])
+        return self.answer(request, self.wire.grant(ACQUIRE, self.layout.acquiring(request))[0])
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return what ``permit_acquire.lua`` said."""
@@ -163,7 +163,7 @@ class RedisPermits(QueueStore, Permits):
         return [name.decode() for name in reply]
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        return self.answer(request, (await self.aio.call(ACQUIRE, self.layout.acquiring(request)))[0])
+        return self.answer(request, (await self.aio.grant(ACQUIRE, self.layout.acquiring(request)))[0])
 
     async def arelease(self, name: str, token: str) -> Released:
         return verdict(*await self.aio.call(RELEASE, self.layout.keys(name) + bulk(token)))

@@ -19,13 +19,15 @@ def bulk(value: str | bytes | int) -> bytes:
 class Script:
     """A script and the beginnings of the commands that run it.
 
-    ``count`` is the number of keys and arguments together, ``keys`` of the keys alone.
+    ``count`` is the number of keys and arguments together, ``keys`` of the keys alone. ``followed``: another command
+    stands behind the arguments, and there are two replies.
     """
 
-    def __init__(self, body: str, count: int, keys: int) -> None:
+    def __init__(self, body: str, count: int, keys: int, followed: bool = False) -> None:
         self.body = body
         self.count = count
         self.keys = keys
+        self.followed = followed
         self.sha = hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()
 
     @cached_property
@@ -37,6 +39,11 @@ class Script:
     def by_body(self) -> bytes:
         """The same for a server that does not know the script (any more): it does afterwards."""
         return b"*%d\r\n$4\r\nEVAL\r\n%b%b" % (self.count + 3, bulk(self.body), bulk(self.keys))
+
+    @cached_property
+    def and_then(self) -> Script:
+        """The same script, where another command follows it."""
+        return Script(self.body, self.count, self.keys, followed=True)
 
     def sized(self, count: int, keys: int) -> Script:
         """Return the same script for another number of keys and arguments."""

@@ -109,6 +109,19 @@ class SharedConnection(asyncio.Protocol):
         self._transport.write(packed)
         return reply
 
+    async def ask_both(self, packed: bytes) -> tuple[Any, Any]:
+        """Do what ``Link.ask_both`` does, for coroutines."""
+        first, second = self.ask(packed), self._loop.create_future()
+        self._asked.append(second)
+        try:
+            reply = await first
+            try:
+                return reply, await second
+            except ResponseError as error:
+                return reply, error
+        finally:
+            second.cancel()
+
     async def subscribe(self, channel: str) -> Ear:
         """Listen on ``channel``, confirmed by the server."""
         ear = self._ears[channel.encode()] = Ear(self, channel)

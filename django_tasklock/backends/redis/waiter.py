@@ -139,7 +139,7 @@ class RedisWaiter(Waiter):
     def _join(self, listens: bool) -> Grant | Busy:
         self.queued = True
         tail = self.backend.layout.joining(self.request, self.channel, self._rank, listens)
-        reply = self.backend.wire.call(self.backend.JOIN, tail)[0]
+        reply = self.backend.wire.grant(self.backend.JOIN, tail)[0]
         answer = self.backend.answer(self.request, reply)
         if isinstance(answer, Grant):
             self.queued = False
@@ -159,6 +159,8 @@ class RedisWaiter(Waiter):
             while connection.can_read(max(seconds, 0.0005)):
                 fence = handed_over(connection.read_response(), self.request.token)
                 if fence is not None:
+                    if self.backend.wire.acknowledged is not None:
+                        return None  # asked for once more, it is acknowledged
                     self.queued = False
                     return Grant(fence, self.request.claim(CLAIM))
                 seconds = 0.0  # that was for who waited on this connection before
@@ -267,7 +269,7 @@ class AsyncWaiter:
     async def _join(self, listens: bool) -> Grant | Busy:
         self.queued = True
         tail = self.backend.layout.joining(self.request, self.channel, self._rank, listens)
-        reply = (await self.backend.aio.call(self.backend.JOIN, tail))[0]
+        reply = (await self.backend.aio.grant(self.backend.JOIN, tail))[0]
         answer = self.backend.answer(self.request, reply)
         if isinstance(answer, Grant):
             self.queued = False
@@ -291,7 +293,7 @@ class AsyncWaiter:
             await self._mend(seconds)
             return None
         fence = handed_over(message, self.request.token)
-        if fence is None:
+        if fence is None or self.backend.aio.acknowledged is not None:  # asked for once more, it is acknowledged
             return None
         self.queued = False
         return Grant(fence, self.request.claim(CLAIM))

@@ -14,12 +14,14 @@ import select
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
 import redis
 from redis.exceptions import NoScriptError, RedisError
 
+from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.errors import answered, final, unavailable
 from django_tasklock.backends.redis.location import pools
 from django_tasklock.backends.redis.pool import Idle, make, throw_away
@@ -59,21 +61,37 @@ class Link:
                 data = self._wait(SHORT)
             if data[:1] == b":" and data[-2:] == b"\r\n":  # a number, and whole: what nearly every script says
                 return int(data[1:-2])
-            while True:
-                if not data:
-                    raise redis.ConnectionError("Connection closed by server.")
-                self._feed(data)
-                reply = self._gets()
-                if reply is not False:
-                    break
-                data = self._wait(CHUNK)
-        except (TimeoutError, BlockingIOError) as error:
-            raise redis.TimeoutError("Timeout reading from Redis") from error
+            reply = self._read(data)
         except OSError as error:
-            raise redis.ConnectionError(f"Error {error.errno} while asking Redis. {error.strerror}.") from error
+            raise _lost(error) from error
         if isinstance(reply, RedisError):
             raise reply
         return reply
+
+    def ask_both(self, packed: bytes) -> tuple[Any, Any]:
+        """Send two commands and return their replies. Raises the error that the first is; that of the second is one."""
+        try:
+            self._send(packed)
+            first = self._read(self._wait(SHORT))
+            second = self._gets()
+            if second is False:
+                second = self._read(self._wait(SHORT))
+        except OSError as error:
+            raise _lost(error) from error
+        if isinstance(first, RedisError):
+            raise first
+        return first, second
+
+    def _read(self, data: bytes) -> Any:
+        """Return the reply that ``data`` begins, and what else comes of it."""
+        while True:
+            if not data:
+                raise redis.ConnectionError("Connection closed by server.")
+            self._feed(data)
+            reply = self._gets()
+            if reply is not False:
+                return reply
+            data = self._wait(CHUNK)
 
     def _wait(self, size: int) -> bytes:
         """Wait for more, however often a signal interrupts that: the system would begin to count anew."""
@@ -97,6 +115,12 @@ class Link:
             return False
 
 
+def _lost(error: OSError) -> RedisError:
+    if isinstance(error, TimeoutError | BlockingIOError):
+        return redis.TimeoutError("Timeout reading from Redis")
+    return redis.ConnectionError(f"Error {error.errno} while asking Redis. {error.strerror}.")
+
+
 def _let_the_system_count(connected: socket.socket, seconds: float) -> None:
     """Let the system end what takes too long: Python would ask it for room, or data, before each use.
 
@@ -115,10 +139,14 @@ def _let_the_system_count(connected: socket.socket, seconds: float) -> None:
 class Wire:
     """Runs packed scripts for the threads of this process."""
 
-    def __init__(self, pool: redis.ConnectionPool) -> None:
+    def __init__(self, pool: redis.ConnectionPool, acknowledged: Acknowledged | None = None) -> None:
         self._pool = pool
         self._idle: Idle[Link] = Idle(_close)
         self._kept = self._idle.kept
+        self.acknowledged = acknowledged
+        """What a grant must be acknowledged by, if it must."""
+        self.grant: Callable[[Script, bytes], tuple[Any, bool]] = self.call if acknowledged is None else self._grant
+        """Run a script that grants: ``call``, and its grant acknowledged where it must be."""
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
         """Run ``script``. The reply, and whether an earlier sending of it may have been executed.
@@ -145,13 +173,19 @@ class Wire:
         except (RedisError, OSError) as error:
             raise unavailable(error, doubt or (sent and not answered(error))) from error
 
+    def _grant(self, script: Script, tail: bytes) -> tuple[Any, bool]:
+        assert self.acknowledged is not None
+        replies, doubt = self.call(script.and_then, tail + self.acknowledged.command)
+        return self.acknowledged.judge(replies), doubt
+
     def exchange(self, link: Link, script: Script, tail: bytes) -> Any:
-        """Send one command, and return its reply."""
+        """Send one command, and return its reply; where another follows, both of both."""
+        ask = link.ask_both if script.followed else link.ask
         try:
             try:
-                reply = link.ask(script.by_digest + tail)
+                reply = ask(script.by_digest + tail)
             except NoScriptError:
-                reply = link.ask(script.by_body + tail)
+                reply = ask(script.by_body + tail)
         except BaseException as error:
             if isinstance(error, Exception) and final(error):
                 self.keep(link)

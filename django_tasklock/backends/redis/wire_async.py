@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 import redis.asyncio
 from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
+from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.errors import answered, final, unavailable
 from django_tasklock.backends.redis.location import async_pool, pools
 from django_tasklock.backends.redis.pool import Idle
@@ -46,10 +47,11 @@ class AsyncWire:
                 await self._open()
                 connection = await self._asking.get()
             doubt = True
+            ask = connection.ask_both if script.followed else connection.ask
             try:
-                return await connection.ask(script.by_digest + tail), False
+                return await ask(script.by_digest + tail), False
             except NoScriptError:
-                return await connection.ask(script.by_body + tail), False
+                return await ask(script.by_body + tail), False
         except (RedisError, OSError) as error:
             doubt = doubt and not answered(error)
             if final(error) or (doubt and not again):
@@ -59,10 +61,11 @@ class AsyncWire:
         try:
             connection = await self._asking.get()
             sent = True
+            ask = connection.ask_both if script.followed else connection.ask
             try:
-                return await connection.ask(script.by_digest + tail), doubt
+                return await ask(script.by_digest + tail), doubt
             except NoScriptError:
-                return await connection.ask(script.by_body + tail), doubt
+                return await ask(script.by_body + tail), doubt
         except (RedisError, OSError) as error:
             self._asking.retire(connection)
             raise unavailable(error, doubt or (sent and not answered(error))) from error
@@ -117,8 +120,13 @@ class AsyncWire:
 class AsyncWires:
     """One ``AsyncWire`` per running event loop."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, acknowledged: Acknowledged | None = None) -> None:
         self._location = location
+        self.acknowledged = acknowledged
+        """What a grant must be acknowledged by, if it must."""
+        self.grant: Callable[[Script, bytes], Coroutine[Any, Any, tuple[Any, bool]]]
+        """Do what ``Wire.grant`` does, for coroutines."""
+        self.grant = self.call if acknowledged is None else self._grant
         self._lock = threading.Lock()
         self._wires: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWire] = weakref.WeakKeyDictionary()
         self._latest: AsyncWire | None = None
@@ -139,6 +147,11 @@ class AsyncWires:
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> Coroutine[Any, Any, tuple[Any, bool]]:
         """Do what ``Wire.call`` does, for coroutines."""
         return self.wire.call(script, tail, again=again)
+
+    async def _grant(self, script: Script, tail: bytes) -> tuple[Any, bool]:
+        assert self.acknowledged is not None
+        replies, doubt = await self.wire.call(script.and_then, tail + self.acknowledged.command)
+        return self.acknowledged.judge(replies), doubt
 
     def idle_ear(self) -> Ear | None:
         """Return one that hears a channel already, if there is one at hand."""
