@@ -126,7 +126,7 @@ WORK = """
         journal, refused, stale = [], 0, []
         while not pipe_ends(until):
             which = random.randrange(len(names))
-            lock = TaskLock(names[which], lease=3, timeout=60)
+            lock = TaskLock(names[which], lease=8, timeout=60)
             try:
                 if not lock.acquire():
                     time.sleep(0.02)
@@ -137,7 +137,7 @@ WORK = """
             began = time.monotonic()
             try:
                 claim = Claim.take(Video, rows[which], GUARD, lock.token)
-                ends = time.monotonic() + random.choice([0.01, 2.5])
+                ends = time.monotonic() + random.choice([0.01, 4.0])
                 while time.monotonic() < ends and lock.held:
                     claim.update(progress=claim.epoch)
                     found = Video.objects.get(pk=rows[which])
@@ -160,7 +160,10 @@ WORK = """
 
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_campaign(crew: Crew, tmp_path: Path, name: str, replicas: int) -> None:
-    """Primaries are killed, or stopped for a while, their replica lagging: stale writes 0, overlaps counted."""
+    """Primaries are killed, or stopped for a while, their replica lagging: stale writes 0, overlaps counted.
+
+    With ``REPLICAS`` there are none here: the one replica is the one that is promoted, and lags by less than a lease.
+    """
     overlaps = refused = holds = 0
     for number in range(ROUNDS):
         directory = tmp_path / str(number)
@@ -178,7 +181,7 @@ def test_a_campaign(crew: Crew, tmp_path: Path, name: str, replicas: int) -> Non
                 eventually(lambda: len(primary.keys("task_lock:*")) == 2, 20)
             time.sleep(random.uniform(0.1, 1.0))
             watch.cable.hold()
-            time.sleep(random.uniform(0.1, 0.6))
+            time.sleep(random.uniform(1.0, 2.0))
             old = watch.servers[0].process
             assert old is not None
             if how == "kill":
@@ -209,6 +212,7 @@ def test_a_campaign(crew: Crew, tmp_path: Path, name: str, replicas: int) -> Non
             assert found.progress <= found.lock_epoch
     print(f"\nREPLICAS={replicas}: {ROUNDS} failovers, {holds} holds, {overlaps} overlaps, {refused} refused, 0 stale")
     assert holds >= 2 * ROUNDS
+    assert not (replicas and overlaps)
 
 
 def overlapping(journal: list[tuple[str, float, float]], name: str) -> int:
