@@ -9,7 +9,7 @@ import enum
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -161,26 +161,29 @@ class Released(enum.Enum):
 class Late:
     """A frozen value whose fields are worked out when one of them is looked at: a list may have ten thousand."""
 
+    __slots__ = ("_work",)
+
     @classmethod
-    def later(cls, work: Callable[[], Mapping[str, Any]], **known: Any) -> Self:
-        """Return one with the fields that are ``known``, and ``work`` for the others. It does not raise."""
+    def later(cls, work: Callable[..., Mapping[str, Any]], *given: Any, **known: Any) -> Self:
+        """Return one with the fields that are ``known``; ``work(*given)`` has the others. It does not raise."""
         value = cls.__new__(cls)
-        known["_work"] = work
-        value.__dict__.update(known)
+        put = object.__setattr__
+        for name, one in known.items():
+            put(value, name, one)
+        put(value, "_work", (work, *given))
         return value
 
     def __getattr__(self, name: str) -> Any:
-        known = self.__dict__
         if name in getattr(type(self), "__dataclass_fields__", ()):
-            if (work := known.get("_work")) is not None:
-                known.update(work())
-                known.pop("_work", None)
-            if name in known:  # also where another thread has worked them out meanwhile
-                return known[name]
+            work, *given = self._work  # whoever has it made field by field has no field missing
+            found = work(*given)
+            for field, one in found.items():  # another thread that works them out meanwhile finds the same
+                object.__setattr__(self, field, one)
+            return found[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Record(Late):
     """A held lock as the store knows it. Times are the store's, in milliseconds since 1970."""
 
@@ -194,7 +197,7 @@ class Record(Late):
     ttl: int | None
     """Milliseconds the key has left; ``None``: no expiry; not positive: expired, not yet removed."""
     waiting: int = 0
-    asked: int = field(default_factory=int)  # a plain default would be there before the record is worked out
+    asked: int = 0
     """When somebody asked its holder to give it back; 0: nobody has."""
 
 
@@ -236,7 +239,7 @@ class Condition:
 _NO_TIMEOUT = 5 * 366 * 86400  # seconds: who has none asks for ten years
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LockInfo(Late, Mapping[str, Any]):
     """A held lock, for people. Seconds; times are the store's clock. The token is never shown.
 

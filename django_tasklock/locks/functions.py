@@ -19,7 +19,7 @@ from django_tasklock.locks.takes import Leases, leases_here
 from django_tasklock.names import clean
 from django_tasklock.types import LockInfo, Record
 
-PAGE = 1000  # locks listed by one request
+PAGE = 5000  # locks listed by one request
 
 
 def acquire_task_lock(name: str, timeout: Duration | None = None, lease: LeaseTime = None) -> bool:

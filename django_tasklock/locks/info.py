@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from django_tasklock.exceptions import TaskLockAcquireError
@@ -13,7 +12,7 @@ from django_tasklock.types import LATEST, Busy, LockInfo, Record, fingerprint
 
 def lock_info(record: Record) -> LockInfo:
     """Return what people are shown of a held lock."""
-    return LockInfo.later(partial(_shown, record))
+    return LockInfo.later(_shown, record)
 
 
 def _shown(record: Record) -> dict[str, Any]:

@@ -450,6 +450,7 @@ class TestAsking:
         """A renewal moves a lock behind all others, and those that were not read yet up a place."""
         settings.TASKLOCK = setting("memory")
         clear("memory")
+        monkeypatch.setattr(functions, "PAGE", 1000)
         backend = get_backend()
         asks = [an_ask(f"video:{number}", ttl=100_000 + number) for number in range(2500)]
         for ask in asks:
@@ -471,6 +472,7 @@ class TestAsking:
     def test_list_ends_although_all_are_released_meanwhile(self, settings, monkeypatch):
         settings.TASKLOCK = setting("memory")
         clear("memory")
+        monkeypatch.setattr(functions, "PAGE", 1000)
         backend = get_backend()
         for number in range(1500):
             granted(backend.acquire(an_ask(f"video:{number}")))

@@ -16,21 +16,22 @@ if call('EXISTS', key, KEYS[4]) == 0 then
   local time = call('TIME')
   local micros = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
   local at, number = string.sub(micros, 1, -4), tonumber(micros)
+  local ms = math.floor(number / 1000)
   -- an error: the server's memory is full, see even_if_full; 0: its last holder let the lease end
-  local fresh = redis.pcall('ZADD', KEYS[2], 'NX', string.format('%.0f', at + ARGV[2]), key)
+  local fresh = redis.pcall('ZADD', KEYS[2], 'NX', string.format('%d', ms + ARGV[2]), key)
   local last = call('GET', KEYS[3])
   if fresh == 1 and (not last or #last == #micros and last < micros) then
     local value = '{"token":"' .. ARGV[1] .. '","holder":' .. ARGV[4] .. ',"at":' .. at .. ',"fence":' .. micros ..
-      ',"until":' .. string.format('%.0f', at + ARGV[3]) .. '}'
+      ',"until":' .. string.format('%d', ms + ARGV[3]) .. '}'
     call('SET', key, value, 'PX', ARGV[2])
     local kind = string.match(ARGV[4], '^{"kind":"([^"]*)"')
     if kind then
       local root = string.sub(KEYS[2], 1, -6)
       call('MSET', KEYS[3], micros, root .. 'held:' .. string.sub(key, #root + 1), value)
-      local n = redis.pcall('HINCRBY', root .. 'counts:' .. math.floor(time[1] / 3600), 'acquired|' .. kind, 1)
+      local n = redis.pcall('HINCRBY', root .. 'counts:' .. string.format('%d', time[1] / 3600), 'acquired|' .. kind, '1')
       if n == 1 then
         -- use: counts
-        count_at(KEYS[2], tonumber(at))
+        count_at(KEYS[2], ms)
         looked(n, 'acquired', kind, '1')
       end
     else
@@ -38,7 +39,7 @@ if call('EXISTS', key, KEYS[4]) == 0 then
     end
     if number % 64 == 0 then
       -- use: lapsed
-      forget_lapsed(KEYS[2], tonumber(at))
+      forget_lapsed(KEYS[2], ms)
     end
     return number
   end

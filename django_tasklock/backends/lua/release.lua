@@ -16,8 +16,8 @@ if mine then
     local bucket = held <= 5 and 0 or held <= 25 and 1 or held <= 100 and 2 or held < 500 and 3
     local n, event, by
     if bucket and held >= 0 then
-      event, by = 'released:' .. bucket, string.format('1%012.0f', held)
-      n = redis.pcall('HINCRBY', root .. 'counts:' .. math.floor(time[1] / 3600), event .. '|' .. kind, by)
+      event, by = 'released:' .. bucket, string.format('1%012d', held)
+      n = redis.pcall('HINCRBY', root .. 'counts:' .. string.format('%d', time[1] / 3600), event .. '|' .. kind, by)
     end
     if type(n) ~= 'number' or n < 1999999999999 or n >= 1e17 then
       -- use: counts

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from django_tasklock.backends.codec import holder_of
@@ -161,7 +161,7 @@ _OURS = re.compile(rb'{"token":"([^"]+)"')  # as the scripts see it, too
 def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record:
     """Return a value as a record; a value that is not ours still is somebody's lock."""
     ttl = None if left == -1 else left
-    return Record.later(partial(_read, value, now, left), name=name, now=now, ttl=ttl, waiting=waiting)
+    return Record.later(_read, value, now, left, name=name, now=now, ttl=ttl, waiting=waiting)
 
 
 def _read(value: bytes, now: int, left: int) -> dict[str, Any]:

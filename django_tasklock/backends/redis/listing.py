@@ -47,14 +47,25 @@ def page_of(layout: Layout, query: Query) -> tuple[Script, bytes]:
 def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
     """Return what the script answered."""
     now, total, further, lefts, waits, keys, values = reply
+    further = None if further < 0 else further
+    if keys and not lefts:  # a long list, as the index has it
+        found = [
+            record(_name(layout, key), value, now, int(score) - now, 0)
+            for flat, part in zip(keys, values, strict=True)
+            for key, score, value in zip(flat[::2], flat[1::2], part, strict=True)
+        ]
+        return Page(found, total, further)
     found = []
     for left, waiting, key, value in zip(map(int, lefts.split()), map(int, waits.split()), keys, values, strict=True):
-        name = key.decode(errors="backslashreplace").removeprefix(layout.prefix)
-        shown = record(name, value or b"", now, left, waiting)
+        shown = record(_name(layout, key), value or b"", now, left, waiting)
         if query.which == "orphaned":
             shown = replace(shown, ttl=left)  # -1 is "lapsed 1 ms ago" here, not "no expiry"
         found.append(shown)
-    return Page(found, total, None if further < 0 else further)
+    return Page(found, total, further)
+
+
+def _name(layout: Layout, key: bytes) -> str:
+    return key.decode(errors="backslashreplace").removeprefix(layout.prefix)
 
 
 def lower(text: str) -> str:
