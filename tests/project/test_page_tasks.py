@@ -1,4 +1,4 @@
-"""The five examples of the README's section "With Celery", run by a real worker."""
+"""The five recipes of docs/tasks.md, run by a real worker."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from django_tasklock.celery import count_parked
-from tests.support.celery_site import readme_tasks
+from tests.support.celery_site import page_tasks
 from tests.support.celery_site.journal import most_at_once
-from tests.support.celery_site.readme_tasks import DEFINED, USES
+from tests.support.celery_site.page_tasks import DEFINED, USES
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
-SITE_TASKS = ["tests.support.celery_site.readme_tasks"]
+SITE_TASKS = ["tests.support.celery_site.page_tasks"]
 
 
 def use(number: int) -> None:
-    """Run what the example does, beside defining tasks."""
+    """Run what the recipe does, beside defining tasks."""
     exec(USES[number - 1], DEFINED)
 
 
@@ -36,7 +36,7 @@ def test_1_the_second_is_rejected(celery_site):
     use(1)
     celery_site.started("send_report")
     celery_site.wait_until(lambda: "reject: lock" in worker.log(), 20)
-    readme_tasks.gate().touch()
+    page_tasks.gate().touch()
     celery_site.wait_until(lambda: celery_site.events("end", key="send_report"), 20)
     assert started(celery_site, "send_report") == [{"day": "2026-01-01", "recipients": "all"}]
     lock = DEFINED["send_report"].lock
@@ -52,7 +52,7 @@ def test_2_the_caller_waits_or_tries_again(celery_site):
     celery_site.wait_until(lambda: "retry: lock 'mail-server'" in worker.log(), 20)
     celery_site.wait_until(lambda: (found := DEFINED["send_report"].lock.info(day="2026-01-01")) and found.waiting, 20)
     assert len(started(celery_site, "send_report")) == 2
-    readme_tasks.gate().touch()
+    page_tasks.gate().touch()
     celery_site.wait_until(lambda: len(started(celery_site, "send_report")) == 3, 20)
     assert [run["day"] for run in started(celery_site, "send_report")].count("2026-01-01") == 2
 
@@ -63,7 +63,7 @@ def test_3_all_run_in_order(celery_site):
     use(3)
     celery_site.started("book")
     celery_site.wait_until(lambda: count_parked("account:7") == 2, 20)
-    readme_tasks.gate().touch()
+    page_tasks.gate().touch()
     celery_site.wait_until(lambda: len(celery_site.events("end", key="book")) == 3, 30)
     assert [run["amount"] for run in started(celery_site, "book")] == [10, 20, 30]
     assert most_at_once(celery_site.events(key="book")) == 1
@@ -77,7 +77,7 @@ def test_4_the_newest_runs_once_more(celery_site):
     celery_site.started("rebuild_index")
     results = [rebuild.delay("shop", revision) for revision in range(1, 21)]
     celery_site.wait_until(lambda: sum(result.ready() for result in results) == 19, 30)
-    readme_tasks.gate().touch()
+    page_tasks.gate().touch()
     celery_site.outcome(results[-1])
     assert [run["revision"] for run in started(celery_site, "rebuild_index")] == [0, 20]
     assert {result.result["reason"] for result in results[:-1]} == {"coalesced"}
@@ -86,17 +86,17 @@ def test_4_the_newest_runs_once_more(celery_site):
 def test_5_once_from_the_click_to_the_end(celery_site):
     use(5)
     video = Video.objects.get()
-    first = DEFINED["process_video"].delay(video.pk)
-    assert DEFINED["process_video"].delay(video_id=video.pk).id == first.id
+    first = DEFINED["process_once"].delay(video.pk)
+    assert DEFINED["process_once"].delay(video_id=video.pk).id == first.id
     assert celery_site.waiting() == 1
     celery_site.worker(concurrency=2)
-    celery_site.started("process_video")
-    assert DEFINED["process_video"].delay(video.pk).id == first.id
+    celery_site.started("process_once")
+    assert DEFINED["process_once"].delay(video.pk).id == first.id
     video.refresh_from_db()
     assert video.status == "processing"
-    readme_tasks.gate().touch()
+    page_tasks.gate().touch()
     assert celery_site.outcome(first)[0] == "SUCCESS"
     video.refresh_from_db()
     assert video.status == "ready"
-    celery_site.wait_until(lambda: DEFINED["process_video"].delay(video.pk).id != first.id, 10)
-    assert len(started(celery_site, "process_video")) == 1
+    celery_site.wait_until(lambda: DEFINED["process_once"].delay(video.pk).id != first.id, 10)
+    assert len(started(celery_site, "process_once")) == 1

@@ -1,0 +1,61 @@
+"""The guides from other locks: the code before runs with the other package, the code after with this one."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.support import environment
+from tests.support.pages import DOCS, Block, Project, blocks_of
+
+pytest_plugins = ["tests.support.page_fixtures"]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_store")]
+
+PACKAGES = {
+    "celery-once": "celery_once",
+    "celery-singleton": "celery_singleton",
+    "redis-lock": "django_redis",
+    "cache-add": "django",
+    "django-pglock": "pglock",
+    "django-ratelimit": "django_ratelimit",
+}
+GUIDES = sorted(set(DOCS.glob("migrate/*.md")) - {DOCS / "migrate" / "index.md"})
+POSTGRES = os.environ.get(environment.DATABASE, "").startswith("postgres")
+
+
+def part(guide: Path, heading: str) -> list[Block]:
+    """The blocks of one section."""
+    lines = guide.read_text("utf-8").splitlines()
+    starts = [number for number, line in enumerate(lines, 1) if line.startswith("## ")] + [len(lines) + 1]
+    begin = next(number for number in starts if lines[number - 1] == f"## {heading}")
+    end = next(number for number in starts if number > begin)
+    return [block for block in blocks_of(guide) if begin < block.line < end]
+
+
+def test_each_has_a_package_and_both_parts() -> None:
+    assert {guide.stem for guide in GUIDES} == set(PACKAGES)
+    assert all(part(guide, heading) for guide in GUIDES for heading in ("Before", "After"))
+    assert all(len(part(guide, "Before") + part(guide, "After")) == len(blocks_of(guide)) for guide in GUIDES)
+
+
+@pytest.mark.parametrize(
+    "guide",
+    [
+        pytest.param(guide, marks=[pytest.mark.database] if guide.stem == "django-pglock" else [], id=guide.stem)
+        for guide in GUIDES
+    ],
+)
+def test_before(guide: Path, tutorial: Project, tmp_path: Path) -> None:
+    if find_spec(PACKAGES[guide.stem]) is None:
+        pytest.skip(f"{guide.stem} is not installed: make test-all does, or pip install '.[peers]'")
+    if guide.stem == "django-pglock" and not POSTGRES:
+        pytest.skip("runs on PostgreSQL only")
+    tutorial.copy(tmp_path / "site").paste(part(guide, "Before"))
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_after(guide: Path, tutorial: Project, tmp_path: Path) -> None:
+    tutorial.copy(tmp_path / "site").paste(part(guide, "After"))

@@ -1,0 +1,87 @@
+"""The beginning of the README, pasted into a new project in an empty folder."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import ROOT, Project, blocks_of, code_of
+
+README = ROOT / "README.md"
+SHELL = "import django; django.setup()\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project(tmp_path).start()
+    made.add("config/settings.py", "INSTALLED_APPS += ['videos']")
+    for block in blocks_of(README):
+        if block.file:
+            made.add(block.file, block.code)
+    return made
+
+
+def commands() -> list[str]:
+    """What the section "Install" has one type, but for pip."""
+    code = "".join(code_of(README, "Install", "console"))
+    return [line.strip() for line in re.findall(r"python (manage\.py [^&\n]*)", code)]
+
+
+def test_a_new_project(project: Project) -> None:
+    for command in commands():
+        project.run(*command.split())
+    assert "ready 100" in project.run(
+        "-c",
+        SHELL + "from videos.models import Video; from videos.tasks import process_video\n"
+        "video = Video.objects.create(); process_video(video.pk); video.refresh_from_db()\n"
+        "print(video.status, video.progress)",
+    )
+    said = project.run(
+        "-c",
+        SHELL + "from django_tasklock import TaskLock\n"
+        "from videos.models import Video; from videos.tasks import process_video\n"
+        "import threading\n"
+        "video = Video.objects.create()\n"
+        "with TaskLock(f'video_processing_lock:{video.pk}'):\n"
+        "    thread = threading.Thread(target=lambda: print(process_video(video.pk)['reason']))\n"
+        "    thread.start(); thread.join()\n",
+    )
+    assert "already_processing" in said
+    assert "skipped: lock 'video_processing_lock:" in said, "the line that the README promises"
+
+
+def test_it_has_all_that_is_needed() -> None:
+    assert commands() == ["manage.py makemigrations videos", "manage.py migrate", "manage.py check"]
+
+
+def test_nothing_is_left_to_guess() -> None:
+    """Each block says which file it is for; there is no other code."""
+    assert [block.where for block in blocks_of(README) if block.language == "python" and not block.file] == []
+
+
+def test_three_screens() -> None:
+    """Of 45 lines each."""
+    assert len(README.read_text("utf-8").splitlines()) <= 3 * 45
+
+
+def test_both_languages_have_the_same_code() -> None:
+    """But for comments."""
+    english, chinese = (
+        [ast.dump(ast.parse(code)) for code in code_of(ROOT / f"README{name}.md")] for name in ("", ".zh-Hans")
+    )
+    assert english == chinese
+    assert code_of(README, language="console")[1:] == code_of(ROOT / "README.zh-Hans.md", language="console")[1:]
+
+
+def test_both_languages_have_the_same_links() -> None:
+    english, chinese = (
+        sorted(
+            set(re.findall(r"\]\(([^)]+)\)", (ROOT / f"README{name}.md").read_text("utf-8")))
+            - {"README.md", "README.zh-Hans.md"}
+        )
+        for name in ("", ".zh-Hans")
+    )
+    assert english == chinese
