@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
 from tests.support import environment
 from tests.support.pages import DOCS, Block, Project, blocks_of
@@ -48,12 +49,19 @@ def test_each_has_a_package_and_both_parts() -> None:
         for guide in GUIDES
     ],
 )
-def test_before(guide: Path, tutorial: Project, tmp_path: Path) -> None:
+def test_before(guide: Path, tutorial: Project, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if find_spec(PACKAGES[guide.stem]) is None:
         pytest.skip(f"{guide.stem} is not installed: make test-all does, or pip install '.[peers]'")
-    if guide.stem == "django-pglock" and not POSTGRES:
+    project = tutorial.copy(tmp_path / "site")
+    if guide.stem != "django-pglock":
+        project.paste(part(guide, "Before"))
+    elif POSTGRES:
+        request.getfixturevalue("transactional_db")
+        ours = {key: connection.settings_dict[key] for key in ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")}
+        project.add("config/settings.py", f"DATABASES = {{'default': {ours!r}}}")
+        project.paste(part(guide, "Before"), migrate=False)  # it is the database of these tests
+    else:
         pytest.skip("runs on PostgreSQL only")
-    tutorial.copy(tmp_path / "site").paste(part(guide, "Before"))
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)

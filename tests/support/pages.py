@@ -133,14 +133,14 @@ class Project:
         """Return it with the Redis of this test."""
         return SERVER.sub(os.environ[environment.REDIS], code)
 
-    def paste(self, blocks: Iterable[Block]) -> None:
+    def paste(self, blocks: Iterable[Block], *, migrate: bool = True) -> None:
         """Paste blocks of Python in their order. Whenever files are complete, migrate and check."""
         for files, shell in _segments(
             block for block in blocks if block.language in ("python", "pycon") and not block.not_run
         ):
             for block in files:
                 self.add(block.file or "", block.code)
-            if files:
+            if files and migrate:
                 self.migrate()
             if shell:
                 self.shell([(block.where, block.language, block.code) for block in shell])
