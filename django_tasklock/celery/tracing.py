@@ -70,7 +70,7 @@ def install() -> None:
 def on_publish(sender: Any = None, headers: Any = None, **details: Any) -> None:
     """Begin the trace of a message of ours, in its header. One that is sent again goes on with its own."""
     ours = headers.get(HEADER) if isinstance(headers, dict) else None
-    trace: Any = sys.modules.get(API)
+    trace = _api()
     if trace is None or not isinstance(ours, dict) or TRACE in ours:
         return
     about = _about(sender, headers.get("id"), "create")
@@ -85,8 +85,8 @@ def on_publish(sender: Any = None, headers: Any = None, **details: Any) -> None:
 
 def on_promoted(sender: Any = None, task: Any = None, task_id: Any = None, **details: Any) -> None:
     """Tell for how long a message was parked, as a part of its trace."""
-    trace: Any = sys.modules.get(API)
-    context = _brought(details["header"])
+    trace = _api()
+    context = None if trace is None else _brought(details["header"])
     if trace is None or context is None:
         return
     now = time.time_ns()
@@ -98,7 +98,7 @@ def on_promoted(sender: Any = None, task: Any = None, task_id: Any = None, **det
 
 def on_prerun(sender: Any = None, task_id: Any = None, **details: Any) -> None:
     """Begin the span of a delivery, below that of its publication or of whoever traces Celery itself."""
-    trace: Any = sys.modules.get(API)
+    trace = _api()
     header = {} if trace is None or sender.request.is_eager else header_of(sender.request)
     if not header:
         return
@@ -167,6 +167,12 @@ def _listen() -> None:
         signals.lock_acquired.connect(on_acquired, weak=False, dispatch_uid="tasklock.trace.acquired")
         signals.lock_released.connect(on_released, weak=False, dispatch_uid="tasklock.trace.released")
         signals.lock_conflict.connect(on_conflict, weak=False, dispatch_uid="tasklock.trace.conflict")
+
+
+def _api() -> Any:
+    """Return OpenTelemetry's API, where somebody has imported it and said where spans go; else ``None``."""
+    trace: Any = sys.modules.get(API)
+    return None if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider) else trace
 
 
 def _tracer(trace: Any) -> Any:

@@ -86,6 +86,7 @@ class Call:
         self.long = self.lock.terms.hold_ms > LONG * 1000
         """Whether its body may run for hours, and holds no connection meanwhile that it does not use."""
         self.skipped: Skipped | None = None
+        self._lease: Lease | None = None
         self._closing: Closing | None = None
         if options.row is not None:
             self.lock.row = f"{options.row.model._meta.label_lower}:{options.row.pk}"
@@ -97,7 +98,7 @@ class Call:
         self.skipped = self.kind.take()
         if self.skipped is not None:
             return False
-        lease = self.lock.enter()
+        self._lease = lease = self.lock.enter()
         if self.options.row is not None:
             self._closing = Closing(self._new_claim(self.options.row, lease))
             stack.push(self._closing)
@@ -145,7 +146,9 @@ class Call:
         return claim
 
     def _leave(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        lease = self.lock.lease
+        lease = self._lease
+        if lease is None or lease.released or lease.successor is not None:  # what it has by now, if anything
+            lease = self.lock.lease
         if lease is not None:
             self.kind.leave(error, lease)
 

@@ -166,9 +166,20 @@ class RedisBackend(QueueStore, LockStore):
             len(packed), packed,
         )  # fmt: skip
 
+    def _noting(self, name: str, token: str, notes: tuple[str, ...]) -> bytes:
+        bare, packed = name.encode(), token.encode()
+        size = len(bare)
+        keys = self.layout.granting % (
+            size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
+        )  # fmt: skip
+        for note in notes:
+            flag = f"{self.layout.flags}{note}".encode()
+            keys += b"$%d\r\n%b\r\n" % (len(flag), flag)
+        return b"%b$%d\r\n%b\r\n" % (keys, len(packed), packed)
+
     def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        keys = self.layout.keys(name) + b"".join(map(self.layout.flag, notes))
-        (code, *found), doubt = self.wire.call(RELEASE_NOTED[len(notes)], keys + bulk(token))
+        tail = self._noting(name, token, notes)
+        (code, *found), doubt = (self._wire or self.wire).call(RELEASE_NOTED[len(notes)], tail)
         if doubt:  # what was there, the reply that was lost has said
             return verdict(code, doubt), frozenset(notes)
         noted = frozenset(note for note, there in zip(notes, found, strict=True) if there) if found else None

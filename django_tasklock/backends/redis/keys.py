@@ -133,7 +133,8 @@ def place(rank: int | None, listens: bool) -> bytes:
 @lru_cache(maxsize=256)  # few in number, alike from call to call
 def packed_terms(ttl: int, hold: int, holder: str, kind: str | None, on_busy: str, past: int) -> bytes:
     """Return what every acquisition by this process, or by a task of it, says alike."""
-    return bulk(ttl) + bulk(hold) + bulk(counted(holder, kind, past)) + bulk(on_busy)
+    given = (str(ttl).encode(), str(hold).encode(), counted(holder, kind, past).encode(), on_busy.encode())
+    return b"".join([b"$%d\r\n%b\r\n" % (len(one), one) for one in given])
 
 
 def counted(holder: str, kind: str | None, most: int = PAST) -> str:

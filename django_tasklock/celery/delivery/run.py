@@ -64,6 +64,7 @@ class TaskCall(CallKind):
         self.callers_park = callers_park and not self.lines_up
         self.kept_lock = kept_lock
         self.state = state_of(self.message.request)
+        self.delivered_before = self.message.delivered_before
         self.lock.on_busy = self._word_when_busy()
 
     @cached_property
@@ -83,7 +84,7 @@ class TaskCall(CallKind):
 
     def take(self) -> Skipped | None:
         """Take the lock when it is this message's turn, unless it is over, parked, superseded or another delivery's."""
-        if self.message.delivered_before or self.lines_up:
+        if self.delivered_before or self.lines_up:
             skipped = self.look_before()
             if skipped is not None:
                 return skipped
@@ -106,7 +107,7 @@ class TaskCall(CallKind):
 
     def _word_when_busy(self) -> str:
         """Return what is done when the lock is busy at once, in a word; empty: it is waited for."""
-        if self.message.delivered_before:  # it may well take the lock over from its own dead worker
+        if self.delivered_before:  # it may well take the lock over from its own dead worker
             return "redelivered"
         word = self.options.on_conflict
         if word in ("skip", "reject") and self.message.retries:
