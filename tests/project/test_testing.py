@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+import django_tasklock
 from django_tasklock import (
     ConcurrencyLimiter,
     LockLost,
@@ -218,26 +219,16 @@ class TestAdvance:
 
 
 def test_the_examples_are_true(memory: str) -> None:
-    names = {"TaskLock": TaskLock, "acquire_task_lock": acquire_task_lock, "is_task_locked": is_task_locked}
-    for function in (testing.reset, testing.forget, testing.lose, testing.advance):
+    functions = [getattr(testing, name) for name in testing.__all__ if inspect.isfunction(getattr(testing, name))]
+    for function in functions:
+        if function is testing.overtake:
+            continue  # it needs a row
         testing.reset()
-        [example] = doctest.DocTestFinder(recurse=False).find(function, globs={**names, "testing": testing})
-        assert example.examples
+        globs = {**{name: getattr(django_tasklock, name) for name in django_tasklock.__all__}, "testing": testing}
+        [example] = doctest.DocTestFinder(recurse=False).find(function, globs=globs)
+        assert example.examples, function
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
         assert runner.run(example).failed == 0
-
-
-def test_the_page_for_users_is_true(memory: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
-    names: dict[str, Any] = {}
-    for block in page.split("```python\n")[1:]:
-        exec(block.partition("```")[0], names)
-    assert names["TASKLOCK"] == setting("memory")
-    tests = [name for name in names if name.startswith("test_")]
-    assert len(tests) == 3
-    for name in tests:
-        names[name]()
-        testing.reset()
 
 
 def test_importing_it_brings_neither_celery_nor_models() -> None:

@@ -8,6 +8,6 @@ has both, and forgets what else a test leaves in its process.
 """
 
 from django_tasklock.backends.memory.backend import MemoryBackend
-from django_tasklock.backends.memory.store import advance, reset
+from django_tasklock.backends.memory.store import advance, reset, shut
 
-__all__ = ["MemoryBackend", "advance", "reset"]
+__all__ = ["MemoryBackend", "advance", "reset", "shut"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from django_tasklock.backends.contract.metrics import limiter_kind
@@ -24,8 +25,12 @@ class MemoryRates(RateStore):
 
     def __init__(self, books: dict[str, State] | None = None) -> None:
         self._own = books
-        self._mutex = store.mutex if books is None else threading.RLock()
+        self._own_mutex = None if books is None else threading.RLock()
         self._verbs = 0
+
+    @property
+    def _mutex(self) -> AbstractContextManager[object]:
+        return store.mutex if self._own_mutex is None else self._own_mutex
 
     @property
     def books(self) -> dict[str, State]:

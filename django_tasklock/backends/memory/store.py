@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -23,6 +24,7 @@ from django_tasklock.backends.contract.metrics import (
 from django_tasklock.backends.contract.queries import Queued, Waiting
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.metrics import MemoryCounts
+from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Record, monotonic
 
 CLAIM = 1000
@@ -58,11 +60,22 @@ class Held:
     asked: int = 0
 
 
+class Down:
+    """In the place of the mutex while nobody can ask the store."""
+
+    def __enter__(self) -> None:
+        raise BackendUnavailable("the memory store is down: a test says so", doubt=False)
+
+    def __exit__(self, *how: object) -> None:
+        """Do nothing: nobody came in."""
+
+
 class Store:
     """The one of this process. Whoever calls a method of it has the ``mutex``."""
 
     def __init__(self) -> None:
-        self.mutex = threading.RLock()  # reentrant: the garbage collector may release a lock in here
+        self.up = threading.RLock()  # reentrant: the garbage collector may release a lock in here
+        self.mutex: AbstractContextManager[object] = self.up
         self.held: dict[str, Held] = {}
         self.queues: dict[str, deque[Place]] = {}
         self.permits: dict[str, dict[str, Held]] = {}
@@ -188,6 +201,7 @@ store = Store()
 
 def reset() -> None:
     """Forget every lock, permit, booking and waiter of this process, and the time that ``advance`` skipped."""
+    store.mutex = store.up
     with store.mutex:
         store.held.clear()
         store.permits.clear()
@@ -203,6 +217,13 @@ def advance(seconds: float) -> None:
     """Let ``seconds`` pass on the clock of this store: leases lapse, waiters notice."""
     with store.mutex:
         store.skipped += seconds
+        store.ring()
+
+
+def shut(down: bool) -> None:
+    """Be down, or up again: nobody can ask a store that is down, and who waits in it hears of that at once."""
+    with store.up:
+        store.mutex = Down() if down else store.up
         store.ring()
 
 

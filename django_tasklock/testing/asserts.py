@@ -1,0 +1,35 @@
+"""Assertions: whether somebody has a lock, in words that say who."""
+
+from __future__ import annotations
+
+from django_tasklock.backends import get_backend
+from django_tasklock.testing.named import Lockable, name_of
+from django_tasklock.types import Record
+
+
+def assert_locked(lock: Lockable) -> None:
+    """Raise ``AssertionError`` if nobody has ``lock``: a name, or a lock object.
+
+    >>> testing.assert_locked("report")
+    Traceback (most recent call last):
+    AssertionError: nobody has the lock 'report'
+    """
+    if _record(lock) is None:
+        raise AssertionError(f"nobody has the lock {name_of(lock)!r}")
+
+
+def assert_not_locked(lock: Lockable) -> None:
+    """Raise ``AssertionError``, which says who has it, if anybody has ``lock``: a name, or a lock object.
+
+    >>> with testing.lock_held("report", host="web1", pid=7):
+    ...     testing.assert_not_locked("report")
+    Traceback (most recent call last):
+    AssertionError: the lock 'report' is held by web1:7
+    """
+    record = _record(lock)
+    if record is not None:
+        raise AssertionError(f"the lock {name_of(lock)!r} is held by {record.holder}")
+
+
+def _record(lock: Lockable) -> Record | None:
+    return get_backend().get(name_of(lock))

@@ -1,0 +1,106 @@
+"""What a store promises that has an index of its locks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.testing.conformance.store import NAMES, SHORT, StoreContract, an_ask, held, lapse, ttl_of
+from django_tasklock.types import Renewal
+
+
+class ListingContract(StoreContract):
+    """Locks are listed in order of expiry, those that lapsed apart."""
+
+    # Reading
+
+    def test_the_record_shows_a_renewed_lease(self, backend: LockStore) -> None:
+        mine = an_ask("video:1", ttl=2000)
+        backend.acquire(mine)
+        assert ttl_of(backend.get("video:1")) <= 2000
+        backend.renew([Renewal("video:1", mine.token, 60_000)])
+        assert 50_000 < ttl_of(backend.get("video:1")) <= 60_000
+
+    # Listing
+
+    def test_held_locks_come_in_order_of_expiry(self, backend: LockStore) -> None:
+        for seconds in (50, 20, 40, 10, 30):
+            backend.acquire(an_ask(f"video:{seconds}", ttl=seconds * 1000))
+        found = backend.records()
+        assert [record.name for record in found] == [f"video:{seconds}" for seconds in (10, 20, 30, 40, 50)]
+        assert all(0 < ttl_of(record) <= int(record.name[6:]) * 1000 for record in found)
+        for record in found:
+            same = held(backend.get(record.name))
+            assert (record.token, record.fence, record.at, record.until) == (
+                same.token,
+                same.fence,
+                same.at,
+                same.until,
+            )
+
+    def test_a_page_is_a_part_of_that_order(self, backend: LockStore) -> None:
+        for number in range(12):
+            backend.acquire(an_ask(f"video:{number:02}", ttl=60_000 + number * 1000))
+        pages = [backend.records(limit=5, offset=offset) for offset in (0, 5, 10, 15)]
+        assert [len(page) for page in pages] == [5, 5, 2, 0]
+        names = [record.name for page in pages for record in page]
+        assert names == [f"video:{number:02}" for number in range(12)]
+
+    def test_a_renewed_lock_takes_its_new_place(self, backend: LockStore) -> None:
+        first, second = an_ask("first", ttl=10_000), an_ask("second", ttl=20_000)
+        backend.acquire(first)
+        backend.acquire(second)
+        backend.renew([Renewal("first", first.token, 30_000)])
+        assert [record.name for record in backend.records()] == ["second", "first"]
+        backend.extend("second", second.token, 40_000, 40_000)
+        assert [record.name for record in backend.records()] == ["first", "second"]
+
+    def test_released_and_removed_locks_are_not_listed_anywhere(self, backend: LockStore) -> None:
+        released, removed = an_ask("released"), an_ask("removed")
+        backend.acquire(released)
+        backend.acquire(removed)
+        backend.release("released", released.token)
+        backend.remove("removed")
+        assert backend.records() == []
+        assert backend.records(expired=True) == []
+
+    def test_lapsed_locks_are_listed_apart(self, backend: LockStore) -> None:
+        backend.acquire(an_ask("lives"))
+        backend.acquire(an_ask("second", ttl=10 * SHORT))  # however long a busy machine takes until the next
+        backend.acquire(an_ask("first", ttl=SHORT))
+        lapse(backend, "second")
+        assert [record.name for record in backend.records()] == ["lives"]
+        lapsed = backend.records(expired=True)
+        assert [record.name for record in lapsed] == ["first", "second"]
+        assert all(ttl_of(record) <= 0 for record in lapsed)
+        assert [record.name for record in backend.records(expired=True, limit=1, offset=1)] == ["second"]
+
+    def test_a_lapsed_lock_that_is_taken_again_is_live_again(self, backend: LockStore) -> None:
+        backend.acquire(an_ask("video:1", ttl=SHORT))
+        lapse(backend, "video:1")
+        backend.acquire(an_ask("video:1"))
+        assert backend.records(expired=True) == []
+        assert [record.name for record in backend.records()] == ["video:1"]
+
+    # Removing
+
+    def test_a_lapsed_lock_is_no_longer_listed_after_it(self, backend: LockStore) -> None:
+        backend.acquire(an_ask("video:1", ttl=SHORT))
+        lapse(backend, "video:1")
+        assert backend.remove("video:1") is None
+        assert backend.records(expired=True) == []
+
+    # Names
+
+    def test_they_are_listed_as_they_were_given(self, backend: LockStore) -> None:
+        names = list(dict.fromkeys(NAMES))
+        for number, name in enumerate(names):
+            backend.acquire(an_ask(name, ttl=60_000 + number * 1000))
+        assert [record.name for record in backend.records()] == names
+
+    def test_they_are_listed_in_the_thread_of_an_event_loop(self, backend: LockStore) -> None:
+        async def main() -> None:
+            backend.acquire(an_ask("video:1"))
+            assert [record.name for record in backend.records()] == ["video:1"]
+
+        asyncio.run(main())

@@ -1,0 +1,315 @@
+"""What every store of locks promises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from dataclasses import asdict
+
+from asgiref.sync import async_to_sync
+
+from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.testing.conformance.store import (
+    NAMES,
+    SHORT,
+    StoreContract,
+    an_ask,
+    eventually,
+    granted,
+    held,
+    new_token,
+    ttl_of,
+)
+from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
+
+
+class LockContract(StoreContract):
+    """The verbs of a holder, of whoever looks, and of whoever waits; in threads and in coroutines."""
+
+    # Acquiring
+
+    def test_a_free_lock_is_granted_for_the_ttl_that_was_asked_for(self, backend: LockStore) -> None:
+        grant = granted(backend.acquire(an_ask("video:1", ttl=5000)))
+        assert grant.ttl == 5000
+        assert grant.fence > 0
+
+    def test_a_held_lock_is_busy_and_says_who_holds_it_and_for_how_long(self, backend: LockStore) -> None:
+        holder = Holder(host="web1", pid=7, boot="b", task="app.tasks.t", task_id="id-1")
+        text = json.dumps({key: value for key, value in asdict(holder).items() if value})
+        mine = an_ask("video:1", ttl=5000, hold=9000, holder=text)
+        grant = granted(backend.acquire(mine))
+        busy = backend.acquire(an_ask("video:1"))
+        assert isinstance(busy, Busy)
+        assert busy.record is not None
+        assert (busy.record.name, busy.record.token, busy.record.fence) == ("video:1", mine.token, grant.fence)
+        assert busy.record.holder == holder
+        assert 0 < (busy.remaining or 0) <= 5000
+        assert busy.record.until == busy.record.at + 9000
+        assert abs(busy.record.now - busy.record.at) < 5000
+
+    def test_asking_again_with_the_same_token_is_granted_again_with_the_same_fence(self, backend: LockStore) -> None:
+        mine = an_ask("video:1")
+        first = granted(backend.acquire(mine))
+        assert granted(backend.acquire(mine)) == first
+        assert isinstance(backend.acquire(an_ask("video:1")), Busy)
+        assert granted(backend.acquire(mine)) == first
+        assert backend.release("video:1", mine.token) is Released.RELEASED
+        assert backend.get("video:1") is None
+
+    def test_whom_one_would_follow_may_be_gone(self, backend: LockStore) -> None:
+        assert granted(backend.acquire(an_ask("video:1")._replace(supersedes=new_token())))
+        assert isinstance(backend.acquire(an_ask("video:1")._replace(supersedes=new_token())), Busy)
+
+    def test_a_lapsed_lock_is_granted_to_the_next_and_not_before(self, backend: LockStore) -> None:
+        asked = time.monotonic()
+        granted(backend.acquire(an_ask("video:1", ttl=SHORT)))
+        other = an_ask("video:1")
+        eventually(lambda: isinstance(backend.acquire(other), Grant))
+        assert time.monotonic() - asked >= SHORT / 1000 - 0.002
+        assert held(backend.get("video:1")).token == other.token
+
+    def test_of_many_threads_exactly_one_is_granted_each_lock(self, backend: LockStore) -> None:
+        names = [f"round:{number}" for number in range(25)]
+        grants: list[str] = []
+        ready = threading.Barrier(6)
+
+        def ask_for_all() -> None:
+            try:
+                ready.wait()
+                grants.extend(name for name in names if isinstance(backend.acquire(an_ask(name)), Grant))
+            finally:
+                backend.close_idle()
+
+        threads = [threading.Thread(target=ask_for_all) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(grants) == sorted(names)
+
+    def test_what_cannot_be_read_of_a_holder_is_left_out(self, backend: LockStore) -> None:
+        backend.acquire(an_ask("a", holder='{"host": "h", "pid": "x", "colour": "red"}'))
+        backend.acquire(an_ask("b", holder="[1]"))
+        assert held(backend.get("a")).holder == Holder(host="h")
+        assert held(backend.get("b")).holder == Holder()
+
+    def test_another_object_for_the_same_store_sees_the_lock(self, backend: LockStore) -> None:
+        mine = an_ask("video:1")
+        granted(backend.acquire(mine))
+        other = self.make()
+        assert isinstance(other.acquire(an_ask("video:1")), Busy)
+        assert other.release("video:1", mine.token) is Released.RELEASED
+        other.close()
+        granted(backend.acquire(an_ask("video:1")))
+
+    # Fence
+
+    def test_it_grows_from_holder_to_holder(self, backend: LockStore) -> None:
+        fences = []
+        for _ in range(20):
+            mine = an_ask("video:1")
+            fences.append(granted(backend.acquire(mine)).fence)
+            assert backend.release("video:1", mine.token) is Released.RELEASED
+        assert fences == sorted(set(fences))
+
+    def test_it_grows_after_all_data_is_lost(self, backend: LockStore) -> None:
+        before = granted(backend.acquire(an_ask("video:1"))).fence
+        self.clear()
+        seconds = time.time()
+        eventually(lambda: time.time() > seconds + 0.002)  # a store's clock may be no finer than a millisecond
+        assert granted(backend.acquire(an_ask("video:1"))).fence > before
+
+    # Releasing
+
+    def test_the_holder_frees_the_lock(self, backend: LockStore) -> None:
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        assert backend.release("video:1", mine.token) is Released.RELEASED
+        assert backend.get("video:1") is None
+        granted(backend.acquire(an_ask("video:1")))
+
+    def test_another_token_touches_nothing(self, backend: LockStore) -> None:
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        assert backend.release("video:1", new_token()) is Released.NOT_YOURS
+        assert held(backend.get("video:1")).token == mine.token
+
+    def test_a_lock_that_nobody_has_is_gone(self, backend: LockStore) -> None:
+        mine = an_ask("video:1")
+        assert backend.release("video:1", mine.token) is Released.GONE
+        backend.acquire(mine)
+        backend.release("video:1", mine.token)
+        assert backend.release("video:1", mine.token) is Released.GONE
+
+    # Extending
+
+    def test_it_moves_both_the_lease_and_the_end_of_the_hold(self, backend: LockStore) -> None:
+        mine = an_ask("video:1", ttl=2000, hold=4000)
+        backend.acquire(mine)
+        assert backend.extend("video:1", mine.token, 50_000, 90_000) is True
+        record = held(backend.get("video:1"))
+        assert 40_000 < ttl_of(record) <= 50_000
+        assert 80_000 < record.until - record.now <= 90_000
+
+    def test_only_the_holder_can(self, backend: LockStore) -> None:
+        mine = an_ask("video:1", ttl=5000, hold=5000)
+        backend.acquire(mine)
+        assert backend.extend("video:1", new_token(), 50_000, 90_000) is False
+        record = held(backend.get("video:1"))
+        assert record.token == mine.token
+        assert ttl_of(record) <= 5000
+
+    # Renewing
+
+    def test_many_leases_at_once_each_with_an_answer_in_its_place(self, backend: LockStore) -> None:
+        held = [an_ask(f"video:{number}", ttl=1000 if number % 2 else 900) for number in range(230)]
+        for one in held:
+            granted(backend.acquire(an_ask(one.name, one.token, ttl=60_000)))
+        asks = [*held[:100], an_ask("video:7"), an_ask("nobody"), *held[100:]]
+        answers = backend.renew([Renewal(one.name, one.token, 60_000 if one.ttl_ms == 900 else 50_000) for one in asks])
+        assert (
+            answers
+            == [RenewalResult.RENEWED] * 100 + [RenewalResult.LOST, RenewalResult.LOST] + [RenewalResult.RENEWED] * 130
+        )
+        assert backend.get("nobody") is None
+
+    def test_it_leaves_the_end_of_the_hold_alone(self, backend: LockStore) -> None:
+        mine = an_ask("video:1", ttl=2000, hold=4000)
+        backend.acquire(mine)
+        before = held(backend.get("video:1"))
+        backend.renew([Renewal("video:1", mine.token, 60_000)])
+        after = held(backend.get("video:1"))
+        assert (after.until, after.at, after.fence) == (before.until, before.at, before.fence)
+
+    def test_a_released_lock_is_not_brought_back(self, backend: LockStore) -> None:
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        backend.release("video:1", mine.token)
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
+        assert backend.get("video:1") is None
+
+    def test_nothing_to_renew_is_no_error(self, backend: LockStore) -> None:
+        assert backend.renew([]) == []
+
+    # Reading
+
+    def test_a_lock_that_nobody_has_is_none(self, backend: LockStore) -> None:
+        assert backend.get("video:1") is None
+
+    # Removing
+
+    def test_it_takes_the_lock_away_and_returns_what_was_removed(self, backend: LockStore) -> None:
+        mine = an_ask("video:1", holder='{"host": "web1"}')
+        grant = granted(backend.acquire(mine))
+        record = held(backend.remove("video:1"))
+        assert (record.name, record.token, record.fence) == ("video:1", mine.token, grant.fence)
+        assert record.holder.host == "web1"
+        assert backend.get("video:1") is None
+
+    def test_the_holder_finds_its_lock_gone(self, backend: LockStore) -> None:
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        backend.remove("video:1")
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
+        assert backend.extend("video:1", mine.token, 60_000, 60_000) is False
+        assert backend.release("video:1", mine.token) is Released.GONE
+
+    def test_with_a_token_only_that_holder_loses_it(self, backend: LockStore) -> None:
+        mine = an_ask("video:1")
+        backend.acquire(mine)
+        assert backend.remove("video:1", new_token()) is None
+        assert held(backend.get("video:1")).token == mine.token
+        assert held(backend.remove("video:1", mine.token)).token == mine.token
+        assert backend.get("video:1") is None
+
+    def test_where_nobody_holds_it_nothing_is_removed(self, backend: LockStore) -> None:
+        assert backend.remove("video:1") is None
+
+    # Names
+
+    def test_different_names_are_different_locks(self, backend: LockStore) -> None:
+        asks = [an_ask(name) for name in dict.fromkeys(NAMES)]
+        for mine in asks:
+            granted(backend.acquire(mine))
+        for mine in asks:
+            record = held(backend.get(mine.name))
+            assert (record.name, record.token) == (mine.name, mine.token)
+        for mine in asks:
+            assert backend.release(mine.name, mine.token) is Released.RELEASED, mine.name
+
+    # Coroutines
+
+    def test_the_twins_answer_alike(self, backend: LockStore) -> None:
+        async def main() -> None:
+            mine = an_ask("video:1", ttl=5000)
+            grant = granted(await backend.aacquire(mine))
+            assert granted(await backend.aacquire(mine)).fence == grant.fence
+            assert isinstance(await backend.aacquire(an_ask("video:1")), Busy)
+            assert held(await backend.aget("video:1")).token == mine.token
+            assert await backend.aextend("video:1", mine.token, 60_000, 60_000) is True
+            assert await backend.aextend("video:1", new_token(), 60_000, 60_000) is False
+            assert await backend.arelease("video:1", new_token()) is Released.NOT_YOURS
+            assert await backend.arelease("video:1", mine.token) is Released.RELEASED
+            assert await backend.arelease("video:1", mine.token) is Released.GONE
+            assert await backend.aget("video:1") is None
+
+        async_to_sync(main)()
+
+    def test_the_plain_verbs_work_in_the_thread_of_an_event_loop(self, backend: LockStore) -> None:
+        async def main() -> None:
+            mine = an_ask("video:1")
+            granted(backend.acquire(mine))
+            assert held(backend.get("video:1")).token == mine.token
+            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
+            assert backend.extend("video:1", mine.token, 60_000, 60_000) is True
+            assert backend.release("video:1", mine.token) is Released.RELEASED
+            assert backend.remove("video:1") is None
+
+        asyncio.run(main())
+
+    # Waiting
+
+    def test_a_waiter_gets_a_free_lock_at_once(self, backend: LockStore) -> None:
+        mine = an_ask("video:1")
+        with backend.waiter(mine) as waiter:
+            granted(waiter.acquire())
+        assert held(backend.get("video:1")).token == mine.token
+
+    def test_a_waiter_gets_the_lock_after_its_release(self, backend: LockStore) -> None:
+        holder, mine = an_ask("video:1"), an_ask("video:1")
+        backend.acquire(holder)
+        with backend.waiter(mine) as waiter:
+            assert isinstance(waiter.acquire(), Busy)
+            backend.release("video:1", holder.token)
+            eventually(lambda: waiter.wait(0.5) or isinstance(waiter.acquire(), Grant))
+        assert held(backend.get("video:1")).token == mine.token
+
+    def test_a_waiter_that_gives_up_leaves_nothing_behind(self, backend: LockStore) -> None:
+        holder = an_ask("video:1")
+        backend.acquire(holder)
+        with backend.waiter(an_ask("video:1")) as waiter:
+            assert isinstance(waiter.acquire(), Busy)
+            assert waiter.wait(0.01) is None
+        assert held(backend.get("video:1")).waiting == 0
+        backend.release("video:1", holder.token)
+        granted(backend.acquire(an_ask("video:1")))
+
+    def test_a_coroutine_waits_without_blocking_the_others(self, backend: LockStore) -> None:
+        async def main() -> None:
+            holder, mine = an_ask("video:1"), an_ask("video:1")
+            await backend.aacquire(holder)
+            waiter = backend.waiter(mine)
+            try:
+                assert isinstance(await waiter.aacquire(), Busy)
+                release = asyncio.create_task(backend.arelease("video:1", holder.token))
+                async with asyncio.timeout(10):
+                    while await waiter.await_(0.5) is None and isinstance(await waiter.aacquire(), Busy):
+                        pass
+                assert await release is Released.RELEASED
+            finally:
+                await waiter.aleave()
+            assert held(await backend.aget("video:1")).token == mine.token
+
+        async_to_sync(main)()

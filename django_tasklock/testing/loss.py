@@ -1,0 +1,143 @@
+"""What befalls a holder of this process: its lease is lost, it is killed, its row is claimed by somebody else."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+
+from django.db.models import F
+
+from django_tasklock.backends import get_backend
+from django_tasklock.columns import EPOCH, TOKEN
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.guards import claim as claims
+from django_tasklock.locks import events
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.locks.lease import Lease
+from django_tasklock.locks.lock import TaskLock
+from django_tasklock.locks.registry import taken
+from django_tasklock.locks.semaphore import ConcurrencyLimiter
+from django_tasklock.locks.takes import leases_here
+from django_tasklock.testing import others
+from django_tasklock.testing.named import Lockable, name_of
+
+SAYS = "a test says so"
+DEAD = -1  # the generation of no process
+
+
+def lose(lock: TaskLock | ConcurrencyLimiter, reason: str = SAYS) -> None:
+    """Let the caller's lease of ``lock`` be lost, as if it had not been renewed in time, for this ``reason``.
+
+    The store forgets it, so that others can take it; the holder learns at once that it has lost it: ``on_lost`` and
+    ``signals.lock_lost`` have been called when this returns. With every store, out of synchronous code.
+
+    Raises ``TaskLockError`` if the caller does not hold it.
+
+        >>> with TaskLock("report") as lock:
+        ...     testing.lose(lock)
+        ...     lock.ensure_held()
+        Traceback (most recent call last):
+        django_tasklock.exceptions.LockLost: lock 'report' is lost: a test says so
+    """
+    lease = lock.lease
+    if lease is None or lease.lost:
+        raise TaskLockError(f"{lock.noun} {lock.name!r} is not held by who would lose it", name=lock.name)
+    _lose(lease, reason)
+
+
+def lose_lock(lock: Lockable, reason: str = SAYS) -> None:
+    """Let whoever of this process holds ``lock`` lose it: as ``lose`` does, by its name.
+
+    For code under test that makes its lock itself: call this out of what the test puts in the place of the work.
+    Raises ``TaskLockError`` if nobody of this process holds it.
+
+        >>> with task_lock_context("report"):
+        ...     testing.lose_lock("report")
+        ...     current_lock().lost
+        True
+    """
+    name = name_of(lock)
+    lease = _find(name)
+    if lease is None or lease.lost:
+        raise TaskLockError(f"lock {name!r} is held by nobody of this process, who could lose it", name=name)
+    _lose(lease, reason)
+
+
+def kill_holder(lock: Lockable) -> None:
+    """Let whoever holds ``lock`` die, as if its process were killed: in the store the lock stays until its lease ends.
+
+    Of this process or of ``lock_held``. Nobody renews it any more; a body of this process that runs on releases
+    nothing, and writes nothing to its guarded row when it ends. Raises ``TaskLockError`` if nobody of either holds it.
+
+        >>> with TaskLock("report", lease=60):
+        ...     testing.kill_holder("report")
+        >>> is_task_locked("report")
+        True
+        >>> testing.advance(61)
+        >>> is_task_locked("report")
+        False
+    """
+    name = name_of(lock)
+    other = others.find(name)
+    if other is not None:
+        other.kill()
+        return
+    lease = _find(name)
+    if lease is None:
+        raise TaskLockError(f"lock {name!r} is held by nobody of this process, who could be killed", name=name)
+    bare = taken.find(name)
+    if bare is not None and bare.lease is lease:
+        taken.discard(bare)
+    claim = claims.current.get()
+    if claim is not None and claim.token == lease.token:
+        claim.taken = False  # nobody is left who would close it
+    heartbeat.forget(lease)
+    lease.leave()
+    lease.generation = DEAD  # as in a forked child: it is no holder
+
+
+def overtake() -> None:
+    """Let somebody else claim the guarded row that is worked on here: nothing that this body writes is accepted.
+
+    As if this process had been paused past its lease. It loses its lock as well, of which it learns only by asking.
+    Raises ``TaskLockError`` outside of a guarded body, and for a model without the two columns of ``GuardedModel``.
+
+        >>> @model_lock(Video, "video:{pk}", pk="pk", guard=guard)
+        ... def process(pk):
+        ...     testing.overtake()
+        ...     current_claim().update(progress=50)
+        >>> process(video.pk)
+        Traceback (most recent call last):
+        django_tasklock.exceptions.StaleClaim: ...
+    """
+    claim = claims.current_claim()
+    if not claim.fenced:
+        raise TaskLockError(
+            f"{claim.name} has no {TOKEN} and {EPOCH}, so nobody can tell who claimed it last: derive its model from"
+            " GuardedModel"
+        )
+    claim.rows().update(**{TOKEN: secrets.token_hex(16), EPOCH: F(EPOCH) + 1})
+    for lease in _leases():
+        if lease.token == claim.token:
+            lease.backend.release(lease.name, lease.token)
+
+
+def _lose(lease: Lease, reason: str) -> None:
+    first = lease.lose(reason)  # before the store forgets it: a renewal must not be the one to notice
+    with contextlib.suppress(BackendUnavailable):  # where it cannot be asked, nobody else can take it either
+        lease.backend.release(lease.name, lease.token)
+    if first:
+        events.lost(lease, reason)
+
+
+def _find(name: str) -> Lease | None:
+    """Return the lease of this process that has the lock now."""
+    record = get_backend().get(name)
+    return None if record is None else next((one for one in _leases(name) if one.token == record.token), None)
+
+
+def _leases(name: str = "") -> list[Lease]:
+    """Return the leases of this process, of a ``name`` those without a heartbeat as well."""
+    here, bare = leases_here(), taken.find(name) if name else None
+    found = [*heartbeat.leases(), *here.values(), None if bare is None else bare.lease]
+    return [lease for lease in found if lease is not None]

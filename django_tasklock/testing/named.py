@@ -1,0 +1,23 @@
+"""What tests call a lock: its name, or any object that has one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from django_tasklock.conf import get_settings
+from django_tasklock.names import clean
+
+
+class Named(Protocol):
+    """A lock object: ``TaskLock``, or ``task.lock``."""
+
+    name: str
+
+
+Lockable = str | Named
+"""A name, with or without the prefix, or a lock object."""
+
+
+def name_of(lock: Lockable) -> str:
+    """Return the name as the store has it. Raises ``TaskLockError`` if it can be none."""
+    return clean(lock if isinstance(lock, str) else lock.name, get_settings().KEY_PREFIX)

@@ -1,0 +1,124 @@
+"""The off switch: a store that grants everything, to everybody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import count
+
+from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.metrics import Metrics
+from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.queries import Counts, Page, Query
+from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.ledger.state import State
+from django_tasklock.backends.memory.metrics import MemoryMetrics
+from django_tasklock.backends.memory.rates import MemoryRates
+from django_tasklock.backends.memory.store import Store
+from django_tasklock.conf import Settings
+from django_tasklock.types import AcquireRequest, Busy, Grant, Holder, Record, Released, Renewal, RenewalResult
+
+_fences = count(time.time_ns() // 1000)
+
+
+class GrantingLeases(LeaseStore):
+    """Every token has what it asks for until it releases it; nobody is known to have anything."""
+
+    def acquire(self, request: AcquireRequest) -> Grant | Busy:
+        return Grant(next(_fences), request.ttl_ms)
+
+    def release(self, name: str, token: str) -> Released:
+        return Released.RELEASED
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return True
+
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
+        return [RenewalResult.RENEWED for _ in batch]
+
+    def mine(self, name: str, token: str) -> Record | None:
+        now = time.time_ns() // 1_000_000
+        return Record(name, token, Holder(), now, now, now, 0, None)
+
+    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
+        return self.acquire(request)
+
+    async def arelease(self, name: str, token: str) -> Released:
+        return Released.RELEASED
+
+    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return True
+
+    async def amine(self, name: str, token: str) -> Record | None:
+        return self.mine(name, token)
+
+
+class GrantingPermits(GrantingLeases, Permits):
+    """Permits without a limit."""
+
+    def mine(self, name: str, token: str) -> Record | None:
+        return GrantingLeases.mine(self, name, token)
+
+    def members(self, name: str) -> list[Record]:
+        return []
+
+    def remove(self, name: str, token: str) -> Record | None:
+        return None
+
+    def names(self, limit: int = 1000) -> list[str]:
+        return []
+
+
+class Forgetful(dict[str, State]):
+    """Books in which nothing stays: every call at a rate limit is the first."""
+
+    def __setitem__(self, name: str, state: State) -> None:
+        """Forget it."""
+
+
+class GrantingBackend(GrantingLeases, LockStore):
+    """Locks, permits and rates that nobody is ever refused. ``TASKLOCK["BACKEND"]`` of tests of something else."""
+
+    across_processes = False
+
+    def __init__(self, settings: Settings) -> None:
+        self._permits = GrantingPermits()
+        self._rates = MemoryRates(Forgetful())
+        self._metrics = MemoryMetrics(Store())
+
+    @property
+    def permits(self) -> Permits:
+        return self._permits
+
+    @property
+    def rates(self) -> RateStore:
+        return self._rates
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._metrics
+
+    def mine(self, name: str, token: str) -> Record | None:
+        return GrantingLeases.mine(self, name, token)
+
+    def get(self, name: str) -> Record | None:
+        return None
+
+    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
+        return []
+
+    def page(self, query: Query) -> Page:
+        return Page([], 0, None)
+
+    def counts(self) -> Counts:
+        return Counts(0, 0, 0, 0)
+
+    def ask_release(self, name: str, token: str) -> bool:
+        return False
+
+    def remove(self, name: str, token: str | None = None) -> Record | None:
+        return None
+
+    async def aget(self, name: str) -> Record | None:
+        return None
