@@ -24,6 +24,7 @@ PACKAGES = {
     "django-ratelimit": "django_ratelimit",
 }
 GUIDES = sorted(set(DOCS.glob("migrate/*.md")) - {DOCS / "migrate" / "index.md"})
+ON_POSTGRES = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 POSTGRES = os.environ.get(environment.DATABASE, "").startswith("postgres")
 
 
@@ -45,18 +46,17 @@ def test_each_has_a_package_and_both_parts() -> None:
 @pytest.mark.parametrize(
     "guide",
     [
-        pytest.param(guide, marks=[pytest.mark.database] if guide.stem == "django-pglock" else [], id=guide.stem)
+        pytest.param(guide, marks=ON_POSTGRES if guide.stem == "django-pglock" else [], id=guide.stem)
         for guide in GUIDES
     ],
 )
-def test_before(guide: Path, tutorial: Project, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_before(guide: Path, tutorial: Project, tmp_path: Path) -> None:
     if find_spec(PACKAGES[guide.stem]) is None:
         pytest.skip(f"{guide.stem} is not installed: make test-all does, or pip install '.[peers]'")
     project = tutorial.copy(tmp_path / "site")
     if guide.stem != "django-pglock":
         project.paste(part(guide, "Before"))
     elif POSTGRES:
-        request.getfixturevalue("transactional_db")
         ours = {key: connection.settings_dict[key] for key in ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")}
         project.add("config/settings.py", f"DATABASES = {{'default': {ours!r}}}")
         project.paste(part(guide, "Before"), migrate=False)  # it is the database of these tests

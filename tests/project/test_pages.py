@@ -26,7 +26,7 @@ ELSEWHERE = {DOCS / "tutorial.md", DOCS / "testing.md", *DOCS.glob("migrate/*.md
 """Pages that are not pasted into the project of the tutorial, but in tests of their own."""
 PROGRAMS = {
     *(".", "apt-get", "brew", "cd", "celery", "curl", "django-admin", "docker", "git", "gunicorn", "kubectl", "make"),
-    *("mkdir", "pip", "pkill", "promtool", "python", "redis-cli", "systemctl"),
+    *("kill", "mkdir", "pip", "promtool", "python", "redis-cli", "systemctl"),
 }
 
 
