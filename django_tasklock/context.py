@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 import weakref
@@ -16,8 +17,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
-from django_tasklock.exceptions import LockLost, ReleaseAsked
+from django_tasklock.exceptions import BackendUnavailable, LockLost, ReleaseAsked
 from django_tasklock.types import monotonic
+
+logger = logging.getLogger("django_tasklock")
+
+NOTED = 1.0
+"""Seconds of a sleep that is noted of the locks around."""
+
+
+class Waits(Protocol):
+    """The store of a lock, as far as it notes what a holder waits for."""
+
+    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        """Note it, for so long."""
+
+    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        """Do the same, for coroutines."""
 
 
 class Named(Protocol):
@@ -36,6 +52,12 @@ class Lease(Protocol):
     deadline: float
     released: bool
     unlocked: bool
+    name: str
+    token: str
+
+    @property
+    def backend(self) -> Waits:
+        """The store that it is in."""
 
     @property
     def lost(self) -> str:
@@ -76,9 +98,16 @@ def ensure_standing() -> None:
             judge(lock, block.lease)
 
 
-def sleep(seconds: float) -> None:
-    """Sleep as ``time.sleep`` does; end with ``LockLost`` or ``ReleaseAsked`` when that is known of a lock around."""
+def sleep(seconds: float, what: str = "") -> None:
+    """Sleep as ``time.sleep`` does; end with ``LockLost`` or ``ReleaseAsked`` when that is known of a lock around.
+
+    ``what`` it sleeps for is noted of the locks around if that takes ``NOTED`` seconds: operators ask.
+    """
     ends = monotonic() + seconds
+    if what and seconds >= NOTED:
+        for lease in _locks_around():
+            with _unless_unavailable(lease, what):
+                lease.backend.note_wait(lease.name, lease.token, what, int(seconds * 1000) + 1)
     bell = threading.Event()
     with _told(bell.set) as leases:
         if not leases:
@@ -89,9 +118,13 @@ def sleep(seconds: float) -> None:
             bell.wait(min(left, _certain(leases)))
 
 
-async def asleep(seconds: float) -> None:
+async def asleep(seconds: float, what: str = "") -> None:
     """Do what ``sleep`` does, for coroutines."""
     ends = monotonic() + seconds
+    if what and seconds >= NOTED:
+        for lease in _locks_around():
+            with _unless_unavailable(lease, what):
+                await lease.backend.anote_wait(lease.name, lease.token, what, int(seconds * 1000) + 1)
     bell, loop = asyncio.Event(), asyncio.get_running_loop()
     with _told(lambda: _ring(loop, bell)) as leases:
         if not leases:
@@ -115,6 +148,26 @@ def _around() -> Iterator[Block]:
             if not (block.lease.released or block.lease.foreign):
                 yield block
             block = block.around
+
+
+def _locks_around() -> list[Lease]:
+    """Return the leases of locks, not of permits, that the code here is inside of and that stand."""
+    found, block = [], lock_block.get()
+    while block is not None:
+        lease = block.lease
+        if not (lease.released or lease.foreign or lease.unlocked or lease.lost):
+            found.append(lease)
+        block = block.around
+    return found
+
+
+@contextmanager
+def _unless_unavailable(lease: Lease, what: str) -> Iterator[None]:
+    """Let the sleep go on if it could not be noted."""
+    try:
+        yield
+    except BackendUnavailable as error:
+        logger.warning("lock %r: that its holder waits for %s was not noted: %s", lease.name, what, error)
 
 
 @contextmanager

@@ -176,7 +176,7 @@ class Reservation:
                     return False
                 if nap:
                     self._leave()
-                    sleep(nap)
+                    sleep(nap, self.limiter.name)
                     self._arrive()
                 elif self.schedule.joins(self.slot):
                     self._leave()
@@ -205,7 +205,7 @@ class Reservation:
             while (nap := self._next()) is not None:
                 if nap:
                     self._leave()
-                    await asleep(nap)
+                    await asleep(nap, self.limiter.name)
                     self._arrive()
                 elif self.schedule.joins(self.slot):
                     self._leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from django_tasklock import ConcurrencyLimiter, TaskLock, operations
+from django_tasklock import BackendUnavailable, ConcurrencyLimiter, RateLimiter, TaskLock, context, operations
 from django_tasklock.backends import get_backend
 from django_tasklock.locks.holder import me
+from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support.stores import an_ask, clear, eventually, granted, stores
 
@@ -163,3 +165,57 @@ def test_a_permit_by_its_own_class(store: str) -> None:
 def _enter(limiter: ConcurrencyLimiter) -> None:
     with limiter:
         pass
+
+
+@pytest.mark.parametrize("coroutine", [False, True], ids=["thread", "coroutine"])
+def test_it_waits_for_a_rate(store: str, coroutine: bool) -> None:
+    """Who sleeps until a rate lets it go stands in no queue, and notes it of the locks that it has."""
+    limiter = RateLimiter("api", "1/2s")
+    limiter.acquire()
+
+    def call() -> None:
+        with TaskLock("outer"), TaskLock("a"):
+            limiter.acquire()
+
+    async def acall() -> None:
+        async with TaskLock("outer"), TaskLock("a"):
+            await limiter.aacquire()
+
+    caller = threading.Thread(target=lambda: asyncio.run(acall()) if coroutine else call())
+    caller.start()
+    for name in ("a", "outer"):
+        eventually(lambda name=name: operations.find_awaited(name))
+        [found] = operations.find_awaited(name)
+        assert (found.kind, found.name, found.held_by, found.sure, found.deadlock) == ("rate", "api", "", True, False)
+        assert 0 <= found.waited < 60
+        assert "the rate limit “api”" in " ".join(map(str, explain_awaited([found])))
+    caller.join()
+    with TaskLock("a"):  # the note was the other holder's
+        assert operations.find_awaited("a") == []
+
+
+def test_a_long_wait_goes_on_and_one_that_is_over_is_not_told(store: str) -> None:
+    token, backend = take("a", 1), get_backend()
+    backend.note_wait("a", token, "api", 60_000)
+    first = backend.noted_wait("a", token)
+    eventually(lambda: backend.noted_wait("a", token).now > first.now)
+    backend.note_wait("a", token, "api", 60_000)
+    assert backend.noted_wait("a", token).since == first.since
+    backend.note_wait("a", token, "another", 60_000)
+    assert backend.noted_wait("a", token).since > first.since
+    assert backend.noted_wait("a", "f" * 32) is None
+    backend.note_wait("a", token, "another", 1)
+    eventually(lambda: backend.noted_wait("a", token) is None)
+
+
+def test_a_wait_that_cannot_be_noted_is_waited_all_the_same(settings: Any, caplog: Any, monkeypatch: Any) -> None:
+    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+    clear("memory")
+
+    def down(*given: Any) -> None:
+        raise BackendUnavailable("down")
+
+    monkeypatch.setattr(get_backend(), "note_wait", down)
+    with TaskLock("a"):
+        context.sleep(1.01, "api")
+    assert "that its holder waits for api was not noted: down" in caplog.text

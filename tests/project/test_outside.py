@@ -278,6 +278,7 @@ def test_redis_keys(store: redis.Redis, name: str) -> None:
         backend: Any = get_backend()
         backend.flag(name)
         backend.ticket(name, "id-1")
+        backend.note_wait(name, lock.token, "api", 60_000)
         keys = {key.decode().replace(name, "NAME") for key in store.scan_iter()}
         value = json.loads(store.get(f"task_lock:{name}"))
         assert lock.token == value["token"]
@@ -289,6 +290,7 @@ def test_redis_keys(store: redis.Redis, name: str) -> None:
         "task_lock#ticket",
         "task_lock#line:NAME",
         "task_lock#flag:NAME",
+        "task_lock#waits:NAME",
         "task_lock#permits",
         "task_lock#permits:NAME-c",
         "task_lock#permits-by:NAME-c",

@@ -65,6 +65,13 @@ class LeaseStore(ABC):
     def close_idle(self) -> None:
         """Let go of a connection that is only its own."""
 
+    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        """Note, for so long, what ``token``, who has ``name``, waits for without a place in any queue: a rate."""
+
+    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        """Do what ``note_wait`` does, for coroutines."""
+        await sync_to_async(self.note_wait)(name, token, what, ms)
+
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         """Do what ``acquire`` does, for coroutines. If it is cancelled, its thread goes on, and gives back what it is
         granted.

@@ -20,7 +20,7 @@ from asgiref.sync import sync_to_async
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
+from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.types import Condition, Record
@@ -100,6 +100,10 @@ class LockStore(LeaseStore):
     def waiters(self, name: str, limit: int = 100) -> Queued:
         """Return who waits for ``name`` in the store's queue, the longest first. Nobody where waiters poll."""
         return Queued([], 0)
+
+    def noted_wait(self, name: str, token: str) -> NotedWait | None:
+        """Return what was noted of ``token`` by ``note_wait``, if that is not over. ``None`` where nothing is kept."""
+        return None
 
     @abstractmethod
     def ask_release(self, name: str, token: str) -> bool:

@@ -45,6 +45,14 @@ class Page(NamedTuple):
     next: int | None
 
 
+class NotedWait(NamedTuple):
+    """What the holder of a lock waits for without a place in any queue. Milliseconds since 1970, the store's."""
+
+    what: str
+    since: int
+    now: int
+
+
 class Waiting(NamedTuple):
     """Somebody in the queue of a lock, or of a limiter. Times are the store's, in milliseconds since 1970."""
 

@@ -7,7 +7,7 @@ from typing import get_args
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import CONFLICT, EXPIRED, FORCED, RELEASED, Metrics
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, Which
+from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued, Which
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.metrics import MemoryMetrics
@@ -76,6 +76,24 @@ class MemoryBackend(MemoryLeases, LockStore):
     def waiters(self, name: str, limit: int = 100) -> Queued:
         with store.mutex:
             return store.queued(name, store.queues, limit)
+
+    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        with store.mutex:
+            held, now = store.owned(name, token), store.now()
+            if held is not None:
+                going_on = held.waits is not None and held.waits[0] == what and held.waits[2] > now
+                since = held.waits[1] if going_on and held.waits is not None else now
+                held.waits = what, since, now + ms
+
+    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        self.note_wait(name, token, what, ms)
+
+    def noted_wait(self, name: str, token: str) -> NotedWait | None:
+        with store.mutex:
+            held, now = store.owned(name, token), store.now()
+            if held is None or held.waits is None or held.waits[2] <= now:
+                return None
+            return NotedWait(held.waits[0], held.waits[1], now)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records

@@ -58,6 +58,8 @@ class Held:
     fence: int
     kind: str | None = None
     asked: int = 0
+    waits: tuple[str, int, int] | None = None
+    """What its holder waits for itself, since when, and until when that is known."""
 
 
 class Down:

@@ -10,7 +10,7 @@ from typing import Any
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
+from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_terms
@@ -46,6 +46,7 @@ TICKET = load("ticket", 2, 2)
 LINE = load("line", 1, 3)
 FLAG = load("flag", 2, 1)
 NEWEST = load("newest", 1, 2)
+NOTED_WAIT = load("noted_wait", 1, 3)
 _NOTED = f"""
 local function give_back()
 {RELEASE.body}
@@ -210,6 +211,19 @@ class RedisBackend(QueueStore, LockStore):
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
         return waiters_in(self.wire.call(WAITERS, self.layout.waiting(name) + bulk(limit))[0])
+
+    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        self.wire.call(NOTED_WAIT, self._noting_wait(name, token, what, ms))
+
+    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        await self.aio.call(NOTED_WAIT, self._noting_wait(name, token, what, ms))
+
+    def noted_wait(self, name: str, token: str) -> NotedWait | None:
+        reply = self.wire.call(NOTED_WAIT, self._noting_wait(name, token, "", 0))[0]
+        return None if reply is None else NotedWait(reply[2].decode(errors="replace"), reply[0], reply[1])
+
+    def _noting_wait(self, name: str, token: str, what: str, ms: int) -> bytes:
+        return bulk(self.layout.waits + name) + bulk(token) + bulk(what) + bulk(ms)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records

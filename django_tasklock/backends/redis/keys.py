@@ -6,6 +6,7 @@ the locks: ``task_lock#index`` (a sorted set of keys, scored by expiry),
 ``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (who waits, by arrival),
 ``task_lock#seen:video:42`` (when who waits last looked),
 ``task_lock#flag:video:42`` (something waits elsewhere: a parked message),
+``task_lock#waits:video:42`` (what its holder waits for itself, where no queue says so),
 ``task_lock#ticket`` (the last ticket drawn), ``task_lock#line:video:42`` (who drew one for it and is not over) and
 ``task_lock#newest:video:42`` (the last ticket that was shown for it). What is counted: ``lua/_counts.lua``.
 A prefix with a hash tag, ``{task_lock}:``, keeps them all in one cluster slot.
@@ -52,6 +53,7 @@ class Layout:
         self.channel = f"{root}wake:"
         self.flags = f"{root}flag:"
         self.lines = f"{root}line:"
+        self.waits = f"{root}waits:"
         self.shown = f"{root}newest:"
         self.index = bulk(f"{root}index")
         self.fence = bulk(f"{root}fence")

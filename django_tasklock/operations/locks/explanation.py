@@ -48,6 +48,8 @@ def explain_awaited(found: Sequence[Awaited]) -> list[str]:
                 "Its holder waits for the lock “%(name)s”, which %(holder)s has, who waits for this one: neither goes"
                 " on until one of them gives up or is released."
             )
+        elif one.kind == "rate":
+            text = _("Its holder waits until the rate limit “%(name)s” lets it go, for %(span)s so far.")
         elif one.kind == "permit" and one.sure:
             text = _("Its holder waits for a permit of “%(name)s” itself, for %(span)s so far.")
         elif one.kind == "permit":

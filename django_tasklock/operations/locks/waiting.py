@@ -53,7 +53,7 @@ class WaitersPage:
 class Awaited:
     """Something that the holder of a lock waits for itself."""
 
-    kind: Literal["lock", "permit"]
+    kind: Literal["lock", "permit", "rate"]
     name: str
     since: datetime
     waited: float
@@ -77,11 +77,11 @@ def list_waiters(name: str, limit: int = SHOWN) -> WaitersPage:
 
 
 def find_awaited(name: str) -> list[Awaited]:
-    """Return what the holder of a lock waits for: other locks, and permits of concurrency limiters.
+    """Return what the holder of a lock waits for: other locks, permits of concurrency limiters, a rate.
 
     Its place in their queues says so: nothing is written for it. Looked through are the queues of the first fifty locks
-    that somebody waits for and of as many limiters, for a third of a second. Where waiters poll, and of a call that
-    sleeps until its rate lets it go, nothing is known.
+    that somebody waits for and of as many limiters, for a third of a second. Who sleeps for a second and more until its
+    rate lets it go notes that of the locks that it has. Where waiters poll nothing is known.
 
     Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be.
     """
@@ -103,6 +103,10 @@ def find_awaited(name: str) -> list[Awaited]:
         for one in backend.permits.waiters(other, SHOWN).waiting
         if _same(holder, one.holder)
     ]
+    noted = backend.noted_wait(bare, record.token)
+    if noted is not None:
+        waited = max(0, noted.now - noted.since) / 1000
+        found.append(Awaited("rate", shown(noted.what), moment(noted.since), waited, "", sure=True, deadlock=False))
     return sorted(found, key=lambda one: (not one.sure, one.since))
 
 
