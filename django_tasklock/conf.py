@@ -7,7 +7,7 @@ nothing below the core asks for them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache, cached_property
@@ -64,13 +64,18 @@ UNTIL_RELEASED: Final = _LONGEST * 1000
 """Milliseconds: what a lock without a timeout is asked for, in every store and every release of this package."""
 
 
+QUORUM: Final = "django_tasklock.backends.quorum.QuorumBackend"
+"""The backend that takes several addresses."""
+_OURS = "django_tasklock.backends."
+
+
 @dataclass(frozen=True)
 class Settings:
     """``TASKLOCK`` with its defaults filled in. Seconds."""
 
     BACKEND: str | None = None
-    LOCATION: str = field(default="default", repr=False)
-    """Alias or URL, which may have a password in it."""
+    LOCATION: str | Sequence[str] = field(default="default", repr=False)
+    """Alias or URL, which may have a password in it; of ``QuorumBackend`` several: see ``location``."""
     KEY_PREFIX: str = "task_lock:"
     TIMEOUT: Duration | None = 3600
     """``None``: until it is released, or its holder's lease ends."""
@@ -97,6 +102,15 @@ class Settings:
     REPLICAS: int = 0
     """How many replicas must have acknowledged that a lock, or a permit, was taken in Redis; else it is given back. See
     docs/sentinel.md for what that does not promise."""
+
+    @property
+    def location(self) -> str:
+        """The one alias or URL. ``ImproperlyConfigured`` where there are several."""
+        if isinstance(self.LOCATION, str):
+            return self.LOCATION
+        raise ImproperlyConfigured(
+            f"TASKLOCK['LOCATION'] has {len(self.LOCATION)} addresses: only {QUORUM!r} takes several."
+        )
 
     @cached_property
     def default_spans(self) -> tuple[int, int | None]:
@@ -147,12 +161,40 @@ def problems(given: object) -> list[tuple[str, str]]:
         elif wrong := _wrong(key, value):
             what = f"TASKLOCK[{key!r}] {wrong}, not {without_password(repr(value))}."
             found.append((what, f"Its default is {getattr(_DEFAULTS, key)!r}."))
+    if not found:
+        found += _several(given.get("BACKEND"), given.get("LOCATION", _DEFAULTS.LOCATION))
     if not found and "LEASE" in given:
         lease, timeout = (given.get(key, getattr(_DEFAULTS, key)) for key in ("LEASE", "TIMEOUT"))
         if timeout is not None and milliseconds(lease, "LEASE") > milliseconds(timeout, "TIMEOUT"):
             what = f"TASKLOCK['LEASE'] ({lease}) is longer than TASKLOCK['TIMEOUT'] ({timeout})."
             found.append((what, "A lease is renewed until the timeout: make it shorter."))
     return found
+
+
+def _several(backend: object, locations: object) -> list[tuple[str, str]]:
+    """Return what is wrong with the number of addresses. Other people's backends may take as many as they like."""
+    hint = (
+        "A majority needs three independent Redis servers, or five: 'LOCATION': ['redis://a:6379/0',"
+        " 'redis://b:6379/0', 'redis://c:6379/0']."
+    )
+    if isinstance(locations, str):
+        what = f"TASKLOCK['BACKEND'] {QUORUM!r} has one address in TASKLOCK['LOCATION']."
+        return [(what, hint)] if backend == QUORUM else []
+    assert isinstance(locations, list | tuple)
+    number = "1 address" if len(locations) == 1 else f"{len(locations)} addresses"
+    if backend is None or (backend != QUORUM and str(backend).startswith(_OURS)):
+        what = f"TASKLOCK['LOCATION'] has {number} in a list, which TASKLOCK['BACKEND'] cannot use."
+        return [(what, f"Name one, or set TASKLOCK['BACKEND'] to {QUORUM!r}.")]
+    if backend != QUORUM:
+        return []
+    if len(locations) < 3:
+        return [(f"TASKLOCK['LOCATION'] has {number}, too few for a majority that survives a failure.", hint)]
+    if len(set(locations)) < len(locations):
+        return [("TASKLOCK['LOCATION'] has an address twice: that server would have two votes.", hint)]
+    if len(locations) % 2 == 0:
+        what = f"TASKLOCK['LOCATION'] has {number}, which survive no more failures than {len(locations) - 1} would."
+        return [(what, "Take one away, or add one: the number of instances is to be odd.")]
+    return []
 
 
 def _not_a_dict(given: object) -> list[tuple[str, str]]:
@@ -184,6 +226,8 @@ def _wrong(key: str, value: object) -> str:
         return ""
     if key == "BACKEND" and value is None:
         return ""
+    if key == "LOCATION" and isinstance(value, list | tuple):  # which and how many: see _several
+        return "" if all(isinstance(one, str) and one for one in value) else "must be a list of non-empty texts"
     if not isinstance(value, str) or not value:
         return "must be a non-empty text"
     if key == "KEY_PREFIX" and (
@@ -202,6 +246,8 @@ def get_settings() -> Settings:
     given: Any = getattr(django_settings, "TASKLOCK", {})
     if found := problems(given):
         raise ImproperlyConfigured(" ".join(f"{what} {hint}" for what, hint in found))
+    if isinstance(given.get("LOCATION"), list):
+        given = {**given, "LOCATION": tuple(given["LOCATION"])}
     return Settings(**given)
 
 

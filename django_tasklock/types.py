@@ -199,6 +199,8 @@ class Record(Late):
     waiting: int = 0
     asked: int = 0
     """When somebody asked its holder to give it back; 0: nobody has."""
+    instances: int = 0
+    """How many of several independent stores have it; 0: there is one store."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,16 +66,17 @@ def resolve(settings: Settings) -> str:
     """Return the dotted path in force: never, by accident, a lock that only one process sees."""
     if settings.BACKEND is not None:
         return settings.BACKEND
-    if settings.LOCATION.startswith(URL_SCHEMES):
+    location = settings.location
+    if location.startswith(URL_SCHEMES):
         return REDIS
     caches = getattr(django_settings, "CACHES", {})
-    if settings.LOCATION not in caches:
+    if location not in caches:
         known = ", ".join(sorted(map(repr, caches))) or "none"
-        shown = without_password(settings.LOCATION)  # a URL with a slip in its scheme has one
+        shown = without_password(location)  # a URL with a slip in its scheme has one
         raise ImproperlyConfigured(
             f"TASKLOCK['LOCATION'] {shown!r} is neither a CACHES alias (known: {known}) nor a redis:// URL"
         )
-    engine = str(caches[settings.LOCATION].get("BACKEND", ""))
+    engine = str(caches[location].get("BACKEND", ""))
     return REDIS if "redis" in engine.lower() else DATABASE
 
 

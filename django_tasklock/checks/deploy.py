@@ -55,7 +55,7 @@ def _refusal(error: BackendUnavailable) -> checks.CheckMessage:
 def _server(settings: Settings) -> Iterator[checks.CheckMessage]:
     from django_tasklock.backends.redis.server import look
 
-    server = look(settings.LOCATION, settings.KEY_PREFIX)
+    server = look(settings.location, settings.KEY_PREFIX)
     if server.older_than(*OLDEST):
         yield checks.Warning(
             f"The locks' Redis is {server.version}; this package is tried on {'.'.join(map(str, OLDEST))} and later.",

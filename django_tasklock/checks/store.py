@@ -36,6 +36,8 @@ def in_redis(settings: Settings, backend: LockStore) -> bool:
     """Return whether the locks are in a Redis that ``LOCATION`` leads to."""
     if is_kind(backend, "redis"):
         return True
+    if not isinstance(settings.LOCATION, str):
+        return False
     engine = str(django_settings.CACHES.get(settings.LOCATION, {}).get("BACKEND", ""))
     return is_kind(backend, "cache") and "redis" in engine.lower()
 
@@ -53,7 +55,7 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
         if is_kind(backend, "redis"):
             from django_tasklock.backends.redis.address import place_of
 
-            place_of(settings.LOCATION)
+            place_of(settings.location)
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), hint="See TASKLOCK in the settings.", id="tasklock.E002")]
     if settings.REPLICAS and not is_kind(backend, "redis"):
@@ -62,7 +64,7 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
     if path.endswith(".cache.CacheBackend"):
         from django_tasklock.backends.cache import weakness
 
-        found = weakness(settings.LOCATION)
+        found = weakness(settings.location)
         if found is not None:
             level, text = found
             if level == "error":
@@ -86,7 +88,7 @@ def check_shared(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         return []
     from django_tasklock.backends.redis.address import place_of, places_of
 
-    location = sound[0].LOCATION
+    location = sound[0].location
     try:
         place = place_of(location)
     except ImproperlyConfigured:

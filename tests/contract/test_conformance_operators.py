@@ -18,7 +18,7 @@ SHORT = 120  # ms: a lease that is to lapse
 ORDERS = ("expiry", "age", "left")
 
 
-@pytest.fixture(params=stores(*ALL, *BEYOND))
+@pytest.fixture(params=stores(*ALL, *BEYOND, slow="quorum-3"))
 def backend(request) -> LockStore:
     """A backend with an empty store."""
     clear(request.param)
@@ -28,8 +28,8 @@ def backend(request) -> LockStore:
     backend.close()
 
 
-listing = pytest.mark.parametrize("backend", stores(*LISTING, *BEYOND), indirect=True)
-queueing = pytest.mark.parametrize("backend", stores("redis", "memory", *BEYOND), indirect=True)
+listing = pytest.mark.parametrize("backend", stores(*LISTING, *BEYOND, slow="quorum-3"), indirect=True)
+queueing = pytest.mark.parametrize("backend", stores("redis", "memory", *BEYOND, slow="quorum-3"), indirect=True)
 not_listing = pytest.mark.parametrize("backend", stores(*(name for name in ALL if name not in LISTING)), indirect=True)
 
 
@@ -162,7 +162,7 @@ class TestPages:
         """They are the oldest, and what crashed holders leave: more than a page looks at."""
         dead = [f"dead:{number}" for number in range(120)]
         for name in dead:
-            backend.acquire(an_ask(name, ttl=1, hold=2))
+            backend.acquire(an_ask(name, ttl=25, hold=50))
         lapse(backend, *dead[-3:])
         backend.acquire(an_ask("alive"))
         query = Query(order=order, descending=descending, limit=10)

@@ -17,7 +17,7 @@ KIND = "video:{id}"
 SHORT = 120  # ms: a lease that is to lapse
 
 
-@pytest.fixture(params=stores(*LISTING, *BEYOND))
+@pytest.fixture(params=stores(*LISTING, *BEYOND, slow="quorum-3"))
 def backend(request) -> LockStore:
     """A backend with an empty store."""
     clear(request.param)
@@ -28,7 +28,7 @@ def backend(request) -> LockStore:
 
 
 polling = pytest.mark.parametrize("backend", stores("database"), indirect=True)
-waking = pytest.mark.parametrize("backend", stores(*WAKING, *BEYOND), indirect=True)
+waking = pytest.mark.parametrize("backend", stores(*WAKING, *BEYOND, slow="quorum-3"), indirect=True)
 
 
 def ask(name: str, kind: str | None = KIND, on_busy: str = "skip", **terms: int) -> AcquireRequest:

@@ -193,9 +193,33 @@ def test_no_text_of_settings_or_stores_has_a_password(settings) -> None:
         assert "k3yk3y" not in text
     assert "TIMEOUT=3600" in repr(get_settings())
     found = [
-        *problems({"LOCATION": [url]}),
+        *problems({"LOCATION": [url, 1]}),
         *problems({"LOCATON": url}),
         *problems({"KEY_PREFIX": f"{url}?password=s3cret"}),
     ]
-    assert "must be a non-empty text, not ['redis://...@127.0.0.1:1/0']" in found[0][0]
+    assert "must be a list of non-empty texts, not ['redis://...@127.0.0.1:1/0', 1]" in found[0][0]
     assert "s3cret" not in str(found)
+
+
+QUORUM = "django_tasklock.backends.quorum.QuorumBackend"
+URLS = ("redis://a:6379/0", "redis://b:6379/0", "redis://c:6379/0", "redis://d:6379/0", "redis://e:6379/0")
+
+
+@pytest.mark.parametrize(
+    ("backend", "location", "says"),
+    [
+        (QUORUM, list(URLS[:3]), ""),
+        (QUORUM, URLS, ""),
+        (QUORUM, URLS[0], "has one address"),
+        (QUORUM, list(URLS[:1]), "has 1 address, too few"),
+        (QUORUM, list(URLS[:2]), "has 2 addresses, too few"),
+        (QUORUM, [*URLS[:2], URLS[0]], "has an address twice"),
+        (QUORUM, list(URLS[:4]), "survive no more failures than 3 would"),
+        (None, list(URLS[:3]), f"set TASKLOCK['BACKEND'] to {QUORUM!r}"),
+        ("django_tasklock.backends.redis.RedisBackend", list(URLS[:3]), "cannot use"),
+    ],
+)
+def test_several_addresses_are_a_majoritys(backend: str | None, location: object, says: str) -> None:
+    text = " ".join(part for pair in problems({"BACKEND": backend, "LOCATION": location}) for part in pair)
+    assert says in text
+    assert bool(text) == bool(says)

@@ -40,6 +40,7 @@ PATHS = [
     "django_tasklock.backends.database.DatabaseBackend",
     "django_tasklock.backends.memory.MemoryBackend",
     "django_tasklock.backends.redis.RedisBackend",
+    "django_tasklock.backends.quorum.QuorumBackend",
     "django_tasklock.backends.memory.advance",
     "django_tasklock.backends.memory.reset",
     "django_tasklock.celery.Once",

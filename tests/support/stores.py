@@ -17,6 +17,7 @@ from django_tasklock import get_lock_ttl
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.conf import Settings
 from django_tasklock.types import AcquireRequest, Busy, Grant
+from tests.support import quorum
 from tests.support.sentinel import of_this_run
 
 __all__ = [
@@ -50,18 +51,25 @@ ALL = ("redis", "database", "cache-django-redis", "cache-core-redis", "memory")
 LAPSING = ("redis", "database", "cache-django-redis", "memory")  # one cache will do where each test takes it a second
 LISTING = ("redis", "database", "memory")
 WAKING = ("redis", "memory")
-BEYOND = ("sentinel",)
+BEYOND = ("sentinel", "quorum-3", "quorum-5")
 """Several servers that are one store: the whole contract holds there too."""
 
 
-def stores(*names: str) -> list[object]:
-    """Parameters of a test that runs on each of these stores."""
-    return [pytest.param(name, marks=_MARKS.get(name.partition("-")[0], ()), id=name) for name in names]
+def stores(*names: str, slow: str = "") -> list[object]:
+    """Parameters of a test that runs on each of these stores; on one of them slowly, which ``make test`` leaves out."""
+
+    def marks(name: str) -> list[pytest.MarkDecorator]:
+        found = _MARKS.get(name, _MARKS.get(name.partition("-")[0], []))
+        return [*found, pytest.mark.slow] if name == slow else found
+
+    return [pytest.param(name, marks=marks(name), id=name) for name in names]
 
 
 _MARKS = {
-    "redis": pytest.mark.redis,
-    "cache": pytest.mark.redis,
+    "redis": [pytest.mark.redis],
+    "cache": [pytest.mark.redis],
+    "quorum": [pytest.mark.redis],
+    "quorum-5": [pytest.mark.redis, pytest.mark.slow],
     "sentinel": [pytest.mark.redis, pytest.mark.slow],
     "database": [pytest.mark.database, pytest.mark.django_db(transaction=True)],
 }
@@ -69,6 +77,8 @@ _MARKS = {
 
 def make(name: str, **more: Any) -> LockStore:
     """A backend of its own, as another process would have it. It shares the store with all others of that name."""
+    if name.startswith("quorum"):
+        return quorum.backend(int(name[-1]), **more)
     path, alias = _STORES[name]
     module, kind = path.split(".")
     location = of_this_run().url() if name == "sentinel" else alias or django_settings.TASKLOCK["LOCATION"]
@@ -88,6 +98,8 @@ def clear(name: str) -> None:
         from django_tasklock.backends.memory import reset
 
         reset()
+    elif name.startswith("quorum"):
+        quorum.clear(int(name[-1]))
     elif name == "sentinel":
         with of_this_run().primary() as primary:
             primary.flushall()

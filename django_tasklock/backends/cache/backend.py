@@ -47,7 +47,7 @@ class CacheBackend(LockStore):
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.private = PrivateCache(settings.LOCATION)
+        self.private = PrivateCache(settings.location)
         self._prefix = settings.KEY_PREFIX
         self.leases = Leases()
         self.across_processes = not self.private.per_process

@@ -85,7 +85,7 @@ class RedisBackend(QueueStore, LockStore):
     LEAVE = load("release", 5, 2)
 
     def __init__(self, settings: Settings) -> None:
-        self.location = settings.LOCATION
+        self.location = settings.location
         self.layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
         self._lock_size, self._queue_size, self._seen_size = self.layout.sizes
         self._release = self.layout.granting + b"$%d\r\n%b\r\n"
@@ -94,7 +94,7 @@ class RedisBackend(QueueStore, LockStore):
         self._wire: Wire | None = None
         self._subscribers: Subscribers | None = None
         self._acknowledged = Acknowledged(settings.REPLICAS) if settings.REPLICAS else None
-        self._aio = AsyncWires(settings.LOCATION, self._acknowledged)
+        self._aio = AsyncWires(settings.location, self._acknowledged)
         self._permits = RedisPermits(self)
         self._rates = RedisRates(self)
         self._metrics = RedisMetrics(self)

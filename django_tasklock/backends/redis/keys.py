@@ -164,7 +164,7 @@ _OURS = re.compile(rb'{"token":"([^"]+)"')  # as the scripts see it, too
 def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record:
     """Return a value as a record; a value that is not ours still is somebody's lock."""
     ttl = None if left == -1 else left
-    return Record.later(_read, value, now, left, name=name, now=now, ttl=ttl, waiting=waiting)
+    return Record.later(_read, value, now, left, name=name, now=now, ttl=ttl, waiting=waiting, instances=0)
 
 
 def _read(value: bytes, now: int, left: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import redis
@@ -222,11 +222,16 @@ class SharedConnection(asyncio.Protocol):
         await undisturbed(close(self._connection, nowait=False))
 
 
+Greeting = Callable[[SharedConnection], Awaitable[None]]
+"""What is asked on a new connection before anybody has it."""
+
+
 class Current:
     """The connection that is shared just now, made once for all who ask for it meanwhile."""
 
-    def __init__(self, pool: redis.asyncio.ConnectionPool) -> None:
+    def __init__(self, pool: redis.asyncio.ConnectionPool, greet: Greeting | None = None) -> None:
         self._pool = pool
+        self._greet = greet
         self.connection: SharedConnection | None = None
         """It, unless there is none yet; it may be over."""
         self._making: asyncio.Task[SharedConnection] | None = None
@@ -245,8 +250,11 @@ class Current:
 
     async def _make(self) -> SharedConnection:
         try:
-            self.connection = SharedConnection(await make(self._pool))
-            return self.connection
+            connection = SharedConnection(await make(self._pool))
+            if self._greet is not None:
+                await self._greet(connection)
+            self.connection = connection
+            return connection
         finally:
             self._making = None
 

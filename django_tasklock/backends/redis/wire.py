@@ -93,6 +93,31 @@ class Link:
                 return reply
             data = self._wait(CHUNK)
 
+    def send(self, packed: bytes) -> None:
+        """Send one command, whose reply ``arrived`` will have. Raises redis-py's errors."""
+        try:
+            self._send(packed)
+        except OSError as error:
+            raise _lost(error) from error
+
+    def arrived(self) -> list[Any]:
+        """Return the replies that are whole, an error as an exception. To be called when there is something to read."""
+        replies: list[Any] = []
+        while True:
+            try:
+                data = self._receive(CHUNK)
+            except (TimeoutError, BlockingIOError):  # of TLS a part of a record
+                return replies
+            except OSError as error:
+                raise _lost(error) from error
+            if not data:
+                raise redis.ConnectionError("Connection closed by server.")
+            self._feed(data)
+            while (reply := self._gets()) is not False:
+                replies.append(reply)
+            if self._plain or not getattr(self.socket, "pending", int)():  # what TLS has read ahead wakes nobody
+                return replies
+
     def _wait(self, size: int) -> bytes:
         """Wait for more, however often a signal interrupts that: the system would begin to count anew."""
         if self._plain and self._timeout is not None:

@@ -22,7 +22,7 @@ from django_tasklock.backends.redis.errors import answered, final, unavailable
 from django_tasklock.backends.redis.location import async_pool, pools
 from django_tasklock.backends.redis.pool import Idle
 from django_tasklock.backends.redis.script import Script
-from django_tasklock.backends.redis.shared import Current, Ear
+from django_tasklock.backends.redis.shared import Current, Ear, Greeting
 
 EARS = 128  # that are kept for the next who waits: a channel costs next to nothing
 
@@ -30,10 +30,12 @@ EARS = 128  # that are kept for the next who waits: a channel costs next to noth
 class AsyncWire:
     """The connections of one event loop."""
 
-    def __init__(self, pool: redis.asyncio.ConnectionPool, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, pool: redis.asyncio.ConnectionPool, loop: asyncio.AbstractEventLoop, greet: Greeting | None = None
+    ) -> None:
         self._pool = pool
         self.loop = weakref.ref(loop)
-        self._asking = Current(pool)
+        self._asking = Current(pool, greet)
         self._listening = Current(pool)
         self._ears: Idle[Ear] = Idle(_unsubscribe, EARS)
         self._closer: AsyncGenerator[None, None] | None = None
@@ -120,8 +122,9 @@ class AsyncWire:
 class AsyncWires:
     """One ``AsyncWire`` per running event loop."""
 
-    def __init__(self, location: str, acknowledged: Acknowledged | None = None) -> None:
+    def __init__(self, location: str, acknowledged: Acknowledged | None = None, greet: Greeting | None = None) -> None:
         self._location = location
+        self._greet = greet
         self.acknowledged = acknowledged
         """What a grant must be acknowledged by, if it must."""
         self.grant: Callable[[Script, bytes], Coroutine[Any, Any, tuple[Any, bool]]]
@@ -140,7 +143,7 @@ class AsyncWires:
             found = self._wires.get(loop)
             if found is None:
                 with self._lock:
-                    found = self._wires[loop] = AsyncWire(async_pool(self._location), loop)
+                    found = self._wires[loop] = AsyncWire(async_pool(self._location), loop, self._greet)
             self._latest = found
         return found
 

@@ -1,0 +1,14 @@
+-- Draw the ticket that is proposed, unless one as great was drawn before; join a line with it.
+-- KEYS: 1 last ticket, 2 line
+-- ARGV: 1 member ('': none), 2 ms the line is kept for, 3 proposal
+-- Reply: the ticket, or, greater than the proposal, the one that must be exceeded
+-- use: values
+local last = redis.call('GET', KEYS[1])
+if last and tonumber(last) >= tonumber(ARGV[3]) then return tonumber(last) + 1 end
+even_if_full(KEYS[2])
+redis.call('SET', KEYS[1], ARGV[3])
+if ARGV[1] ~= '' then
+  redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])
+  redis.call('PEXPIRE', KEYS[2], ARGV[2])
+end
+return tonumber(ARGV[3])

@@ -1,0 +1,199 @@
+"""Locks that a majority of independent Redis instances has granted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from django_tasklock.backends.contract.leases import Waiter
+from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.metrics import Metrics
+from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
+from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.quorum.asking import Question, Verb
+from django_tasklock.backends.quorum.instances import Instance, instances_of
+from django_tasklock.backends.quorum.lines import Lines
+from django_tasklock.backends.quorum.listing import Listing
+from django_tasklock.backends.quorum.metrics import QuorumMetrics
+from django_tasklock.backends.quorum.rounds import Rounds
+from django_tasklock.backends.quorum.rounds_async import AsyncRounds
+from django_tasklock.backends.quorum.scripts import Places
+from django_tasklock.backends.quorum.verbs import Verbs
+from django_tasklock.backends.quorum.waiter import Ears, QuorumWaiter
+from django_tasklock.backends.redis import CONDITION, RedisBackend
+from django_tasklock.backends.redis.keys import Layout
+from django_tasklock.backends.redis.listing import ORDERED
+from django_tasklock.backends.redis.pool import Idle
+from django_tasklock.conf import Settings
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
+
+__all__ = ["QuorumBackend"]
+
+
+class QuorumBackend(LockStore):
+    """Three or more independent Redis servers, of which a majority grants a lock, renews it, and says who has it.
+
+    It goes on while a minority is down, silent or cut off, and while no more than a minority has lost its data. It
+    cannot promise exclusion to a process that is paused for longer than its lease: the guarded row judges here, too.
+
+    Permits and rate limits are on the first instance alone, as with ``RedisBackend``: a place among N, or a slot in a
+    window, is a count, on which instances that were asked in different orders would not agree in one trip. Where that
+    instance is down, limits are unavailable, and ``ON_UNAVAILABLE`` says what happens.
+    """
+
+    wakes = True
+    lines = True
+    orders = ORDERED
+
+    def __init__(self, settings: Settings) -> None:
+        layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
+        places = Places(layout)
+        self.instances: Sequence[Instance] = instances_of(settings.LOCATION, places)
+        """In the order of ``LOCATION``."""
+        hold, lease = settings.default_spans
+        longest = max(lease or 0, hold if settings.TIMEOUT is not None else 0)
+        self.verbs = Verbs(places, len(self.instances), longest)
+        """What is asked, by whomever."""
+        self.rounds = Rounds(self.instances, self.verbs.needed)
+        """Asks for threads."""
+        self.arounds = AsyncRounds(self.instances, self.verbs.needed)
+        """Asks for coroutines."""
+        self._lines = Lines(self.verbs)
+        self._listing = Listing(self.verbs)
+        self._metrics = QuorumMetrics(self)
+        self._ears: Idle[Ears] = Idle(Ears.close)
+        self._settings = settings
+
+    @cached_property
+    def first(self) -> RedisBackend:
+        """The first instance, which has the limits."""
+        return RedisBackend(replace(self._settings, LOCATION=self.instances[0].location))
+
+    @property
+    def permits(self) -> Permits:
+        return self.first.permits
+
+    @property
+    def rates(self) -> RateStore:
+        return self.first.rates
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._metrics
+
+    def acquire(self, request: AcquireRequest) -> Grant | Busy:
+        return self.rounds.run(self.verbs.acquire(request))
+
+    def release(self, name: str, token: str) -> Released:
+        return self.rounds.run(self.verbs.release(name, token))
+
+    def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+        return self.rounds.run(self._lines.release_noted(name, token, notes))
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return self.rounds.run(self.verbs.extend(name, token, ttl, hold))
+
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
+        return self.rounds.run(self.verbs.renew(batch))
+
+    def get(self, name: str) -> Record | None:
+        return self.rounds.run(self.verbs.get(name))
+
+    def waiter(self, request: AcquireRequest) -> Waiter:
+        return QuorumWaiter(self, request)
+
+    def idle_ears(self) -> Ears | None:
+        """Return connections that listen, at hand."""
+        found = self._ears.take()
+        if found is None:
+            return None
+        found[0].drain()
+        return found[0]
+
+    def keep_ears(self, ears: Ears) -> None:
+        """Put them back for the next who waits."""
+        self._ears.keep(ears)
+
+    def waiters(self, name: str, limit: int = 100) -> Queued:
+        return self.rounds.run(self.verbs.waiters(name, limit))
+
+    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
+        return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records
+
+    def page(self, query: Query) -> Page:
+        return self.rounds.run(self._listing.page(query))
+
+    def counts(self) -> Counts:
+        return self.rounds.run(self._listing.counts())
+
+    def _condition(self) -> tuple[int | None, str | None]:
+        found = self.rounds.run(self._conditions())
+        clocks = sorted(int(clock) for clock, _ in found)
+        policies = [policy.decode() for _, policy in found]
+        return clocks[len(clocks) // 2], next((one for one in policies if one != "noeviction"), policies[0])
+
+    def _conditions(self) -> Verb[list[tuple[bytes, bytes]]]:
+        return self.verbs.said((yield Question(CONDITION, b"")))
+
+    def answering(self) -> dict[str, str]:
+        """Return for each instance, by its address without a password, why it does not answer; empty: it does."""
+        return self.rounds.run(self._answering())
+
+    def _answering(self) -> Verb[dict[str, str]]:
+        answers = yield Question(CONDITION, b"")
+        return {
+            instance.name: "" if answer.error is None else f"{type(answer.error).__name__}: {answer.error}"
+            for instance, answer in zip(self.instances, answers, strict=True)
+        }
+
+    def ask_release(self, name: str, token: str) -> bool:
+        return bool(token) and self.rounds.run(self._listing.ask_release(name, token))
+
+    def bound(self, name: str, token: str, ttl: int) -> bool:
+        return self.rounds.run(self._listing.bound(name, token, ttl))
+
+    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
+        return self.rounds.run(self._listing.prune(limit, lapsed_before, prefix, offset))
+
+    def remove(self, name: str, token: str | None = None) -> Record | None:
+        return self.rounds.run(self._listing.remove(name, token))
+
+    def ticket(self, name: str = "", member: str = "") -> int:
+        return self.rounds.run(self._lines.ticket(name, member))
+
+    def expects(self, name: str, ticket: int, *, forget: bool = False) -> int:
+        return self.rounds.run(self._lines.expects(name, ticket, forget))
+
+    def arrived(self, name: str, member: str) -> bool:
+        return self.rounds.run(self._lines.arrived(name, member))
+
+    def newest(self, name: str, ticket: int) -> bool:
+        return self.rounds.run(self._lines.newest(name, ticket))
+
+    def flag(self, name: str) -> bool:
+        return self.rounds.run(self._lines.flag(name))
+
+    def flagged(self, name: str) -> bool:
+        return self.rounds.run(self._lines.flagged(name))
+
+    def close(self) -> None:
+        self.rounds.close()
+        self._ears.clear()
+        for instance in self.instances:
+            instance.close()
+        if "first" in self.__dict__:
+            self.first.close()
+
+    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
+        return await self.arounds.run(self.verbs.acquire(request))
+
+    async def arelease(self, name: str, token: str) -> Released:
+        return await self.arounds.run(self.verbs.release(name, token))
+
+    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return await self.arounds.run(self.verbs.extend(name, token, ttl, hold))
+
+    async def aget(self, name: str) -> Record | None:
+        return await self.arounds.run(self.verbs.get(name))

@@ -1,0 +1,135 @@
+"""One of the independent instances: where it is, whether it is worth asking, and what a new connection to it asks."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from time import monotonic
+from typing import Any
+
+import redis
+from django.core.exceptions import ImproperlyConfigured
+
+from django_tasklock.backends.quorum.scripts import GREET, Places
+from django_tasklock.backends.redis.address import place_of
+from django_tasklock.backends.redis.location import sync_pool
+from django_tasklock.backends.redis.pool import make, throw_away
+from django_tasklock.backends.redis.script import Script
+from django_tasklock.backends.redis.shared import SharedConnection
+from django_tasklock.backends.redis.subscribers import Subscribers
+from django_tasklock.backends.redis.wire import Link
+from django_tasklock.backends.redis.wire_async import AsyncWires
+
+SHORT = 0.25
+"""Seconds that connecting to one instance may take, at each step."""
+REST = 0.1  # seconds for which one that failed is left alone, twice as long after each failure
+LONGEST_REST = 2.0
+
+
+class Instance:
+    """One Redis. Its connections are made by the threads and event loops that need them."""
+
+    def __init__(self, location: str, places: Places) -> None:
+        self.location = location
+        self.name = str(place_of(location))
+        self.places = places
+        self.error: Exception | None = None
+        """Why it did not answer, the last time; ``None``: it did."""
+        self.known: set[str] = set()
+        """Scripts that it has executed since it was last lost."""
+        self.aio = AsyncWires(location, greet=self.agreet)
+        self._rest = 0.0
+        self._down_until = 0.0
+        self._lock = threading.Lock()
+
+    @cached_property
+    def pool(self) -> redis.ConnectionPool:
+        """How to connect to it."""
+        pool = sync_pool(self.location)
+        for key in ("socket_timeout", "socket_connect_timeout"):
+            pool.connection_kwargs[key] = min(pool.connection_kwargs[key], SHORT)
+        return pool
+
+    @cached_property
+    def subscribers(self) -> Subscribers:
+        """The connections on which threads wait."""
+        return Subscribers(self.pool, self.places.layout)
+
+    @property
+    def rests(self) -> bool:
+        """Whether it failed a moment ago, so that no verb need wait for it if the others will do."""
+        return monotonic() < self._down_until
+
+    def failed(self, error: Exception) -> None:
+        """Note that it did not answer: it is left alone for a while."""
+        with self._lock:
+            if monotonic() >= self._down_until:
+                self._rest = min(LONGEST_REST, 2 * self._rest or REST)
+                self._down_until = monotonic() + self._rest * random.uniform(0.8, 1.2)
+            self.error = error
+
+    def answered(self) -> None:
+        """Note that it did."""
+        if self.error is not None:
+            self.error, self._rest, self._down_until = None, 0.0, 0.0
+
+    def connect(self) -> Link:
+        """Return a new connection that has asked whether the server was started again."""
+        connection = make(self.pool)
+        try:
+            link = Link(connection)
+            for packed in (GREET.by_digest, GREET.by_body):
+                try:
+                    link.ask(packed + self.places.greeting)
+                    break
+                except redis.exceptions.NoScriptError:
+                    continue
+            return link
+        except BaseException:
+            throw_away(connection)
+            raise
+
+    async def agreet(self, connection: SharedConnection) -> None:
+        """Do the same for an event loop's."""
+        try:
+            await connection.ask(GREET.by_digest + self.places.greeting)
+        except redis.exceptions.NoScriptError:
+            await connection.ask(GREET.by_body + self.places.greeting)
+
+    async def acall(self, script: Script, tail: bytes) -> Any:
+        """Run ``script`` once."""
+        return (await self.aio.call(script, tail, again=False))[0]
+
+    def close(self) -> None:
+        """Let go of what waits."""
+        if "subscribers" in self.__dict__:
+            self.subscribers.close()
+
+
+def instances_of(locations: Sequence[str] | str, places: Places) -> list[Instance]:
+    """Return them. ``ImproperlyConfigured`` where they are no majority's."""
+    hint = (
+        " QuorumBackend needs an odd number of independent Redis servers, three or more:"
+        " TASKLOCK['LOCATION'] = ['redis://a:6379/0', 'redis://b:6379/0', 'redis://c:6379/0']."
+    )
+    if isinstance(locations, str):
+        raise ImproperlyConfigured("TASKLOCK['LOCATION'] is one address." + hint)
+    if len(locations) < 3:
+        raise ImproperlyConfigured(f"TASKLOCK['LOCATION'] has {len(locations)} addresses." + hint)
+    if len(locations) % 2 == 0:
+        raise ImproperlyConfigured(
+            f"TASKLOCK['LOCATION'] has {len(locations)} addresses, which survive no more failures than"
+            f" {len(locations) - 1} would: take one away, or add one." + hint
+        )
+    found = [Instance(location, places) for location in locations]
+    seen: list[str] = []
+    for instance in found:
+        place = instance.name.rpartition(" of ")[2]
+        if place in seen:
+            raise ImproperlyConfigured(
+                f"TASKLOCK['LOCATION'] has the server {place} twice, which fails once: name another one." + hint
+            )
+        seen.append(place)
+    return found

@@ -1,0 +1,73 @@
+"""What the instances have counted: each counts what it takes part in, so the greatest of their counts is the truth, or
+a little below it where different ones were silent at different times. Split votes count as what each instance saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from django_tasklock.backends.contract.metrics import Count, Counted, HoldRecord, Hour, Metrics
+from django_tasklock.backends.quorum.asking import Question, Verb
+from django_tasklock.backends.redis.metrics import ADD, PAST, TOTALS, add_fields, hold_of
+from django_tasklock.backends.redis.script import bulk
+
+if TYPE_CHECKING:
+    from django_tasklock.backends.quorum import QuorumBackend
+
+Counts = dict[tuple[str, str], Count]
+
+
+class QuorumMetrics(Metrics):
+    """The counts of a ``QuorumBackend``."""
+
+    def __init__(self, backend: QuorumBackend) -> None:
+        self._backend = backend
+        self._layout = backend.verbs.places.layout
+        self._past = f"{self._layout.prefix.removesuffix(':')}#past:"
+
+    def totals(self) -> Counted:
+        found = []
+        for reply in self._backend.rounds.run(self._read("")):
+            mine: Counts = {}
+            for flat in reply[1::2]:
+                add_fields(mine, flat)
+            found.append(mine)
+        return greatest(found)
+
+    def hours(self, number: int) -> list[Hour]:
+        found: dict[int, list[Counts]] = {}
+        for reply in self._backend.rounds.run(self._read(str(number))):
+            mine: dict[int, Counts] = {}
+            for hour, flat in zip(reply[::2], reply[1::2], strict=True):
+                add_fields(mine.setdefault(int(hour) * 3600, {}), flat)
+            for at, counts in mine.items():
+                found.setdefault(at, []).append(counts)
+        return [Hour(at, greatest(found[at])) for at in sorted(found)]
+
+    def _read(self, hours: str) -> Verb[list[Any]]:
+        return self._backend.verbs.said((yield Question(TOTALS, self._layout.index + bulk(hours))))
+
+    def add(self, event: str, kind: str) -> None:
+        self._backend.rounds.run(self._add(event, kind))
+
+    def _add(self, event: str, kind: str) -> Verb[list[Any]]:
+        tail = self._layout.index + bulk(event) + bulk(kind)
+        return self._backend.verbs.said((yield Question(ADD, tail, again=False)))
+
+    def holds(self, name: str, limit: int) -> list[HoldRecord]:
+        replies = self._backend.rounds.run(self._holds(name, limit))
+        lists = [[hold for text in reply if (hold := hold_of(name, text)) is not None] for reply in replies]
+        return max(lists, key=lambda holds: (len(holds), holds[0].ended_at if holds else 0), default=[])
+
+    def _holds(self, name: str, limit: int) -> Verb[list[Any]]:
+        return self._backend.verbs.said((yield Question(PAST, bulk(self._past + name) + bulk(limit))))
+
+
+def greatest(found: Iterable[Counts]) -> Counts:
+    """Return of each count the greatest."""
+    merged: Counts = {}
+    for counts in found:
+        for key, count in counts.items():
+            merged[key] = max(count, merged.get(key, count))
+    return merged

@@ -1,0 +1,39 @@
+"""The numbers that a process proposes as fences."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Proposals:
+    """Microseconds since 1970, each greater than those before, and than what instances have said.
+
+    A fence is a proposal that a majority of the instances has accepted and recorded, alike on all of them, in the
+    script that grants. An instance accepts a proposal only if it is greater than every fence that it has recorded for
+    the name (or a name that shares the record). Two majorities have an instance in common; that has recorded the
+    earlier fence when it accepts the later one: so the later one is greater, whatever the clocks of the processes and
+    the instances say. What an instance loses with its data it is told again before it votes, as a floor, by a majority
+    of the others (``recovery``), one of which has it. So fences grow while no more than a minority loses its data; and
+    when all is lost, as well as the clocks of the processes agree.
+
+    Clocks decide one thing only: a process whose clock is behind proposes what is refused, and needs a second trip. It
+    is told by how much, and makes up for it from then on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+        self._behind = 0
+
+    def next(self) -> int:
+        """Return a new one."""
+        with self._lock:
+            self._last = max(self._last + 1, time.time_ns() // 1000 + self._behind)
+            return self._last
+
+    def learn(self, greatest: int) -> None:
+        """Note what an instance has recorded: the next one is greater, and so are those of the next hour."""
+        with self._lock:
+            self._last = max(self._last, greatest)
+            self._behind = max(self._behind, greatest - time.time_ns() // 1000)

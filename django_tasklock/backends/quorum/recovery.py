@@ -1,0 +1,49 @@
+"""Instances that came back empty, or were started again with what was on their disk: when they vote again.
+
+Such an instance may have forgotten a lock that it had granted: with it, a second majority could be found for it. So
+it abstains until every lease has ended that was running when it was seen to be empty. How long that is the others
+say, if a majority of them can: a lock that the instance has forgotten had a majority, so one of those has it still.
+They also say how far the fences were, which is its floor. If too few of them vote, nobody can say, and it abstains
+for as long as the settings let a lock live.
+
+Where all instances answer and all are empty, nothing was ever granted, as far as anybody can know: they vote at once.
+That is how a new project starts, and what a loss of all data at once comes to, as with a single Redis.
+
+An instance that runs but cannot be reached, or was stopped for a while, has forgotten nothing. After each connection is
+made it is asked whether its server was started again since.
+"""
+
+from __future__ import annotations
+
+from django_tasklock.backends.quorum.asking import Question, Verb
+from django_tasklock.backends.quorum.scripts import ADMIT, STATE, Places, padded
+from django_tasklock.backends.redis.script import bulk
+
+
+class Recovery:
+    """Admits empty instances. ``longest``: ms that a lock lives at the most where nobody can say."""
+
+    def __init__(self, places: Places, number: int, needed: int, longest: int) -> None:
+        self._places = places
+        self._number = number
+        self._needed = needed
+        self._longest = padded(longest)
+
+    def admit(self) -> Verb[bool]:
+        """Look at all of them, and admit those that are empty; whether one votes at once."""
+        answers = yield Question(STATE, self._places.state)
+        states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}
+        empty = {index: state[0] for index, state in states.items() if state[0].startswith(b"E")}
+        if not empty:
+            return True  # somebody else was faster
+        voting = [state for index, state in states.items() if index not in empty]
+        floor = max((int(state[2]) for state in states.values()), default=0)
+        if len(empty) == self._number:
+            wait = 0
+        elif len(voting) >= self._needed:
+            wait = max(int(state[1]) for state in voting)
+        else:
+            wait = max([self._longest, *(int(state[1]) for state in voting)])
+        tail = self._places.marker + bulk(wait) + bulk(floor) + b"".join(map(bulk, empty.values()))
+        yield Question(ADMIT.sized(3 + len(empty), 1), tail, again=False, only=frozenset(empty))
+        return wait == 0

@@ -1,0 +1,241 @@
+"""Asking all instances at once, from a thread: each is sent the question, then their answers are read as they come.
+
+Nobody waits for an instance whose answer decides nothing any more. That answer is read, and dropped, when the
+connection is used next; what is sent there meanwhile the server executes in the order in which it was sent.
+"""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections import deque
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+import redis
+from redis.exceptions import NoScriptError, RedisError
+
+from django_tasklock.backends.quorum.asking import UNASKED, Answer, Pause, Question, T, Verb
+from django_tasklock.backends.quorum.instances import Instance
+from django_tasklock.backends.redis.errors import answered
+from django_tasklock.backends.redis.pool import Idle, throw_away
+from django_tasklock.backends.redis.script import Script
+from django_tasklock.backends.redis.wire import RESTED, Link
+from django_tasklock.exceptions import TaskLockError
+
+LIMIT = 0.9
+"""Seconds in which a majority must have answered."""
+GRACE = 0.02
+"""Seconds for which the others are waited for then, if that does not decide."""
+MOST_OWED = 64  # answers that one instance may be behind with on one connection
+
+
+class Line:
+    """A connection to one instance, with answers on their way."""
+
+    def __init__(self, instance: Instance, selector: selectors.BaseSelector) -> None:
+        self.instance = instance
+        self._selector = selector
+        self._link: Link | None = None
+        self._owed: deque[int] = deque()
+        self._since = 0.0
+        self._asked = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._link is not None
+
+    def send(self, script: Script, tail: bytes) -> int:
+        """Send a script; return the number of its answer. Raises redis-py's errors.
+
+        By its body where the server may not know it: an answer that says so could come too late.
+        """
+        now = monotonic()
+        if self._owed and (now - self._since > LIMIT or len(self._owed) > MOST_OWED):
+            self.fail(redis.TimeoutError("Timeout reading from Redis"))
+            raise redis.TimeoutError("Timeout reading from Redis")
+        if self._link is None:
+            self._link = self.instance.connect()
+            self._selector.register(self._link.socket, selectors.EVENT_READ, self)
+        self._link.send((script.by_digest if script.sha in self.instance.known else script.by_body) + tail)
+        if not self._owed:
+            self._since = now
+        self._asked += 1
+        self._owed.append(self._asked)
+        return self._asked
+
+    def answers(self) -> list[tuple[int, Any]]:
+        """Return what has arrived, each with its number."""
+        assert self._link is not None
+        found = [(self._owed.popleft(), reply) for reply in self._link.arrived()]
+        self._since = monotonic()
+        return found
+
+    def fail(self, error: Exception) -> None:
+        """Give the connection up: its instance did not answer."""
+        self.close()
+        self.instance.failed(error)
+
+    def close(self) -> None:
+        """Close the connection."""
+        link, self._link = self._link, None
+        self._owed.clear()
+        self.instance.known.clear()  # the server may be another one when it is there again
+        if link is not None:
+            self._selector.unregister(link.socket)
+            throw_away(link.connection)
+
+
+class Bundle:
+    """A connection to each instance, for one thread at a time."""
+
+    def __init__(self, instances: Sequence[Instance], needed: int) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._lines = [Line(instance, self._selector) for instance in instances]
+        self._needed = needed
+
+    def settle(self) -> None:
+        """Read what was owed, and forget connections that were closed meanwhile."""
+        for key, _ in self._selector.select(0):
+            self._read(key.data)
+
+    def _read(self, line: Line) -> list[tuple[int, Any]]:
+        try:
+            return line.answers()
+        except (RedisError, OSError, IndexError):  # the last: what nobody has asked for
+            line.close()  # the next sending will tell whether the instance is down
+            return []
+
+    def exchange(self, ask: Question) -> list[Answer]:
+        """Question all of them, and again who failed, if they are too many."""
+        found = self._exchange(ask, [UNASKED] * len(self._lines))
+        few = sum(one.error is None for one in found) < self._needed
+        if few and ask.again and ask.only is None and any(one.error and not answered(one.error) for one in found):
+            found = self._exchange(ask, found)
+        return found
+
+    def _exchange(self, ask: Question, before: list[Answer]) -> list[Answer]:
+        found = list(before)
+        waiting: dict[Line, int] = {}
+        rests: list[int] = []
+        for index, line in enumerate(self._lines):
+            if before[index].error is None or (ask.only is not None and index not in ask.only):
+                continue
+            if not line.connected and line.instance.rests and before[index] is UNASKED:
+                found[index] = Answer(error=line.instance.error)
+                rests.append(index)
+            else:
+                self._send(index, ask, found, waiting)
+        if ask.only is None and len(waiting) + sum(one.error is None for one in found) < self._needed:
+            for index in rests:
+                self._send(index, ask, found, waiting)
+        ends = monotonic() + LIMIT
+        hurried = False
+        while waiting and not (ask.enough is not None and ask.enough(found)):
+            ready = self._selector.select(max(0.0, ends - monotonic()))
+            if not ready and monotonic() >= ends:
+                break
+            for key, _ in ready:
+                self._take(key.data, ask, found, waiting)
+            if not hurried and sum(one.error is None for one in found) >= self._needed:
+                ends, hurried = min(ends, monotonic() + GRACE), True
+        late = redis.TimeoutError("Timeout reading from Redis")
+        for line in waiting:
+            found[self._lines.index(line)] = Answer(error=late, sent=True)
+            if monotonic() >= ends and not hurried:
+                line.fail(late)
+        return found
+
+    def _send(self, index: int, ask: Question, found: list[Answer], waiting: dict[Line, int]) -> None:
+        line = self._lines[index]
+        doubt = found[index].sent or found[index].doubt
+        try:
+            try:
+                waiting[line] = line.send(ask.script, ask.tail)
+            except redis.ConnectionError:
+                if not line.connected:
+                    raise
+                line.close()  # a server that was started again has closed it
+                waiting[line] = line.send(ask.script, ask.tail)
+            found[index] = Answer(error=UNASKED.error, sent=True, doubt=doubt)
+        except (RedisError, OSError) as error:
+            line.fail(error)
+            found[index] = Answer(error=error, sent=doubt, doubt=doubt)
+
+    def _take(self, line: Line, ask: Question, found: list[Answer], waiting: dict[Line, int]) -> None:
+        index = self._lines.index(line)
+        doubt = found[index].doubt
+        try:
+            arrived = line.answers()
+        except (RedisError, OSError, IndexError) as error:
+            line.fail(error)
+            if waiting.pop(line, None) is not None:
+                found[index] = Answer(error=error, sent=True, doubt=doubt)
+            return
+        line.instance.answered()
+        for number, reply in arrived:
+            if waiting.get(line) != number:
+                continue  # an answer that came too late
+            del waiting[line]
+            if isinstance(reply, NoScriptError):
+                line.instance.known.clear()
+                self._send(index, ask, found, waiting)
+            elif isinstance(reply, Exception):
+                found[index] = Answer(error=reply, sent=not answered(reply), doubt=doubt)
+                if not answered(reply):
+                    line.fail(reply)
+            else:
+                line.instance.known.add(ask.script.sha)
+                found[index] = Answer(reply, doubt=doubt)
+
+    def close(self) -> None:
+        """Close them all."""
+        for line in self._lines:
+            line.close()
+        self._selector.close()
+
+
+class Rounds:
+    """Runs verbs for the threads of this process."""
+
+    def __init__(self, instances: Sequence[Instance], needed: int) -> None:
+        self._instances = instances
+        self._needed = needed
+        self._idle: Idle[Bundle] = Idle(Bundle.close)
+
+    def run(self, verb: Verb[T]) -> T:
+        """Run a verb to its end."""
+        bundle = self._taken()
+        try:
+            ask = next(verb)
+            while True:
+                if isinstance(ask, Pause):
+                    time.sleep(ask.seconds)
+                    ask = verb.send([])
+                else:
+                    ask = verb.send(bundle.exchange(ask))
+        except StopIteration as done:
+            self._idle.keep(bundle)
+            result: T = done.value
+            return result
+        except TaskLockError:
+            self._idle.keep(bundle)
+            raise
+        except BaseException:  # interrupted, maybe in the middle of a word
+            bundle.close()
+            raise
+
+    def _taken(self) -> Bundle:
+        found = self._idle.take()
+        if found is None:
+            return Bundle(self._instances, self._needed)
+        bundle, since = found
+        if monotonic() - since >= RESTED:
+            bundle.settle()
+        return bundle
+
+    def close(self) -> None:
+        """Close every connection that nobody uses."""
+        self._idle.clear()

@@ -1,0 +1,220 @@
+"""The verbs of a holder, by majority: after the Redlock algorithm of Salvatore Sanfilippo (redis.io, "Distributed
+Locks with Redis").
+
+What differs: the instances keep a lock longer than the lease that was asked for, by what their clocks may be too fast
+(a hundredth, and 2 ms), so that the holder need not count that; split votes are settled by an order of the contenders
+and not by chance; fences (``proposals``); an instance that came back empty knows that it did (``recovery``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+from django_tasklock.backends.contract.queries import Queued
+from django_tasklock.backends.quorum.asking import Answers, Pause, Question, Verb, replies, too_few
+from django_tasklock.backends.quorum.ballot import (
+    Ballot,
+    ballot_of,
+    busy_of,
+    codes_of,
+    granted_alike,
+    record_of,
+    released_codes,
+    renewed,
+    said,
+    token_in,
+    verdict,
+)
+from django_tasklock.backends.quorum.proposals import Proposals
+from django_tasklock.backends.quorum.recovery import Recovery
+from django_tasklock.backends.quorum.scripts import ACQUIRE, FOLLOW, Places, padded
+from django_tasklock.backends.redis import EXTEND, GET, RELEASE, RENEW
+from django_tasklock.backends.redis.queued import WAITERS, waiters_in
+from django_tasklock.backends.redis.script import Script, bulk
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult, monotonic
+
+TRIES = 8
+"""Rounds of one acquisition while votes are split, or fences refused."""
+APART = 0.002  # seconds between two of them at first, at random, each time half as much again
+LONGEST_APART = 0.03
+
+Packing = Callable[[int, bool], tuple[Script, bytes]]
+"""What to send for a proposal; True: also if the token has the lock already."""
+
+
+class Verbs:
+    """The verbs as questions and what comes of the answers: who sends them is none of their concern."""
+
+    def __init__(self, places: Places, number: int, longest: int) -> None:
+        self.places = places
+        self.number = number
+        self.needed = number // 2 + 1
+        self.proposals = Proposals()
+        self._recovery = Recovery(places, number, self.needed, longest)
+
+    def acquire(self, request: AcquireRequest) -> Verb[Grant | Busy]:
+        """Take the lock where a majority grants it in time; else give back what was granted, and what may have been."""
+        script = FOLLOW if request.supersedes else ACQUIRE
+
+        def packed(proposal: int, again: bool) -> tuple[Script, bytes]:
+            return script, self.places.acquiring(request, proposal, again)
+
+        fence, ballot, answers = yield from self.vote(request, packed)
+        if fence is not None:
+            return Grant(fence, request.ttl_ms)
+        left = frozenset(ballot.granted) | frozenset(index for index in ballot.silent if answers[index].sent)
+        if left:
+            yield self.giving_back(request, left)
+        return self.busy(request, ballot, answers)
+
+    def giving_back(self, request: AcquireRequest, those: frozenset[int]) -> Question:
+        """Return what gives back what these instances have granted, or may have."""
+        tail = self.places.layout.keys(request.name) + bulk(request.token)
+        return Question(RELEASE, tail, enough=lambda answers: True, again=False, only=those)
+
+    def busy(self, request: AcquireRequest, ballot: Ballot, answers: Answers) -> Busy:
+        """Return who has it. Raises ``BackendUnavailable`` if no majority can say."""
+        if ballot.voters < self.needed:
+            raise self.without_voters(ballot, answers)
+        return busy_of(ballot, self.places, request.name)
+
+    def without_voters(self, ballot: Ballot, answers: Answers) -> BackendUnavailable:
+        """Return what a caller is told if no majority votes."""
+        if ballot.voters + len(ballot.abstain) + len(ballot.empty) < self.needed:
+            return too_few(answers, self.needed)
+        left = max(ballot.abstain.values(), default=0) / 1000
+        return BackendUnavailable(
+            f"{ballot.voters} of {self.number} Redis instances vote, {self.needed} are needed: the others came back"
+            f" empty, and abstain until the leases they may have forgotten have ended, {left:.1f} s from now",
+            doubt=bool(ballot.silent or ballot.granted),
+        )
+
+    def vote(
+        self, request: AcquireRequest, packed: Packing, keeps: bool = False
+    ) -> Verb[tuple[int | None, Ballot, Answers]]:
+        """Question for votes until there is a majority, of ours or of somebody else's; its fence if it is ours.
+
+        ``keeps``: who waits goes on after it has given way to others.
+        """
+        again = False
+        answers: Answers = []
+        ballot = ballot_of(answers, self.needed)
+        for number in range(TRIES):
+            began = monotonic()
+            script, tail = packed(self.proposals.next(), again)
+            answers = yield Question(script, tail, enough=self._granted)
+            ballot = ballot_of(answers, self.needed)
+            if ballot.behind:
+                self.proposals.learn(max(ballot.behind.values()))
+            if ballot.empty and (yield from self._recovery.admit()) and not ballot.won:
+                continue
+            if ballot.won:
+                fence = ballot.fence
+                if fence is None:  # of a hold that some of them had already: all are to record the same one
+                    again = True
+                    self.proposals.learn(max(ballot.granted.values()))
+                    continue
+                if (monotonic() - began) * 1000 < request.ttl_ms:
+                    return fence, ballot, answers
+                break
+            if len(ballot.granted) + len(ballot.behind) >= self.needed:
+                again = True
+                continue
+            if ballot.lost or ballot.voters + len(ballot.abstain) + len(ballot.empty) < self.needed:
+                break
+            if ballot.voters >= self.needed and not ballot.first(request.token):
+                if not keeps:
+                    break
+                if ballot.granted:
+                    yield self.giving_back(request, frozenset(ballot.granted))
+            yield Pause(min(LONGEST_APART, APART * 1.5**number) * random.uniform(0.5, 1.5))
+        return None, ballot, answers
+
+    def _granted(self, answers: Answers) -> bool:
+        return granted_alike(answers, self.needed)
+
+    def release(self, name: str, token: str) -> Verb[Released]:
+        """Give the lock back everywhere."""
+        tail = self.places.layout.keys(name) + bulk(token)
+        answers = yield Question(RELEASE, tail, enough=lambda answers: said(answers, 1, self.needed))
+        return self.released(answers)
+
+    def released(self, answers: Answers) -> Released:
+        """Return what a release comes to."""
+        codes = released_codes(answers)
+        if sum(code is not None for code in codes) < self.needed:
+            raise too_few(answers, self.needed)
+        done, silent = codes.count(1), codes.count(None)
+        if done >= self.needed or (done and done + silent >= self.needed):
+            return Released.RELEASED
+        return Released.NOT_YOURS if codes.count(-1) >= self.needed else Released.GONE
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> Verb[bool]:
+        """Let the holder keep the lock."""
+        layout = self.places.layout
+        tail = layout.lock(name) + layout.index + bulk(token) + bulk(padded(ttl)) + bulk(hold)
+        answers = yield Question(EXTEND, tail, enough=lambda answers: said(answers, 1, self.needed))
+        return self.decided(answers)
+
+    def decided(self, answers: Answers) -> bool:
+        """Return what a majority says, of yes (1) and no (0). Raises ``BackendUnavailable`` if that is not known."""
+        codes = codes_of(answers)
+        found = verdict(sum(1 for code in codes if code), codes.count(0), self.number, self.needed)
+        if found is None:
+            raise too_few(answers, self.needed)
+        return found
+
+    def renew(self, batch: Sequence[Renewal]) -> Verb[list[RenewalResult]]:
+        """Renew leases. Raises ``BackendUnavailable`` if of one it is not known whether a majority has it."""
+        if not batch:
+            return []
+        layout = self.places.layout
+        keys = (layout.lock(item.name) for item in batch)
+        arguments = chain.from_iterable((bulk(item.token), bulk(padded(item.ttl))) for item in batch)
+        tail = layout.index + b"".join(keys) + b"".join(arguments)
+        script = RENEW.sized(1 + 3 * len(batch), 1 + len(batch))
+        all_of_them = [1] * len(batch)
+        answers = yield Question(script, tail, enough=lambda answers: said(answers, all_of_them, self.needed))
+        columns = zip(
+            *((reply if reply is not None else [None] * len(batch)) for reply in codes_of(answers)), strict=True
+        )
+        results = [renewed(codes, self.needed) for codes in columns]
+        known = [result for result in results if result is not None]
+        if len(known) < len(results):
+            raise too_few(answers, self.needed)
+        return known
+
+    def get(self, name: str) -> Verb[Record | None]:
+        """Return who has it on a majority, or may have it there."""
+        tail = self.places.layout.lock(name) + bulk(self.places.layout.queue + name)
+        answers = yield Question(GET, tail)
+        return self.found(name, answers)
+
+    def found(self, name: str, answers: Answers) -> Record | None:
+        """Return who has a lock, by what each instance has of it."""
+        said = replies(answers)
+        if len(said) < self.needed:
+            raise too_few(answers, self.needed)
+        there = [reply for reply in said if reply is not None]
+        silent = self.number - len(said)
+        tokens = [token_in(reply) for reply in there]
+        if not there or max(map(tokens.count, tokens)) + silent < self.needed:
+            return None
+        return record_of(there, self.places, name)
+
+    def waiters(self, name: str, limit: int) -> Verb[Queued]:
+        """Return who waits: the queue of the instance where it is longest."""
+        answers = yield Question(WAITERS, self.places.layout.waiting(name) + bulk(limit))
+        said = self.said(answers)
+        return max((waiters_in(reply) for reply in said), key=lambda queued: queued.total)
+
+    def said(self, answers: Answers) -> list[Any]:
+        """Return what a majority or more of them said. Raises ``BackendUnavailable`` if too few said anything."""
+        found = replies(answers)
+        if len(found) < self.needed:
+            raise too_few(answers, self.needed)
+        return found

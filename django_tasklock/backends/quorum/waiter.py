@@ -1,0 +1,333 @@
+"""Waiting for a majority: a place in the queue of each instance, at the same rank, and an ear at each.
+
+A release hands the lock on in each instance for itself, to the longest waiter there, for as long as a short claim. The
+ranks are proposed by the waiters, alike to all instances, so that nearly always it is the same one on all of them; it
+hears of it, and asks for a common fence: that, not the push, is what grants it the lock. Where different ones were
+first, because one came as the release did, the contenders settle it as those do who do not wait (``Ballot.first``).
+
+What is promised: who waits is woken by a release, no later than by the first majority that has executed it, and looks
+once a second besides, as it does where the holder died. Order of arrival, unless two came, or were late, within
+about a round trip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import NoPermissionError, RedisError
+
+from django_tasklock.backends.contract.leases import Waiter
+from django_tasklock.backends.quorum.asking import Question, Verb
+from django_tasklock.backends.quorum.ballot import Ballot
+from django_tasklock.backends.quorum.scripts import JOIN, LEAVE
+from django_tasklock.backends.redis.pool import throw_away
+from django_tasklock.backends.redis.script import Script, bulk
+from django_tasklock.backends.redis.subscribers import Subscriber, tell_deaf
+from django_tasklock.backends.redis.waiter import handed_over, tell_left, tell_unheard
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.types import AcquireRequest, Busy, Grant
+
+if TYPE_CHECKING:
+    from django_tasklock.backends.quorum import QuorumBackend
+    from django_tasklock.backends.redis.shared import Ear
+
+SETTLE = 0.003
+"""Seconds for which a waiter that was told by one instance listens to the others, which are told in the same moment."""
+
+
+class Place:
+    """A place in the queues of one lock: what is asked from there."""
+
+    def __init__(self, backend: QuorumBackend, request: AcquireRequest, channel: str) -> None:
+        self._verbs = backend.verbs
+        self.request = request
+        self.channel = channel
+        self.rank = self._verbs.proposals.next()
+        self.queued = False
+        self.silent = False
+        """There was no answer to the last question."""
+
+    def join(self, listens: bool) -> Verb[Grant | Busy]:
+        """Take the lock if it is this one's turn; else have a place in the queues."""
+        self.queued, self.silent = True, False
+        ballot: Ballot | None = None
+        try:
+            fence, ballot, answers = yield from self._verbs.vote(
+                self.request, partial(self._packed, listens), keeps=True
+            )
+            if fence is not None:
+                self.queued = False
+                return Grant(fence, self.request.ttl_ms)
+            return self._verbs.busy(self.request, ballot, answers)
+        except BackendUnavailable:
+            self.silent = True
+            raise
+
+    def _packed(self, listens: bool, proposal: int, again: bool) -> tuple[Script, bytes]:
+        joining = self._verbs.places.joining
+        return JOIN, joining(self.request, proposal, again, self.channel, self.rank, listens)
+
+    def leave(self) -> Verb[None]:
+        """Give up the place everywhere, and what was handed over."""
+        places = self._verbs.places
+        entry = places.entry(self.request, self.channel)
+        tail = places.layout.keys(self.request.name) + bulk(self.request.token) + entry
+        answers = yield Question(LEAVE, tail)
+        self._verbs.said(answers)
+        self.queued = False
+
+
+class Ears:
+    """Connections that listen on one channel, to all instances that can be listened to."""
+
+    def __init__(self, backend: QuorumBackend) -> None:
+        self.channel = backend.verbs.places.layout.new_channel()
+        self._instances = backend.instances
+        self._selector = selectors.DefaultSelector()
+        self._open: dict[int, Subscriber] = {}
+        self._told = False
+
+    def open(self, noun: str, name: str) -> None:
+        """Listen where nobody listens yet. Raises ``NoPermissionError`` where this user may not."""
+        for index, instance in enumerate(self._instances):
+            if index in self._open or instance.rests:
+                continue
+            try:
+                subscriber = instance.subscribers.new(self.channel)
+            except BackendUnavailable as error:
+                cause = error.__cause__
+                instance.failed(cause if isinstance(cause, Exception) else error)
+                if not self._told:
+                    self._told = True
+                    tell_unheard(noun, name, error)
+                continue
+            self._open[index] = subscriber
+            self._selector.register(subscriber.connection._sock, selectors.EVENT_READ, index)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def drain(self) -> None:
+        """Forget what was said to whoever listened before."""
+        while self._hear(0, ""):
+            pass
+
+    def hear(self, seconds: float, token: str, needed: int) -> bool:
+        """Wait for ``seconds`` until an instance says that ``token`` has the lock, and a moment for the others."""
+        ends = time.monotonic() + seconds
+        heard: set[int] = set()
+        while len(heard) < min(needed, len(self._open)):
+            left = ends - time.monotonic()
+            if left <= 0:
+                break
+            before = len(heard)
+            heard |= self._hear(left, token)
+            if heard and not before:
+                ends = min(ends, time.monotonic() + SETTLE)
+        return bool(heard)
+
+    def _hear(self, seconds: float, token: str) -> set[int]:
+        heard = set()
+        for key, _ in self._selector.select(seconds):
+            index: int = key.data
+            connection = self._open[index].connection
+            try:
+                while connection.can_read(0):
+                    said = handed_over(connection.read_response(), token)
+                    if said is not None or not token:
+                        heard.add(index)
+            except (RedisError, OSError):
+                self._forget(index)
+        return heard
+
+    def _forget(self, index: int) -> None:
+        subscriber = self._open.pop(index)
+        for key in list(self._selector.get_map().values()):
+            if key.data == index:
+                self._selector.unregister(key.fileobj)
+        throw_away(subscriber.connection)
+
+    def close(self) -> None:
+        """Listen no more."""
+        for index in list(self._open):
+            self._forget(index)
+        self._selector.close()
+
+
+class QuorumWaiter(Waiter):
+    """One place in the queues of one lock."""
+
+    backend: QuorumBackend
+
+    def __init__(self, backend: QuorumBackend, request: AcquireRequest) -> None:
+        super().__init__(backend, request)
+        self._ears: Ears | None = None
+        self._place: Place | None = None
+        self._deaf = False
+        self._twin: AsyncPlace | None = None
+
+    def acquire(self) -> Grant | Busy:
+        if self._deaf:
+            return super().acquire()
+        rounds = self.backend.rounds
+        if self._ears is None:
+            self._ears = self.backend.idle_ears()
+            fresh = self._ears is None
+            if self._ears is None:
+                self._ears = Ears(self.backend)
+            self._place = Place(self.backend, self.request, self._ears.channel)
+            if fresh:
+                answer = rounds.run(self._place.join(listens=False))
+                if isinstance(answer, Grant):
+                    return answer
+        assert self._place is not None
+        self._place.request = self.request
+        try:
+            self._ears.open(self.backend.noun, self.request.name)
+        except NoPermissionError as error:
+            self._deaf = True
+            rounds.run(self._place.leave())
+            tell_deaf(str(error))
+            return self.backend.acquire(self.request)
+        return rounds.run(self._place.join(listens=bool(len(self._ears))))
+
+    def wait(self, seconds: float) -> Grant | None:
+        if self._ears is None or not len(self._ears):
+            return super().wait(seconds)
+        if self._ears.hear(max(seconds, 0.0005), self.request.token, self.backend.verbs.needed):
+            try:
+                answer = self.acquire()
+            except BackendUnavailable:
+                return None  # the next look will tell
+            if isinstance(answer, Grant):
+                return answer
+        return None
+
+    def leave(self) -> None:
+        place, ears = self._place, self._ears
+        if place is None or ears is None:
+            return
+        self._place = self._ears = None
+        try:
+            if place.queued and not place.silent:
+                self.backend.rounds.run(place.leave())
+        except BackendUnavailable as error:
+            tell_left(self.backend.noun, self.request.name, error)
+        finally:
+            if place.queued:
+                ears.close()
+            else:
+                self.backend.keep_ears(ears)
+
+    async def aacquire(self) -> Grant | Busy:
+        if self._twin is None:
+            self._twin = AsyncPlace(self.backend, self.request)
+        self._twin.place.request = self.request
+        return await self._twin.acquire()
+
+    async def await_(self, seconds: float) -> Grant | None:
+        if self._twin is None:
+            return await super().await_(seconds)
+        return await self._twin.wait(seconds)
+
+    async def aleave(self) -> None:
+        if self._twin is not None:
+            await self._twin.leave()
+
+
+class AsyncPlace:
+    """The same for a coroutine, on the connections of its event loop."""
+
+    def __init__(self, backend: QuorumBackend, request: AcquireRequest) -> None:
+        self._backend = backend
+        self.place = Place(backend, request, backend.verbs.places.layout.new_channel())
+        self._ears: dict[int, Ear] = {}
+        self._deaf = False
+
+    async def acquire(self) -> Grant | Busy:
+        """Try; join the queues if the lock is busy."""
+        request = self.place.request
+        if self._deaf:
+            return await self._backend.aacquire(request)
+        if not self._ears:
+            answer = await self._backend.arounds.run(self.place.join(listens=False))
+            if isinstance(answer, Grant):
+                return answer
+            try:
+                await self._listen()
+            except NoPermissionError as error:
+                self._deaf = True
+                await self._backend.arounds.run(self.place.leave())
+                tell_deaf(str(error))
+                return answer
+        return await self._backend.arounds.run(self.place.join(listens=bool(self._ears)))
+
+    async def _listen(self) -> None:
+        awake = {i: one for i, one in enumerate(self._backend.instances) if i not in self._ears and not one.rests}
+        found = await asyncio.gather(
+            *(one.aio.subscribe(self.place.channel) for one in awake.values()), return_exceptions=True
+        )
+        for index, ear in zip(awake, found, strict=True):
+            if isinstance(ear, NoPermissionError):
+                raise ear
+            if isinstance(ear, BaseException):
+                if not isinstance(ear, BackendUnavailable):
+                    raise ear
+                awake[index].failed(ear)
+            else:
+                self._ears[index] = ear
+
+    async def wait(self, seconds: float) -> Grant | None:
+        """Sleep until the lock is handed over, ``seconds`` at the most."""
+        if not self._ears:
+            await asyncio.sleep(Waiter.pause(seconds))
+            return None
+        if not await self._hear(seconds):
+            return None
+        try:
+            answer = await self.acquire()
+        except BackendUnavailable:
+            return None
+        return answer if isinstance(answer, Grant) else None
+
+    async def _hear(self, seconds: float) -> bool:
+        listening = {asyncio.ensure_future(ear.listen(seconds)): index for index, ear in self._ears.items()}
+        waiting = set(listening)
+        heard, ends = 0, time.monotonic() + seconds + SETTLE
+        try:
+            while waiting and heard < self._backend.verbs.needed:
+                left = ends - time.monotonic()
+                done, waiting = await asyncio.wait(waiting, timeout=max(0.0, left), return_when="FIRST_COMPLETED")
+                if not done:
+                    break
+                for task in done:
+                    said: Any = None
+                    try:
+                        said = task.result()
+                    except RedisError:
+                        self._ears.pop(listening[task], None)
+                    if handed_over(said, self.place.request.token) is not None:
+                        heard += 1
+                        ends = min(ends, time.monotonic() + SETTLE)
+        finally:
+            for task in waiting:
+                task.cancel()
+            if waiting:
+                await asyncio.wait(waiting)
+        return heard > 0
+
+    async def leave(self) -> None:
+        """Give up the place, and listen no more."""
+        ears, self._ears = self._ears, {}
+        try:
+            if self.place.queued and not self.place.silent:
+                await self._backend.arounds.run(self.place.leave())
+        except BackendUnavailable as error:
+            tell_left(self._backend.noun, self.place.request.name, error)
+        finally:
+            for ear in ears.values():
+                ear.connection.unsubscribe(ear)
