@@ -7,7 +7,7 @@ taken, was given back while an instance was silent, or has lost its majority; a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -74,11 +74,9 @@ class Listing:
         return Question(script, tail, only=only)
 
     def _records(self, query: Query, reply: list[Any]) -> list[Found]:
-        now, _, _, lefts, waits, keys, values = reply
+        now: int = reply[0]
         found = []
-        for left, waiting, key, value in zip(
-            map(int, lefts.split()), map(int, waits.split()), keys, values, strict=True
-        ):
+        for left, waiting, key, value in _rows(reply):
             name = key.decode(errors="backslashreplace").removeprefix(self._layout.prefix)
             shown = as_voted(record(name, value or b"", now, left, waiting), value)
             lapsed = query.which == "orphaned"
@@ -105,11 +103,11 @@ class Listing:
         return Counts(*map(max, zip(*said, strict=True)))
 
     def prune(self, limit: int, lapsed_before: int | None, prefix: str, offset: int) -> Verb[Pruned]:
-        """Forget what lapsed, on each for itself; as many as the one where there were most."""
+        """Forget what lapsed, on each for itself; as many as a majority of them forgot at least."""
         before = "" if lapsed_before is None else lapsed_before
         arguments = bulk(limit) + bulk(before) + bulk(self._layout.prefix + prefix) + bulk(offset)
         said = self._verbs.said((yield Question(PRUNE, self._layout.index + arguments)))
-        return Pruned(*map(max, zip(*said, strict=True)))
+        return Pruned(*(sorted(column)[-self._verbs.needed] for column in zip(*said, strict=True)))
 
     def ask_release(self, name: str, token: str) -> Verb[bool]:
         """Note on each that its holder is asked to give it back."""
@@ -129,6 +127,17 @@ class Listing:
         if len(said) < self._verbs.needed:
             raise too_few(answers, self._verbs.needed)
         return record_of([reply for reply in said if reply is not None], self._verbs.places, name)
+
+
+def _rows(reply: list[Any]) -> Iterator[tuple[int, int, bytes, bytes | None]]:
+    """Return ms left, how many wait, key and value of each lock that ``page.lua`` has found."""
+    now, _, _, lefts, waits, keys, values = reply
+    if keys and not lefts:  # a long list, as the index has it
+        for flat, part in zip(keys, values, strict=True):
+            for key, score, value in zip(flat[::2], flat[1::2], part, strict=True):
+                yield int(score) - now, 0, key, value
+        return
+    yield from zip(map(int, lefts.split()), map(int, waits.split()), keys, values, strict=True)
 
 
 def _looks(query: Query) -> bool:
