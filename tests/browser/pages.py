@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,25 @@ from django.contrib.admin.utils import quote
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-__all__ = ["LIST", "act", "begin", "confirm", "detail", "lies", "names", "refreshed", "release", "row", "tab_to"]
+__all__ = [
+    "HAN",
+    "LIST",
+    "act",
+    "begin",
+    "confirm",
+    "detail",
+    "lies",
+    "names",
+    "refreshed",
+    "release",
+    "row",
+    "tab_to",
+    "untranslated",
+]
 
 LIST = "/admin/tasklock/lock/"
+HAN = re.compile(r"[\u4e00-\u9fff]")
+ENGLISH = re.compile(r"[A-Za-z]{3,}")
 SECONDS = 5
 """Between two refreshes, as the admin has it."""
 
@@ -145,3 +162,24 @@ _AUDIT = r"""([within, colours]) => {
     }
     return [...new Set(found)];
 }"""
+
+
+def untranslated(page: Page, within: str = "#content-main") -> list[str]:
+    """The texts with words but no Chinese in them; names, ids and numbers are not words."""
+    texts = page.locator(within).evaluate("""shown => {
+        const root = shown.cloneNode(true);
+        root.querySelectorAll("wbr").forEach((one) => one.remove());
+        root.normalize();
+        const found = [], walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+        while (walker.nextNode())
+            if (!walker.currentNode.parentElement.closest(".tasklock-code, th a, option, textarea, dd, script"))
+                found.push(walker.currentNode.data.trim());
+        for (const one of root.querySelectorAll("[aria-label], [placeholder], [data-label]"))
+            for (const name of ["aria-label", "placeholder", "data-label"])
+                if (one.getAttribute(name)) found.push(one.getAttribute(name));
+        return found;
+    }""")
+    names = re.compile(
+        r"videos\.|far-away|video_processing|^a\.module|unending|ends-soon|a-lock-with|waits-for|t-\d|ann|tavily|a_task_with|videos?:|report:|NotRegistered|xxx|django_tasklock|TASKLOCK|^(fence|epoch|processing)$"
+    )
+    return [text for text in texts if ENGLISH.search(text) and not HAN.search(text) and not names.search(text)]

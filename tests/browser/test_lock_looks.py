@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
-from tests.browser.pages import LIST, begin, confirm, detail, lies, row
+from tests.browser.pages import HAN, LIST, begin, confirm, detail, lies, row, untranslated
 
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
 
 VIDEO = "video_processing_lock:1"
 LONG = "a-lock-with-a-name-that-has-no-end:" + "and-goes-on" * 12
-HAN = re.compile(r"[\u4e00-\u9fff]")
-ENGLISH = re.compile(r"[A-Za-z]{3,}")
 
 
 @pytest.fixture
@@ -82,13 +78,13 @@ def test_in_chinese(visit: Visits, busy: Example) -> None:
     page = visit("operator", language="zh-CN")
     page.goto(LIST)
     assert page.locator("html").get_attribute("lang") == "zh-hans"
-    assert untranslated(page, busy) == []
+    assert untranslated(page) == []
     visit.picture(page, "list-chinese")
     page.goto(detail(VIDEO))
-    assert untranslated(page, busy) == []
+    assert untranslated(page) == []
     visit.picture(page, "lock-chinese")
     begin(page, VIDEO)
-    assert untranslated(page, busy) == []
+    assert untranslated(page) == []
     visit.picture(page, "release-chinese")
     page.locator("textarea[name=reason]").fill("机器坏了")
     page.locator("#tasklock-confirm").click()
@@ -96,33 +92,12 @@ def test_in_chinese(visit: Visits, busy: Example) -> None:
     assert HAN.search(page.locator(".messagelist").inner_text())
     visit.picture(page, "released-chinese")
     page.goto("/admin/videos/video/2/change/")
-    assert untranslated(page, busy, "#tasklock-panel") == []
+    assert untranslated(page, "#tasklock-panel") == []
     busy.redis.kill()
     visit.expect_status(503)
     page.goto(LIST)
-    assert untranslated(page, busy) == []
+    assert untranslated(page) == []
     visit.picture(page, "store-down-chinese", full=False)
-
-
-def untranslated(page: Page, site: Example, within: str = "#content-main") -> list[str]:
-    """The texts with words but no Chinese in them; names, ids and numbers are not words."""
-    texts = page.locator(within).evaluate("""shown => {
-        const root = shown.cloneNode(true);
-        root.querySelectorAll("wbr").forEach((one) => one.remove());
-        root.normalize();
-        const found = [], walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-        while (walker.nextNode())
-            if (!walker.currentNode.parentElement.closest(".tasklock-code, th a, option, textarea, dd, script"))
-                found.push(walker.currentNode.data.trim());
-        for (const one of root.querySelectorAll("[aria-label], [placeholder], [data-label]"))
-            for (const name of ["aria-label", "placeholder", "data-label"])
-                if (one.getAttribute(name)) found.push(one.getAttribute(name));
-        return found;
-    }""")
-    names = re.compile(
-        r"videos\.|far-away|video_processing|^a\.module|unending|ends-soon|a-lock-with|t-1|^(fence|epoch|processing)$"
-    )
-    return [text for text in texts if ENGLISH.search(text) and not HAN.search(text) and not names.search(text)]
 
 
 def test_on_an_admin_site_of_ones_own(visit: Visits, busy: Example) -> None:

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from django_tasklock.types import AcquireRequest
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
-from tests.browser.pages import confirm, detail, lies
+from tests.browser.pages import HAN, confirm, detail, lies, untranslated
 
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
@@ -129,6 +129,24 @@ def test_every_page_can_be_read(visit: Visits, busy: Example, dark: bool, width:
     many(busy, 100_000)
     page = visit("operator", dark=dark, width=width)
     walk(page, busy, visit, f"operators-{'dark' if dark else 'light'}-{width}", narrow=width < 500)
+
+
+def test_in_chinese(visit: Visits, busy: Example) -> None:
+    page = visit("operator", language="zh-CN")
+    walk(page, busy, visit, "operators-chinese")
+    addresses = (
+        PARKED,
+        f"{PARKED}t-100/change/",
+        f"{PARKED}act/?do=discard&message=t-5",
+        AUDIT,
+        SWEEP,
+        detail("video:1"),
+    )
+    for address in addresses:
+        page.goto(address)
+        assert HAN.search(page.locator("#content-main").inner_text()), address
+        # who did what and why is told as it was written
+        assert untranslated(page, "#tasklock-table thead" if address == AUDIT else "#content-main") == [], address
 
 
 def test_under_unfold(visit: Visits, busy: Example) -> None:

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from django_tasklock.types import AcquireRequest
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
-from tests.browser.pages import detail, lies
+from tests.browser.pages import HAN, detail, lies, untranslated
 
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
@@ -60,6 +60,17 @@ def test_it_can_be_read(visit: Visits, site: Example, dark: bool, width: int) ->
             "all => all.map((one) => one.getBoundingClientRect().height)"
         )
         assert max(heights) > 60, "the bars use their room"
+
+
+def test_in_chinese(visit: Visits, site: Example) -> None:
+    counted(site)
+    site.lock("video:1", seconds=3600)
+    page = visit("operator", language="zh-CN")
+    page.goto(PAGE)
+    expect(page.locator("svg.tasklock-plot")).to_have_count(4 + 3)
+    assert HAN.search(page.locator("#content-main").inner_text())
+    assert untranslated(page) == []
+    visit.picture(page, "overview-chinese")
 
 
 def test_it_keeps_itself_up_to_date_and_leads_on(visit: Visits, site: Example) -> None:
