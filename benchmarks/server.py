@@ -49,12 +49,16 @@ def find_server() -> str:
 
 
 @contextmanager
-def running_server() -> Iterator[Server]:
-    """Start a server without persistence; stop it and delete its files on the way out."""
+def running_server(*options: str, highest: int = 65_535) -> Iterator[Server]:
+    """Start a server without persistence; stop it and delete its files on the way out.
+
+    ``highest``: its port is no greater.
+    """
     with tempfile.TemporaryDirectory(prefix="tasklock-bench-") as folder:
-        port = _free_port()
+        while (port := _free_port()) > highest:
+            pass
         command = [find_server(), "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
-        command += ["--save", "", "--appendonly", "no", "--daemonize", "no"]
+        command += ["--save", "", "--appendonly", "no", "--daemonize", "no", *options]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             _await_answer(process, port)

@@ -138,6 +138,8 @@ class RenewalResult(enum.Enum):
     ASKED = "asked"
     """Renewed; and somebody asks the holder to give the lock back."""
     LOST = "lost"
+    UNKNOWN = "unknown"
+    """The part of the store that has this one could not be asked, others could: to be asked again."""
 
     def __bool__(self) -> bool:
         return self is not RenewalResult.LOST

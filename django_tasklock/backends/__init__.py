@@ -20,8 +20,10 @@ __all__ = ["Backend", "LockStore", "get_backend", "reset", "resolve"]
 Backend = LockStore
 """The name that it had: for stores of your own that are named so."""
 REDIS = "django_tasklock.backends.redis.RedisBackend"
+CLUSTER = "django_tasklock.backends.cluster.ClusterBackend"
 DATABASE = "django_tasklock.backends.database.DatabaseBackend"
 URL_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
+CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")
 
 _preloaded = False
 current: LockStore | None = None
@@ -69,6 +71,8 @@ def resolve(settings: Settings) -> str:
     location = settings.location
     if location.startswith(URL_SCHEMES):
         return REDIS
+    if location.startswith(CLUSTER_SCHEMES):
+        return CLUSTER
     caches = getattr(django_settings, "CACHES", {})
     if location not in caches:
         known = ", ".join(sorted(map(repr, caches))) or "none"

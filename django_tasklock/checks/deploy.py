@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,6 @@ from django.db import DatabaseError, connections, router
 from django_tasklock.backends import LockStore
 from django_tasklock.checks.settings import sound_settings
 from django_tasklock.checks.store import in_redis, is_kind, sound_backend
-from django_tasklock.conf import Settings
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Grant
 
@@ -33,8 +33,14 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
     settings, backend = sound
     found: list[checks.CheckMessage] = []
     try:
-        if in_redis(settings, backend):
-            found += _server(settings)
+        if is_kind(backend, "cluster"):
+            from django_tasklock.backends.cluster.location import urls_of
+
+            for url in urls_of(settings.location):
+                with contextlib.suppress(BackendUnavailable):  # another one leads to the cluster
+                    found += [what for what in _server(url, settings.KEY_PREFIX) if what not in found]
+        elif in_redis(settings, backend):
+            found += _server(settings.location, settings.KEY_PREFIX)
         found += _granted(backend)
     except ImproperlyConfigured:
         pass  # E002 has said it
@@ -52,10 +58,10 @@ def _refusal(error: BackendUnavailable) -> checks.CheckMessage:
     return checks.Warning(f"The store cannot be reached: {error}", hint=hint, id="tasklock.W010")
 
 
-def _server(settings: Settings) -> Iterator[checks.CheckMessage]:
+def _server(location: str, prefix: str) -> Iterator[checks.CheckMessage]:
     from django_tasklock.backends.redis.server import look
 
-    server = look(settings.location, settings.KEY_PREFIX)
+    server = look(location, prefix)
     if server.older_than(*OLDEST):
         yield checks.Warning(
             f"The locks' Redis is {server.version}; this package is tried on {'.'.join(map(str, OLDEST))} and later.",

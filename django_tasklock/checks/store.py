@@ -58,7 +58,7 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
             place_of(settings.location)
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), hint="See TASKLOCK in the settings.", id="tasklock.E002")]
-    if settings.REPLICAS and not is_kind(backend, "redis"):
+    if settings.REPLICAS and not (is_kind(backend, "redis") or is_kind(backend, "cluster")):
         text = f"TASKLOCK['REPLICAS'] is {settings.REPLICAS}, and {path!r} has no replicas that it could wait for."
         return [checks.Error(text, hint="Leave it out, or let LOCATION lead to Redis.", id="tasklock.E002")]
     if path.endswith(".cache.CacheBackend"):

@@ -27,6 +27,7 @@ from functools import partial
 
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.db.connections import release_connections
+from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import GONE, Lease
 from django_tasklock.locks.reconcile import AGAIN, Reconciler, rested
@@ -37,6 +38,7 @@ FAREWELL = 5.0  # seconds for which the end of a process is put off at the most,
 LINGER = 5.0  # seconds the thread stays when there is nothing left to renew
 CHUNK = 100  # leases renewed by one request: Redis serves nobody else meanwhile
 HALVED = 16  # failed requests of one beat that are sent again in halves: enough to find two leases among a hundred
+UNASKED = BackendUnavailable("the part of the store where they are could not be asked")
 SILENT = 2.0  # seconds that one beat may spend on failing requests to a store: the leases of others wait
 
 
@@ -265,6 +267,12 @@ class Heartbeat:
                         unknown += len(part)
                     continue
                 lost += _renewed(part, left, answers, asked)
+                if silent := [
+                    lease for lease, said in zip(part, answers, strict=True) if said is RenewalResult.UNKNOWN
+                ]:
+                    trouble, spent = UNASKED, spent + monotonic() - asked
+                    unknown += len(silent)
+                    _put_off(silent)
         finally:
             rested(backend)
         unknown += sum(map(len, parts))  # still due, and the first next time
@@ -294,6 +302,8 @@ def _renewed(
 ) -> Iterator[tuple[Lease, str]]:
     """Take over what the store said to a request sent at ``asked``; those that are lost, and why."""
     for lease, ttl, renewed in zip(part, left, answers, strict=True):
+        if renewed is RenewalResult.UNKNOWN:
+            continue
         if renewed:
             lease.renewed(asked, ttl)
             if renewed is RenewalResult.ASKED and lease.request_release() and lease.lock is not None:

@@ -37,6 +37,7 @@ PATHS = [
     "django_tasklock.admin.RateLimitAdmin",
     "django_tasklock.apps.TaskLockConfig",
     "django_tasklock.backends.cache.CacheBackend",
+    "django_tasklock.backends.cluster.ClusterBackend",
     "django_tasklock.backends.database.DatabaseBackend",
     "django_tasklock.backends.memory.MemoryBackend",
     "django_tasklock.backends.redis.RedisBackend",

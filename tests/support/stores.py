@@ -17,8 +17,7 @@ from django_tasklock import get_lock_ttl
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.conf import Settings
 from django_tasklock.types import AcquireRequest, Busy, Grant
-from tests.support import quorum
-from tests.support.sentinel import of_this_run
+from tests.support import cluster, quorum, sentinel
 
 __all__ = [
     "ALL",
@@ -46,12 +45,13 @@ _STORES = {
     "cache-filebased": ("cache.CacheBackend", "filebased"),  # no lock: for tests of the tests
     "memory": ("memory.MemoryBackend", "default"),
     "sentinel": ("redis.RedisBackend", None),
+    "cluster": ("cluster.ClusterBackend", None),
 }
 ALL = ("redis", "database", "cache-django-redis", "cache-core-redis", "memory")
 LAPSING = ("redis", "database", "cache-django-redis", "memory")  # one cache will do where each test takes it a second
 LISTING = ("redis", "database", "memory")
 WAKING = ("redis", "memory")
-BEYOND = ("sentinel", "quorum-3", "quorum-5")
+BEYOND = ("sentinel", "cluster", "quorum-3", "quorum-5")
 """Several servers that are one store: the whole contract holds there too."""
 
 
@@ -71,6 +71,7 @@ _MARKS = {
     "quorum": [pytest.mark.redis],
     "quorum-5": [pytest.mark.redis, pytest.mark.slow],
     "sentinel": [pytest.mark.redis, pytest.mark.slow],
+    "cluster": [pytest.mark.redis, pytest.mark.slow],
     "database": [pytest.mark.database, pytest.mark.django_db(transaction=True)],
 }
 
@@ -81,7 +82,10 @@ def make(name: str, **more: Any) -> LockStore:
         return quorum.backend(int(name[-1]), **more)
     path, alias = _STORES[name]
     module, kind = path.split(".")
-    location = of_this_run().url() if name == "sentinel" else alias or django_settings.TASKLOCK["LOCATION"]
+    if name in ("sentinel", "cluster"):
+        location = sentinel.of_this_run().url() if name == "sentinel" else cluster.of_this_run().url
+    else:
+        location = alias or django_settings.TASKLOCK["LOCATION"]
     backend = getattr(import_module(f"django_tasklock.backends.{module}"), kind)(Settings(LOCATION=location, **more))
     assert isinstance(backend, LockStore)
     return backend
@@ -101,8 +105,10 @@ def clear(name: str) -> None:
     elif name.startswith("quorum"):
         quorum.clear(int(name[-1]))
     elif name == "sentinel":
-        with of_this_run().primary() as primary:
+        with sentinel.of_this_run().primary() as primary:
             primary.flushall()
+    elif name == "cluster":
+        cluster.of_this_run().flush()
     else:
         alias = _STORES[name][1] or "default"
         caches[alias].clear()  # FLUSHDB

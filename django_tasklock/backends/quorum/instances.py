@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from time import monotonic
 from typing import Any
 
@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends.quorum.scripts import GREET, Places
 from django_tasklock.backends.redis.address import place_of
-from django_tasklock.backends.redis.location import sync_pool
+from django_tasklock.backends.redis.location import async_pool, sync_pool
 from django_tasklock.backends.redis.pool import make, throw_away
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.backends.redis.shared import SharedConnection
@@ -39,7 +39,7 @@ class Instance:
         """Why it did not answer, the last time; ``None``: it did."""
         self.known: set[str] = set()
         """Scripts that it has executed since it was last lost."""
-        self.aio = AsyncWires(location, greet=self.agreet)
+        self.aio = AsyncWires(partial(async_pool, location), greet=self.agreet)
         self._rest = 0.0
         self._down_until = 0.0
         self._lock = threading.Lock()

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import Metrics
-from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
-from django_tasklock.backends.contract.rates import RateStore
-from django_tasklock.backends.redis.acknowledged import Acknowledged
+from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_terms
 from django_tasklock.backends.redis.listing import ORDERED, page_in, page_of
-from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.metrics import RedisMetrics
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
 from django_tasklock.backends.redis.script import Script, bulk, load
-from django_tasklock.backends.redis.subscribers import Subscribers
 from django_tasklock.backends.redis.waiter import QueueStore
-from django_tasklock.backends.redis.wire import Wire
-from django_tasklock.backends.redis.wire_async import AsyncWires
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
@@ -84,17 +77,15 @@ class RedisBackend(QueueStore, LockStore):
     JOIN = load("acquire", 5, 9)
     LEAVE = load("release", 5, 2)
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, connections: Connections | None = None) -> None:
         self.location = settings.location
         self.layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
         self._lock_size, self._queue_size, self._seen_size = self.layout.sizes
         self._release = self.layout.granting + b"$%d\r\n%b\r\n"
         self._acquire = self._release + b"%b"
-        self._lock = threading.Lock()
-        self._wire: Wire | None = None
-        self._subscribers: Subscribers | None = None
-        self._acknowledged = Acknowledged(settings.REPLICAS) if settings.REPLICAS else None
-        self._aio = AsyncWires(settings.location, self._acknowledged)
+        self._connections = connections or OneServer(settings.location, self.layout, settings.REPLICAS)
+        self._wire: Asking | None = None
+        self._aio = self._connections.aio
         self._permits = RedisPermits(self)
         self._rates = RedisRates(self)
         self._metrics = RedisMetrics(self)
@@ -104,35 +95,30 @@ class RedisBackend(QueueStore, LockStore):
         return self._metrics
 
     @property
-    def permits(self) -> Permits:
+    def permits(self) -> RedisPermits:
         return self._permits
 
     @property
-    def rates(self) -> RateStore:
+    def rates(self) -> RedisRates:
         return self._rates
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> Asking:
         """The connections of this process's threads, made on first use."""
-        if self._wire is None:
-            with self._lock:
-                if self._wire is None:
-                    pool = sync_pool(self.location)
-                    self._subscribers = Subscribers(pool, self.layout)
-                    self._wire = Wire(pool, self._acknowledged)
-        return self._wire
+        wire = self._wire
+        if wire is None:
+            wire = self._wire = self._connections.wire
+        return wire
 
     @property
-    def aio(self) -> AsyncWires:
+    def aio(self) -> AsyncAsking:
         """The connections of this process's event loops."""
         return self._aio
 
     @property
-    def subscribers(self) -> Subscribers:
+    def subscribers(self) -> Listening:
         """The connections on which this process's threads wait."""
-        _ = self.wire
-        assert self._subscribers is not None
-        return self._subscribers
+        return self._connections.subscribers
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         if request.supersedes:
@@ -193,11 +179,14 @@ class RedisBackend(QueueStore, LockStore):
         return self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl) + bulk(hold)
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
+        return results(self.wire.call(*self.renewing(batch))[0])
+
+    def renewing(self, batch: Sequence[Renewal]) -> tuple[Script, bytes]:
+        """Return what ``renew`` asks: the script, its keys and its arguments."""
         keys = (self.layout.lock(item.name) for item in batch)
         arguments = chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in batch)
         tail = self.layout.index + b"".join(keys) + b"".join(arguments)
-        script = RENEW.sized(1 + 3 * len(batch), 1 + len(batch))
-        return [KEPT_BY[code] for code in self.wire.call(script, tail)[0]]
+        return RENEW.sized(1 + 3 * len(batch), 1 + len(batch)), tail
 
     def get(self, name: str) -> Record | None:
         return self.found(name, self.wire.call(GET, self._get(name))[0])
@@ -251,9 +240,12 @@ class RedisBackend(QueueStore, LockStore):
         return bool(self.wire.call(BOUND, self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl))[0])
 
     def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
+        return Pruned(*self.wire.call(PRUNE, self.pruning(limit, lapsed_before, prefix, offset))[0])
+
+    def pruning(self, limit: int, lapsed_before: int | None, prefix: str, offset: int) -> bytes:
+        """Return keys and arguments of ``prune.lua``."""
         before = "" if lapsed_before is None else lapsed_before
-        arguments = bulk(limit) + bulk(before) + bulk(self.layout.prefix + prefix) + bulk(offset)
-        return Pruned(*self.wire.call(PRUNE, self.layout.index + arguments)[0])
+        return self.layout.index + bulk(limit) + bulk(before) + bulk(self.layout.prefix + prefix) + bulk(offset)
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         # Never sent again: the second sending could take the lock from the next holder.
@@ -281,12 +273,8 @@ class RedisBackend(QueueStore, LockStore):
         return bool(self.wire.call(FLAG, self.layout.flag(name) + self.layout.lock(name) + bulk(0))[0])
 
     def close(self) -> None:
-        with self._lock:
-            if self._subscribers is not None:
-                self._subscribers.close()
-            if self._wire is not None:
-                self._wire.close()
-            self._wire = self._subscribers = None
+        self._wire = None
+        self._connections.close()
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         if request.supersedes:
@@ -303,6 +291,11 @@ class RedisBackend(QueueStore, LockStore):
 
     async def aget(self, name: str) -> Record | None:
         return self.found(name, (await self.aio.call(GET, self._get(name)))[0])
+
+
+def results(codes: Sequence[int]) -> list[RenewalResult]:
+    """Return what ``renew.lua`` said."""
+    return [KEPT_BY[code] for code in codes]
 
 
 def verdict(code: int, doubt: bool) -> Released:

@@ -17,8 +17,8 @@ ORDERED = 5000
 """Locks put in order by another column than expiry, which is what the index has; 8191 at the most."""
 
 
-def page_of(layout: Layout, query: Query) -> tuple[Script, bytes]:
-    """Return the script, its key and its arguments."""
+def page_of(layout: Layout, query: Query, most: int = 0) -> tuple[Script, bytes]:
+    """Return the script, its key and its arguments. ``most``: how many locks to look at; 0: as many as it should."""
     needles = []
     if query.task:
         needles.append(f'"task":{json.dumps(query.task)}')
@@ -34,7 +34,7 @@ def page_of(layout: Layout, query: Query) -> tuple[Script, bytes]:
         layout.prefix,
         layout.queue,
         expiring(),
-        MOST if looks else query.limit,
+        most or (MOST if looks else query.limit),
         ORDERED,
         lower(query.text),
         "waiting" if query.waiting else "",

@@ -19,16 +19,14 @@ from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.backends.redis.keys import CLAIM, counted, place, record
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
-from django_tasklock.backends.redis.script import bulk, load
+from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.waiter import QueueStore
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend
+    from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Listening
     from django_tasklock.backends.redis.keys import Layout
-    from django_tasklock.backends.redis.subscribers import Subscribers
-    from django_tasklock.backends.redis.wire import Wire
-    from django_tasklock.backends.redis.wire_async import AsyncWires
 
 ACQUIRE = load("permit_acquire", 6, 6)
 RELEASE = load("permit_release", 6, 1)
@@ -98,17 +96,17 @@ class RedisPermits(QueueStore, Permits):
         self.layout = PermitLayout(backend.layout)
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> Asking:
         """The connections of this process's threads."""
         return self._backend.wire
 
     @property
-    def subscribers(self) -> Subscribers:
+    def subscribers(self) -> Listening:
         """The connections on which this process's threads wait."""
         return self._backend.subscribers
 
     @property
-    def aio(self) -> AsyncWires:
+    def aio(self) -> AsyncAsking:
         """Those of its event loops."""
         return self._backend.aio
 
@@ -132,13 +130,13 @@ class RedisPermits(QueueStore, Permits):
         return self.layout.keys(name) + bulk(token) + bulk(ttl) + bulk(hold)
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
+        return results(self.wire.call(*self.renewing(batch))[0])
+
+    def renewing(self, batch: Sequence[Renewal]) -> tuple[Script, bytes]:
+        """Return what ``renew`` asks: the script, its keys and its arguments."""
         keys = b"".join(self.layout.set(item.name) for item in batch)
         arguments = b"".join(chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in batch))
-        script = RENEW.sized(3 * len(batch), len(batch))
-        return [
-            RenewalResult.RENEWED if done else RenewalResult.LOST
-            for done in self.wire.call(script, keys + arguments)[0]
-        ]
+        return RENEW.sized(3 * len(batch), len(batch)), keys + arguments
 
     def members(self, name: str) -> list[Record]:
         return self._found(name, self.wire.call(MEMBERS, self._members(name))[0])
@@ -159,8 +157,11 @@ class RedisPermits(QueueStore, Permits):
         return None if reply is None else record(name, reply[1], reply[2], reply[0], reply[3])
 
     def names(self, limit: int = 1000) -> list[str]:
-        reply = self.wire.call(NAMES, self.layout.index + bulk(self.layout.members) + bulk(limit))[0]
-        return [name.decode() for name in reply]
+        return [name.decode() for name in self.wire.call(NAMES, self.naming(limit))[0]]
+
+    def naming(self, limit: int) -> bytes:
+        """Return key and arguments of ``permit_names.lua``."""
+        return self.layout.index + bulk(self.layout.members) + bulk(limit)
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         return self.answer(request, (await self.aio.grant(ACQUIRE, self.layout.acquiring(request)))[0])
@@ -173,6 +174,11 @@ class RedisPermits(QueueStore, Permits):
 
     async def amembers(self, name: str) -> list[Record]:
         return self._found(name, (await self.aio.call(MEMBERS, self._members(name)))[0])
+
+
+def results(codes: Sequence[int]) -> list[RenewalResult]:
+    """Return what ``permit_renew.lua`` said."""
+    return [RenewalResult.RENEWED if done else RenewalResult.LOST for done in codes]
 
 
 def verdict(had: int, doubt: bool) -> Released:

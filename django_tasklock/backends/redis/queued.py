@@ -19,7 +19,7 @@ def waiters_in(reply: list[Any]) -> Queued:
     now, total, *flat = reply
     found = []
     for entry, rank, seen in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
-        looked = None if seen is None else abs(int(seen))
+        looked = None if seen is None else abs(int(seen.split()[0]))
         present = looked is None or now - looked < CLAIM  # who keeps no note of it waits by an earlier version
         since = min(max(0, int(float(rank)) // 1000), LATEST)
         found.append(Waiting(_holder(entry), since, now, present))

@@ -194,17 +194,21 @@ class RedisRates(RateStore):
         self.backend.wire.call(*self.ask("reset", terms))
 
     def names(self, limit: int = 1000) -> list[str]:
-        tail = bulk(self.backend.layout.prefix.removesuffix(":") + "#rates") + bulk(limit - 1)
-        return [name.decode() for name in self.backend.wire.call(NAMES, tail)[0]]
+        return [name.decode() for name in self.backend.wire.call(NAMES, self.naming(limit))[0]]
+
+    def naming(self, limit: int) -> bytes:
+        """Return key and argument of ``rate_names.lua``."""
+        return bulk(self.backend.layout.prefix.removesuffix(":") + "#rates") + bulk(limit - 1)
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         if not names:
             return {}
+        return terms_in(names, self.backend.wire.call(*self.asking_terms(names))[0])
+
+    def asking_terms(self, names: Sequence[str]) -> tuple[Script, bytes]:
+        """Return what ``terms`` asks: the script and its keys."""
         root = self.backend.layout.prefix.removesuffix(":") + "#rate:meta:"
-        script = TERMS.sized(len(names), len(names))
-        texts = self.backend.wire.call(script, b"".join(bulk(root + name) for name in names))[0]
-        found = {name: Terms.read(name, text.decode()) for name, text in zip(names, texts, strict=True) if text}
-        return {name: terms for name, terms in found.items() if terms is not None}
+        return TERMS.sized(len(names), len(names)), b"".join(bulk(root + name) for name in names)
 
     async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
         script, tail = self.ask_place(terms, cost, longest, SOON + self._counted + (ASKS if asks else ""))
@@ -264,6 +268,12 @@ def answer(reply: bytes) -> Booked | Refused:
         return Refused(*numbers[1:])
     _, slot, wait, epoch, pause, time, rebuilt, leeway, asks = numbers
     return Booked(slot, wait, epoch, pause, time, rebuilt == 1, leeway, asks == 1)
+
+
+def terms_in(names: Sequence[str], texts: Sequence[bytes]) -> dict[str, Terms]:
+    """Return what ``rate_terms.lua`` said of these limiters, without those of which nothing is stored."""
+    found = {name: Terms.read(name, text.decode()) for name, text in zip(names, texts, strict=True) if text}
+    return {name: terms for name, terms in found.items() if terms is not None}
 
 
 def use_of(reply: Any) -> Use:

@@ -67,6 +67,10 @@ class Subscribers:
             raise
         return subscriber
 
+    def hears(self, subscriber: Subscriber) -> bool:
+        """Tell whether it listens where the lock is handed over: there is one server."""
+        return True
+
     def keep(self, subscriber: Subscriber) -> None:
         """Put one back for the next who waits."""
         self._idle.keep(subscriber)

@@ -28,15 +28,14 @@ from redis.exceptions import NoPermissionError, RedisError
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.backends.redis.keys import CLAIM
 from django_tasklock.backends.redis.script import bulk
-from django_tasklock.backends.redis.subscribers import Subscriber, Subscribers, tell_deaf
+from django_tasklock.backends.redis.subscribers import Subscriber, tell_deaf
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Busy, Grant
 
 if TYPE_CHECKING:
+    from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Listening
     from django_tasklock.backends.redis.script import Script
     from django_tasklock.backends.redis.shared import Ear
-    from django_tasklock.backends.redis.wire import Wire
-    from django_tasklock.backends.redis.wire_async import AsyncWires
 
 logger = logging.getLogger("django_tasklock")
 
@@ -69,17 +68,17 @@ class QueueStore(LeaseStore):
 
     @property
     @abstractmethod
-    def wire(self) -> Wire:
+    def wire(self) -> Asking:
         """The connections of this process's threads, made on first use."""
 
     @property
     @abstractmethod
-    def subscribers(self) -> Subscribers:
+    def subscribers(self) -> Listening:
         """The connections on which this process's threads wait."""
 
     @property
     @abstractmethod
-    def aio(self) -> AsyncWires:
+    def aio(self) -> AsyncAsking:
         """The connections of this process's event loops."""
 
     @abstractmethod
@@ -119,6 +118,9 @@ class RedisWaiter(Waiter):
         if not self.channel:
             self.subscriber = self.backend.subscribers.idle()
             self.channel = self.subscriber.channel if self.subscriber else self.backend.layout.new_channel()
+        if self.subscriber is not None and not self.backend.subscribers.hears(self.subscriber):
+            self.backend.subscribers.discard(self.subscriber)
+            self.subscriber = None
         if self.subscriber is None:
             # One trip for the lock, or the place: connecting takes several, and who comes meanwhile comes after us.
             answer = self._join(listens=False)
@@ -250,6 +252,9 @@ class AsyncWaiter:
         if not self.channel:
             self._ear = self.backend.aio.idle_ear()
             self.channel = self._ear.channel if self._ear else self.backend.layout.new_channel()
+        if self._ear is not None and not self.backend.aio.hears(self._ear):
+            self._ear.connection.unsubscribe(self._ear)
+            self._ear = None
         if self._ear is None:
             answer = await self._join(listens=False)
             if isinstance(answer, Grant):

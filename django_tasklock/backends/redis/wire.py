@@ -94,7 +94,7 @@ class Link:
             data = self._wait(CHUNK)
 
     def send(self, packed: bytes) -> None:
-        """Send one command, whose reply ``arrived`` will have. Raises redis-py's errors."""
+        """Send one command or several, whose replies ``arrived`` or ``read`` will have. Raises redis-py's errors."""
         try:
             self._send(packed)
         except OSError as error:
@@ -117,6 +117,14 @@ class Link:
                 replies.append(reply)
             if self._plain or not getattr(self.socket, "pending", int)():  # what TLS has read ahead wakes nobody
                 return replies
+
+    def read(self) -> Any:
+        """Return the next reply to what was sent, also an error that it is. Raises redis-py's errors."""
+        try:
+            reply = self._gets()
+            return self._read(self._wait(CHUNK)) if reply is False else reply
+        except OSError as error:
+            raise _lost(error) from error
 
     def _wait(self, size: int) -> bytes:
         """Wait for more, however often a signal interrupts that: the system would begin to count anew."""

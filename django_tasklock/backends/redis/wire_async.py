@@ -19,10 +19,10 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
 from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.errors import answered, final, unavailable
-from django_tasklock.backends.redis.location import async_pool, pools
+from django_tasklock.backends.redis.location import pools
 from django_tasklock.backends.redis.pool import Idle
 from django_tasklock.backends.redis.script import Script
-from django_tasklock.backends.redis.shared import Current, Ear, Greeting
+from django_tasklock.backends.redis.shared import Current, Ear, Greeting, SharedConnection
 
 EARS = 128  # that are kept for the next who waits: a channel costs next to nothing
 
@@ -72,6 +72,15 @@ class AsyncWire:
             self._asking.retire(connection)
             raise unavailable(error, doubt or (sent and not answered(error))) from error
 
+    async def asking(self) -> SharedConnection:
+        """Return the connection on which this loop asks, open."""
+        await self._open()
+        return await self._asking.get()
+
+    def retire(self) -> None:
+        """Let nobody ask on that connection any more: it has failed."""
+        self._asking.retire(self._asking.connection)
+
     def idle_ear(self) -> Ear | None:
         """Return one that hears a channel already, of which nobody has to be told."""
         while (found := self._ears.take()) is not None:
@@ -81,9 +90,13 @@ class AsyncWire:
                 return ear
         return None
 
+    def hears(self, ear: Ear) -> bool:
+        """Tell whether it is one of those that listen on the connection in use."""
+        return ear.lost is None and ear.connection is self._listening.connection
+
     def keep(self, ear: Ear) -> None:
         """Put one back for the next who waits."""
-        if ear.lost is None and ear.connection is self._listening.connection:
+        if self.hears(ear):
             self._ears.keep(ear)
         else:
             ear.connection.unsubscribe(ear)
@@ -122,8 +135,13 @@ class AsyncWire:
 class AsyncWires:
     """One ``AsyncWire`` per running event loop."""
 
-    def __init__(self, location: str, acknowledged: Acknowledged | None = None, greet: Greeting | None = None) -> None:
-        self._location = location
+    def __init__(
+        self,
+        pool: Callable[[], redis.asyncio.ConnectionPool],
+        acknowledged: Acknowledged | None = None,
+        greet: Greeting | None = None,
+    ) -> None:
+        self._pool = pool
         self._greet = greet
         self.acknowledged = acknowledged
         """What a grant must be acknowledged by, if it must."""
@@ -143,7 +161,7 @@ class AsyncWires:
             found = self._wires.get(loop)
             if found is None:
                 with self._lock:
-                    found = self._wires[loop] = AsyncWire(async_pool(self._location), loop, self._greet)
+                    found = self._wires[loop] = AsyncWire(self._pool(), loop, self._greet)
             self._latest = found
         return found
 
@@ -159,6 +177,10 @@ class AsyncWires:
     def idle_ear(self) -> Ear | None:
         """Return one that hears a channel already, if there is one at hand."""
         return self.wire.idle_ear()
+
+    def hears(self, ear: Ear) -> bool:
+        """Tell whether it listens where the lock is handed over: there is one server."""
+        return True
 
     def keep(self, ear: Ear) -> None:
         """Put one back for the next coroutine of this loop that waits."""

@@ -1,0 +1,215 @@
+"""Locks in a Redis Cluster: what belongs to one name lies in one slot, names are spread over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from django_tasklock.backends.cluster.buckets import buckets_of, place_of
+from django_tasklock.backends.cluster.connections import SlotConnections
+from django_tasklock.backends.cluster.listing import Listing
+from django_tasklock.backends.cluster.location import Source
+from django_tasklock.backends.cluster.merging import answered, renewed
+from django_tasklock.backends.cluster.metrics import ClusterMetrics
+from django_tasklock.backends.cluster.nodes import Nodes
+from django_tasklock.backends.cluster.permits import ClusterPermits
+from django_tasklock.backends.cluster.rates import ClusterRates
+from django_tasklock.backends.cluster.wire import ClusterWire, SlotRequest
+from django_tasklock.backends.contract.leases import Waiter
+from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.metrics import Metrics
+from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
+from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.redis import CONDITION, RedisBackend, results
+from django_tasklock.backends.redis.keys import Layout
+from django_tasklock.backends.redis.listing import ORDERED
+from django_tasklock.conf import Settings
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
+
+__all__ = ["ClusterBackend"]
+
+SAFE = "noeviction"
+
+
+class ClusterBackend(LockStore):
+    """The store of those who have a Redis Cluster.
+
+    A verb about one name is one trip to the node that serves its slot. What it cannot promise is what ``RedisBackend``
+    cannot: replicas lag, so a fail-over loses locks while their holders run. The guarded row is the judge then.
+    """
+
+    wakes = True
+    lines = True
+
+    def __init__(self, settings: Settings) -> None:
+        self.location = settings.location
+        self._settings = settings
+        self._places = buckets_of(settings.KEY_PREFIX)
+        self._nodes = Nodes(Source(settings.location), Layout(self._places[0].prefix, settings.HISTORY))
+        self._wire = ClusterWire(self._nodes)
+        self._made: list[RedisBackend | None] = [None] * len(self._places)
+        self._permits = ClusterPermits(self)
+        self._rates = ClusterRates(self)
+        self._metrics = ClusterMetrics(self)
+        self._listing = Listing(self)
+        self.orders = ORDERED * len(self._places)
+
+    @property
+    def permits(self) -> Permits:
+        return self._permits
+
+    @property
+    def rates(self) -> RateStore:
+        return self._rates
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._metrics
+
+    def place(self, name: str) -> int:
+        """Return the number of the bucket that a name lies in."""
+        return place_of(name, len(self._places))
+
+    def bucket(self, place: int) -> RedisBackend:
+        """Return the store of a bucket, by its number."""
+        found = self._made[place]
+        if found is None:
+            where = self._places[place]
+            connections = SlotConnections(self._nodes, self._wire, where.slot, self._settings.REPLICAS)
+            found = RedisBackend(replace(self._settings, KEY_PREFIX=where.prefix), connections)
+            self._made[place] = found
+        return found
+
+    def of(self, name: str) -> RedisBackend:
+        """Return the store of the bucket that a name lies in."""
+        return self.bucket(self.place(name))
+
+    @property
+    def places(self) -> range:
+        """The numbers of the buckets."""
+        return range(len(self._places))
+
+    def ask(self, place: int, script: Any, tail: bytes) -> SlotRequest:
+        """Return what ``ask_all`` is to ask of a bucket."""
+        return SlotRequest(self._places[place].slot, script, tail)
+
+    def ask_all(self, asks: Sequence[SlotRequest]) -> list[Any]:
+        """Run scripts in their slots, at all nodes at once, and return the replies. Raises ``BackendUnavailable``.
+
+        They may be run twice.
+        """
+        return answered(self.try_all(asks))
+
+    def try_all(self, asks: Sequence[SlotRequest], *, patient: bool = True) -> list[Any]:
+        """Do the same, with a ``BackendUnavailable`` in place of each reply that did not come.
+
+        ``patient``: see ``ClusterWire.call_all``.
+        """
+        return self._wire.call_all(asks, patient=patient)
+
+    def waiter(self, request: AcquireRequest) -> Waiter:
+        return self.of(request.name).waiter(request)
+
+    def acquire(self, request: AcquireRequest) -> Grant | Busy:
+        return self.of(request.name).acquire(request)
+
+    def release(self, name: str, token: str) -> Released:
+        return self.of(name).release(name, token)
+
+    def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+        place = self.place(name)
+        here = tuple(note for note in notes if self.place(note) == place)
+        if here:
+            released, found = self.bucket(place).release_noted(name, token, here)
+        else:
+            released, found = self.bucket(place).release(name, token), frozenset()
+        if found is None or not released:
+            return released, None if found is None or len(here) < len(notes) else found
+        try:
+            return released, found | {note for note in notes if note not in here and self.flagged(note)}
+        except BackendUnavailable:
+            return released, None
+
+    def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return self.of(name).extend(name, token, ttl, hold)
+
+    def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
+        """Do what the contract says, at all nodes at once. What lies where nobody can be asked is ``UNKNOWN``."""
+        return renewed(self, batch, lambda place, part: self.bucket(place).renewing(part), results)
+
+    def get(self, name: str) -> Record | None:
+        return self.of(name).get(name)
+
+    def waiters(self, name: str, limit: int = 100) -> Queued:
+        return self.of(name).waiters(name, limit)
+
+    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        self.of(name).note_wait(name, token, what, ms)
+
+    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        await self.of(name).anote_wait(name, token, what, ms)
+
+    def noted_wait(self, name: str, token: str) -> NotedWait | None:
+        return self.of(name).noted_wait(name, token)
+
+    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
+        return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records
+
+    def page(self, query: Query) -> Page:
+        return self._listing.page(query)
+
+    def counts(self) -> Counts:
+        return self._listing.counts()
+
+    def _condition(self) -> tuple[int | None, str | None]:
+        told = self._wire.call_each(CONDITION, b"")
+        policies = [policy.decode() for _, policy in told]
+        return int(told[0][0]), next((policy for policy in policies if policy != SAFE), SAFE)
+
+    def ask_release(self, name: str, token: str) -> bool:
+        return self.of(name).ask_release(name, token)
+
+    def bound(self, name: str, token: str, ttl: int) -> bool:
+        return self.of(name).bound(name, token, ttl)
+
+    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
+        return self._listing.prune(limit, lapsed_before, prefix, offset)
+
+    def remove(self, name: str, token: str | None = None) -> Record | None:
+        return self.of(name).remove(name, token)
+
+    def ticket(self, name: str = "", member: str = "") -> int:
+        return self.of(name).ticket(name, member)
+
+    def expects(self, name: str, ticket: int, *, forget: bool = False) -> int:
+        return self.of(name).expects(name, ticket, forget=forget)
+
+    def arrived(self, name: str, member: str) -> bool:
+        return self.of(name).arrived(name, member)
+
+    def newest(self, name: str, ticket: int) -> bool:
+        return self.of(name).newest(name, ticket)
+
+    def flag(self, name: str) -> bool:
+        return self.of(name).flag(name)
+
+    def flagged(self, name: str) -> bool:
+        return self.of(name).flagged(name)
+
+    def close(self) -> None:
+        self._nodes.close()
+
+    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
+        return await self.of(request.name).aacquire(request)
+
+    async def arelease(self, name: str, token: str) -> Released:
+        return await self.of(name).arelease(name, token)
+
+    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
+        return await self.of(name).aextend(name, token, ttl, hold)
+
+    async def aget(self, name: str) -> Record | None:
+        return await self.of(name).aget(name)

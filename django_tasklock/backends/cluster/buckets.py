@@ -1,0 +1,57 @@
+"""How names are spread over the slots of a Redis Cluster. Pure functions.
+
+Names lie in 256 *buckets*, each in a slot of its own: the keys of all names of a bucket begin with one hash tag, so
+what belongs to a name, and the index of its bucket, lie together, and one script reaches them. Each 64 slots have one
+bucket, so whoever serves a part of the slots serves that part of the buckets. With the prefix ``task_lock:`` the
+lock ``video:42`` is the key ``{task_lock.43}:video:42``.
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from functools import lru_cache
+
+from django.core.exceptions import ImproperlyConfigured
+from redis.crc import key_slot
+
+SLOTS = 16384
+BUCKETS = 256
+"""Never to be changed: processes that differ in it find each other's locks free."""
+WIDTH = SLOTS // BUCKETS
+
+
+class Bucket:
+    """Some names. ``prefix``: what their keys begin with; ``slot``: where these lie."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.slot = key_slot(prefix.encode())
+
+
+@lru_cache(maxsize=8)
+def buckets_of(prefix: str) -> tuple[Bucket, ...]:
+    """Return the buckets of a ``KEY_PREFIX``. One with a hash tag is kept as it is: a single bucket, in a single slot.
+
+    Raises ``ImproperlyConfigured`` for braces that are none.
+    """
+    root = prefix.removesuffix(":")
+    if "{" in root or "}" in root:
+        tag, closed, _ = root.partition("{")[2].partition("}")
+        if not (tag and closed):
+            raise ImproperlyConfigured(
+                f"TASKLOCK['KEY_PREFIX'] {prefix!r} has braces that are no hash tag: in a Redis Cluster write it"
+                " without braces, or as '{text}:' to have all locks in one slot"
+            )
+        return (Bucket(prefix),)
+    found: dict[int, Bucket] = {}
+    number = 0
+    while len(found) < BUCKETS:
+        bucket = Bucket(f"{{{root}.{number}}}:")
+        found.setdefault(bucket.slot // WIDTH, bucket)
+        number += 1
+    return tuple(found[place] for place in range(BUCKETS))
+
+
+def place_of(name: str, number: int) -> int:
+    """Return which of ``number`` buckets a name lies in: by the whole of it, braces are letters like others."""
+    return crc_hqx(name.encode(), 0) * number >> 16

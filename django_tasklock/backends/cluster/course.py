@@ -1,0 +1,114 @@
+"""What an error of a node means for a request that is on its way to whoever serves its slot."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from time import monotonic
+
+from redis.exceptions import (
+    AskError,
+    BusyLoadingError,
+    ClusterDownError,
+    MovedError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+
+from django_tasklock.backends.cluster.nodes import Node, Nodes
+from django_tasklock.backends.redis.errors import answered, final, serves_nobody, unavailable
+from django_tasklock.backends.redis.script import Script
+from django_tasklock.exceptions import BackendUnavailable
+
+PATIENCE = 1.8
+"""Seconds for which a node is asked again that answers, but cannot do it now: it moves the slot, or a primary has
+failed."""
+LAST = 1.0
+"""Seconds after which a request that got no answer is not sent again: each attempt may take ``location.TIMEOUT``."""
+PAUSE = 0.02
+"""Seconds between two attempts."""
+
+# Of a slot that is being moved some keys are here, some there, and a script that meets the first one that is not here
+# fails in the middle. So each begins with a key that never is: it fails before it has done anything. Where the keys are
+# going to be nothing of ours runs before the move is over: nobody follows an ASK.
+GUARD = r"redis.call('EXISTS', KEYS[1] .. '\0')" + "\n"
+NOT_HERE = "non local key"
+
+
+@lru_cache(maxsize=1024)
+def guarded(script: Script) -> Script:
+    """Return the script for a cluster: none of it is executed while its slot is being moved."""
+    return Script(GUARD + script.body, script.count, script.keys)
+
+
+class Course:
+    """One request. ``doubt``: an earlier sending of it may have been executed."""
+
+    def __init__(self, nodes: Nodes, slot: int, began: float, again: bool) -> None:
+        self._nodes = nodes
+        self._slot = slot
+        self._began = began
+        self._again = again
+        self._failures = 0
+        self._met = 0
+        self.doubt = False
+        self.looks: float | None = None
+        """When (monotonic) somebody failed to serve the slot, who may not serve it any more; ``None``: nobody has."""
+        self.without: Node | None = None
+        """Who is not to be asked about that first."""
+
+    def met(self, error: RedisError | OSError, node: Node | None, sent: bool) -> float:
+        """Return the seconds after which to send it again. Raises ``BackendUnavailable`` if it is not to be.
+
+        ``sent``: by then it was on its way to ``node``.
+        """
+        now = monotonic()
+        passed = now - self._began
+        self.looks = None
+        if isinstance(error, MovedError) and node is not None:
+            self._within(passed, PATIENCE, error)
+            self._nodes.moved(self._slot, error, node)
+            self._met += 1
+            return 0.0 if self._met < 5 else PAUSE
+        if in_transit(error):
+            self._within(passed, PATIENCE, error)
+            return PAUSE
+        if unready(error):
+            self._within(passed, PATIENCE, error)
+            self.looks, self.without = now, node
+            return PAUSE
+        lost = sent and not answered(error)
+        self.doubt = self.doubt or lost
+        if final(error) or (lost and not self._again):
+            raise unavailable(error, self.doubt) from error
+        self._within(passed, LAST, error)
+        self.looks, self.without = now, node
+        self._failures += 1
+        return 0.0 if self._failures == 1 else PAUSE
+
+    def _within(self, passed: float, most: float, error: RedisError | OSError) -> None:
+        if passed > most:
+            raise self._over(error) from error
+
+    def _over(self, error: RedisError | OSError) -> BackendUnavailable:
+        if in_transit(error):
+            return BackendUnavailable(
+                f"Redis refused ({type(error).__name__}: {error}); slot {self._slot} of the cluster is being moved, and"
+                " no script may run there: redis-cli --cluster check shows a move that was broken off",
+                doubt=self.doubt,
+                down=False,
+            )
+        return unavailable(error, self.doubt)
+
+
+def in_transit(error: BaseException) -> bool:
+    """Tell whether a slot is being moved: nothing was executed."""
+    return isinstance(error, AskError | TryAgainError) or (isinstance(error, ResponseError) and NOT_HERE in str(error))
+
+
+def unready(error: BaseException) -> bool:
+    """Tell whether a node answers that it serves nobody now, or is no primary: nothing was executed."""
+    if isinstance(error, ReadOnlyError | ClusterDownError | BusyLoadingError) or "READONLY" in str(error):
+        return True
+    return isinstance(error, ResponseError) and serves_nobody(error)

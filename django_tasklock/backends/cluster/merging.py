@@ -1,0 +1,57 @@
+"""What all buckets are asked at once, and how their answers become one. Every request is a pipeline per node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from django_tasklock.backends.cluster.wire import SlotRequest
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.types import Renewal, RenewalResult
+
+if TYPE_CHECKING:
+    from django_tasklock.backends.cluster import ClusterBackend
+    from django_tasklock.backends.redis.script import Script
+
+
+def answered(replies: Sequence[Any]) -> list[Any]:
+    """Return the replies. Raises ``BackendUnavailable`` if one is that."""
+    for reply in replies:
+        if isinstance(reply, BackendUnavailable):
+            raise reply
+    return list(replies)
+
+
+def grouped(store: ClusterBackend, names: Iterable[str]) -> dict[int, list[int]]:
+    """Return which of some names lie in which bucket, by their numbers in the order given."""
+    found: dict[int, list[int]] = {}
+    for number, name in enumerate(names):
+        found.setdefault(store.place(name), []).append(number)
+    return found
+
+
+def renewed(
+    store: ClusterBackend,
+    batch: Sequence[Renewal],
+    packed: Callable[[int, list[Renewal]], tuple[Script, bytes]],
+    read: Callable[[Any], list[RenewalResult]],
+) -> list[RenewalResult]:
+    """Renew some leases, all nodes at once. Raises ``BackendUnavailable`` only if nobody has answered."""
+    places = grouped(store, (item.name for item in batch))
+    asks: list[SlotRequest] = []
+    for place, numbers in places.items():
+        asks.append(store.ask(place, *packed(place, [batch[number] for number in numbers])))
+    replies = store.try_all(asks, patient=False)  # the heartbeat asks again by itself
+    if replies and all(isinstance(reply, BackendUnavailable) for reply in replies):
+        raise replies[0]
+    found = [RenewalResult.UNKNOWN] * len(batch)
+    for numbers, reply in zip(places.values(), replies, strict=True):
+        if not isinstance(reply, BackendUnavailable):
+            for number, result in zip(numbers, read(reply), strict=True):
+                found[number] = result
+    return found
+
+
+def summed(rows: Iterable[Sequence[int]]) -> list[int]:
+    """Return the sums of the columns."""
+    return [sum(column) for column in zip(*rows, strict=True)]

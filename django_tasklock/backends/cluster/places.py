@@ -1,0 +1,126 @@
+"""Where a part of all locks lies in the buckets: the first thousand by expiry are so many of each.
+
+Locks are in order of the end of their leases; of those that end in the same millisecond, in order of their buckets. How
+many there are up to a time is asked of all buckets at once, of fifteen times in one request, until the time is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from django_tasklock.backends.contract.queries import Which
+from django_tasklock.backends.redis.script import bulk, load
+from django_tasklock.conf import expiring
+from django_tasklock.types import Record
+
+if TYPE_CHECKING:
+    from django_tasklock.backends.cluster import ClusterBackend
+
+SPAN = load("cluster_span", 1, 2)
+BELOW = load("cluster_below", 1, 2)
+RANK = load("cluster_rank", 1, 2)
+TIMES = 15
+"""Times that one request asks about."""
+
+Numbers = list[int]
+"""One of each bucket."""
+
+
+class Cut(NamedTuple):
+    """A place in the order. ``before``: locks of each bucket up to ``time``; ``upto``: up to one millisecond more."""
+
+    time: int
+    before: Numbers
+    upto: Numbers
+
+
+class Places:
+    """The locks of one kind, as they lay in the buckets when this was made."""
+
+    def __init__(self, store: ClusterBackend, which: Which) -> None:
+        self._store = store
+        tail = bulk(which) + bulk(expiring())
+        asks = [store.ask(place, SPAN, store.bucket(place).layout.index + tail) for place in store.places]
+        replies = [reply.split() for reply in store.ask_all(asks)]
+        self.ending: Numbers = [int(reply[0]) for reply in replies]
+        """How many there are in each bucket that end."""
+        self.endless: Numbers = [int(reply[1]) for reply in replies]
+        """How many have no expiry."""
+        self.sizes: Numbers = [one + other for one, other in zip(self.ending, self.endless, strict=True)]
+        self.total = sum(self.sizes)
+        self._first = min((time for reply in replies if (time := int(float(reply[2])))), default=0)
+        self._last = max(int(float(reply[3])) for reply in replies)
+        self._lows = [reply[4] for reply in replies]
+        self._cuts: dict[int, Cut] = {}
+
+    @property
+    def none(self) -> Numbers:
+        """Nothing of each."""
+        return [0] * len(self.sizes)
+
+    def split(self, position: int) -> Numbers:
+        """Return how many of each bucket are among the first ``position``."""
+        if position <= 0:
+            return self.none
+        if position >= self.total:
+            return self.sizes
+        if position >= (ending := sum(self.ending)):
+            return _shared(self.ending, self.endless, position - ending)
+        cut = self.cut(position)
+        ties = [more - less for more, less in zip(cut.upto, cut.before, strict=True)]
+        return _shared(cut.before, ties, position - sum(cut.before))
+
+    def cut(self, position: int) -> Cut:
+        """Return the time up to which there are ``position`` locks at the most, and more a millisecond later.
+
+        There must be more that end.
+        """
+        if (known := self._cuts.get(position)) is not None:
+            return known
+        low, high = self._first - 1, self._last
+        before, upto = self.none, self.ending
+        while high - low > 1 and sum(before) != position:
+            step = max(1, (high - low) // (TIMES + 1))
+            times = [time for number in range(1, TIMES + 1) if (time := low + number * step) < high]
+            for time, numbers in zip(times, self.upto(times), strict=True):
+                if sum(numbers) <= position:
+                    low, before = time, numbers
+                else:
+                    high, upto = time, numbers
+                    break
+        found = self._cuts[position] = Cut(low, before, upto)
+        return found
+
+    def upto(self, times: Sequence[int]) -> list[Numbers]:
+        """Return how many of each bucket end by each of these times."""
+        script = BELOW.sized(2 + len(times), 1)
+        arguments = b"".join(map(bulk, times))
+        asks = [
+            self._store.ask(place, script, self._store.bucket(place).layout.index + bulk(low) + arguments)
+            for place, low in zip(self._store.places, self._lows, strict=True)
+        ]
+        rows = [map(int, reply.split()) for reply in self._store.ask_all(asks)]
+        return [list(column) for column in zip(*rows, strict=True)]
+
+    def position(self, record: Record, place: int) -> int:
+        """Return how many locks stand before one of a bucket."""
+        if record.ttl is None:
+            before, upto = self.ending, self.sizes
+        else:
+            ends = record.now + record.ttl
+            before, upto = self.upto([ends - 1, ends])
+        found = sum(upto[:place]) + sum(before[place + 1 :])
+        layout = self._store.bucket(place).layout
+        tail = layout.index + bulk(self._lows[place]) + layout.lock(record.name)
+        (rank,) = self._store.ask_all([self._store.ask(place, RANK, tail)])
+        if rank is None:  # it has gone meanwhile
+            rank = before[place]
+        return int(found + rank)
+
+
+def _shared(before: Numbers, ties: Numbers, number: int) -> Numbers:
+    """Return ``before`` and the first ``number`` of the ties, those of the first buckets first."""
+    passed = [0, *accumulate(ties)]
+    return [one + max(0, min(tie, number - sofar)) for one, tie, sofar in zip(before, ties, passed[:-1], strict=True)]

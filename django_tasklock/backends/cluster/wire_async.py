@@ -1,0 +1,98 @@
+"""The same for coroutines: two connections per node and event loop, those of ``backends.redis.wire_async``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from time import monotonic
+from typing import Any
+
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError
+
+from django_tasklock.backends.cluster.course import Course, guarded
+from django_tasklock.backends.cluster.nodes import Node, Nodes
+from django_tasklock.backends.redis.acknowledged import Acknowledged
+from django_tasklock.backends.redis.errors import unavailable
+from django_tasklock.backends.redis.script import Script
+from django_tasklock.backends.redis.shared import Ear
+
+
+class SlotAio:
+    """Runs packed scripts, and listens, where one slot is served, for the coroutines of this process."""
+
+    def __init__(self, nodes: Nodes, slot: int, acknowledged: Acknowledged | None) -> None:
+        self._nodes = nodes
+        self._slot = slot
+        self.acknowledged = acknowledged
+        self.grant: Callable[[Script, bytes], Coroutine[Any, Any, tuple[Any, bool]]]
+        self.grant = self.call if acknowledged is None else self._grant
+
+    def call(self, script: Script, tail: bytes, *, again: bool = True) -> Coroutine[Any, Any, tuple[Any, bool]]:
+        """Do what ``ClusterWire.call`` does, for coroutines."""
+        return self._call(guarded(script), tail, again)
+
+    async def _grant(self, script: Script, tail: bytes) -> tuple[Any, bool]:
+        assert self.acknowledged is not None
+        replies, doubt = await self._call(guarded(script).and_then, tail + self.acknowledged.command, True)
+        return self.acknowledged.judge(replies), doubt
+
+    async def _call(self, script: Script, tail: bytes, again: bool) -> tuple[Any, bool]:
+        began, course = monotonic(), None
+        while True:
+            node: Node | None = None
+            sent = False
+            try:
+                if course is not None and course.looks is not None:
+                    await asyncio.to_thread(self._nodes.look, course.looks, course.without)
+                node = await self._node()
+                asking = await node.aio.wire.asking()
+                sent = True
+                ask = asking.ask_both if script.followed else asking.ask
+                try:
+                    reply = await ask(script.by_digest + tail)
+                except NoScriptError:
+                    reply = await ask(script.by_body + tail)
+                return reply, course is not None and course.doubt
+            except (RedisError, OSError) as error:
+                course = course or Course(self._nodes, self._slot, began, again)
+                pause = course.met(error, node, sent)
+            if node is not None and course.looks is not None:
+                node.aio.wire.retire()
+            if pause:
+                await asyncio.sleep(pause)
+
+    async def _node(self) -> Node:
+        if not self._nodes.known:
+            await asyncio.to_thread(self._nodes.look, monotonic())
+        return self._nodes.of(self._slot)
+
+    def _listening(self, use: Callable[[Node], Any]) -> Any:
+        try:
+            return use(self._nodes.of(self._slot)) if self._nodes.known else None
+        except (RedisError, OSError):  # nobody serves the slot now: the question that follows will say so
+            return None
+
+    def idle_ear(self) -> Ear | None:
+        """Return one that hears a channel of that node already, if there is one at hand."""
+        found: Ear | None = self._listening(lambda node: node.aio.idle_ear())
+        return found
+
+    def hears(self, ear: Ear) -> bool:
+        """Tell whether it listens where the slot is served now."""
+        return bool(self._listening(lambda node: node.aio.wire.hears(ear)))
+
+    def keep(self, ear: Ear) -> None:
+        """Put one back for the next coroutine of this loop that waits at that node."""
+        if self.hears(ear):
+            self._listening(lambda node: node.aio.keep(ear))
+        else:
+            ear.connection.unsubscribe(ear)
+
+    async def subscribe(self, channel: str) -> Ear:
+        """Listen on ``channel``, confirmed by the server. ``NoPermissionError`` if it may not."""
+        try:
+            return await (await self._node()).aio.subscribe(channel)
+        except NoPermissionError:
+            raise
+        except (RedisError, OSError) as error:
+            raise unavailable(error) from error

@@ -1,0 +1,8 @@
+-- How many locks of a kind stand before one in the index of a bucket.
+-- KEYS: 1 index by expiry
+-- ARGV: 1 ends after, 2 key of the lock
+-- Reply: a number; nil if it is not there
+local rank = redis.call('ZRANK', KEYS[1], ARGV[2])
+if not rank then return false end
+local low = string.match(ARGV[1], '^%((.*)$')
+return low and rank - redis.call('ZCOUNT', KEYS[1], '-inf', low) or rank

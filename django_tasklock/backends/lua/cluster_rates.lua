@@ -1,0 +1,5 @@
+-- Limiters by their last use, the latest first, with the times of it.
+-- KEYS: 1 index of limiters
+-- ARGV: 1 number of the last one
+-- Reply: name, time, name, time, ...
+return redis.call('ZREVRANGE', KEYS[1], 0, ARGV[1], 'WITHSCORES')

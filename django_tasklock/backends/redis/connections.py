@@ -1,0 +1,135 @@
+"""What the verbs ask through: the connections to one server, or to what stands for one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol
+
+from django_tasklock.backends.redis.acknowledged import Acknowledged
+from django_tasklock.backends.redis.keys import Layout
+from django_tasklock.backends.redis.location import async_pool, sync_pool
+from django_tasklock.backends.redis.script import Script
+from django_tasklock.backends.redis.shared import Ear
+from django_tasklock.backends.redis.subscribers import Subscriber, Subscribers
+from django_tasklock.backends.redis.wire import Wire
+from django_tasklock.backends.redis.wire_async import AsyncWires
+
+
+class Asking(Protocol):
+    """Runs scripts for the threads of this process: see ``Wire``."""
+
+    def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
+        """Run ``script``. The reply, and whether an earlier sending of it may have been executed."""
+
+    @property
+    def grant(self) -> Callable[[Script, bytes], tuple[Any, bool]]:
+        """Run a script that grants: ``call``, and its grant acknowledged where it must be."""
+
+    @property
+    def acknowledged(self) -> Acknowledged | None:
+        """What a grant must be acknowledged by, if it must."""
+
+
+class Listening(Protocol):
+    """Connections on which the threads of this process wait: see ``Subscribers``."""
+
+    def idle(self) -> Subscriber | None:
+        """Return one that is at hand and still connected."""
+
+    def new(self, channel: str = "") -> Subscriber:
+        """Return one that the server has confirmed."""
+
+    def hears(self, subscriber: Subscriber) -> bool:
+        """Tell whether it listens where the lock is handed over."""
+
+    def keep(self, subscriber: Subscriber) -> None:
+        """Put one back for the next who waits."""
+
+    def discard(self, subscriber: Subscriber) -> None:
+        """Close one."""
+
+
+class AsyncAsking(Protocol):
+    """Both for coroutines: see ``AsyncWires``."""
+
+    def call(self, script: Script, tail: bytes, *, again: bool = True) -> Coroutine[Any, Any, tuple[Any, bool]]:
+        """Do what ``Asking.call`` does, for coroutines."""
+
+    @property
+    def grant(self) -> Callable[[Script, bytes], Coroutine[Any, Any, tuple[Any, bool]]]:
+        """Do what ``Asking.grant`` does, for coroutines."""
+
+    @property
+    def acknowledged(self) -> Acknowledged | None:
+        """What a grant must be acknowledged by, if it must."""
+
+    def idle_ear(self) -> Ear | None:
+        """Return one that hears a channel already, if there is one at hand."""
+
+    def hears(self, ear: Ear) -> bool:
+        """Tell whether it listens where the lock is handed over."""
+
+    def keep(self, ear: Ear) -> None:
+        """Put one back for the next coroutine of this loop that waits."""
+
+    async def subscribe(self, channel: str) -> Ear:
+        """Listen on ``channel``, confirmed by the server."""
+
+
+class Connections(Protocol):
+    """What a ``RedisBackend`` asks through."""
+
+    @property
+    def wire(self) -> Asking:
+        """The connections of this process's threads, made on first use."""
+
+    @property
+    def subscribers(self) -> Listening:
+        """The connections on which this process's threads wait."""
+
+    @property
+    def aio(self) -> AsyncAsking:
+        """The connections of this process's event loops."""
+
+    def close(self) -> None:
+        """Let go of those of the threads. They are made anew when they are needed."""
+
+
+class OneServer:
+    """The connections to the server that a setting names."""
+
+    def __init__(self, location: str, layout: Layout, replicas: int = 0) -> None:
+        self._location = location
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._made: tuple[Wire, Subscribers] | None = None
+        self._acknowledged = Acknowledged(replicas) if replicas else None
+        self.aio = AsyncWires(partial(async_pool, location), self._acknowledged)
+
+    @property
+    def wire(self) -> Wire:
+        """The connections of this process's threads, made on first use."""
+        return self._both()[0]
+
+    @property
+    def subscribers(self) -> Subscribers:
+        """The connections on which this process's threads wait."""
+        return self._both()[1]
+
+    def _both(self) -> tuple[Wire, Subscribers]:
+        if (made := self._made) is None:
+            with self._lock:
+                if (made := self._made) is None:
+                    pool = sync_pool(self._location)
+                    made = self._made = Wire(pool, self._acknowledged), Subscribers(pool, self._layout)
+        return made
+
+    def close(self) -> None:
+        """Let go of those of the threads."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            made[1].close()
+            made[0].close()

@@ -1,0 +1,143 @@
+"""Waiters in a Redis Cluster: woken where their lock lies, also when its slot has moved."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_tasklock.types import Busy, Grant, Released
+from tests.support.cluster_acts import Waiting, away, listening, scripts, slot_of
+from tests.support.stores import an_ask, eventually, granted
+from tests.support.twins import TWINS
+
+pytest_plugins = ["tests.support.cluster_fixtures"]
+pytestmark = pytest.mark.redis
+
+
+async def maybe(answer: Any) -> Any:
+    """Await what can be."""
+    return await answer if asyncio.iscoroutine(answer) else answer
+
+
+@pytest.mark.parametrize("name", ["video:1", "video:2", "video:3", "video:5"])
+def test_a_release_wakes_them_in_order_wherever_the_lock_lies(cluster, backend, other, name):
+    mine = an_ask(name)
+    granted(backend.acquire(mine))
+    waiters = []
+    for number in range(3):
+        waiters.append(Waiting(other if number % 2 else backend, name).__enter__())
+        eventually(lambda number=number: listening(backend, cluster, name) == number + 1)
+    token = mine.token
+    before = time.monotonic()
+    for number, waiter in enumerate(waiters):
+        assert backend.release(name, token) is Released.RELEASED
+        eventually(lambda waiter=waiter: waiter.granted, 5)
+        assert [one.granted is not None for one in waiters] == [True] * (number + 1) + [False] * (2 - number)
+        token = waiter.request.token
+    assert time.monotonic() - before < 0.9  # a look each second would take longer
+    for waiter in waiters:
+        waiter.__exit__()
+
+
+def test_a_contended_acquisition_is_two_trips_and_a_push(cluster, backend, other):
+    mine = an_ask("video:1")
+    for _ in range(2):  # the second time their connections are there, and the scripts are known
+        granted(backend.acquire(mine))
+        before = sum(scripts(cluster))
+        with Waiting(other, "video:1", 30.0) as waits:
+            eventually(lambda: listening(other, cluster, "video:1") == 1)
+            backend.release("video:1", mine.token)
+            eventually(lambda: waits.granted, 5)
+        trips = sum(scripts(cluster)) - before
+        other.release("video:1", waits.request.token)
+    assert trips == 2  # to join, and the release
+
+
+def test_async_waiters_are_woken(cluster, backend, other):
+    mine = an_ask("video:1")
+    granted(backend.acquire(mine))
+
+    async def scenario() -> float:
+        waiter = other.waiter(an_ask("video:1"))
+        assert isinstance(await waiter.aacquire(), Busy)
+        began = time.monotonic()
+        released = asyncio.get_running_loop().run_in_executor(None, backend.release, "video:1", mine.token)
+        assert isinstance(await waiter.await_(5.0), Grant)
+        await released
+        await waiter.aleave()
+        return time.monotonic() - began
+
+    assert async_to_sync(scenario)() < 1.0
+
+
+@TWINS
+def test_a_waiter_whose_slot_moved_is_not_taken_for_dead(cluster, backend, other, way):
+    """It listens where the slot was, and is first all the same."""
+    mine = an_ask("video:1")
+    granted(backend.acquire(mine))
+    first, second = other.waiter(an_ask("video:1")), backend.waiter(an_ask("video:1"))
+
+    async def scenario() -> None:
+        first_asks = first.acquire if way == "sync" else first.aacquire
+        assert isinstance(await maybe(first_asks()), Busy)
+        cluster.move(slot_of("video:1"), away(cluster, "video:1"))
+        assert isinstance(second.acquire(), Busy)
+        assert backend.release("video:1", mine.token) is Released.RELEASED
+        record = backend.get("video:1")
+        assert record is not None
+        assert record.token == first.request.token
+        heard = await first.await_(0.2) if way == "async" else first.wait(0.2)
+        assert heard is None  # what is published over there must not reach it
+        assert isinstance(await maybe(first_asks()), Grant)
+        await maybe(first.leave() if way == "sync" else first.aleave())
+        second.leave()
+
+    async_to_sync(scenario)()
+
+
+@TWINS
+def test_it_listens_where_the_slot_is_now_as_soon_as_it_looks(cluster, backend, other, way):
+    mine = an_ask("video:1")
+    granted(backend.acquire(mine))
+    waiter = other.waiter(an_ask("video:1"))
+
+    async def scenario() -> None:
+        asks = waiter.acquire if way == "sync" else waiter.aacquire
+        assert isinstance(await maybe(asks()), Busy)
+        cluster.move(slot_of("video:1"), away(cluster, "video:1"))
+        assert isinstance(await maybe(asks()), Busy)  # it notes that it looks by itself,
+        assert isinstance(await maybe(asks()), Busy)  # and where it listens from now on
+        assert listening(backend, cluster, "video:1") == 1
+        backend.release("video:1", mine.token)
+        heard = await waiter.await_(2.0) if way == "async" else waiter.wait(2.0)
+        assert isinstance(heard, Grant)
+        await maybe(waiter.leave() if way == "sync" else waiter.aleave())
+
+    async_to_sync(scenario)()
+
+
+def test_a_dead_waiter_is_passed_over_at_once(cluster, backend, other):
+    mine = an_ask("video:1")
+    granted(backend.acquire(mine))
+    dead = other.waiter(an_ask("video:1"))
+    assert isinstance(dead.acquire(), Busy)
+    with Waiting(backend, "video:1") as alive:
+        eventually(lambda: len(backend.waiters("video:1").waiting) == 2)
+        assert all(one.present for one in backend.waiters("video:1").waiting)
+        dead.subscriber.connection.disconnect()
+        began = time.monotonic()
+        backend.release("video:1", mine.token)
+        eventually(lambda: alive.granted, 5)
+        assert alive.at - began < 1.0
+
+
+def test_when_its_holder_dies_the_first_has_it(cluster, backend, other):
+    granted(backend.acquire(an_ask("video:1", ttl=300)))
+    began = time.monotonic()
+    with Waiting(other, "video:1", 0.3) as waits:
+        eventually(lambda: waits.granted, 5)
+    assert waits.at - began < 1.5

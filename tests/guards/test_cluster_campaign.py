@@ -1,0 +1,175 @@
+"""What a Redis Cluster promises, and what not, while its primaries are killed and stopped and its slots move.
+
+Of a primary that fails the replica may lag: what was granted last is lost with it, and two hold the lock. That is
+counted here, and where no primary fails there is none of it. No stale write of a guarded row is accepted in any case.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from redis.exceptions import RedisError
+
+from tests.support.cluster import Cluster, Node, clustered
+from tests.support.cluster_acts import away, slot_of
+from tests.support.stores import eventually
+from tests.support.workers import Crew
+from tests.testapp.models import Video
+
+pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
+pytestmark = [pytest.mark.redis, pytest.mark.database, pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+SECONDS = float(os.environ.get("TASKLOCK_TEST_CLUSTER", "15"))
+ROWS = 6
+
+WORK = """
+    import random, time
+    from pathlib import Path
+    from django_tasklock import BackendUnavailable, GuardRejected
+    from tests.support.guards import GUARD
+    def work(names, rows, until):
+        journal, refused, stale, away = [], 0, 0, 0
+        while not Path(until).exists():
+            which = random.randrange(len(names))
+            lock = TaskLock(names[which], lease=6, timeout=60, blocking_timeout=random.choice([0, 2]))
+            try:
+                if not lock.acquire():
+                    time.sleep(0.005)
+                    continue
+            except BackendUnavailable:
+                away += 1
+                time.sleep(0.05)
+                continue
+            began = time.monotonic()
+            try:
+                claim = Claim.take(Video, rows[which], GUARD, lock.token)
+                ends = time.monotonic() + random.choice([0.01, 0.1, 2.0])
+                while time.monotonic() < ends and lock.held:
+                    claim.update(progress=claim.epoch)
+                    found = Video.objects.get(pk=rows[which])
+                    stale += found.lock_epoch == claim.epoch and found.progress != claim.epoch
+                    time.sleep(0.02)
+                claim.give_back()
+            except (StaleClaim, GuardRejected):
+                refused += 1
+            finally:
+                over = time.monotonic()
+                journal.append((names[which], began, over if lock.held else min(over, lock.lease.deadline)))
+                try:
+                    lock.release()
+                except BackendUnavailable:
+                    away += 1
+        return journal, refused, stale, away
+"""
+
+
+def moves(cluster: Cluster, names: list[str], ends: float) -> int:
+    """Move slots that have locks in them, some halfway for a while."""
+    number = 0
+    while time.monotonic() < ends:
+        name = random.choice(names)
+        slot, target = slot_of(name), away(cluster, name)
+        source = cluster.begin_move(slot, target)
+        cluster.move_keys(slot, source, target, random.choice([1, 3, 100]))
+        time.sleep(random.choice([0.0, 0.05, 0.4]))
+        while cluster.move_keys(slot, source, target):
+            pass
+        cluster.end_move(slot, target)
+        number += 1
+        time.sleep(random.uniform(0.0, 0.2))
+    return number
+
+
+def stops(cluster: Cluster, names: list[str], ends: float) -> int:
+    """Stop a primary for a moment that is too short for it to be replaced."""
+    number = 0
+    while time.monotonic() < ends:
+        node = cluster.serving(slot_of(random.choice(names)))
+        os.kill(node.pid, signal.SIGSTOP)
+        time.sleep(random.uniform(0.05, 0.5))
+        os.kill(node.pid, signal.SIGCONT)
+        number += 1
+        time.sleep(random.uniform(0.2, 0.5))
+    return number
+
+
+def failures(cluster: Cluster, names: list[str], ends: float, lag: bool, how: signal.Signals) -> int:
+    """Fail each primary once, its replica up to date, or lagging by a second."""
+    number = 0
+    for node, replica in zip(cluster.primaries, cluster.replicas, strict=True):
+        if lag:
+            os.kill(replica.pid, signal.SIGSTOP)
+            node.client.execute_command("CLIENT", "KILL", "TYPE", "slave")
+            time.sleep(0.8)
+        os.kill(node.pid, how)
+        if lag:
+            os.kill(replica.pid, signal.SIGCONT)
+        eventually(lambda replica=replica: is_primary(replica), 30)
+        number += 1
+        if how is signal.SIGSTOP:
+            time.sleep(0.5)
+            os.kill(node.pid, signal.SIGCONT)  # it believes that it is the primary, until it hears of the other
+        if time.monotonic() > ends:
+            break
+        time.sleep(1.0)
+    return number
+
+
+def is_primary(node: Node) -> bool:
+    """Whether it serves slots now."""
+    try:
+        return bool(node.client.role()[0] == b"master")
+    except RedisError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("what", "promised"),
+    [("moves", True), ("stops", True), ("kills", False), ("lagging kills", False), ("lagging stops", False)],
+)
+def test_a_campaign(crew: Crew, tmp_path: Path, name: str, what: str, promised: bool) -> None:
+    until = tmp_path / "until"
+    rows = [Video.objects.create().pk for _ in range(ROWS)]
+    names = [f"{name}:{number}" for number in range(ROWS)]
+    with clustered(tmp_path, replicas=0 if promised else 1) as cluster:
+        workers = crew.hire_many(4, settled(cluster))
+        for worker in workers:
+            worker.do(WORK)
+            worker.start(f"work({names!r}, {rows!r}, {str(until)!r})")
+        time.sleep(1)
+        ends = time.monotonic() + SECONDS
+        if what == "moves":
+            number = moves(cluster, names, ends)
+        elif what == "stops":
+            number = stops(cluster, names, ends)
+        else:
+            how = signal.SIGKILL if "kills" in what else signal.SIGSTOP
+            number = failures(cluster, names, ends, "lagging" in what, how)
+        time.sleep(1)
+        until.touch()
+        journals, refused, stale, away_ = zip(*(worker.done(60) for worker in workers), strict=True)
+    holds = sorted(hold for journal in journals for hold in journal)
+    overlaps = [(one, two) for one, two in pairwise(holds) if one[0] == two[0] and two[1] < one[2] - 0.001]
+    print(
+        f"\n{what}: {number}; holds {len(holds)}, overlaps {len(overlaps)}, claims refused or overtaken {sum(refused)},"
+        f" stale writes {sum(stale)}, unavailable {sum(away_)}"
+    )
+    assert len(holds) > 50
+    assert sum(stale) == 0
+    if promised:
+        assert overlaps == []
+
+
+def settled(cluster: Cluster) -> str:
+    """What a worker is to run first: its locks are there."""
+    tasklock = {"LOCATION": cluster.url, "ON_UNAVAILABLE": "raise"}
+    return f"""
+        from django.test.utils import override_settings
+        override_settings(TASKLOCK={tasklock!r}).enable()
+    """
