@@ -41,6 +41,8 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
                     found += [what for what in _server(url, settings.KEY_PREFIX) if what not in found]
         elif in_redis(settings, backend):
             found += _server(settings.location, settings.KEY_PREFIX)
+        elif is_kind(backend, "quorum"):
+            found += _instances(backend)
         found += _granted(backend)
     except ImproperlyConfigured:
         pass  # E002 has said it
@@ -88,6 +90,20 @@ def _server(location: str, prefix: str) -> Iterator[checks.CheckMessage]:
             " instead of being woken.",
             hint="Allow the user +@pubsub and the channels under the prefix, see docs/operations.md.",
             id="tasklock.W014",
+        )
+
+
+def _instances(backend: LockStore) -> Iterator[checks.CheckMessage]:
+    from django_tasklock.backends.quorum import QuorumBackend
+
+    assert isinstance(backend, QuorumBackend)
+    found = backend.answering()
+    silent = [f"{place} ({why})" for place, why in found.items() if why]
+    if silent:
+        yield checks.Warning(
+            f"{len(found) - len(silent)} of {len(found)} Redis instances answer, not {' nor '.join(silent)}.",
+            hint="Are they up, and can this machine reach them? Locks need a majority of them.",
+            id="tasklock.W010",
         )
 
 

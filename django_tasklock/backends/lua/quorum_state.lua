@@ -1,5 +1,5 @@
 -- What an instance knows of itself. One that is empty notes since when.
--- KEYS: 1 marker, 2 index by expiry, 3... the greatest fences
+-- KEYS: 1 marker, 2 the run that was admitted, 3 index by expiry, 4... the greatest fences
 -- Reply: {marker, ms until the last of its leases ends, the greatest fence}
 -- Marker: "E<since>" empty; "<until ms> <floor> E<since>" it votes from then on (0: it does), with fences above the floor.
 -- use: clock
@@ -8,11 +8,14 @@ local marker = redis.call('GET', KEYS[1])
 if not marker then
   marker = 'E' .. micros
   redis.call('SET', KEYS[1], marker)
+  local told = redis.pcall('INFO', 'server')
+  local run = type(told) == 'string' and string.match(told, 'run_id:(%w+)')
+  if run then redis.call('SET', KEYS[2], run) end -- both were lost; quorum_greet.lua compares it
 end
-local last = redis.call('ZREVRANGEBYSCORE', KEYS[2], '(+inf', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
+local last = redis.call('ZREVRANGEBYSCORE', KEYS[3], '(+inf', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local left = last[2] and math.max(0, last[2] - now) or 0
 local most = tonumber(string.match(marker, '^%d+ (%d+) ') or 0)
-for _, fence in ipairs(redis.call('MGET', unpack(KEYS, 3))) do
+for _, fence in ipairs(redis.call('MGET', unpack(KEYS, 4))) do
   if fence and tonumber(fence) > most then most = tonumber(fence) end
 end
 return {marker, math.ceil(left), string.format('%.0f', most)}

@@ -56,7 +56,7 @@ class QuorumBackend(LockStore):
         longest = max(lease or 0, hold if settings.TIMEOUT is not None else 0)
         self.verbs = Verbs(places, len(self.instances), longest)
         """What is asked, by whomever."""
-        self.rounds = Rounds(self.instances, self.verbs.needed)
+        self.rounds = Rounds(self.instances, self.verbs.needed, self.verbs.too_late)
         """Asks for threads."""
         self.arounds = AsyncRounds(self.instances, self.verbs.needed)
         """Asks for coroutines."""

@@ -39,6 +39,8 @@ class Question(NamedTuple):
     again: bool = True
     """Whether those who could not answer are asked again, if they are too many."""
     only: frozenset[int] | None = None
+    patient: bool = False
+    """Whether the others are waited for when a majority has answered, as long as for that."""
 
 
 class Pause(NamedTuple):

@@ -25,7 +25,7 @@ from django_tasklock.backends.redis.wire_async import AsyncWires
 SHORT = 0.25
 """Seconds that connecting to one instance may take, at each step."""
 REST = 0.1  # seconds for which one that failed is left alone, twice as long after each failure
-LONGEST_REST = 2.0
+LONGEST_REST = 1.0
 
 
 class Instance:

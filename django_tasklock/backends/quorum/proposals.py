@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 
 class Proposals:
@@ -21,7 +22,8 @@ class Proposals:
     is told by how much, and makes up for it from then on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._last = 0
         self._behind = 0
@@ -29,11 +31,15 @@ class Proposals:
     def next(self) -> int:
         """Return a new one."""
         with self._lock:
-            self._last = max(self._last + 1, time.time_ns() // 1000 + self._behind)
+            self._last = max(self._last + 1, self.now() + self._behind)
             return self._last
 
-    def learn(self, greatest: int) -> None:
-        """Note what an instance has recorded: the next one is greater, and so are those of the next hour."""
+    def now(self) -> int:
+        """Return this process's clock, in microseconds."""
+        return self._clock() // 1000
+
+    def learn(self, greatest: int, asked: int) -> None:
+        """Note what an instance has recorded before ``asked`` (``now()``): the next ones are greater."""
         with self._lock:
             self._last = max(self._last, greatest)
-            self._behind = max(self._behind, greatest - time.time_ns() // 1000)
+            self._behind = max(self._behind, greatest + 1 - asked)

@@ -31,7 +31,7 @@ class Recovery:
 
     def admit(self) -> Verb[bool]:
         """Look at all of them, and admit those that are empty; whether one votes at once."""
-        answers = yield Question(STATE, self._places.state)
+        answers = yield Question(STATE, self._places.state, patient=True)
         states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}
         empty = {index: state[0] for index, state in states.items() if state[0].startswith(b"E")}
         if not empty:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import selectors
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -91,7 +91,8 @@ class Line:
 class Bundle:
     """A connection to each instance, for one thread at a time."""
 
-    def __init__(self, instances: Sequence[Instance], needed: int) -> None:
+    def __init__(self, instances: Sequence[Instance], needed: int, too_late: Callable[[object], None]) -> None:
+        self._too_late = too_late
         self._selector = selectors.DefaultSelector()
         self._lines = [Line(instance, self._selector) for instance in instances]
         self._needed = needed
@@ -99,14 +100,12 @@ class Bundle:
     def settle(self) -> None:
         """Read what was owed, and forget connections that were closed meanwhile."""
         for key, _ in self._selector.select(0):
-            self._read(key.data)
-
-    def _read(self, line: Line) -> list[tuple[int, Any]]:
-        try:
-            return line.answers()
-        except (RedisError, OSError, IndexError):  # the last: what nobody has asked for
-            line.close()  # the next sending will tell whether the instance is down
-            return []
+            line: Line = key.data
+            try:
+                for _number, reply in line.answers():
+                    self._too_late(reply)
+            except (RedisError, OSError, IndexError):  # the last: what nobody has asked for
+                line.close()  # the next sending will tell whether the instance is down
 
     def exchange(self, ask: Question) -> list[Answer]:
         """Question all of them, and again who failed, if they are too many."""
@@ -123,7 +122,8 @@ class Bundle:
         for index, line in enumerate(self._lines):
             if before[index].error is None or (ask.only is not None and index not in ask.only):
                 continue
-            if not line.connected and line.instance.rests and before[index] is UNASKED:
+            rested = not line.connected and line.instance.rests and before[index] is UNASKED
+            if rested and ask.only is None:
                 found[index] = Answer(error=line.instance.error)
                 rests.append(index)
             else:
@@ -139,7 +139,7 @@ class Bundle:
                 break
             for key, _ in ready:
                 self._take(key.data, ask, found, waiting)
-            if not hurried and sum(one.error is None for one in found) >= self._needed:
+            if not (hurried or ask.patient) and sum(one.error is None for one in found) >= self._needed:
                 ends, hurried = min(ends, monotonic() + GRACE), True
         late = redis.TimeoutError("Timeout reading from Redis")
         for line in waiting:
@@ -177,7 +177,8 @@ class Bundle:
         line.instance.answered()
         for number, reply in arrived:
             if waiting.get(line) != number:
-                continue  # an answer that came too late
+                self._too_late(reply)
+                continue
             del waiting[line]
             if isinstance(reply, NoScriptError):
                 line.instance.known.clear()
@@ -200,7 +201,8 @@ class Bundle:
 class Rounds:
     """Runs verbs for the threads of this process."""
 
-    def __init__(self, instances: Sequence[Instance], needed: int) -> None:
+    def __init__(self, instances: Sequence[Instance], needed: int, too_late: Callable[[object], None]) -> None:
+        self._too_late = too_late
         self._instances = instances
         self._needed = needed
         self._idle: Idle[Bundle] = Idle(Bundle.close)
@@ -230,7 +232,7 @@ class Rounds:
     def _taken(self) -> Bundle:
         found = self._idle.take()
         if found is None:
-            return Bundle(self._instances, self._needed)
+            return Bundle(self._instances, self._needed, self._too_late)
         bundle, since = found
         if monotonic() - since >= RESTED:
             bundle.settle()

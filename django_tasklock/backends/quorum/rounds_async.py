@@ -48,7 +48,7 @@ class AsyncRounds:
             for index in range(len(self._instances))
             if before[index].error is not None and (ask.only is None or index in ask.only)
         ]
-        awake = [index for index in indexes if not self._instances[index].rests]
+        awake = [index for index in indexes if ask.only is not None or not self._instances[index].rests]
         if ask.only is None and len(awake) + len(found) - len(indexes) < self._needed:
             awake = indexes
         for index in set(indexes) - set(awake):
@@ -66,7 +66,7 @@ class AsyncRounds:
                     break
                 for task in done:
                     found[tasks[task]] = self._answer(self._instances[tasks[task]], task, before[tasks[task]].sent)
-                if not hurried and sum(one.error is None for one in found) >= self._needed:
+                if not (hurried or ask.patient) and sum(one.error is None for one in found) >= self._needed:
                     ends, hurried = min(ends, monotonic() + GRACE), True
         finally:
             for task in waiting:  # what is on its way is executed, and its answer dropped

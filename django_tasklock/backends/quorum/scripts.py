@@ -30,7 +30,7 @@ FOLLOW = Script(_ACQUIRE, 7 + 9, 7)
 JOIN = Script(_ACQUIRE, 7 + 11, 7)
 LEAVE = load("release", 5, 2)
 GREET = load("quorum_greet", 2, 0)
-STATE = load("quorum_state", 2 + SHARES, 0)
+STATE = load("quorum_state", 3 + SHARES, 0)
 ADMIT = load("quorum_admit", 1, 3)
 _VOTE = re.compile(rb'"vote":(\d+)')
 
@@ -44,7 +44,7 @@ class Places:
         self.marker = bulk(root)
         self.greeting = self.marker + bulk(f"{root}:run")
         self._shares = [bulk(f"{root}:{number}") for number in range(SHARES)]
-        self.state = self.marker + layout.index + b"".join(self._shares)
+        self.state = self.greeting + layout.index + b"".join(self._shares)
 
     def acquiring(self, request: AcquireRequest, proposal: int, again: bool) -> bytes:
         """Return keys and arguments of ``ACQUIRE``, or ``FOLLOW``. ``again``: a lock that it has gets a new fence."""

@@ -54,7 +54,12 @@ class Verbs:
         self.number = number
         self.needed = number // 2 + 1
         self.proposals = Proposals()
-        self._recovery = Recovery(places, number, self.needed, longest)
+        self.recovery = Recovery(places, number, self.needed, longest)
+        self._met_empty = False
+
+    def too_late(self, reply: object) -> None:
+        """Note what an instance said whose answer was not waited for."""
+        self._met_empty |= reply == b"empty"
 
     def acquire(self, request: AcquireRequest) -> Verb[Grant | Busy]:
         """Take the lock where a majority grants it in time; else give back what was granted, and what may have been."""
@@ -105,19 +110,23 @@ class Verbs:
         ballot = ballot_of(answers, self.needed)
         for number in range(TRIES):
             began = monotonic()
+            asked = self.proposals.now()
             script, tail = packed(self.proposals.next(), again)
             answers = yield Question(script, tail, enough=self._granted)
             ballot = ballot_of(answers, self.needed)
             if ballot.behind:
-                self.proposals.learn(max(ballot.behind.values()))
-            if ballot.empty and (yield from self._recovery.admit()) and not ballot.won:
+                self.proposals.learn(max(ballot.behind.values()), asked)
+            if ballot.empty and (yield from self.recovery.admit()) and not ballot.won:
                 continue
             if ballot.won:
                 fence = ballot.fence
                 if fence is None:  # of a hold that some of them had already: all are to record the same one
                     again = True
-                    self.proposals.learn(max(ballot.granted.values()))
+                    self.proposals.learn(max(ballot.granted.values()), asked)
                     continue
+                if self._met_empty:
+                    self._met_empty = False
+                    yield from self.recovery.admit()
                 if (monotonic() - began) * 1000 < request.ttl_ms:
                     return fence, ballot, answers
                 break

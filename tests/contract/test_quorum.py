@@ -1,0 +1,299 @@
+"""What a majority of instances does that one store does not: lost answers, silent and empty instances, clocks apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+import redis
+from django.core.exceptions import ImproperlyConfigured
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
+
+from django_tasklock import TaskLock, get_lock_info
+from django_tasklock.backends.quorum import QuorumBackend
+from django_tasklock.backends.quorum.ballot import renewed
+from django_tasklock.backends.quorum.proposals import Proposals
+from django_tasklock.checks.deploy import check_store
+from django_tasklock.conf import QUORUM
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
+from tests.support import quorum
+from tests.support.proxy import Proxy, anything
+from tests.support.stores import an_ask, eventually, granted
+
+pytestmark = pytest.mark.redis
+NAME = "video:1"
+
+
+@pytest.fixture
+def proxies() -> Iterator[list[Proxy]]:
+    """A proxy before each of three empty instances."""
+    quorum.clear(3)
+    with ExitStack() as stack:
+        yield [stack.enter_context(Proxy(server.url)) for server in quorum.servers(3)]
+
+
+@pytest.fixture
+def backend(proxies: list[Proxy]) -> Iterator[QuorumBackend]:
+    """A backend that has connections already, and has granted something."""
+    backend = quorum.of([proxy.url for proxy in proxies])
+    warm = an_ask("warm")
+    granted(backend.acquire(warm))
+    assert backend.release("warm", warm.token) is Released.RELEASED
+    yield backend
+    backend.close()
+
+
+def tokens() -> list[bytes | None]:
+    """Who has the lock on each instance."""
+    values = quorum.values_of(NAME, [server.url for server in quorum.servers(3)])
+    return [None if value is None else value[10:42] for value in values]
+
+
+def flush(number: int) -> None:
+    """Let one instance lose its data."""
+    with redis.Redis.from_url(quorum.servers(3)[number].url) as client:
+        client.flushall()
+
+
+class TestLostAnswers:
+    @pytest.mark.parametrize("lost", [1, 2, 3])
+    def test_an_acquisition_whose_answers_are_lost_is_granted_all_the_same(self, backend, proxies, lost):
+        """A minority's are not needed; else it is asked again, with the same token."""
+        for proxy in proxies[:lost]:
+            proxy.lose_reply()
+        mine = an_ask(NAME)
+        grant = granted(backend.acquire(mine))
+        record = backend.get(NAME)
+        assert (record.token, record.fence) == (mine.token, grant.fence)
+
+    def test_what_a_majority_does_not_grant_is_given_back_also_where_the_answer_was_lost(self, backend, proxies):
+        proxies[0].fault(anything, times=2, lose=True)
+        for proxy in proxies[1:]:
+            proxy.fault(anything, times=-1, unsent=True)
+        with pytest.raises(BackendUnavailable) as caught:
+            backend.acquire(an_ask(NAME))
+        assert caught.value.doubt
+        eventually(lambda: tokens() == [None, None, None])
+
+    @pytest.mark.parametrize("lost", [1, 2, 3])
+    def test_a_release_whose_answers_are_lost_was_one(self, backend, proxies, lost):
+        mine = an_ask(NAME)
+        granted(backend.acquire(mine))
+        for proxy in proxies[:lost]:
+            proxy.lose_reply()
+        assert backend.release(NAME, mine.token) is Released.RELEASED
+        eventually(lambda: tokens() == [None, None, None])
+
+    def test_renewals_have_three_outcomes(self, backend, proxies):
+        mine = an_ask(NAME)
+        granted(backend.acquire(mine))
+        batch = [Renewal(NAME, mine.token, 60_000)]
+        proxies[0].fault(anything, times=-1, unsent=True)
+        assert backend.renew(batch) == [RenewalResult.RENEWED]
+        proxies[1].fault(anything, times=-1, unsent=True)
+        with pytest.raises(BackendUnavailable):
+            backend.renew(batch)
+        for proxy in proxies[:2]:
+            proxy.heal()
+        flush(0)
+        assert backend.renew(batch) == [RenewalResult.RENEWED]
+        flush(1)
+        assert backend.renew(batch) == [RenewalResult.LOST]
+
+    def test_a_hung_instance_delays_nobody(self, backend, proxies):
+        proxies[2].hang()
+        mine = an_ask(NAME)
+        began = time.monotonic()
+        for _ in range(5):
+            granted(backend.acquire(mine))
+            assert backend.renew([Renewal(NAME, mine.token, 60_000)]) == [RenewalResult.RENEWED]
+            assert backend.release(NAME, mine.token) is Released.RELEASED
+        assert time.monotonic() - began < 0.5
+
+
+@given(st.lists(st.sampled_from([None, 0, 1, 2]), min_size=5, max_size=5))
+def test_a_renewal_is_what_a_majority_says(codes: list[int | None]) -> None:
+    yes, no = sum(1 for code in codes if code), codes.count(0)
+    result = renewed(codes, 3)
+    assert (result in (RenewalResult.RENEWED, RenewalResult.ASKED)) == (yes >= 3)
+    assert (result is RenewalResult.LOST) == (no >= 3)
+    assert (result is None) == (yes < 3 and no < 3)
+
+
+class TestFences:
+    @settings(
+        max_examples=10,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+    @given(
+        st.lists(
+            st.tuples(st.integers(0, 2), st.sampled_from(["release", "lose", "leave", "hide"]), st.integers(0, 2)),
+            min_size=2,
+            max_size=6,
+        ),
+        st.lists(st.integers(-3600, 3600), min_size=3, max_size=3),
+    )
+    def test_they_grow_with_clocks_apart_and_data_lost_on_a_minority(self, proxies, plays, clocks):
+        quorum.clear(3)
+        backends = []
+        for seconds in clocks:
+            one = quorum.of([proxy.url for proxy in proxies])
+            one.verbs.proposals = Proposals(lambda seconds=seconds: time.time_ns() + seconds * 10**9)
+            backends.append(one)
+        granted(backends[0].acquire(an_ask("first", ttl=1000)))  # all are there, and empty: all vote at once
+        try:
+            fences = []
+            for who, what, where in plays:
+                mine = an_ask(NAME, ttl=30)
+                if what == "hide":  # this instance takes no part in the grant
+                    proxies[where].fault(anything, times=-1, unsent=True)
+
+                def taken(who: int = who, mine=mine) -> Grant | None:
+                    try:
+                        answer = backends[who].acquire(mine)
+                    except BackendUnavailable:  # for a moment: one is hidden, another one abstains
+                        return None
+                    return answer if isinstance(answer, Grant) else None
+
+                fences.append(eventually(taken).fence)
+                proxies[where].heal()
+                if what == "release":
+                    assert backends[who].release(NAME, mine.token) is Released.RELEASED
+                elif what == "lose":
+                    flush(where)
+                    backends[who].rounds.run(backends[who].verbs.recovery.admit())
+            assert fences == sorted(set(fences))
+        finally:
+            for one in backends:
+                one.close()
+
+    def test_all_instances_record_the_same_one(self, backend):
+        grant = granted(backend.acquire(an_ask(NAME)))
+        values = quorum.values_of(NAME, [server.url for server in quorum.servers(3)])
+        assert all(b'"vote":%d' % grant.fence in (value or b"") for value in values)
+
+    def test_a_process_whose_clock_is_behind_needs_a_second_trip_at_the_most(self, backend, proxies):
+        behind = quorum.of([proxy.url for proxy in proxies])
+        behind.verbs.proposals = Proposals(lambda: time.time_ns() - 3600 * 10**9)
+        trips = []
+        for _ in range(6):
+            for one in (backend, behind):
+                mine = an_ask(NAME)
+                before = len(proxies[0].requests)
+                granted(one.acquire(mine))
+                trips.append(sum(map(anything, proxies[0].requests[before:])))
+                one.release(NAME, mine.token)
+        behind.close()
+        assert max(trips[2:]) <= 2
+
+
+class TestEmptyInstances:
+    def test_one_that_forgot_a_lock_abstains_while_its_lease_may_run(self, backend, proxies):
+        """With the one that never had it, it would be a second majority."""
+        proxies[2].fault(anything, times=-1, unsent=True)
+        mine = an_ask(NAME, ttl=1000)
+        began = time.monotonic()
+        granted(backend.acquire(mine))
+        proxies[2].heal()
+        flush(1)
+        other = an_ask(NAME, ttl=1000)
+
+        def taken() -> bool:
+            try:
+                return isinstance(backend.acquire(other), Grant)
+            except BackendUnavailable:
+                return False
+
+        eventually(taken)
+        assert time.monotonic() - began >= 1.0
+
+    def test_one_that_was_started_again_with_its_data_abstains_too(self, backend, proxies):
+        granted(backend.acquire(an_ask("other", ttl=700)))
+        with redis.Redis.from_url(quorum.servers(3)[0].url) as client:
+            client.set("task_lock#quorum:run", "another")
+        second = quorum.of([proxy.url for proxy in proxies])
+        granted(second.acquire(an_ask(NAME)))
+        assert tokens()[0] is None
+        eventually(lambda: isinstance(second.acquire(an_ask("third")), Grant))
+        second.close()
+
+    def test_where_all_are_empty_all_vote_at_once(self, backend):
+        quorum.clear(3)
+        granted(backend.acquire(an_ask(NAME)))
+        assert None not in tokens()
+
+    def test_too_few_that_vote_are_no_majority(self, backend, proxies):
+        granted(backend.acquire(an_ask("other")))
+        flush(0)
+        flush(1)
+        with pytest.raises(BackendUnavailable, match="abstain"):
+            backend.acquire(an_ask(NAME))
+        assert tokens() == [None, None, None]
+
+
+class TestWaiting:
+    def test_a_waiter_asks_twice_to_join_and_once_when_it_is_woken(self, backend, proxies):
+        holder, mine = an_ask(NAME), an_ask(NAME)
+        granted(backend.acquire(holder))
+        for proxy in proxies:
+            proxy.requests.clear()
+        with backend.waiter(mine) as waiter:
+            assert isinstance(waiter.acquire(), Busy)
+            assert waiter.wait(0.3) is None
+            asked = [sum(map(anything, proxy.requests)) for proxy in proxies]
+            assert asked == [2] * 3  # before it listens, and since
+            backend.release(NAME, holder.token)
+            granted(waiter.wait(5))
+        assert [sum(map(anything, proxy.requests)) for proxy in proxies] == [2 + 1 + 1] * 3
+
+    def test_a_waiter_is_woken_while_an_instance_is_down(self, backend, proxies):
+        holder, mine = an_ask(NAME), an_ask(NAME)
+        granted(backend.acquire(holder))
+        proxies[0].hang()
+        with backend.waiter(mine) as waiter:
+            waiter.acquire()
+            backend.release(NAME, holder.token)
+            began = time.monotonic()
+            eventually(lambda: waiter.wait(1) or isinstance(waiter.acquire(), Grant))
+            assert time.monotonic() - began < 0.5
+
+
+class TestInstances:
+    def test_the_same_server_twice_has_one_vote(self):
+        with pytest.raises(ImproperlyConfigured, match="localhost:7001 twice"):
+            quorum.of(["redis://localhost:7001/0", "redis://127.0.0.1:7001/1", "redis://localhost:7002/0"])
+
+    def test_it_says_which_answer(self, backend, proxies):
+        proxies[1].fault(anything, times=-1, unsent=True)
+        said = list(backend.answering().values())
+        assert [bool(why) for why in said] == [False, True, False]
+
+    def test_a_record_says_how_many_have_it(self, backend, proxies):
+        granted(backend.acquire(an_ask(NAME)))
+        assert backend.get(NAME).instances == 3
+        flush(1)
+        assert [record.instances for record in backend.records()] == [2]
+
+
+class TestCheck:
+    def test_deploy_names_the_instances_that_do_not_answer(self, backend, proxies, settings):
+        settings.TASKLOCK = {"BACKEND": QUORUM, "LOCATION": [proxy.url for proxy in proxies]}
+        assert check_store() == []
+        proxies[1].refuse()
+        (warning,) = check_store()
+        assert warning.id == "tasklock.W010"
+        assert "2 of 3 Redis instances answer" in warning.msg
+        assert f"localhost:{proxies[1].port}" in warning.msg
+
+    def test_a_task_lock_works_as_with_one(self, backend, proxies, settings):
+        settings.TASKLOCK = {"BACKEND": QUORUM, "LOCATION": [proxy.url for proxy in proxies]}
+        with TaskLock(NAME) as lock:
+            proxies[0].refuse()
+            lock.ensure_held()
+            assert isinstance(backend.acquire(an_ask(NAME)), Busy)
+        assert get_lock_info(NAME) is None
