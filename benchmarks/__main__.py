@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks import cluster, contended, handoff, pairs
+from benchmarks.plots import draw
 from benchmarks.project import adapters, configure
 from benchmarks.report import Table
 from benchmarks.server import Control, running_server
@@ -25,7 +26,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="an adapter's share of one round (default: 0.5)")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="adapters whose label contains it")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's numbers there")
+    parser.add_argument("--plots", type=Path, metavar="DIRECTORY", help="draw the ratios of a whole run there, as SVG")
     options = parser.parse_args()
+    if options.plots and (options.what != "all" or options.only):
+        parser.error("--plots needs a whole run")
     wanted = WHAT if options.what == "all" else (options.what,)
 
     with running_server() as server:
@@ -48,6 +52,8 @@ def main() -> int:
             for table in contended.measure(server, kinds, rounds=options.rounds, seconds=options.seconds * 2):
                 tables.append(table)
                 print(f"\n{table}", flush=True)
+    if options.plots:
+        draw({table.title: table.data for table in tables}, options.plots)
     if options.json:
         options.json.write_text(json.dumps({table.title: table.data for table in tables}, indent=1), encoding="utf-8")
     lost = any(row.get("lost") for table in tables for row in table.data.values())
