@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["draw"]
 
-ROW, LEFT, WIDTH, RIGHT = 24, 250, 380, 60
+ROW, LEFT, WIDTH, RIGHT = 24, 300, 380, 60
 STYLE = """
 text { font: 13px sans-serif; fill: #333 } .ours { font-weight: bold }
 .bar { fill: #9fa8da } .bar.ours { fill: #3f51b5 }
