@@ -1,0 +1,184 @@
+"""Through PgBouncer in transaction pooling: between two transactions a connection is somebody else's.
+
+What needs a session is not there: ``SET`` that outlives its transaction, prepared statements by name, advisory locks,
+``LISTEN``. So these run with two server connections for many clients, each given out anew for every transaction.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+
+from django_tasklock import (
+    ConcurrencyLimiter,
+    RateLimiter,
+    StaleClaim,
+    TaskLock,
+    acquire_task_lock,
+    current_claim,
+    force_release_task_lock,
+    is_task_locked,
+    list_all_task_locks,
+    model_lock,
+    release_task_lock,
+    testing,
+)
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.operations import sweep
+from tests.support.database_pool import needs_pool, pooled
+from tests.support.guards import GUARD
+from tests.support.pgbouncer import NoPgBouncer, PgBouncer
+from tests.support.public import in_store
+from tests.support.stores import eventually
+from tests.testapp.models import Video
+
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
+
+SERVERS = 2
+
+
+@pytest.fixture(params=["plain", "pool"])
+def pooler(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[PgBouncer]:
+    """The default database through PgBouncer, with the locks in it; also where psycopg has a pool before it."""
+    needs_pool()
+    given = connection.settings_dict
+    try:
+        bouncer = PgBouncer(given, servers=SERVERS).start()
+    except NoPgBouncer as problem:
+        pytest.skip(str(problem))
+    connection.close()
+    monkeypatch.setitem(given, "HOST", "127.0.0.1")
+    monkeypatch.setitem(given, "PORT", str(bouncer.port))
+    monkeypatch.setitem(given, "DISABLE_SERVER_SIDE_CURSORS", True)
+    try:
+        for _ in in_store("database", settings):
+            if request.param == "pool":
+                with pooled(max_size=8):
+                    yield bouncer
+            else:
+                yield bouncer
+    finally:
+        connections.close_all()
+        monkeypatch.undo()
+        bouncer.stop()
+
+
+def in_threads(number: int, work: Any) -> list[Any]:
+    """What ``work`` returns in so many threads at once, each with a connection of its own."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            found.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+def backends() -> set[int]:
+    """The server's processes that have answered one client, one transaction after the other."""
+    found = set()
+    for _ in range(20):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            found.add(cursor.fetchone()[0])
+    return found
+
+
+def test_it_is_one_and_pools_transactions(pooler: PgBouncer) -> None:
+    """Else nothing here is shown: what one transaction sets, the next one of another client may find."""
+    assert pooler.show("CONFIG")["pool_mode"] == "transaction"
+    release = threading.Event()
+
+    def busy() -> None:
+        with transaction.atomic():
+            backends()
+            assert release.wait(30)
+
+    before = backends()
+    assert len(before) == 1
+    threads = [threading.Thread(target=lambda: in_threads(1, busy))]
+    threads[0].start()
+    try:
+        eventually(lambda: backends().isdisjoint(before), 20)  # the same client, another server process
+    finally:
+        release.set()
+        threads[0].join(30)
+
+
+def test_locks_are_taken_renewed_and_given_back(pooler: PgBouncer) -> None:
+    with TaskLock("report", lease=0.5) as lock:
+        due = lock.lease.due
+        eventually(lambda: lock.lease.due > due)  # the heartbeat comes through, too
+        lock.ensure_held()
+        assert [info.name for info in list_all_task_locks()] == ["report"]
+        assert not TaskLock("report").locked() or is_task_locked("report")
+        assert lock.extend(60)
+    assert not is_task_locked("report")
+    assert len(heartbeat) == 0
+
+
+def test_of_many_clients_exactly_one_has_it(pooler: PgBouncer) -> None:
+    """Twelve clients, two server connections: no client keeps one while it holds a lock."""
+    assert sorted(in_threads(12, lambda: acquire_task_lock("report"))) == [False] * 11 + [True]
+    assert release_task_lock("report")
+
+
+def test_who_waits_gets_it_while_all_servers_are_wanted(pooler: PgBouncer) -> None:
+    def work() -> bool:
+        with TaskLock("report", blocking_timeout=60):
+            return len(list_all_task_locks()) == 1
+
+    assert in_threads(6, work) == [True] * 6
+
+
+def test_permits_and_rates(pooler: PgBouncer) -> None:
+    limiter, rate = ConcurrencyLimiter("transcode", 2), RateLimiter("mail", "3/h")
+    taken = in_threads(8, lambda: limiter.acquire(blocking=False))
+    assert sorted(taken) == [False] * 6 + [True] * 2
+    assert sum(bool(got) for got in in_threads(8, lambda: rate.try_acquire())) == 3
+
+
+def test_the_guard_refuses_a_stale_write(pooler: PgBouncer) -> None:
+    video = Video.objects.create(status="new")
+
+    @model_lock(Video, "video:{pk}", pk="pk", guard=GUARD)
+    def process(pk: int) -> None:
+        current_claim().update(progress=50)
+        with current_claim().transaction() as row:
+            row.refresh_from_db()
+            assert row.progress == 50
+        force_release_task_lock(f"video:{pk}")
+        testing.overtake()
+        current_claim().update(progress=75)
+
+    with pytest.raises(StaleClaim):
+        process(video.pk)
+    video.refresh_from_db()
+    assert video.progress == 50
+
+
+def test_a_guarded_body_ends_with_its_closing_write(pooler: PgBouncer) -> None:
+    videos = [Video.objects.create(status="new") for _ in range(6)]
+    process = model_lock(Video, "video:{pk}", pk="pk", guard=GUARD, release_connections=True)(lambda pk: pk)
+    pending = [video.pk for video in videos]
+    assert sorted(in_threads(6, lambda: process(pending.pop()))) == sorted(video.pk for video in videos)
+    assert set(Video.objects.values_list("status", flat=True)) == {"ready"}
+
+
+def test_the_sweep(pooler: PgBouncer) -> None:
+    assert acquire_task_lock("report", timeout=0.2)
+    eventually(lambda: not is_task_locked("report"))
+    assert sweep(dry_run=True) is not None
