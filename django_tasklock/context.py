@@ -82,6 +82,12 @@ limiter_block: ContextVar[Block | None] = ContextVar("tasklock_limiter", default
 """The innermost of a concurrency limiter."""
 
 
+def forget() -> None:
+    """Let what runs here be inside of nothing: for tests, which leave blocks that nobody left."""
+    lock_block.set(None)
+    limiter_block.set(None)
+
+
 def judge(lock: Named, lease: Lease) -> None:
     """Raise ``LockLost`` or ``ReleaseAsked`` if that is known of ``lease``, which was taken through ``lock``."""
     if reason := lease.lost:

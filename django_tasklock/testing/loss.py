@@ -9,6 +9,7 @@ from django.db.models import F
 
 from django_tasklock.backends import get_backend
 from django_tasklock.columns import EPOCH, TOKEN
+from django_tasklock.context import lock_block
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.guards import claim as claims
 from django_tasklock.locks import events
@@ -91,6 +92,9 @@ def kill_holder(lock: Lockable) -> None:
     claim = claims.current.get()
     if claim is not None and claim.token == lease.token:
         claim.taken = False  # nobody is left who would close it
+    block = lock_block.get()
+    if block is not None and block.lease is lease:
+        lock_block.set(block.around)  # nobody will leave it
     heartbeat.forget(lease)
     lease.leave()
     lease.generation = DEAD  # as in a forked child: it is no holder

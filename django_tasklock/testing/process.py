@@ -7,6 +7,7 @@ import sys
 from django_tasklock.backends import memory
 
 REMEMBERING = (
+    "django_tasklock.context",
     "django_tasklock.locks.heartbeat",
     "django_tasklock.locks.registry",
     "django_tasklock.locks.lease",

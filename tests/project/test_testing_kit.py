@@ -184,6 +184,16 @@ class TestLosing:
 
 
 class TestKilling:
+    def test_what_runs_next_is_inside_of_nothing(self, memory: str) -> None:
+        with TaskLock("outer") as outer:
+            with TaskLock("report", lease=60):
+                testing.kill_holder("report")
+            assert current_lock() is outer
+        lock = TaskLock("left")
+        lock.__enter__()
+        testing.reset()
+        assert current_lock() is None
+
     def test_nobody_renews_it_or_gives_it_back(self, store: str) -> None:
         lock = TaskLock("report", lease=60)
         with lock:
@@ -245,6 +255,7 @@ class TestKilling:
                 process(video.pk)
         video.refresh_from_db()
         assert video.status == "processing"
+        assert current_lock() is None
         testing.assert_locked(f"video:{video.pk}")
 
 
