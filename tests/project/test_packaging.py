@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from django.core.management import call_command
 
 import django_tasklock
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "django_tasklock"
-MADE_HERE = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+MADE_HERE = shutil.ignore_patterns(
+    *(".venv*", ".git", ".tox", ".site", ".demo", ".screenshots", ".*_cache", ".hypothesis", "cache", "build", "dist"),
+    *("*.egg-info", "__pycache__"),
+)
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -74,6 +81,61 @@ def test_the_sdist_holds_what_a_packager_needs(sdist):
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "setup.cfg"} <= names
     assert {"docs/rest.md", "docs/prometheus/alerts.yml", "docs/prometheus/dashboard.json"} <= names
+
+
+@pytest.mark.slow
+def test_the_sdist_is_whole(sdist):
+    """Tests, benchmarks, the example and what CI runs: a packager can do what we do."""
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames() if archive.getmember(name).isfile()}
+    made = {".venv", ".tox", ".site", ".git", ".demo", ".screenshots", ".hypothesis", "build", "dist", "cache"}
+    here = {
+        str(path.relative_to(PROJECT))
+        for part in ("tests", "benchmarks", "example_project", "docs", ".ci", ".github", "django_tasklock")
+        for path in (PROJECT / part).rglob("*")
+        if path.is_file()
+        and not made & set(path.parts)
+        and "__pycache__" not in path.parts
+        and "sqlite3" not in path.name
+    }
+    assert here - names == set()
+    left = {"PKG-INFO", "setup.cfg", "pyproject.toml", "Makefile", "MANIFEST.in"}
+    assert {name for name in names - here if "/" not in name} - left == {
+        *("LICENSE", "README.md", "README.zh-Hans.md", "CHANGELOG.md", "CONTRIBUTING.md", ".gitignore", ".mkdocs.yml")
+    }
+
+
+def test_versions_are_said_once_and_are_those_that_are_tried():
+    setup = configparser.ConfigParser()
+    setup.read(PROJECT / "setup.cfg")
+    said = re.findall(r"Programming Language :: Python :: (3\.\d+)", setup["metadata"]["classifiers"])
+    djangos = re.findall(r"Framework :: Django :: (\d\.\d)", setup["metadata"]["classifiers"])
+    matrix = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["tox"]["env_list"]
+    assert {f"py{python.replace('.', '')}" for python in said} == {one.partition("-")[0] for one in matrix} - {"lowest"}
+    assert {f"django{one.replace('.', '')}" for one in djangos} == {one.partition("-")[2] for one in matrix} - {""}
+    assert setup["metadata"]["version"] == "attr: django_tasklock.__version__"
+    assert setup["options"]["python_requires"] == f">={said[0]}"
+
+
+def test_the_lower_bounds_are_those_of_what_people_install():
+    said = run(sys.executable, ".ci/lower-bounds", cwd=PROJECT).split()
+    assert {"Django==5.2", "celery==5.5", "django-redis==6.0"} <= set(said)
+    assert not [line for line in said if line.startswith(("pytest", "mypy", "tox", "mkdocs"))]
+
+
+def test_the_workflow_runs_every_part_once():
+    run_ = (PROJECT / ".ci" / "run").read_text()
+    parts = re.search(r"^parts=\((.*)\)$", run_, re.MULTILINE)[1].split()
+    workflow = yaml.safe_load((PROJECT / ".github" / "workflows" / "ci.yml").read_text())
+    rows = workflow["jobs"]["part"]["strategy"]["matrix"]["parts"]
+    assert sorted(" ".join(rows).split()) == sorted(parts)
+    assert set(re.findall(r"(?:^|if |\|\| )part (\w+)", run_, re.MULTILINE)) == set(parts)
+
+
+def test_there_is_no_part_of_another_name():
+    done = subprocess.run([PROJECT / ".ci" / "run", "tset"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "there is no part tset; known: test lint" in done.stderr
 
 
 @pytest.mark.slow

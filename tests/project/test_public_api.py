@@ -312,7 +312,9 @@ if not child:
     os._exit(0)
 os.waitpid(child, 0)
 """
-        assert script(code, DJANGO_SETTINGS_MODULE="").split("\n")[0] == "[]"
+        brought = ast.literal_eval(script(code, DJANGO_SETTINGS_MODULE="").split("\n")[0])
+        # Since Python 3.14 importlib.metadata, which redis-py asks for its version, imports its own parts when needed.
+        assert [name for name in brought if not name.startswith("importlib.metadata.")] == []
 
     def test_works_while_the_apps_are_being_loaded(self, tmp_path):
         """From an app's package, its config and its models, decorating on the way."""
