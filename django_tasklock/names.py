@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from string import Formatter
 from typing import Any
 
@@ -38,6 +38,49 @@ def clean(name: object, prefix: str = "") -> str:
     if not bare.isprintable():
         raise TaskLockError(f"a lock name must be printable, this one is not: {bare!r:.120}", name=bare)
     return bare
+
+
+MOST = 64
+"""Names that one lock may have: others are kept waiting while a store looks at them all."""
+
+
+class Names(str):
+    """Several names that are locked as one, sorted. The text is for people."""
+
+    __slots__ = ("each",)
+
+    each: tuple[str, ...]
+
+    def __new__(cls, each: tuple[str, ...]) -> Names:
+        self = super().__new__(cls, " + ".join(each))
+        self.each = each
+        return self
+
+    def __reduce__(self) -> tuple[type[Names], tuple[tuple[str, ...]]]:
+        return Names, (self.each,)
+
+
+def each_of(name: str) -> tuple[str, ...]:
+    """Return the names that are one lock: several, or the one."""
+    return name.each if isinstance(name, Names) else (name,)
+
+
+def listed(names: object) -> tuple[Any, ...]:
+    """Return one name, or a list of them, as a tuple. Raises ``TaskLockError`` for a list without any."""
+    found = tuple(names) if isinstance(names, list | tuple) else (names,)
+    if not found:
+        raise TaskLockError("a lock needs a name, and this is an empty list of them")
+    return found
+
+
+def clean_all(names: Iterable[object], prefix: str = "") -> str:
+    """Return the name of a lock that has all of these, sorted, each once. Raises what ``clean`` does."""
+    each = tuple(
+        sorted({clean(one, prefix) for name in names for one in (name.each if isinstance(name, Names) else (name,))})
+    )
+    if len(each) > MOST:
+        raise TaskLockError(f"a lock may have {MOST} names, not {len(each)}", name=each[0])
+    return each[0] if len(each) == 1 else Names(each)
 
 
 def strip_prefix(name: str, prefix: str) -> str:
@@ -143,6 +186,31 @@ class NameTemplate:
         assert isinstance(self.template, str)
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
         return self.template.partition("{")[0][: MAX_LENGTH - len(digest)] + digest
+
+
+class NameTemplates:
+    """Several templates over the arguments of one function: the name of a call has the names of all of them."""
+
+    def __init__(
+        self, templates: tuple[str | Callable[..., str], ...], function: Callable[..., Any], *, prefix: str = ""
+    ) -> None:
+        self.each = tuple(NameTemplate(one, function, prefix=prefix) for one in templates)
+        self.template = templates
+        self.signature = self.each[0].signature
+        self.fields = frozenset[str]().union(*(one.fields for one in self.each))
+        self._prefix = prefix
+
+    def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the name for one call."""
+        return self.joined(one.name(args, kwargs) for one in self.each)
+
+    def name_and_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """Return what ``name`` does, and the call's arguments by name, defaults filled in."""
+        return self.name(args, kwargs), self.each[0].bind(args, kwargs)
+
+    def joined(self, names: Iterable[str]) -> str:
+        """Return the name of a lock that has all of these."""
+        return clean_all(names, self._prefix)
 
 
 _PLAIN = frozenset({str, int})

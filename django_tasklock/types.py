@@ -121,6 +121,8 @@ class Busy(NamedTuple):
     record: Record | None
     remaining: int | None = None
     """Milliseconds until the key expires; ``None``: it never does."""
+    name: str = ""
+    """Which of several names it is."""
 
 
 class Renewal(NamedTuple):

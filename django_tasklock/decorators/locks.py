@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from django.apps import apps
@@ -29,7 +29,7 @@ from django_tasklock.decorators.wrapping import around, refuse
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.names import NameTemplate
+from django_tasklock.names import NameTemplate, NameTemplates, listed
 from django_tasklock.types import LockInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,7 +53,7 @@ class Locked:
 
     def __init__(
         self,
-        template: NameTemplate,
+        template: NameTemplate | NameTemplates,
         on_conflict: OnConflict | None = None,
         *,
         timeout: Timeout = DEFAULT,
@@ -70,6 +70,9 @@ class Locked:
 
     def name(self, /, *args: Any, **arguments: Any) -> str:
         """Return the lock's name for these arguments; those that the name uses and that have no default are enough."""
+        if isinstance(self.template, NameTemplates):
+            each = (Locked(one, bound=self._bound) for one in self.template.each)
+            return self.template.joined(one.name(*args, **arguments) for one in each)
         if callable(self.template.template):
             first = (None,) if self._bound and args else ()
             return self.template.name((*first, *args), arguments)
@@ -89,8 +92,12 @@ class Locked:
         return TaskLock(self.name(*args, **arguments)).info()
 
 
+Name = str | Callable[..., str]
+"""A template over the arguments of a function, or what makes a name of them."""
+
+
 def task_lock(
-    name: str | Callable[..., str],
+    name: Name | Sequence[Name],
     *,
     timeout: Timeout = DEFAULT,
     lease: LeaseTime = DEFAULT,
@@ -104,12 +111,13 @@ def task_lock(
     """Run the decorated function once at a time per name.
 
     ``name``: a template over its arguments, ``"report:{day}"``, or a callable that takes
-    them. Busy, by ``on_conflict``: ``"skip"`` returns ``{"status": "skipped", "reason":
-    "already_processing", ...}``, ``"raise"`` raises ``TaskLockAcquireError``, ``"wait"``
-    waits ``blocking_timeout`` seconds (by default the timeout), then raises. ``timeout=None``: until the body
-    ends, however long that takes; the lease frees the lock of a process that died. In a Celery task
-    also ``"retry"``, ``"reject"``, ``"queue"`` (at most ``queue_limit`` wait) and ``"coalesce"``,
-    see ``django_tasklock.celery``; elsewhere these four raise.
+    them; or a list of these: all are locked, or none. Busy, by ``on_conflict``: ``"skip"`` returns
+    ``{"status": "skipped", "reason": "already_processing", ...}``, ``"raise"`` raises
+    ``TaskLockAcquireError``, ``"wait"`` waits ``blocking_timeout`` seconds (by default the timeout),
+    then raises. ``timeout=None``: until the body ends, however long that takes; the lease frees the
+    lock of a process that died. In a Celery task also ``"retry"``, ``"reject"``, and with one name
+    ``"queue"`` (at most ``queue_limit`` wait) and ``"coalesce"``, see ``django_tasklock.celery``;
+    elsewhere these four raise.
 
     Database connections that are opened in the body are closed when it ends, by ``CONN_MAX_AGE`` as at the end of a
     request; a coroutine's always. A body whose ``timeout`` is over an hour does not hold what taking its lock has
@@ -134,7 +142,7 @@ def task_lock(
 
 def model_lock(
     model: type[Model] | str,
-    name: str | Callable[..., str],
+    name: Name | Sequence[Name],
     *,
     guard: StateGuard,
     pk: str = "pk",
@@ -179,7 +187,7 @@ class _Rows(NamedTuple):
     pk: str
     guard: StateGuard
 
-    def check(self, function: Any, template: NameTemplate) -> None:
+    def check(self, function: Any, template: NameTemplate | NameTemplates) -> None:
         """Raise ``TaskLockError`` if the function has no such argument."""
         if self.pk not in template.signature.parameters:
             known = ", ".join(template.signature.parameters)
@@ -192,15 +200,26 @@ class _Rows(NamedTuple):
         return GuardedRow(model, arguments[self.pk], self.guard)
 
 
-def _label(name: str | Callable[..., str]) -> str:
+def _label(name: Name | Sequence[Name]) -> str:
     """Return what people are told in place of a name that only a call has."""
-    return name if isinstance(name, str) else str(getattr(name, "__qualname__", repr(name)))
+    return " + ".join(
+        one if isinstance(one, str) else str(getattr(one, "__qualname__", repr(one))) for one in listed(name)
+    )
 
 
-def _decorator(name: str | Callable[..., str], options: LockOptions, rows: _Rows | None = None) -> Callable[[F], F]:
+def _decorator(name: Name | Sequence[Name], options: LockOptions, rows: _Rows | None = None) -> Callable[[F], F]:
+    names = listed(name)
+    if len(names) > 1:
+        options.check_several()
+
     def decorate(function: F) -> F:
         refuse(function)
-        template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
+        prefix = get_settings().KEY_PREFIX
+        template: NameTemplate | NameTemplates
+        if len(names) > 1:
+            template = NameTemplates(names, function, prefix=prefix)
+        else:
+            template = NameTemplate(names[0], function, prefix=prefix)
         locked = Locked(template, options.on_conflict, timeout=options.timeout)
         if rows is not None:
             rows.check(function, template)

@@ -24,6 +24,7 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.locks.lock import Acquirable, TaskLock
 from django_tasklock.locks.terms import POLICIES
+from django_tasklock.names import Names
 
 
 class GuardedRow(NamedTuple):
@@ -69,9 +70,20 @@ class LockOptions:
             known = "'run', 'raise' or 'skip'"
             raise TaskLockError(f"{self.label}: on_unavailable must be {known}, not {self.on_unavailable!r}")
 
+    def check_several(self, conflict: str | None = None) -> None:
+        """Raise ``TaskLockError`` for what cannot be done with a lock of several names."""
+        word = conflict or self.on_conflict
+        if word in ("queue", "coalesce"):
+            raise TaskLockError(
+                f"{self.label}: on_conflict={word!r} keeps messages in the order of one name, and this lock has"
+                " several; take 'skip', 'raise', 'wait', 'retry' or 'reject', or lock one name"
+            )
+
     def call(self, name: str, row: GuardedRow | None = None) -> CallOptions:
         """Return the options of one call, by the settings in force: with a new lock of this name."""
         conflict = self.on_conflict or get_settings().ON_CONFLICT
+        if isinstance(name, Names):
+            self.check_several(conflict)
         blocking_timeout = None
         if conflict == "wait":  # by default for as long as one may hold it
             blocking_timeout = self.blocking_timeout or spans(self.timeout, self.lease, name)[0] / 1000

@@ -6,6 +6,7 @@ timeout. They are for code that cannot use ``with``; prefer ``task_lock_context`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 
 from django_tasklock.backends import get_backend
@@ -16,7 +17,7 @@ from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.registry import ProcessLock, taken
 from django_tasklock.locks.takes import Leases, leases_here
-from django_tasklock.names import clean
+from django_tasklock.names import clean, listed
 from django_tasklock.types import LockInfo, Record
 
 PAGE = 5000  # locks listed by one request
@@ -151,12 +152,12 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
 
     Busy: raises ``TaskLockAcquireError``, or with ``raise_on_fail=False`` runs the body with
     ``False``. A heartbeat renews the lock while the body runs. With ``blocking_timeout`` it
-    waits that many seconds first.
+    waits that many seconds first. A list of names is one lock that has all of them.
     """
 
     def __init__(
         self,
-        name: str,
+        name: str | Sequence[str],
         raise_on_fail: bool = True,
         *,
         timeout: Timeout = DEFAULT,
@@ -168,7 +169,7 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
     ) -> None:
         self.raise_on_fail = raise_on_fail
         self.lock = TaskLock(
-            name,
+            *listed(name),
             timeout=timeout,
             lease=lease,
             blocking=blocking,

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from django_tasklock.names import each_of
 from django_tasklock.types import Grant, monotonic
 
 if TYPE_CHECKING:
@@ -135,6 +136,9 @@ class Lease:
         home = None if self.home is None else self.home()
         if home is not None and home.get(self.name) is self:
             del home[self.name]
+            if type(self.name) is not str:
+                for name in each_of(self.name):
+                    home.pop(name, None)
 
 
 def forget() -> None:

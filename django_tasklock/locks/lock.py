@@ -33,7 +33,7 @@ from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import GONE, Lease
 from django_tasklock.locks.takes import Leases, Takes
 from django_tasklock.locks.terms import Terms, patience
-from django_tasklock.names import clean
+from django_tasklock.names import Names, clean, clean_all, each_of
 from django_tasklock.signals import lock_acquired, lock_released
 from django_tasklock.types import AcquireRequest, Busy, Grant, LockInfo, Record, Released, monotonic
 
@@ -208,7 +208,7 @@ class Acquirable(ABC):
         if lease.unlocked:
             return True
         asked = monotonic()
-        done = lease.backend.extend(self.name, lease.token, ttl, hold_ms)
+        done = lease.backend.extend(lease.name, lease.token, ttl, hold_ms)
         return self._extended(lease, asked, ttl, hold_ms, done)
 
     async def aextend(self, timeout: Duration | None = None) -> bool:
@@ -217,7 +217,7 @@ class Acquirable(ABC):
         if lease.unlocked:
             return True
         asked = monotonic()
-        done = await lease.backend.aextend(self.name, lease.token, ttl, hold_ms)
+        done = await lease.backend.aextend(lease.name, lease.token, ttl, hold_ms)
         return self._extended(lease, asked, ttl, hold_ms, done)
 
     # What its holder may ask: whether it still has it, and whether somebody wants it back
@@ -275,7 +275,7 @@ class Acquirable(ABC):
         heartbeat.ensure_alive()
         if asyncio._get_running_loop() is None and lease.due_to_look():
             with contextlib.suppress(BackendUnavailable):
-                _heard(lease, lease.backend.mine(self.name, lease.token))
+                _heard(lease, lease.backend.mine(lease.name, lease.token))
         self._judge(lease)
 
     async def aensure_held(self) -> None:
@@ -284,7 +284,7 @@ class Acquirable(ABC):
         heartbeat.ensure_alive()
         if lease.due_to_look():
             with contextlib.suppress(BackendUnavailable):
-                _heard(lease, await lease.backend.amine(self.name, lease.token))
+                _heard(lease, await lease.backend.amine(lease.name, lease.token))
         self._judge(lease)
 
     @property
@@ -417,6 +417,8 @@ class Acquirable(ABC):
 
     def _reenter(self, home: Leases) -> bool:
         lease = home.get(self.name)
+        if lease is None and type(self.name) is not str:
+            lease = home.around(self.name)
         if lease is None or lease.released or lease.lost:
             return False
         if not self.terms.reentrant:
@@ -530,6 +532,8 @@ class Acquirable(ABC):
 class TaskLock(Acquirable):
     """A lock by name, held by a thread or an asyncio task. Several may share one object.
 
+    Several names are one lock that has all of them, or none: ``TaskLock("a", "b")``. See docs/several-names.md.
+
     ``timeout``: the most one holder may have it, seconds. ``lease``: how long it outlives
     a holder that died; renewed until ``timeout``. ``lease=None``: no heartbeat, it lives
     for ``timeout``. ``blocking``, ``blocking_timeout``: what ``acquire()`` does by default
@@ -544,7 +548,7 @@ class TaskLock(Acquirable):
     def __init__(
         self,
         name: str,
-        *,
+        *more: str,
         timeout: Timeout = DEFAULT,
         lease: LeaseTime = DEFAULT,
         blocking: bool | None = None,
@@ -554,7 +558,8 @@ class TaskLock(Acquirable):
         on_lost: Callable[[str], object] | None = None,
         kind: str = "",
     ) -> None:
-        name = clean(name, get_settings().KEY_PREFIX)
+        prefix = get_settings().KEY_PREFIX
+        name = clean_all((name, *more), prefix) if more or isinstance(name, Names) else clean(name, prefix)
         terms = Terms.checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
         super().__init__(name, terms, self._new_takes(), on_lost)
         if kind:
@@ -563,11 +568,17 @@ class TaskLock(Acquirable):
     def _new_takes(self) -> Takes:
         return Takes()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is locked: the name, or several, sorted."""
+        return each_of(self.name)
+
     def _store(self) -> LeaseStore:
-        return backends.current or get_backend()
+        store = backends.current or get_backend()
+        return store if type(self.name) is str else store.several
 
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
-        return busy_error(self.name, answer)
+        return busy_error(answer.name or self.name, answer)
 
     def enter(self) -> Lease:
         """Become ``current_lock()``; for code that acquires and releases around a body by itself. Return the lease."""
@@ -590,18 +601,29 @@ class TaskLock(Acquirable):
             lock_block.set(lease.entered.pop())  # type: ignore[arg-type]
 
     def info(self) -> LockInfo | None:
-        """Return who has the lock now, whoever that is. Raises ``BackendUnavailable``."""
-        record = get_backend().get(self.name)
+        """Return who has the lock now, whoever that is; of several names who has the first that is taken.
+
+        Raises ``BackendUnavailable``.
+        """
+        if type(self.name) is str:
+            record = get_backend().get(self.name)
+        else:
+            record = next(filter(None, get_backend().get_all(self.names)), None)
         return None if record is None else lock_info(record)
 
     async def ainfo(self) -> LockInfo | None:
         """Do what ``info`` does, for coroutines."""
-        record = await get_backend().aget(self.name)
+        if type(self.name) is str:
+            record = await get_backend().aget(self.name)
+        else:
+            record = next(filter(None, await get_backend().aget_all(self.names)), None)
         return None if record is None else lock_info(record)
 
     def locked(self) -> bool:
-        """Tell whether anybody has it. Raises ``BackendUnavailable``."""
-        return get_backend().get(self.name) is not None
+        """Tell whether anybody has it, or one of its names. Raises ``BackendUnavailable``."""
+        if type(self.name) is str:
+            return get_backend().get(self.name) is not None
+        return any(get_backend().get_all(self.names))
 
 
 def _heard(lease: Lease, record: Record | None) -> None:

@@ -10,8 +10,10 @@ from contextvars import ContextVar
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 
+from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks import lease as now
 from django_tasklock.locks.lease import Lease
+from django_tasklock.names import each_of
 
 LINEAGE = 8  # calls of one coroutine that know of each other
 PRUNE = 50  # threads and asyncio tasks that have shared one object, before those that ended are forgotten
@@ -41,6 +43,25 @@ class Leases(dict[str, Lease]):
         found: Leases | None = getattr(self, "_permits", None)
         if found is None:
             found = self._permits = Leases()
+        return found
+
+    def around(self, name: str) -> Lease | None:
+        """Return the lease that has all these names. Raises ``TaskLockError`` where one has only some of them: nobody
+        would ever give those back to whoever waits for them here.
+        """
+        found: Lease | None = None
+        each = each_of(name)
+        for one in each:
+            lease = self.get(one)
+            if lease is None or lease.released or lease.lost:
+                continue
+            found = lease
+            if not set(each) <= set(each_of(lease.name)):
+                raise TaskLockError(
+                    f"lock {name!r}: {one!r} is already held by this thread or asyncio task, and not all of the others;"
+                    " take all names at once, or release that one first",
+                    name=one,
+                )
         return found
 
     @property
@@ -228,6 +249,8 @@ class Takes:
         self.last = lease
         lease.home = home.ref  # first: a time limit may strike in between, and who is struck leaves it
         home[lease.name] = lease
+        if type(lease.name) is not str:
+            home.update(dict.fromkeys(each_of(lease.name), lease))
         self._note(home, lease, 1)
 
     def again(self, lease: Lease) -> None:

@@ -12,7 +12,7 @@ from django_tasklock.columns import TOKEN
 from django_tasklock.conf import get_settings
 from django_tasklock.guards.guard import Guarded, StateGuard, fenced, registered
 from django_tasklock.guards.rows import epoch_of, read
-from django_tasklock.names import clean
+from django_tasklock.names import clean, each_of
 from django_tasklock.operations.values import RowRef, RowSide
 from django_tasklock.types import Record, fingerprint
 
@@ -96,7 +96,8 @@ def lock_name(guarded: Guarded, pk: Any) -> str | None:
             fields = locked.template.signature.parameters.keys()
         if set(fields) != {guarded.pk}:
             return None
-        return clean(locked.name(**{guarded.pk: pk}), get_settings().KEY_PREFIX)
+        # Of several names, which one holder has all of, the first.
+        return clean(each_of(locked.name(**{guarded.pk: pk}))[0], get_settings().KEY_PREFIX)
     except Exception:  # a project's own callable: whatever it raises, its name is not known
         return None
 

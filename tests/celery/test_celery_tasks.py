@@ -23,14 +23,22 @@ from django_tasklock import (
     model_lock,
     task_lock,
 )
+from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import reset
 from django_tasklock.exceptions import TransactionOpen
+from django_tasklock.guards.guard import registered
+from django_tasklock.locks.holder import this_machine
+from django_tasklock.names import Names
+from django_tasklock.operations.guarded_rows import lock_name
 from django_tasklock.signals import claim_stale
-from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, new_token, states
+from django_tasklock.types import AcquireRequest, Grant
+from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, held_by_another, new_token, states
 from tests.testapp.models import Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db]
 
+DEAD = f"{this_machine()}:0"
+"""What the holder of a lock says of a process that has ended: pid 1 began at another time."""
 QUEUE = f"tasklock-tests-{os.getpid()}"
 
 app = Celery("tests", broker="memory://", set_as_current=True)
@@ -566,3 +574,48 @@ def test_on_redis(settings):
     assert seen == [message.id, "already_processing"] * 2
     assert states(video) == ("ready", 0, 2)
     assert not process_video.lock.is_locked(video_id=video.pk)
+
+
+class TestSeveralNames:
+    """All that a task locks is locked with one token, which is in the row."""
+
+    def test_a_row_and_a_second_name(self, task):
+        both = model_lock(Video, ["celery-video:{video_id}", "celery-index:{video_id}"], pk="video_id", guard=GUARD)
+        video = Video.objects.create()
+
+        def body(video_id):
+            found = current_lock()
+            assert found.names == (f"celery-index:{video.pk}", f"celery-video:{video.pk}")
+            assert found.token == Video.objects.get(pk=video_id).lock_token
+            guarded = [one for one in registered() if one.locked is body_task.run.lock]
+            assert [lock_name(one, video_id) for one in guarded] == [found.names[0]]
+            current_claim().update(progress=40)
+
+        body_task = task(body, lock=both)
+        body_task.delay(video.pk)
+        assert work_off()[0] == "SUCCESS"
+        assert states(video) == ("ready", 40, 1)
+
+    def test_busy_is_tried_again(self, task):
+        def body(day):
+            return current_lock().names
+
+        report_both = task(body, lock=task_lock(["a:{day}", "b:{day}"], on_conflict="retry"))
+        report_both.delay(7)
+        with held_by_another("b:7"):
+            assert work_off()[0] == "RETRY"
+            assert not TaskLock("a:7").locked()
+        assert work_off() == ("SUCCESS", ("a:7", "b:7"))
+        assert not TaskLock("a:7", "b:7").locked()
+
+    def test_what_a_dead_worker_left_is_taken_over(self, task):
+        def body(day):
+            return current_lock().names
+
+        name = "tests.own-0"
+        report_both = task(body, lock=task_lock(["a:{day}", "b:{day}"]))
+        sent = report_both.delay(7)
+        dead = {"host": "h", "pid": 1, "boot": "another", "task": name, "task_id": sent.id, "proc": DEAD}
+        request = AcquireRequest(Names(("a:7", "b:7")), new_token(), 60_000, 3_600_000, json.dumps(dead))
+        assert isinstance(get_backend().several.acquire(request), Grant)
+        assert work_off() == ("SUCCESS", ("a:7", "b:7"))

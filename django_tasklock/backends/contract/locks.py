@@ -14,6 +14,8 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
 
 from asgiref.sync import sync_to_async
 
@@ -22,8 +24,9 @@ from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
-from django_tasklock.exceptions import TaskLockError
-from django_tasklock.types import Condition, Record
+from django_tasklock.backends.contract.several import Several, first_failed
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.types import AcquireRequest, Busy, Condition, Grant, Record, Released
 
 _tickets = threading.Lock()
 _last_ticket = 0
@@ -84,6 +87,75 @@ class LockStore(LeaseStore):
     @abstractmethod
     def counts(self) -> Counts:
         """Return how many locks there are of each kind, by the index. ``TaskLockError`` where the store cannot list."""
+
+    def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
+        """Take several locks with one token, or none: ``Busy`` says which one is somebody else's.
+
+        ``request`` has the terms of each; its name says nothing. Those that its token has already are among them, and
+        are given back with the others. The fence is the greatest of theirs. Here one is taken after the other, so for
+        a moment some may be busy although nobody comes to have all of them; a store that can takes them at once.
+        """
+        taken: list[str] = []
+        fence = 0
+        try:
+            for name in names:
+                answer = self.acquire(request._replace(name=name))
+                if isinstance(answer, Busy):
+                    self.release_all([one for one in names if one != name] if self.wakes else taken, request.token)
+                    return answer._replace(name=name)
+                taken.append(name)
+                fence = max(fence, answer.fence)
+        except BackendUnavailable as error:
+            error.doubt |= bool(taken)
+            raise
+        return Grant(fence, request.ttl_ms)
+
+    def release_all(self, names: Sequence[str], token: str) -> Released:
+        """Give several locks back; what was found of the first that ``token`` had no more, if there is one."""
+        return first_failed([self.release(name, token) for name in names])
+
+    def extend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
+        """Do what ``extend`` does for several locks. False: one of them is not its lock any more."""
+        return all(self.extend(name, token, ttl, hold) for name in names)
+
+    def get_all(self, names: Sequence[str]) -> list[Record | None]:
+        """Return who holds each of them now."""
+        return [self.get(name) for name in names]
+
+    async def aacquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
+        """Do what ``acquire_all`` does, for coroutines. If it is cancelled, its thread goes on, and gives back what it
+        is granted.
+        """
+        cancelled = threading.Event()
+
+        def acquire_all() -> Grant | Busy:
+            answer = self.acquire_all(names, request)
+            if cancelled.is_set() and isinstance(answer, Grant):
+                self.release_all(names, request.token)
+            return answer
+
+        try:
+            return await sync_to_async(acquire_all)()
+        except BaseException:
+            cancelled.set()
+            raise
+
+    async def arelease_all(self, names: Sequence[str], token: str) -> Released:
+        """Do what ``release_all`` does, for coroutines."""
+        return await sync_to_async(self.release_all)(names, token)
+
+    async def aextend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
+        """Do what ``extend_all`` does, for coroutines."""
+        return await sync_to_async(self.extend_all)(names, token, ttl, hold)
+
+    async def aget_all(self, names: Sequence[str]) -> list[Record | None]:
+        """Do what ``get_all`` does, for coroutines."""
+        return await sync_to_async(self.get_all)(names)
+
+    @cached_property
+    def several(self) -> Several:
+        """The same locks, for leases that have several of them."""
+        return Several(self)
 
     def condition(self) -> Condition:
         """Return what the store says of itself, in one round trip. Raises ``BackendUnavailable``."""

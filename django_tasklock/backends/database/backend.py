@@ -6,9 +6,11 @@ so of any number of processes that saw a lock free one gets it, at every isolati
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from django_tasklock.backends.codec import json_object
@@ -50,6 +52,14 @@ RACES = 10  # lost in a row by one acquire: the lock is in others' hands
 RELEASED_FOR = 3_600_000  # milliseconds a released row is kept: by so much the clock may be set back
 LAPSED_FOR = 86_400_000  # milliseconds a row is kept whose holder died and nobody swept
 UNRELEASED = 4  # times as many rows as usual that are added before a process purges that does not release
+
+
+def _has(row: Row, request: AcquireRequest) -> bool:
+    return row.live and row.token == request.token
+
+
+class _Overtaken(Exception):
+    """Somebody else was first."""
 
 
 class DatabaseBackend(DatabaseLeases, LockStore):
@@ -117,6 +127,55 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         self.purging.purge_if_due(UNRELEASED)
         self._metrics.purging.purge_if_due(UNRELEASED)
         return self.session.run(verb, name=request.name)
+
+    def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
+        """Take them in one transaction that begins with a write: a look before it would make SQLite refuse that."""
+
+        def verb(alias: str, again: bool) -> Grant | Busy:
+            for _ in range(RACES):
+                seen = [(name, *look(alias, key_of(name))) for name in names]
+                for name, row, now in seen:
+                    if row is not None and row.live and row.token not in (request.token, request.supersedes or None):
+                        if request.on_busy:
+                            self._metrics.write(alias, count(f"{CONFLICT}:{request.on_busy}", request.kind))
+                        return Busy(row.record(), row.expires_at - now, name)
+                # The same of all, greater than what any of them had; of a request that was granted before, its own.
+                fence = max(
+                    now * 1000 if row is None else row.fence if _has(row, request) else max(row.fence + 1, now * 1000)
+                    for _, row, now in seen
+                )
+                try:
+                    with transaction.atomic(using=alias):
+                        for name, row, _ in seen:
+                            self._take_one(alias, request._replace(name=name), row, fence)
+                except _Overtaken:
+                    continue
+                for _, row, _ in seen:
+                    if row is None:
+                        self.purging.added()
+                self._metrics.begun.begin(request)
+                return Grant(fence, request.ttl_ms)
+            return Busy(None, 0, names[0])
+
+        self.purging.purge_if_due(UNRELEASED)
+        self._metrics.purging.purge_if_due(UNRELEASED)
+        return self.session.run(verb, name=request.name)
+
+    def _take_one(self, alias: str, request: AcquireRequest, row: Row | None, fence: int) -> None:
+        """Take one of several that was seen as ``row``. Raise ``_Overtaken`` if it is not that any more."""
+        key = key_of(request.name)
+        if row is None:
+            taken: int = insert(alias, key, request, fence)
+        else:
+            same = unchanged(alias, key, row)
+            if _has(row, request):
+                taken = same.update(expires_at=Now() + request.ttl_ms, fence=fence)
+            else:
+                taken = same.update(fence=fence, acquired_at=Now(), **terms(request))
+        if not taken:
+            raise _Overtaken
+        if row is None or not _has(row, request):
+            self._metrics.granted(alias, request, row)
 
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 from django_tasklock.backends.contract.locks import LockStore
@@ -54,6 +55,33 @@ class MemoryBackend(MemoryLeases, LockStore):
                 record = store.record(request.name, held)
                 return Busy(record, record.ttl)
             return Grant(held.fence, request.ttl_ms)
+
+    def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
+        with store.mutex:
+            for name in names:  # before any is taken
+                held = store.current(name)
+                if held is not None and held.token not in (request.token, request.supersedes):
+                    self.release_all(names, request.token)
+                    answer = self.acquire(request._replace(name=name))
+                    return answer if isinstance(answer, Grant) else answer._replace(name=name)
+            return super().acquire_all(names, request)
+
+    def release_all(self, names: Sequence[str], token: str) -> Released:
+        with store.mutex:
+            return super().release_all(names, token)
+
+    def extend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
+        with store.mutex:
+            return super().extend_all(names, token, ttl, hold)
+
+    async def aacquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
+        return self.acquire_all(names, request)
+
+    async def arelease_all(self, names: Sequence[str], token: str) -> Released:
+        return self.release_all(names, token)
+
+    async def aextend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
+        return self.extend_all(names, token, ttl, hold)
 
     def owned(self, name: str, token: str) -> Held | None:
         return store.owned(name, token)

@@ -94,10 +94,14 @@ class Layout:
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return keys and arguments of ``acquire.lua`` for somebody who does not wait."""
+        return self.keys(request.name) + self.terms(request)
+
+    def terms(self, request: AcquireRequest) -> bytes:
+        """Return the arguments of these."""
         token = request.token.encode()
         kind, on_busy = request.kind, request.on_busy
         terms = packed_terms(request.ttl_ms, request.hold_ms, request.holder, kind, on_busy, self.past)
-        return b"%b$%d\r\n%b\r\n%b" % (self.keys(request.name), len(token), token, terms)
+        return b"$%d\r\n%b\r\n%b" % (len(token), token, terms)
 
     def following(self, request: AcquireRequest) -> bytes:
         """Return the same for somebody who follows an earlier holder."""

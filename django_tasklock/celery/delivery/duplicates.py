@@ -19,6 +19,7 @@ from django_tasklock.locks import events
 from django_tasklock.locks.holder import RENEWED, abandoned, alive
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import supersede
+from django_tasklock.names import each_of
 from django_tasklock.types import Record, monotonic
 
 logger = logging.getLogger("django_tasklock")
@@ -151,7 +152,7 @@ def free_abandoned(record: Record | None, name: str) -> bool:
 def took_away(name: str, token: str) -> bool:
     """Free a dead process's lock. Return whether this call is known to have done so: the reply may be lost."""
     try:
-        return get_backend().remove(name, token) is not None
+        return any([get_backend().remove(one, token) is not None for one in each_of(name)])  # noqa: C419  # all of them
     except BackendUnavailable as error:  # the next acquire does what the policy says
         logger.warning("lock %r: not taken over: %s", name, error)
         return False

@@ -1,0 +1,144 @@
+"""Several locks in one script: the scripts of one lock, run for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django_tasklock.backends.redis.keys import Layout
+from django_tasklock.backends.redis.script import Script, bulk, load
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record
+
+# KEYS: index, fence counter, and of each lock itself, its queue, its seen. `at(i)` makes them those of one, as its
+# script knows them.
+_EACH = """
+local n, all = (#KEYS - 2) / 3, {}
+for i = 3, #KEYS do all[i - 2] = KEYS[i] end
+for i = #KEYS, 6, -1 do KEYS[i] = nil end
+KEYS[3], KEYS[2] = KEYS[2], KEYS[1]
+local function at(i)
+  KEYS[1], KEYS[4], KEYS[5] = all[3 * i - 2], all[3 * i - 1], all[3 * i]
+end
+"""
+_RELEASE = f"local function release()\n{load('release', 0, 0).body}\nend\n"
+
+# Reply: the greatest fence; or which one is busy, and what acquire.lua says of that.
+_ACQUIRE_ALL = f"""
+local function acquire()
+{load("acquire", 0, 0).body}
+end
+{_RELEASE}{_EACH}
+local token, ttl, former = ARGV[1], ARGV[2], ARGV[7] or ''
+local function has(value, whose)
+  return value and string.sub(value, 11, 11 + #whose) == whose .. '"'
+end
+local function refuse(which, reply)
+  ARGV[2] = '' -- of a release: no place in the queue
+  for i = 1, n do
+    at(i)
+    if has(redis.call('GET', KEYS[1]), token) then release() end
+  end
+  ARGV[2] = ttl
+  at(which)
+  reply = reply or acquire()
+  table.insert(reply, 1, which)
+  return reply
+end
+for i = 1, n do -- before anything is taken
+  at(i)
+  local value = redis.call('GET', KEYS[1])
+  if value and not has(value, token) and (former == '' or not has(value, former)) then return refuse(i) end
+end
+local greatest = 0
+for i = 1, n do
+  at(i)
+  local reply = acquire()
+  if type(reply) ~= 'number' then return refuse(i, reply) end -- somebody waited for it
+  greatest = math.max(greatest, reply)
+end
+return greatest
+"""
+_RELEASE_ALL = f"""{_RELEASE}{_EACH}
+local reply = {{}}
+for i = 1, n do
+  at(i)
+  reply[i] = release()
+end
+return reply
+"""
+_EXTEND_ALL = f"""
+local function extend()
+{load("extend", 0, 0).body}
+end
+{_EACH}
+local reply = 1
+for i = 1, n do
+  at(i)
+  reply = math.min(reply, extend())
+end
+return reply
+"""
+_GET_ALL = f"""
+local function get()
+{load("get", 0, 0).body}
+end
+{_EACH}
+local reply = {{}}
+for i = 1, n do
+  at(i)
+  KEYS[2] = KEYS[4]
+  reply[i] = get()
+end
+return reply
+"""
+
+
+class SeveralScripts:
+    """Scripts and packed arguments for several locks of one prefix, and what is made of the replies."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def _keys(self, names: Sequence[str]) -> bytes:
+        each = (self._layout.lock(name) + self._layout.waiting(name) for name in names)
+        return self._layout.index + self._layout.fence + b"".join(each)
+
+    def acquiring(self, names: Sequence[str], request: AcquireRequest) -> tuple[Script, bytes]:
+        """Return what takes them all, or none."""
+        terms = self._layout.terms(request) + bulk("") + bulk(request.supersedes)
+        return _sized(_ACQUIRE_ALL, names, 7), self._keys(names) + terms
+
+    def answer(self, names: Sequence[str], request: AcquireRequest, reply: Any) -> Grant | Busy:
+        """Return what that said."""
+        if isinstance(reply, int):
+            return Grant(reply, request.ttl_ms)
+        name = names[reply[0] - 1]
+        return self._layout.busy(name, reply[1:])._replace(name=name)
+
+    def releasing(self, names: Sequence[str], token: str) -> tuple[Script, bytes]:
+        """Return what gives them back. Its reply: for each what ``release.lua`` says."""
+        return _sized(_RELEASE_ALL, names, 1), self._keys(names) + bulk(token)
+
+    def extending(self, names: Sequence[str], token: str, ttl: int, hold: int) -> tuple[Script, bytes]:
+        """Return what extends them. Its reply: 1 if all of them are ``token``'s."""
+        return _sized(_EXTEND_ALL, names, 3), self._keys(names) + bulk(token) + bulk(ttl) + bulk(hold)
+
+    def getting(self, names: Sequence[str]) -> tuple[Script, bytes]:
+        """Return what looks who has them."""
+        return _sized(_GET_ALL, names, 0), self._keys(names)
+
+    def found(self, names: Sequence[str], replies: Sequence[Any]) -> list[Record | None]:
+        """Return what that said."""
+        pairs = zip(names, replies, strict=True)
+        return [None if reply is None else self._layout.record(name.encode(), reply) for name, reply in pairs]
+
+
+def _sized(body: str, names: Sequence[str], arguments: int) -> Script:
+    keys = 2 + 3 * len(names)
+    known = _made.get((body, keys))
+    if known is None:
+        known = _made[body, keys] = Script(body, keys + arguments, keys)
+    return known
+
+
+_made: dict[tuple[str, int], Script] = {}

@@ -1,0 +1,349 @@
+"""A lock of several names: all or nothing, one lease, and nobody waits for somebody who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from itertools import pairwise
+
+import pytest
+
+from django_tasklock import (
+    BackendUnavailable,
+    LockLost,
+    ReleaseAsked,
+    TaskLock,
+    TaskLockAcquireError,
+    TaskLockError,
+    current_lock,
+    force_release_task_lock,
+    get_lock_info,
+    list_all_task_locks,
+    task_lock,
+    task_lock_context,
+)
+from django_tasklock.backends import get_backend
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.names import Names
+from django_tasklock.types import Released
+from tests.support.proxy import Proxy
+from tests.support.stores import LISTING, clear, eventually, stores
+from tests.support.twins import TWINS, call
+from tests.support.workers import Crew
+
+pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
+
+PATHS = {"database": "database.DatabaseBackend", "memory": "memory.MemoryBackend", "redis": "redis.RedisBackend"}
+
+
+@pytest.fixture(params=stores(*LISTING))
+def store(request, settings) -> str:
+    """Locks are there, and there are none."""
+    clear(request.param)
+    settings.TASKLOCK = {**settings.TASKLOCK, "BACKEND": f"django_tasklock.backends.{PATHS[request.param]}"}
+    return request.param
+
+
+def free(*names: str) -> bool:
+    """Whether nobody has any of them."""
+    return not any(get_backend().get_all(names))
+
+
+class TestNames:
+    def test_sorted_and_each_once(self):
+        lock = TaskLock("b", "task_lock:a", "b", "c")
+        assert lock.names == ("a", "b", "c")
+        assert str(lock.name) == "a + b + c"
+        assert repr(lock) == "<TaskLock 'a + b + c'>"
+
+    @pytest.mark.parametrize("names", [("a",), ("a", "a"), ("a", "task_lock:a")])
+    def test_one_of_them_is_a_lock_as_ever(self, names):
+        lock = TaskLock(*names)
+        assert (lock.name, type(lock.name), lock.names) == ("a", str, ("a",))
+
+    @pytest.mark.parametrize("names", [("a", ""), ("a", None), ("a", 7), ("a", "x\n"), ("a", "x" * 201)])
+    def test_what_is_no_name(self, names):
+        with pytest.raises(TaskLockError, match="a lock name must|a lock name may"):
+            TaskLock(*names)
+
+    def test_too_many(self):
+        TaskLock(*map(str, range(64)))
+        with pytest.raises(TaskLockError, match="64 names, not 65"):
+            TaskLock(*map(str, range(65)))
+
+    def test_an_empty_list(self):
+        with pytest.raises(TaskLockError, match="empty list"):
+            task_lock_context([])
+        with pytest.raises(TaskLockError, match="empty list"):
+            task_lock([])
+
+    def test_they_can_be_pickled(self):
+        name = pickle.loads(pickle.dumps(TaskLock("b", "a").name))
+        assert (name, name.each) == ("a + b", ("a", "b"))
+
+
+class TestOneLease:
+    @TWINS
+    def test_taken_and_given_back(self, store, way):
+        lock = TaskLock("a", "b")
+        assert call(way, lock, "acquire") is True
+        assert lock.held
+        assert {get_lock_info(name).fingerprint for name in ("a", "b")} == {
+            get_lock_info("a").fingerprint
+        }  # one token for both
+        assert sorted(info.name for info in list_all_task_locks()) == ["a", "b"]
+        assert not free("b")
+        assert lock.info().name == "a"
+        assert lock.locked()
+        assert call(way, lock, "extend", 500) is True
+        assert lock.time_left > 400
+        assert lock.fence == max(record.fence for record in get_backend().get_all(("a", "b")))
+        lock.ensure_held()
+        assert call(way, lock, "release") is Released.RELEASED
+        assert free("a", "b")
+        assert lock.info() is None
+
+    @TWINS
+    def test_the_conflict_says_which_one_and_who_has_it(self, store, way):
+        with TaskLock("b"):
+            lock = TaskLock("a", "b", "c")
+            results: list[object] = []
+            thread = threading.Thread(target=lambda: results.append((call(way, lock, "acquire"), lock.conflict)))
+            thread.start()
+            thread.join(20)
+        (taken, conflict) = results[0]
+        assert taken is False
+        assert isinstance(conflict, TaskLockAcquireError)
+        assert conflict.name == "b"
+        assert "lock 'b' is held by" in str(conflict)
+        assert conflict.holder
+        assert free("a", "c")
+
+    def test_as_a_block(self, store):
+        with TaskLock("b", "a", lease=30) as lock:
+            assert current_lock() is lock
+            assert lock.token in heartbeat
+        assert free("a", "b")
+        with task_lock_context(["a", "b"]) as taken:
+            assert taken is True
+            assert not free("a")
+        assert free("a", "b")
+
+    def test_for_coroutines(self, store):
+        async def main():
+            async with TaskLock("a", "b") as lock:
+                await lock.aensure_held()
+                assert (await lock.ainfo()).name == "a"
+            async with task_lock_context(["a", "b"]) as taken:
+                assert taken is True
+
+        asyncio.run(main())
+        assert free("a", "b")
+
+    def test_the_heartbeat_renews_all(self, store):
+        with TaskLock("a", "b", lease=0.6, timeout=30) as lock:
+            first = [record.now + record.ttl for record in get_backend().get_all(lock.names)]
+            eventually(
+                lambda: all(
+                    record.now + record.ttl > before
+                    for record, before in zip(get_backend().get_all(lock.names), first, strict=True)
+                )
+            )
+            assert lock.held
+
+    @pytest.mark.parametrize("one", ["a", "b"])
+    def test_one_that_is_released_by_force_is_the_loss_of_all(self, store, one):
+        lost: list[str] = []
+        lock = TaskLock("a", "b", lease=0.6, timeout=30, on_lost=lost.append)
+        assert lock.acquire()
+        assert force_release_task_lock(one)
+        with pytest.raises(LockLost, match=r"'a \+ b' is lost"):
+            eventually(lambda: lock.ensure_held())
+        eventually(lambda: lost)
+        assert lock.release() is Released.GONE
+        assert free("a", "b")
+
+    def test_one_that_is_asked_for_is_the_lock_that_is_asked_for(self, store):
+        lock = TaskLock("a", "b", lease=0.6, timeout=30)
+        assert lock.acquire()
+        assert get_backend().ask_release("b", lock.token)
+        eventually(lambda: lock.asked)
+        with pytest.raises(ReleaseAsked):
+            lock.ensure_held()
+        assert lock.release() is Released.RELEASED
+
+
+class TestOneThread:
+    def test_what_it_has_already_it_does_not_wait_for(self, store):
+        with TaskLock("a", "b"):
+            for names in (("a",), ("b",), ("a", "b"), ("b", "c")):
+                with pytest.raises(TaskLockError, match="already held by this thread"):
+                    TaskLock(*names, blocking=True).acquire()
+        with TaskLock("b"), pytest.raises(TaskLockError, match="'b' is already held by this thread"):
+            TaskLock("a", "b", blocking=True).acquire()
+        assert free("a", "b", "c")
+
+    def test_reentrant_is_who_has_them_all(self, store):
+        with TaskLock("a", "b", "c") as outer:
+            for names in (("a",), ("c", "b"), ("a", "b", "c")):
+                with TaskLock(*names, reentrant=True) as inner:
+                    assert inner.token == outer.token
+                assert not free(*names)
+            with pytest.raises(TaskLockError, match="not all of the others"):
+                TaskLock("c", "d", reentrant=True).acquire()
+        assert free("a", "b", "c")
+        assert TaskLock("a").acquire()
+
+
+class TestWaiting:
+    @TWINS
+    def test_until_all_are_free(self, store, way):
+        first, second, mine = TaskLock("a"), TaskLock("c"), TaskLock("a", "b", "c")
+        assert first.acquire()
+        assert second.acquire()
+        results: list[bool] = []
+        thread = threading.Thread(target=lambda: results.append(call(way, mine, "acquire", blocking_timeout=30)))
+        thread.start()
+        first.release()
+        assert not results
+        second.release()
+        thread.join(30)
+        assert results == [True]
+        assert mine.release()
+
+    def test_in_vain(self, store):
+        with TaskLock("b"):
+            results: list[bool] = []
+            lock = TaskLock("a", "b")
+            thread = threading.Thread(target=lambda: results.append(lock.acquire(blocking_timeout=0.3)))
+            thread.start()
+            thread.join(20)
+            assert results == [False]
+            assert lock.conflict.name == "b"
+            assert get_lock_info("b").waiting == 0
+            assert free("a")
+
+
+class TestTrips:
+    pytestmark = pytest.mark.redis
+
+    @TWINS
+    def test_one_each(self, proxy: Proxy, way):
+        for _ in range(2):  # the second time the server knows every script
+            with proxy.recorded() as sent:
+                lock = TaskLock("trip:a", "trip:b", "trip:c")
+                for verb in ("acquire", "extend", "info", "release"):
+                    call(way, lock, verb)
+        assert [request[0] for request in sent] == [b"EVALSHA"] * 4
+
+    def test_a_reply_that_is_lost(self, proxy: Proxy):
+        lock = TaskLock("trip:a", "trip:b")
+        lock.acquire()
+        lock.release()
+        proxy.lose_reply()
+        assert lock.acquire() is True
+        proxy.lose_reply()
+        assert lock.release() is Released.RELEASED
+        assert free("trip:a", "trip:b")
+
+    def test_what_was_taken_in_doubt_is_given_back(self, proxy: Proxy):
+        TaskLock("trip:a", "trip:b").acquire()
+        proxy.lose_reply(times=2)
+        lock = TaskLock("trip:c", "trip:d")
+        with pytest.raises(BackendUnavailable):
+            lock.acquire()
+        eventually(lambda: free("trip:c", "trip:d"))
+
+
+class TestDecorated:
+    def test_all_names_of_the_call_are_locked(self, store):
+        @task_lock(["b:{y}", "a:{x}"])
+        def both(x: int, y: int) -> tuple[str, ...]:
+            assert not free("a:1")
+            assert not free("b:2")
+            return current_lock().names
+
+        assert both.lock.name(x=1, y=2).each == ("a:1", "b:2")
+        assert both.lock.is_locked(1, 2) is False
+        assert both(1, 2) == ("a:1", "b:2")
+        assert free("a:1", "b:2")
+        with TaskLock("b:2"):
+            assert both.lock.is_locked(1, 2) is True
+            results: list[object] = []
+            thread = threading.Thread(target=lambda: results.append(both(1, 2)))
+            thread.start()
+            thread.join(20)
+        assert results[0]["status"] == "skipped"
+        assert results[0]["name"] == "a:1 + b:2"
+
+    def test_from_the_same_name_twice(self, store):
+        @task_lock(["account:{source}", "account:{target}"])
+        def move(source: int, target: int) -> tuple[str, ...]:
+            return current_lock().names
+
+        assert move(2, 1) == ("account:1", "account:2")
+        assert move(1, 1) == ("account:1",)
+
+    @pytest.mark.parametrize("word", ["queue", "coalesce"])
+    def test_what_has_an_order_of_one_name_is_refused(self, word, settings):
+        with pytest.raises(TaskLockError, match=f"on_conflict='{word}' keeps messages in the order of one name"):
+            task_lock(["a:{x}", "b:{x}"], on_conflict=word)
+        settings.TASKLOCK = {**settings.TASKLOCK, "ON_CONFLICT": word}
+
+        @task_lock(["a:{x}", "b:{x}"])
+        def both(x: int) -> None:
+            raise AssertionError
+
+        with pytest.raises(TaskLockError, match="this lock has several"):
+            both(1)
+
+    def test_a_template_that_cannot_be(self):
+        with pytest.raises(TaskLockError, match="names 'z', which is no argument"):
+
+            @task_lock(["a:{x}", "b:{z}"])
+            def both(x: int) -> None: ...
+
+
+WORK = """
+    import random
+    def work(names, rounds, seed):
+        chance = random.Random(seed)
+        journal = []
+        for _ in range(rounds):
+            wanted = chance.sample(names, chance.choice([1, 2, 3]))
+            chance.shuffle(wanted)
+            lock = TaskLock(*wanted, lease=30, timeout=120, blocking_timeout=60)
+            assert lock.acquire(), lock.conflict
+            began = time.monotonic()
+            time.sleep(chance.choice([0, 0.001, 0.003]))
+            lock.ensure_held()
+            journal += [(name, began, time.monotonic(), lock.fence) for name in lock.names]
+            assert lock.release()
+        return journal
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", stores("redis", "database"), indirect=True)
+def test_eight_processes_with_random_names_all_come_to_an_end(store: str, crew: Crew, settings) -> None:
+    names, rounds = [f"n{number}" for number in range(5)], 40 if store == "redis" else 6
+    workers = crew.hire_many(8, f"""
+        from django.test.utils import override_settings
+        override_settings(TASKLOCK={settings.TASKLOCK!r}).enable()
+    """)  # fmt: skip
+    for seed, worker in enumerate(workers):
+        worker.do(WORK)
+        worker.start(f"work({names!r}, {rounds}, {seed})")
+    journal = [entry for worker in workers for entry in worker.done(120)]
+    assert len({name for name, *_ in journal}) == len(names)
+    for name in names:
+        holds = sorted((began, over, fence) for one, began, over, fence in journal if one == name)
+        assert all(before[1] <= after[0] and before[2] < after[2] for before, after in pairwise(holds)), name
+    assert free(*names)
+
+
+def test_a_name_that_reads_like_several_is_another(store: str) -> None:
+    with TaskLock("a", "b"):
+        assert isinstance(TaskLock("a", "b").name, Names)
+        assert TaskLock("a + b ").acquire()
