@@ -37,7 +37,7 @@ WORK = """
         journal, refused, stale, away = [], 0, 0, 0
         while not Path(until).exists():
             which = random.randrange(len(names))
-            lock = TaskLock(names[which], lease=6, timeout=60, blocking_timeout=random.choice([0, 2]))
+            lock = TaskLock(names[which], lease=6, timeout=60, blocking_timeout=random.choice([None, 2]))
             try:
                 if not lock.acquire():
                     time.sleep(0.005)
