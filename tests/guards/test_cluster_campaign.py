@@ -33,7 +33,7 @@ WORK = """
     from pathlib import Path
     from django_tasklock import BackendUnavailable, GuardRejected
     from tests.support.guards import GUARD
-    def work(names, rows, until):
+    def work(names, rows, until, longest):
         journal, refused, stale, away = [], 0, 0, 0
         while not Path(until).exists():
             which = random.randrange(len(names))
@@ -49,7 +49,7 @@ WORK = """
             began = time.monotonic()
             try:
                 claim = Claim.take(Video, rows[which], GUARD, lock.token)
-                ends = time.monotonic() + random.choice([0.01, 0.1, 2.0])
+                ends = time.monotonic() + random.choice([0.01, 0.1, longest])
                 while time.monotonic() < ends and lock.held:
                     claim.update(progress=claim.epoch)
                     found = Video.objects.get(pk=rows[which])
@@ -141,7 +141,7 @@ def test_a_campaign(crew: Crew, tmp_path: Path, name: str, what: str, promised: 
         workers = crew.hire_many(4, settled(cluster))
         for worker in workers:
             worker.do(WORK)
-            worker.start(f"work({names!r}, {rows!r}, {str(until)!r})")
+            worker.start(f"work({names!r}, {rows!r}, {str(until)!r}, {1.0 if promised else 5.0})")
         time.sleep(1)
         ends = time.monotonic() + SECONDS
         if what == "moves":
@@ -160,7 +160,7 @@ def test_a_campaign(crew: Crew, tmp_path: Path, name: str, what: str, promised: 
         f"\n{what}: {number}; holds {len(holds)}, overlaps {len(overlaps)}, claims refused or overtaken {sum(refused)},"
         f" stale writes {sum(stale)}, unavailable {sum(away_)}"
     )
-    assert len(holds) > 50
+    assert len(holds) > 10
     assert sum(stale) == 0
     if promised:
         assert overlaps == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from functools import cache
@@ -27,7 +28,7 @@ class Node(RedisServer):
 
     def __init__(self, directory: Path) -> None:
         port = free_port()
-        while port + 10_000 > 65_535:  # where the nodes talk to each other
+        while not _is_free(port + 10_000):  # where the nodes talk to each other
             port = free_port()
         home = directory / str(port)
         home.mkdir()
@@ -60,6 +61,15 @@ class Node(RedisServer):
             served = sum(last - first + 1 for first, last, _ in self.slots())
             return served == SLOTS and b"cluster_state:ok" in self.client.execute_command("CLUSTER", "INFO")
         return False
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):  # taken, or no port at all
+            return False
+    return True
 
 
 class Cluster:
