@@ -124,6 +124,7 @@ def test_a_renewal_is_what_a_majority_says(codes: list[int | None]) -> None:
 
 
 class TestFences:
+    @pytest.mark.slow
     @settings(
         max_examples=10,
         deadline=None,
