@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import count
 
 from django_tasklock.backends.contract.leases import LeaseStore
@@ -12,6 +13,7 @@ from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Query
 from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.contract.several import Several
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.metrics import MemoryMetrics
 from django_tasklock.backends.memory.rates import MemoryRates
@@ -20,6 +22,11 @@ from django_tasklock.conf import Settings
 from django_tasklock.types import AcquireRequest, Busy, Grant, Holder, Record, Released, Renewal, RenewalResult
 
 _fences = count(time.time_ns() // 1000)
+
+
+def _record(name: str, token: str) -> Record:
+    now = time.time_ns() // 1_000_000
+    return Record(name, token, Holder(), now, now, now, 0, None)
 
 
 class GrantingLeases(LeaseStore):
@@ -38,8 +45,7 @@ class GrantingLeases(LeaseStore):
         return [RenewalResult.RENEWED for _ in batch]
 
     def mine(self, name: str, token: str) -> Record | None:
-        now = time.time_ns() // 1_000_000
-        return Record(name, token, Holder(), now, now, now, 0, None)
+        return _record(name, token)
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         return self.acquire(request)
@@ -58,7 +64,7 @@ class GrantingPermits(GrantingLeases, Permits):
     """Permits without a limit."""
 
     def mine(self, name: str, token: str) -> Record | None:
-        return GrantingLeases.mine(self, name, token)
+        return _record(name, token)
 
     def members(self, name: str) -> list[Record]:
         return []
@@ -68,6 +74,16 @@ class GrantingPermits(GrantingLeases, Permits):
 
     def names(self, limit: int = 1000) -> list[str]:
         return []
+
+
+class GrantingSeveral(Several):
+    """Several names at once, of which nobody has any."""
+
+    def mine(self, name: str, token: str) -> Record | None:
+        return _record(name, token)
+
+    async def amine(self, name: str, token: str) -> Record | None:
+        return self.mine(name, token)
 
 
 class Forgetful(dict[str, State]):
@@ -99,8 +115,12 @@ class GrantingBackend(GrantingLeases, LockStore):
     def metrics(self) -> Metrics:
         return self._metrics
 
+    @cached_property
+    def several(self) -> Several:
+        return GrantingSeveral(self)
+
     def mine(self, name: str, token: str) -> Record | None:
-        return GrantingLeases.mine(self, name, token)
+        return _record(name, token)
 
     def get(self, name: str) -> Record | None:
         return None

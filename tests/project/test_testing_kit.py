@@ -421,6 +421,12 @@ class TestOff:
             eventually(lambda: lock.lease.due > due)
             lock.ensure_held()
 
+    def test_several_names(self) -> None:
+        assert acquire_task_lock("b")
+        with TaskLock("a", "b") as lock:
+            lock.ensure_held()
+            assert lock.extend(60)
+
     def test_no_limit_is_reached(self) -> None:
         @concurrency_limited("transcode", 1)
         @rate_limited("mail", "1/h", timeout=1)
