@@ -117,6 +117,7 @@ class GrantingBackend(GrantingLeases, LockStore):
 
     @cached_property
     def several(self) -> Several:
+        """The verbs for several names at once, each granted as well."""
         return GrantingSeveral(self)
 
     def mine(self, name: str, token: str) -> Record | None:

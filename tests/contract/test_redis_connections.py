@@ -69,9 +69,10 @@ def struck_at(step: int) -> Iterator[Callable[[], bool]]:
 def no_more_files_but(few: int) -> Iterator[None]:
     """This process can open only so many more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + few, hard))
+    free = [os.dup(0) for _ in range(few)]  # a limit is one of numbers, of which some are taken
+    for number in free:
+        os.close(number)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, hard))
     try:
         yield
     finally:

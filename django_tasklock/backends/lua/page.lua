@@ -2,17 +2,17 @@
 -- The index is by expiry. By age, or by what is left of the timeout, live locks are put in order a part at a time: the
 -- first `PART` of the index among themselves, then the next.
 -- KEYS: 1 index by expiry
--- ARGV: 1 'live', 'expiring', 'no_expiry' or 'orphaned', 2 'expiry'; of live ones also 'age' or 'left', 3 'down' or '',
+-- ARGV: 1 'live', 'expiring', 'no_expiry' or 'orphaned', 2 'expiry'; of live ones also 'age', 'left', or 'index': by
+--       expiry, with the time left that the index has; 3 'down' or '',
 --       4 offset, 5 limit, 6 key prefix, 7 queue prefix, 8 ms left below which a lock is expiring,
 --       9 locks to look at, at most, 10 locks in a part, 11 text in the name, 12 'waiting' or '', 13... texts in the value
 -- Reply: {now ms, how many there are of that kind, offset to go on at (-1: no more),
 --         ms left (-1: no expiry) of each, how many wait for each, {key, ...}, {value or nil, ...}}
---        or, of a long list in which nothing is to be put right and for which nobody waits: '' and '' for these two, and
---        {{key, score, ...}, ...}, {{value, ...}, ...}: a command a lock to ask for its time left takes longer than all the rest
+--        or, by 'index', where nothing is to be put right and nobody waits: '' and '' for these two, and
+--        {{key, score, ...}, ...}, {{value, ...}, ...}: to ask for each lock's time left takes longer than all the rest
 -- use: values clock
 local now = clock()
-if ARGV[1] == 'live' and ARGV[2] == 'expiry' and ARGV[3] == '' and #ARGV == 12 and ARGV[11] .. ARGV[12] == ''
-  and tonumber(ARGV[5]) >= 1000 then
+if ARGV[2] == 'index' then
   local call, offset, prefix = redis.call, tonumber(ARGV[4]), #ARGV[6] + 1
   local first = call('ZCOUNT', KEYS[1], '-inf', now)
   local size = call('ZCARD', KEYS[1]) - first
@@ -200,7 +200,7 @@ local function by_value()
 end
 
 local size
-if order == 'expiry' then size = by_expiry() else size = by_value() end
+if order == 'expiry' or order == 'index' then size = by_expiry() else size = by_value() end
 return {
   now, size, offset < size and offset or -1,
   table.concat(lefts, ' '), table.concat(waits, ' '), keys, values,

@@ -12,7 +12,7 @@ from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, P
 from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_terms
-from django_tasklock.backends.redis.listing import ORDERED, page_in, page_of
+from django_tasklock.backends.redis.listing import LONG, ORDERED, page_in, page_of
 from django_tasklock.backends.redis.metrics import RedisMetrics
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
@@ -232,7 +232,12 @@ class RedisBackend(QueueStore, LockStore):
         return bulk(self.layout.waits + name) + bulk(token) + bulk(what) + bulk(ms)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records
+        query = Query("orphaned" if expired else "live", offset=offset, limit=limit)
+        if expired or limit < LONG:
+            return self.page(query).records
+        script, tail = page_of(self.layout, query, as_indexed=True)
+        found = page_in(self.layout, query, self.wire.call(script, tail)[0])
+        return found.records if found.records or found.next is None else self.page(query).records
 
     def page(self, query: Query) -> Page:
         script, tail = page_of(self.layout, query)

@@ -17,8 +17,15 @@ ORDERED = 5000
 """Locks put in order by another column than expiry, which is what the index has; 8191 at the most."""
 
 
-def page_of(layout: Layout, query: Query, most: int = 0) -> tuple[Script, bytes]:
-    """Return the script, its key and its arguments. ``most``: how many locks to look at; 0: as many as it should."""
+LONG = 1000
+"""Locks from which on a plain list of all has their time left from the index."""
+
+
+def page_of(layout: Layout, query: Query, most: int = 0, *, as_indexed: bool = False) -> tuple[Script, bytes]:
+    """Return the script, its key and its arguments. ``most``: how many locks to look at; 0: as many as it should.
+
+    ``as_indexed``: live locks, the next to expire first, with the time left that the index has.
+    """
     needles = []
     if query.task:
         needles.append(f'"task":{json.dumps(query.task)}')
@@ -27,7 +34,7 @@ def page_of(layout: Layout, query: Query, most: int = 0) -> tuple[Script, bytes]
     looks = query.text or query.waiting or needles
     arguments: list[str | int] = [
         query.which,
-        query.order if query.which == "live" else "expiry",
+        "index" if as_indexed else query.order if query.which == "live" else "expiry",
         "down" if query.descending else "",
         query.offset,
         query.limit,
