@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from redis.exceptions import RedisError
 
 from tests.support.cluster import Cluster, Node, clustered
 from tests.support.cluster_acts import away, slot_of
+from tests.support.guarded_campaign import WORK, outcome_of, settled
 from tests.support.stores import eventually
 from tests.support.workers import Crew
 from tests.testapp.models import Video
@@ -27,46 +27,6 @@ pytestmark = [pytest.mark.redis, pytest.mark.database, pytest.mark.django_db(tra
 
 SECONDS = float(os.environ.get("TASKLOCK_TEST_CLUSTER", "15"))
 ROWS = 6
-
-WORK = """
-    import random, time
-    from pathlib import Path
-    from django_tasklock import BackendUnavailable, GuardRejected
-    from tests.support.guards import GUARD
-    def work(names, rows, until, longest):
-        journal, refused, stale, away = [], 0, 0, 0
-        while not Path(until).exists():
-            which = random.randrange(len(names))
-            lock = TaskLock(names[which], lease=6, timeout=60, blocking_timeout=random.choice([None, 2]))
-            try:
-                if not lock.acquire():
-                    time.sleep(0.005)
-                    continue
-            except BackendUnavailable:
-                away += 1
-                time.sleep(0.05)
-                continue
-            began = time.monotonic()
-            try:
-                claim = Claim.take(Video, rows[which], GUARD, lock.token)
-                ends = time.monotonic() + random.choice([0.01, 0.1, longest])
-                while time.monotonic() < ends and lock.held:
-                    claim.update(progress=claim.epoch)
-                    found = Video.objects.get(pk=rows[which])
-                    stale += found.lock_epoch == claim.epoch and found.progress != claim.epoch
-                    time.sleep(0.02)
-                claim.give_back()
-            except (StaleClaim, GuardRejected):
-                refused += 1
-            finally:
-                over = time.monotonic()
-                journal.append((names[which], began, over if lock.held else min(over, lock.lease.deadline)))
-                try:
-                    lock.release()
-                except BackendUnavailable:
-                    away += 1
-        return journal, refused, stale, away
-"""
 
 
 def moves(cluster: Cluster, names: list[str], ends: float) -> int:
@@ -138,7 +98,7 @@ def test_a_campaign(crew: Crew, tmp_path: Path, name: str, what: str, promised: 
     rows = [Video.objects.create().pk for _ in range(ROWS)]
     names = [f"{name}:{number}" for number in range(ROWS)]
     with clustered(tmp_path, replicas=0 if promised else 1) as cluster:
-        workers = crew.hire_many(4, settled(cluster))
+        workers = crew.hire_many(4, settled({"LOCATION": cluster.url, "ON_UNAVAILABLE": "raise"}))
         for worker in workers:
             worker.do(WORK)
             worker.start(f"work({names!r}, {rows!r}, {str(until)!r}, {1.0 if promised else 5.0})")
@@ -153,23 +113,12 @@ def test_a_campaign(crew: Crew, tmp_path: Path, name: str, what: str, promised: 
             number = failures(cluster, names, ends, "lagging" in what, how)
         time.sleep(1)
         until.touch()
-        journals, refused, stale, away_ = zip(*(worker.done(60) for worker in workers), strict=True)
-    holds = sorted(hold for journal in journals for hold in journal)
-    overlaps = [(one, two) for one, two in pairwise(holds) if one[0] == two[0] and two[1] < one[2] - 0.001]
+        seen = outcome_of(workers)
     print(
-        f"\n{what}: {number}; holds {len(holds)}, overlaps {len(overlaps)}, claims refused or overtaken {sum(refused)},"
-        f" stale writes {sum(stale)}, unavailable {sum(away_)}"
+        f"\n{what}: {number}; holds {len(seen.holds)}, overlaps {len(seen.overlaps)}, claims refused or overtaken"
+        f" {seen.refused}, stale writes {seen.stale}, unavailable {seen.away}"
     )
-    assert len(holds) > 10
-    assert sum(stale) == 0
+    assert len(seen.holds) > 10
+    assert seen.stale == 0
     if promised:
-        assert overlaps == []
-
-
-def settled(cluster: Cluster) -> str:
-    """What a worker is to run first: its locks are there."""
-    tasklock = {"LOCATION": cluster.url, "ON_UNAVAILABLE": "raise"}
-    return f"""
-        from django.test.utils import override_settings
-        override_settings(TASKLOCK={tasklock!r}).enable()
-    """
+        assert seen.overlaps == []

@@ -59,13 +59,14 @@ def replies(answers: Answers) -> list[Any]:
 
 
 def too_few(answers: Answers, needed: int) -> BackendUnavailable:
-    """Return what a caller is told if no majority has answered."""
+    """Return what a caller is told if no majority has answered, or those that have do not agree."""
     said = sum(answer.error is None for answer in answers)
     errors = [answer.error for answer in answers if answer.error is not None and answer is not UNASKED]
     doubt = any(answer.sent or answer.error is None for answer in answers)
     first = errors[0] if errors else ConnectionError("no answer")
     cause = unavailable(first, doubt)
-    text = f"{said} of {len(answers)} Redis instances answered, {needed} are needed: {cause}"
+    missing = f"{needed} are needed" if said < needed else f"and are not of one mind, as {needed} would have to be"
+    text = f"{said} of {len(answers)} Redis instances answered, {missing}: {cause}"
     error = BackendUnavailable(text, doubt=doubt, down=cause.down)
     error.__cause__ = first
     return error
