@@ -314,3 +314,21 @@ def test_a_token_that_has_some_of_them_loses_them_with_the_others(tmp_path):
     assert backend.acquire_all(THREE, an_ask(Names(THREE), mine)).name == "c"
     assert held(backend) == [None, None, other.token]
     backend.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "whole"),
+    [
+        (("RENEWED", "RENEWED", "RENEWED"), "RENEWED"),
+        (("RENEWED", "ASKED", "RENEWED"), "ASKED"),
+        (("RENEWED", "UNKNOWN", "ASKED"), "UNKNOWN"),
+        (("UNKNOWN", "LOST", "RENEWED"), "LOST"),
+    ],
+)
+def test_renewed_as_the_worst_of_them(monkeypatch, told, whole):
+    """A cluster's node that is silent leaves open what became of the names on it."""
+    clear("memory")
+    backend = make("memory")
+    monkeypatch.setattr(backend, "renew", lambda batch: [RenewalResult[one] for one in told])
+    [result] = backend.several.renew([Renewal(Names(THREE), new_token(), 1000)])
+    assert result is RenewalResult[whole]

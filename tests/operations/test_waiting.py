@@ -208,6 +208,20 @@ def test_a_long_wait_goes_on_and_one_that_is_over_is_not_told(store: str) -> Non
     eventually(lambda: backend.noted_wait("a", token) is None)
 
 
+@pytest.mark.parametrize("coroutine", [False, True], ids=["thread", "coroutine"])
+def test_each_of_several_names_says_what_their_holder_waits_for(store: str, coroutine: bool) -> None:
+    lock = TaskLock("a", "b")
+    assert lock.acquire()
+    lease = lock.lease
+    assert lease is not None
+    if coroutine:
+        asyncio.run(lease.backend.anote_wait(lease.name, lease.token, "api", 60_000))
+    else:
+        lease.backend.note_wait(lease.name, lease.token, "api", 60_000)
+    assert [one.name for name in lock.names for one in operations.find_awaited(name)] == ["api", "api"]
+    lock.release()
+
+
 def test_a_wait_that_cannot_be_noted_is_waited_all_the_same(settings: Any, caplog: Any, monkeypatch: Any) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
     clear("memory")

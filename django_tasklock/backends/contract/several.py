@@ -53,6 +53,14 @@ class Several(LeaseStore):
     def close_idle(self) -> None:
         self.store.close_idle()
 
+    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        for one in each_of(name):
+            self.store.note_wait(one, token, what, ms)
+
+    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        for one in each_of(name):
+            await self.store.anote_wait(one, token, what, ms)
+
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         return await self.store.aacquire_all(each_of(request.name), request)
 
@@ -151,7 +159,7 @@ def first_failed(outcomes: Sequence[Released]) -> Released:
 
 
 def _worst(found: Sequence[RenewalResult]) -> RenewalResult:
-    for result in (RenewalResult.LOST, RenewalResult.ASKED):
+    for result in (RenewalResult.LOST, RenewalResult.UNKNOWN, RenewalResult.ASKED):
         if result in found:
             return result
     return RenewalResult.RENEWED
