@@ -15,7 +15,7 @@ from tests.support.stores import an_ask, eventually, granted
 from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.cluster_fixtures"]
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 
 def keys_in(node: Node, slot: int) -> dict[bytes, bytes]:

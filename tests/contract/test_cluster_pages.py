@@ -12,7 +12,7 @@ from tests.support.cluster_acts import key_of, slot_of
 from tests.support.stores import an_ask, granted
 
 pytest_plugins = ["tests.support.cluster_fixtures"]
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 
 SAME = Script(

@@ -15,7 +15,7 @@ from tests.support.stores import an_ask, eventually, granted
 from tests.support.twins import TWINS
 
 pytest_plugins = ["tests.support.cluster_fixtures"]
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 
 async def maybe(answer: Any) -> Any:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 
 LIMIT_ACT = {"200", "400", "401", "403", "404", "413", "415", "429", "501", "503"}
 CREDENTIALS = ("Authorization", "X-API-Key")
-FEW, MANY = 16, 40  # examples for each operation, way of breaking it, and caller
+FEW, MANY = 8, 40  # examples for each operation, way of breaking it, and caller
 
 
 @pytest.fixture

@@ -71,6 +71,7 @@ def test_in_parallel_and_in_any_distribution(project: Path) -> None:
         assert "26 passed" in said
 
 
+@pytest.mark.slow
 def test_for_all_tests_by_the_configuration(project: Path) -> None:
     (project / "pytest.ini").write_text("[pytest]\ntasklock_store = off\n")
     said = run_pytest(project, "-k", "test_who_does_not_ask or test_by_the_marker or settings_own", code=1)
@@ -78,6 +79,7 @@ def test_for_all_tests_by_the_configuration(project: Path) -> None:
     assert "2 passed" in said  # those that say where
 
 
+@pytest.mark.slow
 def test_a_store_that_there_is_not(project: Path) -> None:
     (project / "pytest.ini").write_text("[pytest]\ntasklock_store = disk\n")
     said = run_pytest(project, code=4)
@@ -86,6 +88,7 @@ def test_a_store_that_there_is_not(project: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_marker_that_says_nothing(project: Path) -> None:
     marked = "import pytest\n@pytest.mark.tasklock\ndef test(): pass\n"
     (project / "shop" / "test_shop.py").write_text(marked)
@@ -119,6 +122,7 @@ def test_who_asks_for_locks_without_settings_is_told_what_to_do(tmp_path: Path) 
     assert "asks for locks, which need Django's settings: set DJANGO_SETTINGS_MODULE" in said
 
 
+@pytest.mark.slow
 def test_without_pytest_django(project: Path) -> None:
     """Whoever sets Django up by other means."""
     (project / "conftest.py").write_text("import django\ndjango.setup()\n")
@@ -127,6 +131,7 @@ def test_without_pytest_django(project: Path) -> None:
     assert "24 passed" in run_pytest(project, "-W", "error", "-p", "no:django")
 
 
+@pytest.mark.slow
 def test_left_out(project: Path) -> None:
     said = run_pytest(project, "-p", "no:tasklock", "-k", "each_begins", code=1)
     assert "fixture 'tasklock' not found" in said
