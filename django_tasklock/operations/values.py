@@ -68,6 +68,8 @@ class LockView:
     """Messages that wait for it in the database."""
     alive: bool | None
     """Whether the holder's process runs; ``None``: that cannot be known from the machine that is asked."""
+    instances: int = 0
+    """How many of several independent stores have it; 0: there is one store."""
 
     @property
     def dead(self) -> bool:

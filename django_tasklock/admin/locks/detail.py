@@ -127,6 +127,8 @@ def _facts(view: LockView, row: Row) -> list[Fact]:
     if view.asked_for is not None:
         facts.append(Fact(_("Asked to give it back"), _("%(span)s ago") % {"span": span(view.asked_for)}))
     facts.append(Fact(_("Fence"), str(info.fence), code=True))
+    if view.instances:
+        facts.append(Fact(_("Instances that have it"), str(view.instances)))
     if info.fingerprint:
         facts.append(Fact(_("Fingerprint of the token"), info.fingerprint, code=True))
     return facts

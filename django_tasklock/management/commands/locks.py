@@ -123,6 +123,8 @@ class Command(BaseCommand):
         ]
         if lock.lapsed_for is not None:
             parts = ["orphaned", info.holder, f"lapsed {lock.lapsed_for:.0f} s ago"]
+        if lock.instances:
+            parts.append(f"on {lock.instances} instances")
         if lock.row is not None:
             parts.append(f"row {lock.row}")
         if info.waiting or lock.parked:

@@ -67,6 +67,7 @@ def view(record: Record, parked: int, orphaned: bool = False) -> LockView:
         row=row_ref(record),
         parked=parked,
         alive=None if orphaned or record.holder.kept else alive(record.holder),
+        instances=record.instances,
     )
 
 

@@ -1,0 +1,73 @@
+"""A lock that a majority of instances has granted, as operators see it."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+import pytest
+import redis
+from django.core.management import call_command
+from django.test import Client
+
+from django_tasklock import TaskLock, operations
+from django_tasklock.conf import QUORUM
+from tests.support import quorum
+from tests.support.admin_pages import LIST, page_of, words
+
+pytest_plugins = ["tests.support.redis_fixtures", "tests.support.admin_fixtures"]
+pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def lock(settings: Any, admin_settings: None) -> TaskLock:
+    """One that is held, on three instances."""
+    settings.TASKLOCK = {"BACKEND": QUORUM, "LOCATION": [server.url for server in quorum.servers(3)]}
+    quorum.clear(3)
+    lock = TaskLock("video:42")
+    assert lock.acquire()
+    yield lock
+    lock.release()
+
+
+def test_its_page_says_how_many_instances_have_it(lock: TaskLock, operator: Client) -> None:
+    assert "video:42" in operator.get(LIST).text
+    assert "Instances that have it 3" in words(operator.get(page_of("video:42")).text)
+    with redis.Redis.from_url(quorum.servers(3)[1].url) as client:
+        client.delete("task_lock:video:42")
+    found = operations.get_lock("video:42").lock
+    assert found is not None
+    assert found.instances == 2
+    written = StringIO()
+    call_command("locks", "video:42", stdout=written, no_color=True)
+    assert "on 2 instances" in written.getvalue()
+
+
+def test_it_is_released_on_all_of_them(lock: TaskLock, operator: Client) -> None:
+    shown = operations.get_lock("video:42").lock
+    assert shown is not None
+    fingerprint = shown.info.fingerprint
+    operator.post(page_of("video:42", "release"), {"fingerprint": fingerprint, "reason": "a test"})
+    assert not lock.locked()
+    for server in quorum.servers(3):
+        with redis.Redis.from_url(server.url) as client:
+            assert client.get("task_lock:video:42") is None
+
+
+def test_one_store_has_no_instances(db: None, settings: Any) -> None:
+    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+    with TaskLock("video:42"):
+        found = operations.get_lock("video:42").lock
+    assert found is not None
+    assert found.instances == 0
+
+
+def test_a_sweep_goes_over_all_of_them(lock: TaskLock) -> None:
+    """What lost its expiry on a majority is given one, on each; what lapsed is forgotten everywhere."""
+    servers = [redis.Redis.from_url(server.url) for server in quorum.servers(3)]
+    for client in servers[:2]:
+        client.persist("task_lock:video:42")
+    operations.sweep(by=operations.Actor("a test"), pause=0)
+    assert [client.pttl("task_lock:video:42") > 0 for client in servers] == [True, True, True]
+    for client in servers:
+        client.close()
