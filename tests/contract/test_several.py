@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -28,7 +29,7 @@ from tests.support.stores import (
     new_token,
     stores,
 )
-from tests.support.twins import TWINS, call
+from tests.support.twins import TWINS, call, thread_of
 
 SHORT = 120  # ms: a lease that is to lapse
 THREE = ("a", "b", "c")
@@ -143,7 +144,7 @@ class TestAcquiring:
             answers.append(backend.acquire_all(THREE, one))
             backend.close_idle()
 
-        threads = [threading.Thread(target=take, args=(one,)) for one in asks]
+        threads = [thread_of(partial(take, one)) for one in asks]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -228,7 +229,7 @@ class TestWaiting:
                     waiter.wait(1)
             backend.close_idle()
 
-        thread = threading.Thread(target=wait, daemon=True)
+        thread = thread_of(wait)
         thread.start()
 
         def result() -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import threading
 from itertools import pairwise
 
 import pytest
@@ -29,7 +28,7 @@ from django_tasklock.names import Names
 from django_tasklock.types import Released
 from tests.support.proxy import Proxy
 from tests.support.stores import LISTING, clear, eventually, stores
-from tests.support.twins import TWINS, call
+from tests.support.twins import TWINS, call, thread_of
 from tests.support.workers import Crew
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
@@ -109,7 +108,7 @@ class TestOneLease:
         with TaskLock("b"):
             lock = TaskLock("a", "b", "c")
             results: list[object] = []
-            thread = threading.Thread(target=lambda: results.append((call(way, lock, "acquire"), lock.conflict)))
+            thread = thread_of(lambda: results.append((call(way, lock, "acquire"), lock.conflict)))
             thread.start()
             thread.join(20)
         (taken, conflict) = results[0]
@@ -203,7 +202,7 @@ class TestWaiting:
         assert first.acquire()
         assert second.acquire()
         results: list[bool] = []
-        thread = threading.Thread(target=lambda: results.append(call(way, mine, "acquire", blocking_timeout=30)))
+        thread = thread_of(lambda: results.append(call(way, mine, "acquire", blocking_timeout=30)))
         thread.start()
         first.release()
         assert not results
@@ -216,7 +215,7 @@ class TestWaiting:
         with TaskLock("b"):
             results: list[bool] = []
             lock = TaskLock("a", "b")
-            thread = threading.Thread(target=lambda: results.append(lock.acquire(blocking_timeout=0.3)))
+            thread = thread_of(lambda: results.append(lock.acquire(blocking_timeout=0.3)))
             thread.start()
             thread.join(20)
             assert results == [False]
@@ -271,7 +270,7 @@ class TestDecorated:
         with TaskLock("b:2"):
             assert both.lock.is_locked(1, 2) is True
             results: list[object] = []
-            thread = threading.Thread(target=lambda: results.append(both(1, 2)))
+            thread = thread_of(lambda: results.append(both(1, 2)))
             thread.start()
             thread.join(20)
         assert results[0]["status"] == "skipped"

@@ -39,6 +39,7 @@ from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.testing.off import GrantingBackend
 from tests.support.public import Received, in_store, setting
 from tests.support.stores import ALL, LISTING, eventually, stores
+from tests.support.twins import thread_of
 from tests.testapp.models import PlainVideo, Video
 
 
@@ -78,7 +79,7 @@ class TestLockHeld:
 
     def test_its_release_wakes_who_waits(self, memory: str) -> None:
         holder, got = testing.lock_held("report"), []
-        thread = threading.Thread(target=lambda: got.append(TaskLock("report").acquire(blocking_timeout=60)))
+        thread = thread_of(lambda: got.append(TaskLock("report").acquire(blocking_timeout=60)))
         thread.start()
         eventually(lambda: get_lock_info("report").waiting == 1)
         holder.release()
@@ -306,7 +307,7 @@ class TestLimits:
             with testing.limit_reached(limiter):
                 assert limiter.info().used == 3
                 refused: list[bool] = []
-                thread = threading.Thread(target=lambda: refused.append(limiter.acquire(blocking=False)))
+                thread = thread_of(lambda: refused.append(limiter.acquire(blocking=False)))
                 thread.start()
                 thread.join(30)
                 assert refused == [False]

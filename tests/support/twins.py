@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 from asgiref.sync import async_to_sync
+from django.db import connections
 
 from django_tasklock import TaskLock
 from django_tasklock.backends.contract.locks import LockStore
 
-__all__ = ["TWINS", "call", "listening", "token_in"]
+__all__ = ["TWINS", "call", "listening", "thread_of", "token_in"]
 
 TWINS = pytest.mark.parametrize("way", ["sync", "async"])
 
@@ -22,6 +25,18 @@ def call(way: str, subject: TaskLock | LockStore, verb: str, *arguments: Any, **
     if way == "sync":
         return getattr(subject, verb)(*arguments, **options)
     return async_to_sync(getattr(subject, f"a{verb}"))(*arguments, **options)
+
+
+def thread_of(work: Callable[[], object]) -> threading.Thread:
+    """A thread that does it, and leaves no connection to a database open when it ends."""
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            connections.close_all()
+
+    return threading.Thread(target=run)
 
 
 def token_in(store: redis.Redis, name: str) -> str | None:
