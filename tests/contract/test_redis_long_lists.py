@@ -92,6 +92,13 @@ def test_what_is_to_be_looked_at_is(backend, cli, disturb):
     assert long == told(careful(backend))
 
 
+def test_a_list_of_few_asks_each_whatever_its_limit(backend, cli):
+    for number in range(LOCKS - 300, LOCKS):
+        backend.remove(f"video:{number}")
+    cli.persist("task_lock:video:7")
+    assert next(one for one in backend.records(limit=5000) if one.name == "video:7").ttl is None
+
+
 def test_a_time_left_changed_by_hand_shows_in_short_lists(backend, cli):
     """A long list has the end of the lease as it was; once that is over, the lock is met by what heals it."""
     cli.persist("task_lock:video:7")

@@ -5,7 +5,8 @@
 -- ARGV: 1 'live', 'expiring', 'no_expiry' or 'orphaned', 2 'expiry'; of live ones also 'age', 'left', or 'index': by
 --       expiry, with the time left that the index has; 3 'down' or '',
 --       4 offset, 5 limit, 6 key prefix, 7 queue prefix, 8 ms left below which a lock is expiring,
---       9 locks to look at, at most, 10 locks in a part, 11 text in the name, 12 'waiting' or '', 13... texts in the value
+--       9 locks to look at, at most, 10 locks in a part, or by 'index' those that make a list long,
+--       11 text in the name, 12 'waiting' or '', 13... texts in the value
 -- Reply: {now ms, how many there are of that kind, offset to go on at (-1: no more),
 --         ms left (-1: no expiry) of each, how many wait for each, {key, ...}, {value or nil, ...}}
 --        or, by 'index', where nothing is to be put right and nobody waits: '' and '' for these two, and
@@ -17,8 +18,8 @@ if ARGV[2] == 'index' then
   local first = call('ZCOUNT', KEYS[1], '-inf', now)
   local size = call('ZCARD', KEYS[1]) - first
   local last = math.min(offset + ARGV[5], size)
-  local found, values, sound = {}, {}, true
-  for start = offset, last - 1, 1000 do
+  local found, values, sound = {}, {}, last - offset >= tonumber(ARGV[10])
+  for start = offset, sound and last - 1 or -1, 1000 do
     local flat = call('ZRANGE', KEYS[1], first + start, first + math.min(start + 1000, last) - 1, 'WITHSCORES')
     local keys, queues = {}, {}
     for i = 1, #flat, 2 do

@@ -42,7 +42,7 @@ def page_of(layout: Layout, query: Query, most: int = 0, *, as_indexed: bool = F
         layout.queue,
         expiring(),
         most or (MOST if looks else query.limit),
-        ORDERED,
+        LONG if as_indexed else ORDERED,
         lower(query.text),
         "waiting" if query.waiting else "",
         *needles,
