@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from itertools import pairwise
 
@@ -34,7 +35,7 @@ QUIET = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationW
 
 
 def slow():
-    return RateLimiter("slow", "1/m")
+    return RateLimiter("slow", "1/5m")
 
 
 def fast():
@@ -118,7 +119,7 @@ class TestWaiting:
             headers = message.message.headers
             assert (headers["id"], headers["retries"], headers["trace"]) == (result.id, 0, "x")
             assert message.message.properties["priority"] == 3
-            assert 50 < maybe_iso8601(headers["eta"]).timestamp() - time.time() < 60.2
+            assert 200 < maybe_iso8601(headers["eta"]).timestamp() - time.time() < 300.2
             reservations.append(headers["tasklock"]["rate"]["ticket"])
             message.execute()
         assert reservations[0] == reservations[1]
@@ -130,7 +131,7 @@ class TestWaiting:
         state, error = celery_site.outcome(celery_site.publish("rated_impatient", "b"))
         assert state == "FAILURE"
         assert isinstance(error, RateLimitExceeded)
-        assert "the next reservation is in 60." in str(error)
+        assert re.search(r"the next reservation is in (300|2\d\d)\.", str(error))
         assert booked(slow()) == (1, 0)
 
     def test_a_stop_keeps_the_reservation(self, celery_site):

@@ -7,7 +7,8 @@ They also say how far the fences were, which is its floor. If too few of them vo
 for as long as the settings let a lock live.
 
 Where all instances answer and all are empty, nothing was ever granted, as far as anybody can know: they vote at once.
-That is how a new project starts, and what a loss of all data at once comes to, as with a single Redis.
+That is how a new project starts, and what a loss of all data at once comes to, as with a single Redis. So where nobody
+votes, one that is silent is given more time than elsewhere before the others begin to abstain.
 
 An instance that runs but cannot be reached, or was stopped for a while, has forgotten nothing. After each connection is
 made it is asked whether its server was started again since.
@@ -18,6 +19,9 @@ from __future__ import annotations
 from django_tasklock.backends.quorum.asking import Question, Verb
 from django_tasklock.backends.quorum.scripts import ADMIT, STATE, Places, padded
 from django_tasklock.backends.redis.script import bulk
+
+ASKED = 4
+"""How often an instance that is silent is asked, or told, what may else cost the whole wait."""
 
 
 class Recovery:
@@ -31,9 +35,12 @@ class Recovery:
 
     def admit(self) -> Verb[bool]:
         """Look at all of them, and admit those that are empty; whether one votes at once."""
-        answers = yield Question(STATE, self._places.state, patient=True)
-        states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}
-        empty = {index: state[0] for index, state in states.items() if state[0].startswith(b"E")}
+        for _ in range(ASKED):
+            answers = yield Question(STATE, self._places.state, patient=True)
+            states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}
+            empty = {index: state[0] for index, state in states.items() if state[0].startswith(b"E")}
+            if len(empty) < len(states) or len(states) == self._number:
+                break  # somebody votes, or nobody was silent
         if not empty:
             return True  # somebody else was faster
         voting = [state for index, state in states.items() if index not in empty]
@@ -45,5 +52,10 @@ class Recovery:
         else:
             wait = max([self._longest, *(int(state[1]) for state in voting)])
         tail = self._places.marker + bulk(wait) + bulk(floor) + b"".join(map(bulk, empty.values()))
-        yield Question(ADMIT.sized(3 + len(empty), 1), tail, again=False, only=frozenset(empty))
+        those = set(empty)
+        for _ in range(ASKED):  # one that was not told while others vote already would have to abstain
+            answers = yield Question(ADMIT.sized(3 + len(empty), 1), tail, again=False, only=frozenset(those))
+            those -= {index for index in those if answers[index].error is None}
+            if not those:
+                break
         return wait == 0

@@ -35,7 +35,7 @@ def rated_fast(key: str) -> dict[str, Any]:
 
 
 @shared_task(max_retries=0)
-@rate_limited("slow", "1/m")
+@rate_limited("slow", "1/5m")
 def rated_slow(key: str, until: str | None = None) -> dict[str, Any]:
     """Whoever is the second waits for longer than any test."""
     return hold_here(key, until=until)
@@ -59,7 +59,7 @@ def rated_retrying(self: Any, key: str, failures: int = 0) -> dict[str, Any]:
 
 
 @shared_task
-@rate_limited("slow", "1/m", timeout=30)
+@rate_limited("slow", "1/5m", timeout=30)
 def rated_impatient(key: str) -> dict[str, Any]:
     """Does not wait for a minute."""
     return hold_here(key)
@@ -67,7 +67,7 @@ def rated_impatient(key: str) -> dict[str, Any]:
 
 @shared_task
 @task_lock("rated:{key}")
-@rate_limited("slow", "1/m")
+@rate_limited("slow", "1/5m")
 def rated_locked(key: str) -> dict[str, Any]:
     """A limit inside of a lock that skips."""
     return hold_here(key)
@@ -75,7 +75,7 @@ def rated_locked(key: str) -> dict[str, Any]:
 
 @shared_task
 @concurrency_limited("rated", 1)
-@rate_limited("slow", "1/m")
+@rate_limited("slow", "1/5m")
 def rated_permit(key: str) -> dict[str, Any]:
     """A limit inside of a permit."""
     return hold_here(key)
