@@ -4,25 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.testing.conformance import LapsingContract, ListingContract, LockContract, WakingContract
-from tests.support.stores import ALL, BEYOND, LAPSING, LISTING, WAKING, clear, make, stores
-
-
-class Named:
-    """A store by its short name, which is the parameter of each test."""
-
-    store: str
-
-    @pytest.fixture(autouse=True)
-    def name(self, request: pytest.FixtureRequest) -> None:
-        self.store = request.param
-
-    def make(self) -> LockStore:
-        return make(self.store)
-
-    def clear(self) -> None:
-        clear(self.store)
+from tests.support.conformance import Named
+from tests.support.stores import ALL, BEYOND, LAPSING, LISTING, WAKING, make, stores
 
 
 @pytest.mark.parametrize("name", stores(*ALL, *BEYOND), indirect=True)

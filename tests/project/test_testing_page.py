@@ -67,18 +67,41 @@ def test_the_page_is_true(project: Path) -> None:
 
 
 def test_the_contract_of_stores_is_one_that_others_can_test_by(project: Path) -> None:
-    """A backend that loses a lock's fence is found out."""
+    """A backend that loses a lock's fence, a permit's, or the time of a slot, is found out."""
     broken = FILES["shop/test_store.py"].replace("return MemoryBackend(", "return Broken(") + BROKEN
     write(project, {"broken/test_broken.py": broken})
-    said = run_pytest(project, "-q", "broken", "-k", "fence or free_lock_is_granted", code=1)
+    wanted = "free_lock_is_granted", "limit_are_granted_and_no_more and sync", "limit_go_at_once and sync"
+    said = run_pytest(project, "-q", "broken", "-k", " or ".join(wanted), code=1)
     assert "test_a_free_lock_is_granted_for_the_ttl_that_was_asked_for" in said
     assert "where 0 = Grant(fence=0" in said  # pytest shows what was compared: asserts in there are rewritten
+    assert "test_as_many_as_the_limit_are_granted_and_no_more" in said
+    assert "assert 1 == 3" in said
+    assert "test_as_many_as_the_limit_go_at_once_and_the_next_after_the_window" in said
+    assert "AssertionError: (0, 0)" in said
 
 
 BROKEN = """
 
+def spoiled(verb, **wrong):
+    def other(self, *args, **options):
+        answer = verb(self, *args, **options)
+        return answer._replace(**wrong) if set(wrong) <= set(getattr(answer, "_fields", ())) else answer
+
+    return other
+
+
+def with_spoiled(part, verb, **wrong):
+    def spoil(self):
+        found = part.__get__(self)
+        kind = type(found)
+        found.__class__ = type(kind.__name__, (kind,), {verb: spoiled(getattr(kind, verb), **wrong)})
+        return found
+
+    return property(spoil)
+
+
 class Broken(MemoryBackend):
-    def acquire(self, request):
-        answer = super().acquire(request)
-        return answer._replace(fence=0) if hasattr(answer, "fence") else answer
+    acquire = spoiled(MemoryBackend.acquire, fence=0)
+    permits = with_spoiled(MemoryBackend.permits, "acquire", fence=1)
+    rates = with_spoiled(MemoryBackend.rates, "reserve", time=0)
 """

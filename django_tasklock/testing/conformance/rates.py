@@ -1,0 +1,352 @@
+"""What a store promises that has rate limits, for ``RateLimiter``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, RateStore, Refused, Terms, TermsDiffer
+from django_tasklock.testing.conformance.store import StoreContract, eventually
+from django_tasklock.testing.conformance.twins import TWINS, ask
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+LONG = 1000 * HOUR
+"""Microseconds, as the store counts."""
+ROUNDED = 1000
+"""Microseconds by which a store may be out that counts in milliseconds."""
+
+
+class RateContract(StoreContract):
+    """In no window more is used than the limit, each is told when it is its turn, and nobody is overtaken."""
+
+    @pytest.fixture
+    def rates(self, backend: LockStore) -> RateStore:
+        """Return the rate limits of an empty store: ``clear`` must lose these, too."""
+        return backend.rates
+
+    # Reserving
+
+    @TWINS
+    def test_as_many_as_the_limit_go_at_once_and_the_next_after_the_window(self, rates: RateStore, way: str) -> None:
+        terms = a_limit(3, HOUR)
+        first = [booked(ask(way, rates.reserve, rates.areserve, terms, 1, 0)) for _ in range(3)]
+        assert [one.wait <= 0 for one in first] == [True] * 3
+        later = [booked(ask(way, rates.reserve, rates.areserve, terms, 1, LONG)) for _ in range(20)]
+        assert all(one.wait > 0 for one in later)
+        assert_within([*first, *later], 3, HOUR)
+        assert later[0].time - first[0].time <= HOUR + 2 * terms.margin + MINUTE  # no later than need be
+
+    def test_none_is_overtaken_not_by_a_lighter_call_either(self, rates: RateStore) -> None:
+        terms = a_limit(3, HOUR)
+        answers = [booked(rates.reserve(terms, cost, LONG)) for cost in (2, 2, 1, 3, 1, 1)]
+        assert [one.slot for one in answers] == sorted(one.slot for one in answers)
+        assert len({one.slot for one in answers}) == 6
+        assert answers[1].time - answers[0].time >= HOUR
+
+    @TWINS
+    def test_a_refusal_says_how_long_it_would_have_taken_and_books_nothing(self, rates: RateStore, way: str) -> None:
+        terms = a_limit(2, HOUR)
+        for _ in range(2):
+            booked(rates.reserve(terms, 1, 0))
+        refused = ask(way, rates.reserve, rates.areserve, terms, 1, MINUTE)
+        assert isinstance(refused, Refused)
+        assert HOUR / 2 < refused.wait <= HOUR + 2 * terms.margin
+        standing = ask(way, rates.use, rates.ause, terms)
+        assert [(rate.limit, rate.used, rate.ahead) for rate in standing.rates] == [(2, 2, 0)]
+        assert standing.refused == 1
+
+    def test_of_several_rates_all_are_booked_or_none(self, rates: RateStore) -> None:
+        terms = Terms("api", (Rate(2, MINUTE, SECOND), Rate(3, HOUR, SECOND)), horizon=LONG)
+        answers = [booked(rates.reserve(terms, 1, LONG)) for _ in range(4)]
+        assert_within(answers, 2, MINUTE)
+        assert_within(answers, 3, HOUR)
+        assert isinstance(rates.reserve(terms, 1, MINUTE), Refused)
+        assert [rate.used + rate.ahead for rate in rates.use(terms).rates] == [4, 4]
+
+    def test_limiters_do_not_see_each_other(self, rates: RateStore) -> None:
+        names = ["api", "Api", "a b", "ü/ñ", "x:*?[]", "%s%d", "api:1"]
+        for name in names:
+            booked(rates.reserve(a_limit(1, HOUR, name), 1, 0))
+            assert isinstance(rates.reserve(a_limit(1, HOUR, name), 1, 0), Refused)
+        assert sorted(rates.names()) == sorted(names)
+
+    def test_another_object_for_the_same_store_sees_what_is_booked(self, rates: RateStore) -> None:
+        terms = a_limit(1, HOUR)
+        mine = booked(rates.reserve(terms, 1, 0))
+        other = self.make()
+        assert isinstance(other.rates.reserve(terms, 1, 0), Refused)
+        assert other.rates.cancel(terms, 1, mine.slot, mine.epoch)
+        other.close_idle()
+        other.close()
+        booked(rates.reserve(terms, 1, 0))
+
+    def test_of_many_threads_no_more_than_the_limit_go(self, backend: LockStore, rates: RateStore) -> None:
+        terms = a_limit(10, HOUR)
+        answers: list[Booked | Refused] = []
+        ready = threading.Barrier(4)
+
+        def call() -> None:
+            try:
+                ready.wait()
+                answers.extend([rates.reserve(terms, 1, 0) for _ in range(5)])
+            finally:
+                backend.close_idle()
+
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(answers) == 20
+        assert sum(isinstance(one, Booked) for one in answers) == 10
+
+    def test_some_at_once_are_spread_up_to_the_first_that_is_refused(self, rates: RateStore) -> None:
+        terms = a_limit(2, HOUR)
+        answers = rates.reserve_many(terms, 1, HOUR + MINUTE, 10)
+        taken = [one for one in answers if isinstance(one, Booked)]
+        assert isinstance(answers[-1], Refused)
+        assert len(taken) == len(answers) - 1 >= 3
+        assert_within(taken, 2, HOUR)
+
+    def test_paced_calls_go_one_by_one(self, rates: RateStore) -> None:
+        terms = a_limit(4, HOUR)._replace(algorithm="paced")
+        answers = [booked(rates.reserve(terms, 1, LONG)) for _ in range(6)]
+        assert answers[0].wait <= 0
+        assert_within(answers, 1, HOUR // 4)
+
+    def test_a_bucket_lets_its_burst_go_at_once_and_the_others_one_by_one(self, rates: RateStore) -> None:
+        terms = a_limit(4, HOUR)._replace(algorithm="bucket", burst=2)
+        answers = [booked(rates.reserve(terms, 1, LONG)) for _ in range(6)]
+        assert [one.wait <= 0 for one in answers[:3]] == [True, True, False]
+        assert_within(answers[2:], 1, HOUR // 4)
+
+    def test_a_store_that_knows_nothing_of_a_limiter_lets_a_window_pass_where_that_is_said(
+        self, rates: RateStore
+    ) -> None:
+        terms = a_limit(3, HOUR)._replace(cold_wait=True)
+        assert isinstance(rates.reserve(terms, 1, MINUTE), Refused)
+        assert booked(rates.reserve(terms, 1, LONG)).wait > HOUR / 2
+
+    # Asking again
+
+    @TWINS
+    def test_whoever_asks_too_early_is_told_the_same_time_again(self, rates: RateStore, way: str) -> None:
+        terms = a_limit(1, HOUR)
+        booked(rates.reserve(terms, 1, 0))
+        mine = booked(rates.reserve(terms, 1, LONG))
+        again = booked(ask(way, rates.resume, rates.aresume, terms, 1, mine.slot, mine.epoch, LONG))
+        assert (again.slot, again.epoch) == (mine.slot, mine.epoch)
+        assert abs(again.time - mine.time) <= ROUNDED
+        assert 0 < again.wait <= mine.wait
+
+    def test_whoever_comes_within_the_margin_goes(self, rates: RateStore) -> None:
+        terms = a_limit(1, HOUR, margin=10 * MINUTE)
+        mine = booked(rates.reserve(terms, 1, 0))
+        again = booked(rates.resume(terms, 1, mine.slot, mine.epoch, 0))
+        assert again.slot == mine.slot
+        assert again.wait <= 0
+        assert isinstance(rates.reserve(terms, 1, 0), Refused)
+
+    def test_whoever_comes_too_late_has_another_place_in_exchange(self, rates: RateStore) -> None:
+        terms = a_limit(1, SECOND // 5, margin=1000)
+        mine = booked(rates.reserve(terms, 1, 0))
+        eventually(lambda: rates.use(terms).time > mine.time + SECOND // 5)
+        again = booked(rates.resume(terms, 1, mine.slot, mine.epoch, LONG))
+        assert again.slot > mine.slot
+        assert again.time - mine.time >= SECOND // 5
+
+    @TWINS
+    def test_what_was_missed_is_exchanged_at_once(self, rates: RateStore, way: str) -> None:
+        terms = a_limit(1, SECOND // 5, margin=1000)
+        missed = [booked(rates.reserve(terms, 1, LONG)) for _ in range(3)]
+        eventually(lambda: rates.use(terms).time > missed[-1].time + SECOND // 5)
+        slots = [one.slot for one in missed]
+        answers = ask(way, rates.exchange, rates.aexchange, terms, 1, slots, missed[0].epoch, LONG)
+        assert 0 < len(answers) <= 3
+        found = [booked(one) for one in answers]
+        assert min(one.slot for one in found) > max(slots)
+        assert_within(found, 1, SECOND // 5)
+
+    def test_a_place_that_is_too_far_away_is_refused(self, rates: RateStore) -> None:
+        terms = a_limit(1, HOUR)
+        booked(rates.reserve(terms, 1, 0))
+        mine = booked(rates.reserve(terms, 1, LONG))
+        rates.reset(terms)
+        booked(rates.reserve(terms, 1, 0))
+        assert isinstance(rates.resume(terms, 1, mine.slot, mine.epoch, MINUTE), Refused)
+
+    # Giving back
+
+    @TWINS
+    def test_a_place_that_is_given_back_is_the_next_ones_and_goes_back_once(self, rates: RateStore, way: str) -> None:
+        terms = a_limit(1, HOUR)
+        _, mine, last = (booked(rates.reserve(terms, 1, LONG)) for _ in range(3))
+        assert ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.epoch)
+        assert not ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.epoch)
+        assert rates.use(terms).free == 1
+        again = booked(rates.reserve(terms, 1, LONG))
+        assert abs(again.time - mine.time) <= SECOND
+        assert again.time < last.time
+        assert not ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.epoch)  # that is not its own now
+        assert booked(rates.reserve(terms, 1, LONG)).time > last.time
+
+    def test_of_many_threads_that_give_it_back_one_did(self, backend: LockStore, rates: RateStore) -> None:
+        terms = a_limit(1, HOUR)
+        _, mine, _ = (booked(rates.reserve(terms, 1, LONG)) for _ in range(3))
+        said: list[bool] = []
+
+        def give_back() -> None:
+            try:
+                said.append(rates.cancel(terms, 1, mine.slot, mine.epoch))
+            finally:
+                backend.close_idle()
+
+        threads = [threading.Thread(target=give_back) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(said) == [False, False, False, True]
+
+    @TWINS
+    def test_a_call_is_charged_what_it_cost(self, rates: RateStore, way: str) -> None:
+        terms = a_limit(10, HOUR)
+        mine = booked(rates.reserve(terms, 5, 0))
+        assert ask(way, rates.settle, rates.asettle, terms, 5, mine.slot, mine.epoch, 2)
+        assert rates.use(terms).rates[0].used == 2
+        mine = booked(rates.reserve(terms, 2, 0))
+        assert ask(way, rates.settle, rates.asettle, terms, 2, mine.slot, mine.epoch, 8)
+        assert rates.use(terms).rates[0].used == 10
+        assert isinstance(rates.reserve(terms, 1, 0), Refused)
+        assert not ask(way, rates.settle, rates.asettle, terms, 2, mine.slot, mine.epoch, 2)
+
+    # Stopping
+
+    @TWINS
+    def test_a_pushback_stops_everybody_and_is_never_shortened(self, rates: RateStore, way: str) -> None:
+        terms = a_limit(2, HOUR)
+        for _ in range(2):
+            booked(rates.reserve(terms, 1, 0))
+        mine = booked(rates.reserve(terms, 1, LONG))
+        stop = ask(way, rates.penalize, rates.apenalize, terms, Pushback(30 * MINUTE), LONG)
+        assert 25 * MINUTE < stop.wait <= 30 * MINUTE
+        assert ask(way, rates.penalize, rates.apenalize, terms, Pushback(MINUTE), LONG).wait > 25 * MINUTE
+        assert 25 * MINUTE < rates.use(terms).paused <= 30 * MINUTE
+        again = booked(rates.resume(terms, 1, mine.slot, mine.epoch, LONG))
+        assert abs(again.time - mine.time - 30 * MINUTE) <= 10 * SECOND
+        assert again.pause > mine.pause
+
+    def test_a_pushback_until_a_time_and_its_cap(self, rates: RateStore) -> None:
+        terms = a_limit(2, HOUR)
+        now = rates.use(terms).time
+        stop = rates.penalize(terms, Pushback(now + 20 * MINUTE, absolute=True), LONG)
+        assert 15 * MINUTE < stop.wait <= 20 * MINUTE
+        assert isinstance(rates.reserve(terms, 1, MINUTE), Refused)
+        other = a_limit(2, HOUR, "other")
+        assert rates.penalize(other, Pushback(LONG), HOUR).wait <= HOUR
+        past = a_limit(2, HOUR, "past")
+        assert rates.penalize(past, Pushback(5, absolute=True), HOUR).wait == 0
+        assert booked(rates.reserve(past, 1, 0)).wait <= 0
+
+    def test_a_limiter_that_can_be_paused_stops_for_exactly_so_long(self, rates: RateStore) -> None:
+        if type(rates).pause is RateStore.pause:
+            pytest.skip("it cannot be paused, and says so")
+        terms = a_limit(2, HOUR)
+        rates.pause(terms, 30 * MINUTE)
+        rates.pause(terms, 10 * MINUTE)
+        assert 5 * MINUTE < rates.use(terms).paused <= 10 * MINUTE
+        assert isinstance(rates.reserve(terms, 1, 0), Refused)
+        rates.pause(terms, 0)
+        assert rates.use(terms).paused == 0
+        assert booked(rates.reserve(terms, 1, 0)).wait <= 0
+
+    def test_an_adaptive_limit_falls_after_a_pushback_and_not_below_its_floor(self, rates: RateStore) -> None:
+        terms = a_limit(10, HOUR)._replace(floor=400_000)
+        first = rates.penalize(terms, Pushback(0), HOUR)
+        assert 400_000 <= first.share < 1_000_000
+        assert rates.use(terms).share == first.share
+        rates.adjust(terms, 500_000)
+        standing = rates.use(terms)
+        assert (standing.share, standing.rates[0].limit) == (500_000, 5)
+        assert [isinstance(rates.reserve(terms, 1, 0), Booked) for _ in range(6)] == [True] * 5 + [False]
+
+    # Looking
+
+    def test_a_look_changes_nothing(self, rates: RateStore) -> None:
+        terms = a_limit(3, HOUR)
+        assert [tuple(rate) for rate in rates.use(terms).rates] == [(3, 0, 0)]
+        assert rates.names() == []
+        for cost in (2, 1, 1):
+            booked(rates.reserve(terms, cost, LONG))
+        first, second = rates.use(terms), rates.use(terms)
+        assert [tuple(rate) for rate in first.rates] == [(3, 3, 1)]
+        assert (first.rates, first.free, first.refused) == (second.rates, second.free, second.refused)
+        assert second.next > 0
+        assert 0 < second.tail <= HOUR + 2 * terms.margin
+        assert second.time >= first.time
+
+    def test_names_and_terms_are_those_of_who_used_them_last(self, rates: RateStore) -> None:
+        older, newer = a_limit(3, HOUR, "older"), a_limit(5, MINUTE, "newer")
+        booked(rates.reserve(older, 1, 0))
+        since = rates.use(older).time
+        eventually(lambda: rates.use(older).time > since + 2 * ROUNDED)
+        booked(rates.reserve(newer, 1, 0))
+        assert set(rates.names()) == {"older", "newer"}
+        assert len(rates.names(1)) == 1
+        found = rates.terms(["newer", "nobody", "older"])
+        assert {name: terms.rates for name, terms in found.items()} == {"older": older.rates, "newer": newer.rates}
+
+    # Resetting
+
+    @TWINS
+    def test_a_reset_forgets_what_was_used_and_booked_and_stopped(self, rates: RateStore, way: str) -> None:
+        terms = a_limit(1, HOUR)
+        booked(rates.reserve(terms, 1, 0))
+        mine = booked(rates.reserve(terms, 1, LONG))
+        rates.penalize(terms, Pushback(HOUR), HOUR)
+        ask(way, rates.reset, rates.areset, terms)
+        assert rates.use(terms).paused == 0
+        assert not rates.cancel(terms, 1, mine.slot, mine.epoch)
+        again = booked(rates.resume(terms, 1, mine.slot, mine.epoch, 0))  # who slept books again
+        assert again.wait <= 0
+        assert again.epoch != mine.epoch
+        assert isinstance(rates.reserve(terms, 1, 0), Refused)
+
+    # Agreeing
+
+    @TWINS
+    def test_terms_change_when_more_processes_have_the_new_ones(self, rates: RateStore, way: str) -> None:
+        old, new = a_limit(2, HOUR), a_limit(5, HOUR)
+        assert ask(way, rates.agree, rates.aagree, old, "one") == old.rule()
+        booked(rates.reserve(old, 1, 0))
+        assert ask(way, rates.agree, rates.aagree, new, "two") == old.rule()
+        with pytest.raises(TermsDiffer) as caught:
+            rates.reserve(new, 1, 0)
+        assert caught.value.rule == old.rule()
+        assert ask(way, rates.agree, rates.aagree, new, "three") == new.rule()
+        booked(rates.reserve(new, 1, 0))
+        with pytest.raises(TermsDiffer):
+            rates.reserve(old, 1, 0)
+
+
+def a_limit(limit: int, window: int, name: str = "api", *, margin: int = SECOND) -> Terms:
+    """Return the terms of a limiter of ``limit`` in ``window`` microseconds."""
+    return Terms(name, (Rate(limit, window, margin),), horizon=LONG)
+
+
+def booked(answer: Booked | Refused) -> Booked:
+    """Return the answer, which must be a slot."""
+    assert isinstance(answer, Booked), answer
+    return answer
+
+
+def assert_within(answers: Sequence[Booked], limit: int, window: int) -> None:
+    """Fail if more than ``limit`` of them are within a window."""
+    times = sorted(one.time for one in answers)
+    for earlier, later in zip(times, times[limit:], strict=False):
+        assert later - earlier >= window - ROUNDED, (earlier, later)

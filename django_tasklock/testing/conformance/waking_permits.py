@@ -1,0 +1,108 @@
+"""What a store promises of permits whose releases wake who waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_tasklock.backends.contract.leases import Waiter
+from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.testing.conformance.permits import NAME, PermitStoreContract, fill, tokens
+from django_tasklock.testing.conformance.store import SHORT, an_ask, eventually
+from django_tasklock.types import Busy, Grant, Released
+
+
+class PermitWakingContract(PermitStoreContract):
+    """A permit that is released is handed over to the longest waiter that is still there."""
+
+    def test_waiters_are_served_in_order_of_arrival_and_nobody_passes_them(self, permits: Permits) -> None:
+        taken = fill(permits, 2)
+        waiters = [permits.waiter(an_ask(NAME, limit=2)) for _ in range(4)]
+        for waiter in waiters:
+            assert isinstance(waiter.acquire(), Busy)
+        assert permits.members(NAME)[0].waiting == 4
+        for number, waiter in enumerate(waiters):
+            assert permits.release(NAME, taken.pop(0)) is Released.RELEASED
+            assert isinstance(permits.acquire(an_ask(NAME, limit=2)), Busy)
+            assert [other.request.token in tokens(permits) for other in waiters].count(True) <= 2
+            assert isinstance(waiter.wait(20), Grant), number
+            waiter.leave()
+            taken.append(waiter.request.token)
+        for token in taken:
+            permits.release(NAME, token)
+        assert permits.members(NAME) == []
+
+    def test_whoever_leaves_the_queue_holds_nobody_up_and_takes_nothing_along(self, permits: Permits) -> None:
+        taken = fill(permits, 1)
+        gone, stays = (permits.waiter(an_ask(NAME, limit=1)) for _ in range(2))
+        assert isinstance(gone.acquire(), Busy)
+        assert isinstance(stays.acquire(), Busy)
+        gone.leave()
+        assert permits.members(NAME)[0].waiting == 1
+        permits.release(NAME, taken[0])
+        assert isinstance(stays.wait(20), Grant)
+        stays.leave()
+        assert tokens(permits) == [stays.request.token]
+
+    def test_one_that_was_handed_a_permit_and_leaves_without_it_passes_it_on(self, permits: Permits) -> None:
+        taken = fill(permits, 1)
+        gone, stays = (permits.waiter(an_ask(NAME, limit=1)) for _ in range(2))
+        for waiter in (gone, stays):
+            assert isinstance(waiter.acquire(), Busy)
+        permits.release(NAME, taken[0])  # given to ``gone``, who does not look
+        gone.leave()
+        assert isinstance(stays.wait(20), Grant)
+        stays.leave()
+
+    def test_the_first_in_line_holds_up_those_behind_it_whatever_their_limits(self, permits: Permits) -> None:
+        # Otherwise it would starve while code with a greater limit runs beside it.
+        taken = fill(permits, 3)
+        strict, generous = permits.waiter(an_ask(NAME, limit=1)), permits.waiter(an_ask(NAME, limit=5))
+        assert isinstance(strict.acquire(), Busy)
+        assert isinstance(generous.acquire(), Busy)
+        for left, token in enumerate(taken[:2]):
+            permits.release(NAME, token)
+            assert len(tokens(permits)) == 2 - left
+        permits.release(NAME, taken[2])
+        assert isinstance(strict.wait(20), Grant)
+        assert isinstance(generous.wait(20), Grant)
+        strict.leave()
+        generous.leave()
+
+    def test_a_lease_that_ends_serves_the_next_look(self, permits: Permits) -> None:
+        fill(permits, 1, ttl=5 * SHORT)
+        with permits.waiter(an_ask(NAME, limit=1)) as waiter:
+            eventually(lambda: isinstance(waiter.acquire(), Grant))
+
+    def test_a_coroutine_waits_and_one_that_is_cancelled_leaves_nothing(self, permits: Permits) -> None:
+        taken = fill(permits, 1)
+
+        async def wait(waiter: Waiter) -> Grant | Busy | None:
+            while not isinstance(answer := await waiter.aacquire(), Grant):
+                if (handed := await waiter.await_(5)) is not None:
+                    return handed
+            return answer
+
+        async def so_many_wait(number: int) -> None:
+            async with asyncio.timeout(10):
+                while (await permits.amembers(NAME))[0].waiting < number:  # noqa: ASYNC110  # of another process as well
+                    await asyncio.sleep(0.003)
+
+        async def both() -> None:
+            first, second = permits.waiter(an_ask(NAME, limit=1)), permits.waiter(an_ask(NAME, limit=1))
+            task = asyncio.ensure_future(wait(first))
+            await so_many_wait(1)
+            other = asyncio.ensure_future(wait(second))
+            await so_many_wait(2)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await first.aleave()
+            await permits.arelease(NAME, taken[0])
+            assert isinstance(await asyncio.wait_for(other, 20), Grant)
+            await second.aleave()
+            assert [record.token for record in await permits.amembers(NAME)] == [second.request.token]
+
+        async_to_sync(both)()
