@@ -23,6 +23,7 @@ __all__ = [
     "Condition",
     "Grant",
     "Holder",
+    "InstanceState",
     "LimiterInfo",
     "LockInfo",
     "Record",
@@ -240,6 +241,18 @@ class Condition:
     policy: str | None = None
     """What it does when its memory is full, in Redis' words; empty where it does not tell, ``None`` where nothing is
     ever evicted."""
+
+
+class InstanceState(NamedTuple):
+    """What one of several independent stores says of itself."""
+
+    place: str
+    """Its address, without a password."""
+    error: str
+    """Why it does not answer; empty: it does."""
+    abstains: float | None
+    """Seconds for which it does not vote yet, because it came back empty; 0: it votes. ``None``: it does not answer,
+    or is empty, and no lock was asked for since."""
 
 
 _NO_TIMEOUT = 5 * 366 * 86400  # seconds: who has none asks for ten years

@@ -94,11 +94,8 @@ def _server(location: str, prefix: str) -> Iterator[checks.CheckMessage]:
 
 
 def _instances(backend: LockStore) -> Iterator[checks.CheckMessage]:
-    from django_tasklock.backends.quorum import QuorumBackend
-
-    assert isinstance(backend, QuorumBackend)
-    found = backend.answering()
-    silent = [f"{place} ({why})" for place, why in found.items() if why]
+    found = backend.instance_states()
+    silent = [f"{state.place} ({state.error})" for state in found if state.error]
     if silent:
         yield checks.Warning(
             f"{len(found) - len(silent)} of {len(found)} Redis instances answer, not {' nor '.join(silent)}.",

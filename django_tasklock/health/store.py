@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+
 from django_tasklock.backends import get_backend
+from django_tasklock.conf import get_settings
 from django_tasklock.health import messages
 from django_tasklock.health.probe import PATIENCE, Probe
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.types import Condition, monotonic
+from django_tasklock.types import Condition, InstanceState, monotonic
 
 APART = 5.0  # seconds between two clocks from which on it is worth a word: people compare the times they are shown
 
@@ -21,6 +25,9 @@ def locks(patience: float = PATIENCE) -> dict[str, Any]:
     """
     ends = monotonic() + patience
     messages.start()
+    several = _is_several()
+    if several:
+        _instances.start()
     condition = _probe.answer(patience)
     store: dict[str, Any] = {"reachable": condition is not None}
     warnings = []
@@ -35,6 +42,10 @@ def locks(patience: float = PATIENCE) -> dict[str, Any]:
             warnings.append("the store may evict locks when its memory is full: set maxmemory-policy noeviction")
         if condition.ahead is not None and abs(condition.ahead) - condition.latency / 2 > APART:
             warnings.append("the clock of this machine differs from the store's")
+    if several:
+        instances, more = _of_each(_instances.answer(ends - monotonic()) or ())
+        store |= instances
+        warnings += more
     leases, late = len(heartbeat), heartbeat.late
     alive = heartbeat.alive or (False if leases else None)  # it need not be while there is nothing to renew
     beats = not leases or (alive and not late)
@@ -48,15 +59,44 @@ def locks(patience: float = PATIENCE) -> dict[str, Any]:
     }
 
 
+def _is_several() -> bool:
+    """Tell whether there are several stores to ask."""
+    try:
+        return not isinstance(get_settings().LOCATION, str)
+    except ImproperlyConfigured:
+        return False  # no store at all, as the thread says that asks it
+
+
+def _of_each(states: Sequence[InstanceState]) -> tuple[dict[str, Any], list[str]]:
+    """Return what each of several stores says, without addresses and texts of errors, and warnings."""
+    if not states:
+        return {}, []
+    warnings = []
+    answering, abstaining = sum(not state.error for state in states), sum(bool(state.abstains) for state in states)
+    if answering < len(states):
+        warnings.append(f"{answering} of {len(states)} instances of the store answer")
+    if abstaining:
+        warnings.append(f"{abstaining} of {len(states)} instances of the store came back empty, and do not vote yet")
+    said = [{"reachable": not state.error, "abstains_seconds": state.abstains} for state in states]
+    return {"instances": said}, warnings
+
+
 def ask() -> Condition:
     """Return what the store says of itself."""
     return get_backend().condition()
 
 
+def ask_each() -> Sequence[InstanceState]:
+    """Return what each of several stores says of itself."""
+    return get_backend().instance_states()
+
+
 _probe = Probe(ask, "health-store")
+_instances = Probe(ask_each, "health-instances")
 
 
 def forget() -> None:
     """Let the next caller ask the store anew."""
     _probe.forget()
+    _instances.forget()
     messages.forget()

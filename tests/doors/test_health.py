@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from contextlib import ExitStack
 from importlib.util import find_spec
 
 import pytest
@@ -16,11 +17,13 @@ from django.urls import include, path
 
 from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
+from django_tasklock.conf import QUORUM
 from django_tasklock.db.pools import figures
 from django_tasklock.health import database, probe as probes, store
 from django_tasklock.health.probe import Probe
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Condition, monotonic
+from tests.support import quorum
 from tests.support.database_pool import needs_pool, pooled
 from tests.support.guards import MEMORY, elsewhere
 from tests.support.proxy import Proxy
@@ -319,6 +322,70 @@ class TestLocks:
         assert condition.policy == ("noeviction" if kind == "redis" else None)
         backend.close_idle()
         backend.close()
+
+
+@pytest.mark.redis
+class TestInstances:
+    """Of a majority it is said what each instance does: whether it answers, and votes."""
+
+    @pytest.fixture
+    def proxies(self, settings):
+        quorum.clear(3)
+        with ExitStack() as stack:
+            proxies = [stack.enter_context(Proxy(server.url)) for server in quorum.servers(3)]
+            settings.TASKLOCK = {
+                "BACKEND": QUORUM,
+                "LOCATION": [proxy.url.replace("://", "://:hunter2@") for proxy in proxies],
+            }
+            for server in quorum.servers(3):
+                with redis.Redis.from_url(server.url) as plain:
+                    plain.execute_command("ACL", "SETUSER", "default", ">hunter2", "on")
+            yield proxies
+            for server in quorum.servers(3):
+                with redis.Redis.from_url(server.url, password="hunter2") as plain:
+                    plain.execute_command("ACL", "SETUSER", "default", "resetpass", "nopass")
+
+    @staticmethod
+    def asked(client):
+        forget()
+        response = client.get("/health/locks")
+        text = response.content.decode()
+        assert "hunter2" not in text
+        assert "127.0.0.1" not in text
+        return response.status_code, response.json()["store"].get("instances"), response.json()["warnings"]
+
+    def test_each_of_them(self, client, proxies):
+        with TaskLock("video:42", lease=30):
+            votes, silent = {"reachable": True, "abstains_seconds": 0.0}, {"reachable": False, "abstains_seconds": None}
+            eventually(lambda: self.asked(client) == (200, [votes] * 3, []))
+            proxies[1].refuse()
+            warning = "2 of 3 instances of the store answer"
+            eventually(lambda: self.asked(client) == (200, [votes, silent, votes], [warning]))
+            proxies[2].refuse()
+            warning = "1 of 3 instances of the store answer"
+            eventually(lambda: self.asked(client) == (503, [votes, silent, silent], [warning]))
+            for proxy in proxies:
+                proxy.heal()
+            eventually(lambda: self.asked(client) == (200, [votes] * 3, []))
+
+    def test_one_that_came_back_empty(self, client, proxies):
+        with TaskLock("video:42", lease=30):
+            with redis.Redis.from_url(quorum.servers(3)[2].url, password="hunter2") as plain:
+                plain.flushall()
+            unknown = {"reachable": True, "abstains_seconds": None}
+            eventually(lambda: self.asked(client)[1][2] == unknown)
+            assert self.asked(client)[0] == 200
+
+            def abstains():
+                with TaskLock("video:43"):
+                    pass
+                status, instances, warnings = self.asked(client)
+                assert status == 200
+                return instances[2]["abstains_seconds"] and warnings
+
+            eventually(abstains)
+            assert self.asked(client)[2] == ["1 of 3 instances of the store came back empty, and do not vote yet"]
+            assert 0 < self.asked(client)[1][2]["abstains_seconds"] <= 61
 
 
 class TestProbe:

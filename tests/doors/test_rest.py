@@ -13,13 +13,16 @@ from django.test.client import MULTIPART_CONTENT
 from django.urls import resolve, reverse
 
 from django_tasklock import StaleClaim, TaskLock, current_lock, get_lock_info, model_lock
+from django_tasklock.conf import QUORUM, get_settings
 from django_tasklock.models import AuditEntry
 from django_tasklock.operations.locks import release
 from django_tasklock.rest.locks import views
 from django_tasklock.types import AcquireRequest
+from tests.support import quorum
 from tests.support.guards import GUARD, held, states
 from tests.support.proxy import scripts
 from tests.support.rest import PREFIX, SECRETS, Api, problem, url
+from tests.support.stores import eventually
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
@@ -64,9 +67,23 @@ class TestOneLock:
         assert 0 < body["time_left"] <= 600
         assert body["fence"] == info.fence
         assert (body["waiting"], body["parked"], body["row"]) == (0, 0, None)
-        assert (body["lapsed_for"], body["asked_for"]) == (None, None)
+        assert (body["lapsed_for"], body["asked_for"], body["instances"]) == (None, None, 0)
         assert body["explanation"]
         assert all(isinstance(sentence, str) for sentence in body["explanation"])
+
+    def test_how_many_instances_of_a_majority_have_it(self, rest, by_key, lock_up, name):
+        quorum.clear(3)
+        rest(BACKEND=QUORUM, LOCATION=[server.url for server in quorum.servers(3)])
+        lock_up(name, lease=60)
+
+        def told():
+            [listed] = by_key.get("/api/v1/tasks/locks").json()["locks"]
+            return by_key.get(url(name)).json()["instances"], listed["instances"]
+
+        eventually(lambda: told() == (3, 3))
+        with redis.Redis.from_url(quorum.servers(3)[1].url) as client:
+            client.delete(f"{get_settings().KEY_PREFIX}{name}")
+        eventually(lambda: told() == (2, 2))
 
     def test_times_are_utc_and_iso_8601_whatever_the_project_has(self, by_key, lock_up, name, settings):
         lock_up(name)

@@ -26,7 +26,7 @@ from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, P
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.contract.several import Several, first_failed
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.types import AcquireRequest, Busy, Condition, Grant, Record, Released
+from django_tasklock.types import AcquireRequest, Busy, Condition, Grant, InstanceState, Record, Released
 
 _tickets = threading.Lock()
 _last_ticket = 0
@@ -168,6 +168,10 @@ class LockStore(LeaseStore):
         """Return the store's clock in ms and its eviction policy: see ``Condition``."""
         self.get("health")
         return None, None
+
+    def instance_states(self) -> Sequence[InstanceState]:
+        """Return what each of several independent stores says, in the order of ``LOCATION``; nothing: there is one."""
+        return ()
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
         """Return who waits for ``name`` in the store's queue, the longest first. Nobody where waiters poll."""

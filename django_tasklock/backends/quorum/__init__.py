@@ -19,7 +19,7 @@ from django_tasklock.backends.quorum.listing import Listing
 from django_tasklock.backends.quorum.metrics import QuorumMetrics
 from django_tasklock.backends.quorum.rounds import Rounds
 from django_tasklock.backends.quorum.rounds_async import AsyncRounds
-from django_tasklock.backends.quorum.scripts import Places
+from django_tasklock.backends.quorum.scripts import VOTES, Places
 from django_tasklock.backends.quorum.verbs import Verbs
 from django_tasklock.backends.quorum.waiter import Ears, QuorumWaiter
 from django_tasklock.backends.redis import CONDITION, RedisBackend
@@ -27,7 +27,7 @@ from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.listing import ORDERED
 from django_tasklock.backends.redis.pool import Idle
 from django_tasklock.conf import Settings
-from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
+from django_tasklock.types import AcquireRequest, Busy, Grant, InstanceState, Record, Released, Renewal, RenewalResult
 
 __all__ = ["QuorumBackend"]
 
@@ -139,14 +139,19 @@ class QuorumBackend(LockStore):
 
     def answering(self) -> dict[str, str]:
         """Return for each instance, by its address without a password, why it does not answer; empty: it does."""
-        return self.rounds.run(self._answering())
+        return {state.place: state.error for state in self.instance_states()}
 
-    def _answering(self) -> Verb[dict[str, str]]:
-        answers = yield Question(CONDITION, b"")
-        return {
-            instance.name: "" if answer.error is None else f"{type(answer.error).__name__}: {answer.error}"
+    def instance_states(self) -> Sequence[InstanceState]:
+        return self.rounds.run(self._states())
+
+    def _states(self) -> Verb[list[InstanceState]]:
+        answers = yield Question(VOTES, self.verbs.places.marker, again=False, patient=True)
+        return [
+            InstanceState(instance.name, f"{type(answer.error).__name__}: {answer.error}", None)
+            if answer.error is not None
+            else InstanceState(instance.name, "", None if answer.reply < 0 else answer.reply / 1000)
             for instance, answer in zip(self.instances, answers, strict=True)
-        }
+        ]
 
     def ask_release(self, name: str, token: str) -> bool:
         return bool(token) and self.rounds.run(self._listing.ask_release(name, token))

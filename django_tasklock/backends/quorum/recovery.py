@@ -16,6 +16,8 @@ made it is asked whether its server was started again since.
 
 from __future__ import annotations
 
+from typing import Any
+
 from django_tasklock.backends.quorum.asking import Question, Verb
 from django_tasklock.backends.quorum.scripts import ADMIT, STATE, Places, padded
 from django_tasklock.backends.redis.script import bulk
@@ -35,6 +37,8 @@ class Recovery:
 
     def admit(self) -> Verb[bool]:
         """Look at all of them, and admit those that are empty; whether one votes at once."""
+        states: dict[int, list[Any]] = {}
+        empty: dict[int, bytes] = {}
         for _ in range(ASKED):
             answers = yield Question(STATE, self._places.state, patient=True)
             states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}

@@ -124,7 +124,7 @@ class Bundle:
                 continue
             rested = not line.connected and line.instance.rests and before[index] is UNASKED
             if rested and ask.only is None:
-                found[index] = Answer(error=line.instance.error)
+                found[index] = Answer(error=line.instance.error or UNASKED.error)
                 rests.append(index)
             else:
                 self._send(index, ask, found, waiting)

@@ -52,7 +52,7 @@ class AsyncRounds:
         if ask.only is None and len(awake) + len(found) - len(indexes) < self._needed:
             awake = indexes
         for index in set(indexes) - set(awake):
-            found[index] = Answer(error=self._instances[index].error)
+            found[index] = Answer(error=self._instances[index].error or UNASKED.error)
         loop = asyncio.get_running_loop()
         tasks = {loop.create_task(self._instances[index].acall(ask.script, ask.tail)): index for index in awake}
         waiting = set(tasks)

@@ -31,6 +31,7 @@ JOIN = Script(_ACQUIRE, 7 + 11, 7)
 LEAVE = load("release", 5, 2)
 GREET = load("quorum_greet", 2, 0)
 STATE = load("quorum_state", 3 + SHARES, 0)
+VOTES = load("quorum_votes", 1, 0)
 ADMIT = load("quorum_admit", 1, 3)
 _VOTE = re.compile(rb'"vote":(\d+)')
 

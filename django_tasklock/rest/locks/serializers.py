@@ -73,7 +73,7 @@ class LockSerializer(InfoSerializer):
     """One lock."""
 
     of = LockView
-    names = "state lapsed_for asked_for parked alive row"
+    names = "state lapsed_for asked_for parked alive instances row"
     row = RowSerializer(allow_null=True)
 
     def parts(self, value: Any) -> tuple[Any, ...]:

@@ -1,0 +1,7 @@
+-- Whether an instance votes. It was asked before whether it was started again: quorum_greet.lua.
+-- KEYS: 1 marker (quorum_state.lua)
+-- Reply: ms until it votes, 0: it does; -1: it is empty, and nobody has taken note
+-- use: clock
+local ends = string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) %d+ ')
+if not ends then return -1 end
+return ends == '0' and 0 or math.max(0, tonumber(ends) - clock())
