@@ -20,10 +20,11 @@ import redis
 from django_tasklock import BackendUnavailable, LockLost, StaleClaim
 from django_tasklock.types import Released
 from tests.support.guards import states
+from tests.support.holes import CLAIM, patiently
 from tests.support.sentinel import Watched, watched
 from tests.support.stores import eventually
 from tests.support.twins import token_in
-from tests.support.workers import Crew, Worker
+from tests.support.workers import Crew
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
@@ -47,28 +48,6 @@ def settled(watch: Watched, **settings: object) -> str:
         from django.test.utils import override_settings
         override_settings(TASKLOCK={tasklock!r}).enable()
     """
-
-
-CLAIM = """
-    lock = TaskLock({name!r}, lease=60, timeout=600, blocking_timeout=30)
-    assert lock.acquire()
-    claim = Claim.take(Video, {pk}, GUARD, lock.token)
-"""
-
-
-def patiently(worker: Worker, code: str) -> float:
-    """Run ``code`` there as soon as the store answers; the seconds that took."""
-    began = time.monotonic()
-
-    def done() -> bool:
-        try:
-            worker.do(code)
-        except BackendUnavailable:
-            return False
-        return True
-
-    eventually(done, 30)
-    return time.monotonic() - began
 
 
 def test_two_hold_the_lock_one_finishes_and_the_other_is_told(crew: Crew, watch: Watched, name: str) -> None:

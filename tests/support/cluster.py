@@ -7,9 +7,10 @@ import contextlib
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import redis
 from redis.exceptions import RedisError
@@ -26,7 +27,8 @@ NODE_TIMEOUT = 1000
 class Node(RedisServer):
     """One server of a cluster, its configuration in a directory that outlives it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, options: Sequence[str] = (), **client: Any) -> None:
+        """``options``: more of the server's; ``client``: what it takes to ask it then."""
         port = free_port()
         while not _is_free(port + 10_000):  # where the nodes talk to each other
             port = free_port()
@@ -37,8 +39,15 @@ class Node(RedisServer):
             "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--dir", str(home),
             "--cluster-node-timeout", str(NODE_TIMEOUT), "--repl-diskless-sync-delay", "0",
             "--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no",
+            *(option.format(port=port) for option in options),
         )  # fmt: skip
-        self.client = redis.Redis(port=port, socket_timeout=10)
+        self.client = redis.Redis(port=port, socket_timeout=10, **client)
+
+    def answers(self) -> bool:
+        """Whether it answers, also where it wants TLS and a password."""
+        with contextlib.suppress(RedisError, OSError):
+            return bool(self.client.ping())
+        return False
 
     @property
     def pid(self) -> int:
@@ -143,12 +152,17 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def clustered(directory: Path, primaries: int = 3, replicas: int = 0) -> Iterator[Cluster]:
-    """Start ``primaries`` with the slots shared out among them, each with ``replicas``; stop them afterwards."""
+def clustered(
+    directory: Path, primaries: int = 3, replicas: int = 0, options: Sequence[str] = (), **client: Any
+) -> Iterator[Cluster]:
+    """Start ``primaries`` with the slots shared out among them, each with ``replicas``; stop them afterwards.
+
+    ``options``: more of each server's, ``{port}`` is its own; ``client``: what it takes to ask it then.
+    """
     from tests.support.stores import eventually
 
-    first = [Node(directory) for _ in range(primaries)]
-    others = [Node(directory) for _ in range(primaries * replicas)]
+    first = [Node(directory, options, **client) for _ in range(primaries)]
+    others = [Node(directory, options, **client) for _ in range(primaries * replicas)]
     cluster = Cluster(first, others)
     try:
         for node in cluster.nodes:

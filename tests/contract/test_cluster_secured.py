@@ -1,0 +1,167 @@
+"""A Redis Cluster that wants TLS and a password, and whose replicas acknowledge: real servers, not a proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_tasklock import BackendUnavailable, TaskLock, list_all_task_locks
+from django_tasklock.backends import get_backend
+from django_tasklock.checks.deploy import check_store
+from tests.support.cluster import Cluster, clustered
+from tests.support.cluster_acts import Waiting, key_of, listening, slot_of
+from tests.support.redis_server import find
+from tests.support.stores import eventually
+from tests.support.tls import self_signed
+from tests.support.twins import TWINS, call
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+pytestmark = pytest.mark.slow  # not repeated on each Redis: not all that there are to unpack know TLS
+
+USER, PASSWORD = "locks", "s3cr3t/of:locks"
+RIGHTS = (
+    "~{task_lock.* &{task_lock.* +@read +@write +@scripting +@pubsub +@connection +time +cluster|slots +cluster|myid"
+)
+NAMES = [f"video:{number}" for number in range(12)]
+
+
+class Secured:
+    """A cluster, and what it takes to be let in."""
+
+    def __init__(self, cluster: Cluster, certificate: Path) -> None:
+        self.cluster = cluster
+        self.certificate = certificate
+
+    def url(self, user: str = USER, password: str = "s3cr3t%2Fof%3Alocks", trusted: bool = True) -> str:
+        """As ``LOCATION`` has it."""
+        query = f"?ssl_ca_certs={self.certificate}" if trusted else ""
+        return self.cluster.url.replace("redis+cluster://", f"rediss+cluster://{user}:{password}@") + query
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Three primaries with a replica each, on TLS alone, with a user for the locks."""
+    if not knows_tls():
+        pytest.skip("this redis-server was built without TLS")
+    directory = tmp_path_factory.mktemp("cluster")
+    certificate, _ = self_signed(directory)
+    options = [
+        "--port", "0", "--tls-port", "{port}", "--tls-cluster", "yes", "--tls-replication", "yes",
+        "--tls-cert-file", str(certificate), "--tls-key-file", str(directory / "key.pem"),
+        "--tls-ca-cert-file", str(certificate), "--tls-auth-clients", "no",
+        "--requirepass", "of the operators", "--masterauth", "of the operators",
+    ]  # fmt: skip
+    client: dict[str, Any] = {"ssl": True, "ssl_ca_certs": str(certificate), "password": "of the operators"}
+    with clustered(directory, 3, 1, options, host="127.0.0.1", **client) as cluster:
+        for node in cluster.nodes:
+            node.client.execute_command(
+                "ACL", "SETUSER", USER, "on", f">{PASSWORD}", *RIGHTS.split(), "+cluster|slots", "+cluster|myid"
+            )
+        yield Secured(cluster, certificate)
+
+
+def knows_tls() -> bool:
+    """Whether the server was built with it: else it does not know the option, with which it ends in any case."""
+    ran = subprocess.run([find(), "--port", "0", "--tls-protocols", "none"], capture_output=True, check=False)
+    return b"FATAL CONFIG" not in ran.stdout + ran.stderr
+
+
+@pytest.fixture
+def cluster(secured: Secured, configure: Any) -> Cluster:
+    """The same, empty, and set up."""
+    secured.cluster.flush()
+    configure(LOCATION=secured.url())
+    return secured.cluster
+
+
+@TWINS
+def test_locks_on_all_nodes(cluster: Cluster, way: str) -> None:
+    locks = [TaskLock(name, lease=30) for name in NAMES]
+    assert {cluster.serving(slot_of(name)).port for name in NAMES} == {node.port for node in cluster.primaries}
+    for lock in locks:
+        assert call(way, lock, "acquire")
+    assert {info.name for info in list_all_task_locks()} == set(NAMES)
+    for lock in locks:
+        lock.ensure_held()
+        assert cluster.serving(slot_of(lock.name)).client.get(key_of(lock.name))
+        assert call(way, lock, "release")
+    assert list_all_task_locks() == []
+
+
+def test_who_waits_is_woken(cluster: Cluster) -> None:
+    backend = get_backend()
+    lock = TaskLock(NAMES[0], lease=30)
+    assert lock.acquire()
+    with Waiting(backend, NAMES[0], looks=30) as waiting:
+        eventually(lambda: listening(backend, cluster, NAMES[0]) == 1)
+        lock.release()
+        eventually(lambda: waiting.granted)
+        backend.release(NAMES[0], waiting.request.token)
+
+
+def test_the_check_has_nothing_to_say_against_it(cluster: Cluster) -> None:
+    assert {found.id for found in check_store()} <= {"tasklock.I001"}
+
+
+@TWINS
+@pytest.mark.parametrize(
+    "wrong", [{"password": "guessed"}, {"user": "nobody"}, {"trusted": False}], ids=["password", "user", "certificate"]
+)
+def test_who_is_not_let_in_is_told_without_a_password(secured: Secured, configure: Any, way: str, wrong: Any) -> None:
+    configure(LOCATION=secured.url(**wrong))
+    with pytest.raises(BackendUnavailable) as caught:
+        call(way, TaskLock(NAMES[0], on_unavailable="raise"), "acquire")
+    for secret in ("guessed", "s3cr3t"):
+        assert secret not in str(caught.value)
+
+
+def test_without_tls(secured: Secured, configure: Any) -> None:
+    configure(LOCATION=secured.url().partition("?")[0].replace("rediss", "redis"))
+    with pytest.raises(BackendUnavailable):
+        TaskLock(NAMES[0], on_unavailable="raise").acquire()
+
+
+@contextlib.contextmanager
+def stopped_replica(cluster: Cluster, name: str) -> Iterator[None]:
+    """The replica of who serves a name hears nothing."""
+    replica = cluster.replicas[cluster.primaries.index(cluster.serving(slot_of(name)))]
+    os.kill(replica.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(replica.pid, signal.SIGCONT)
+
+
+@TWINS
+def test_replicas(secured: Secured, cluster: Cluster, configure: Any, way: str) -> None:
+    """What the replica of its node has not acknowledged is given back; names of other nodes are not concerned."""
+    configure(LOCATION=secured.url(), REPLICAS=1)
+    node = cluster.serving(slot_of(NAMES[0]))
+    other = next(name for name in NAMES if cluster.serving(slot_of(name)) is not node)
+    replica = cluster.replicas[cluster.primaries.index(node)]
+    replica.client.execute_command("READONLY")
+
+    def granted(name: str) -> bool:
+        lock = TaskLock(name, lease=30, on_unavailable="raise")
+        try:
+            assert call(way, lock, "acquire")
+        except BackendUnavailable:  # a replica that is slow to come to itself
+            return False
+        if name == NAMES[0]:
+            assert replica.client.get(key_of(name))
+        return bool(call(way, lock, "release"))
+
+    eventually(lambda: granted(NAMES[0]), 30)
+    with stopped_replica(cluster, NAMES[0]):
+        with pytest.raises(BackendUnavailable, match=r"0 of the 1 replicas that TASKLOCK\['REPLICAS'\]"):
+            call(way, TaskLock(NAMES[0], on_unavailable="raise"), "acquire")
+        eventually(lambda: node.client.get(key_of(NAMES[0])) is None)
+        eventually(lambda: granted(other), 30)
+    eventually(lambda: granted(NAMES[0]), 30)
