@@ -34,11 +34,13 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
     found: list[checks.CheckMessage] = []
     try:
         if is_kind(backend, "cluster"):
+            from django_tasklock.backends.cluster.buckets import buckets_of
             from django_tasklock.backends.cluster.location import urls_of
 
+            prefix = buckets_of(settings.KEY_PREFIX)[0].prefix
             for url in urls_of(settings.location):
                 with contextlib.suppress(BackendUnavailable):  # another one leads to the cluster
-                    found += [what for what in _server(url, settings.KEY_PREFIX) if what not in found]
+                    found += [what for what in _server(url, prefix) if what not in found]
         elif in_redis(settings, backend):
             found += _server(settings.location, settings.KEY_PREFIX)
         elif is_kind(backend, "quorum"):
