@@ -18,6 +18,7 @@ from django_tasklock import (
     RateLimiter,
     StaleClaim,
     TaskLock,
+    TaskLockError,
     acquire_task_lock,
     current_claim,
     force_release_task_lock,
@@ -136,6 +137,52 @@ def test_permits_and_rates(pooler: PgBouncer) -> None:
     taken = in_threads(8, lambda: limiter.acquire(blocking=False))
     assert sorted(taken) == [False] * 6 + [True] * 2
     assert sum(bool(got) for got in in_threads(8, lambda: rate.try_acquire())) == 3
+
+
+def all_go_on(done: list[int]) -> None:
+    """Wait until each has done one more."""
+    before = list(done)
+    eventually(lambda: all(now > then for now, then in zip(done, before, strict=True)), 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_it_is_started_again_while_all_are_in_the_middle_of_something(pooler: PgBouncer, killed: bool) -> None:
+    """Whoever asks then may be refused. Everybody goes on, never two at once, and no lock and no connection is left."""
+    over, inside = threading.Event(), threading.Semaphore(1)
+    done, refused, overlaps = [0] * 4, [0] * 4, [0] * 4
+
+    def work(number: int) -> None:
+        try:
+            while not over.is_set():
+                try:
+                    with TaskLock("report", blocking_timeout=60, lease=5, on_unavailable="raise") as lock:
+                        if not inside.acquire(blocking=False):
+                            overlaps[number] += lock.owned()
+                            continue
+                        done[number] += 1
+                        inside.release()
+                except TaskLockError:
+                    refused[number] += 1
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        all_go_on(done)
+        for _ in range(3):
+            pooler.restart(killed=killed)
+            all_go_on(done)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert overlaps == [0] * 4
+    eventually(lambda: not is_task_locked("report"), 30)
+    assert sum(refused) < sum(done)
 
 
 def test_the_guard_refuses_a_stale_write(pooler: PgBouncer) -> None:

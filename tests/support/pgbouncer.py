@@ -30,7 +30,9 @@ class PgBouncer:
 
     def __init__(self, database: Mapping[str, Any], servers: int) -> None:
         self.port = free_port()
-        self._database = database
+        self._database = dict(
+            database
+        )  # a test puts the pooler's own address there; started again, it would ask itself
         self._servers = servers
         self._process: subprocess.Popen[bytes] | None = None
         self._directory = Path(tempfile.mkdtemp(prefix="tasklock-pgbouncer-"))
@@ -80,6 +82,16 @@ class PgBouncer:
         except OSError:
             return False
         return True
+
+    def restart(self, *, killed: bool) -> None:
+        """End it with whatever it is in the middle of, and start it again at the same address."""
+        assert self._process is not None
+        if killed:
+            self._process.kill()
+        else:
+            self._process.terminate()
+        self._process.wait(20)
+        self.start()
 
     def show(self, what: str) -> dict[str, str]:
         """Return what its console says: ``CONFIG``."""
