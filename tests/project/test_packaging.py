@@ -116,9 +116,13 @@ def test_versions_are_said_once_and_are_those_that_are_tried():
     setup.read(PROJECT / "setup.cfg")
     said = re.findall(r"Programming Language :: Python :: (3\.\d+)", setup["metadata"]["classifiers"])
     djangos = re.findall(r"Framework :: Django :: (\d\.\d)", setup["metadata"]["classifiers"])
-    matrix = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["tox"]["env_list"]
-    assert {f"py{python.replace('.', '')}" for python in said} == {one.partition("-")[0] for one in matrix} - {"lowest"}
-    assert {f"django{one.replace('.', '')}" for one in djangos} == {one.partition("-")[2] for one in matrix} - {""}
+    tox = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["tox"]
+    matrix = [one for one in tox["env_list"] if not one.startswith("lowest")]
+    assert {f"py{python.replace('.', '')}" for python in said} == {one.partition("-")[0] for one in matrix}
+    assert {f"django{one.replace('.', '')}" for one in djangos} == {one.partition("-")[2] for one in matrix}
+    assert set(tox["env"]) == set(tox["env_list"])
+    for one in matrix:
+        assert tox["env"][one]["deps"] == [f"Django~={one[-2]}.{one[-1]}.0"]
     assert setup["metadata"]["version"] == "attr: django_tasklock.__version__"
     assert setup["options"]["python_requires"] == f">={said[0]}"
 
@@ -127,6 +131,14 @@ def test_the_lower_bounds_are_those_of_what_people_install():
     said = run(sys.executable, ".ci/lower-bounds", cwd=PROJECT).split()
     assert {"Django==5.2", "celery==5.5", "django-redis==6.0"} <= set(said)
     assert not [line for line in said if line.startswith(("pytest", "mypy", "tox", "mkdocs"))]
+
+
+def test_some_bounds_can_be_asked_for_and_the_matrix_has_files_that_are_there():
+    some = run(sys.executable, ".ci/lower-bounds", "redis", "celery", cwd=PROJECT).split()
+    assert [one.partition("==")[0] for one in some] == ["celery", "redis"]
+    files = (PROJECT / "tests" / "matrix.txt").read_text().split()
+    assert files == sorted(files)
+    assert [file for file in files if not (PROJECT / file).is_file()] == []
 
 
 def test_the_workflow_runs_every_part_once():
