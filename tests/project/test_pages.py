@@ -102,6 +102,24 @@ def test_data_is_data(block: Block) -> None:
         assert reads[block.language](block.code)
 
 
+def test_kubernetes_would_take_the_manifests() -> None:
+    """By the schemas of its oldest version that is still in use, and of the newest. They come with ``make docs``."""
+    validator = pytest.importorskip("kubernetes_validate", reason="make .venv/.docs installs the schemas")
+    found = [
+        manifest
+        for block in of("yaml")
+        for manifest in yaml.safe_load_all(block.code)
+        if isinstance(manifest, dict) and "apiVersion" in manifest
+    ]
+    assert [manifest["kind"] for manifest in found] == ["Deployment", "Deployment", "CronJob"]
+    for version in ("1.31", validator.latest_version()):
+        for manifest in found:
+            validator.validate(manifest, version, strict=True)
+        for wrong in ({"spec": {**found[0]["spec"], "replicas": "three"}}, {"sepc": {}}):
+            with pytest.raises(validator.ValidationError):
+                validator.validate({**found[0], **wrong}, version, strict=True)
+
+
 @pytest.mark.parametrize("block", of("console", "bash"), ids=ids)
 def test_the_shell_understands_it(block: Block) -> None:
     lines = block.code
