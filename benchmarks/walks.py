@@ -8,6 +8,7 @@ calls and returns goes on in another of its files. ``--trace NAME`` prints the s
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -79,6 +80,8 @@ class Counted:
     def counting(self) -> Iterator[None]:
         """Count what is done meanwhile."""
         before = self._control.counters()[0]
+        gc.collect()
+        gc.disable()  # what an earlier walk left is none of this one's
         self._signal.connect(self._connected, weak=False)
         try:
             with self._connection.execute_wrapper(self._asked):
@@ -88,6 +91,7 @@ class Counted:
                 finally:
                     sys.setprofile(None)
         finally:
+            gc.enable()
             self._signal.disconnect(self._connected)
         self.trips = self._control.counters()[0] - before
         self._control.close()

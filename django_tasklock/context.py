@@ -98,10 +98,15 @@ def judge(lock: Named, lease: Lease) -> None:
 
 def ensure_standing() -> None:
     """Raise what is known of the locks and permits around, the innermost first. Asks nobody."""
-    for block in _around():
-        lock = block.lock()
-        if lock is not None:
-            judge(lock, block.lease)
+    for variable in (limiter_block, lock_block):
+        block = variable.get()
+        while block is not None:
+            lease = block.lease
+            if (lease.asked or lease.lost) and not (lease.released or lease.foreign):
+                lock = block.lock()
+                if lock is not None:
+                    judge(lock, lease)
+            block = block.around
 
 
 def sleep(seconds: float, what: str = "") -> None:

@@ -166,22 +166,30 @@ class Released(enum.Enum):
 class Late:
     """A frozen value whose fields are worked out when one of them is looked at: a list may have ten thousand."""
 
-    __slots__ = ("_work",)
+    __slots__ = ("_given", "_work")
 
     @classmethod
-    def later(cls, work: Callable[..., Mapping[str, Any]], *given: Any, **known: Any) -> Self:
-        """Return one with the fields that are ``known``; ``work(*given)`` has the others. It does not raise."""
-        value = cls.__new__(cls)
-        put = object.__setattr__
-        for name, one in known.items():
-            put(value, name, one)
-        put(value, "_work", (work, *given))
-        return value
+    def maker(cls, work: Callable[[Any], Mapping[str, Any]], *known: str) -> Callable[..., Self]:
+        """Return a function that makes such values: of what ``work`` is given, and of the fields that are ``known``.
+
+        ``work`` returns the others. It does not raise. To give it a value that is there already, or a tuple of texts
+        and numbers, leaves the garbage collector the least to do.
+        """
+        new: Any = cls.__new__
+        put_work, *puts = (getattr(cls, name).__set__ for name in ("_work", "_given", *known))
+
+        def make(*values: Any) -> Any:
+            value = new(cls)
+            put_work(value, work)
+            for put, one in zip(puts, values):  # noqa: B905  # a list makes ten thousand
+                put(value, one)
+            return value
+
+        return make
 
     def __getattr__(self, name: str) -> Any:
         if name in getattr(type(self), "__dataclass_fields__", ()):
-            work, *given = self._work  # whoever has it made field by field has no field missing
-            found = work(*given)
+            found = self._work(self._given)  # whoever has it made field by field has no field missing
             for field, one in found.items():  # another thread that works them out meanwhile finds the same
                 object.__setattr__(self, field, one)
             return found[name]

@@ -32,6 +32,8 @@ class Message:
         self.tries = tries_of(self.request)
         self.late = bool(task.acks_late)
         """True if it is acknowledged after its run, so that it comes back if this worker dies."""
+        self.delivered_before = bool(self.sent or self.redelivered or self.crashes) or self._lay_long()
+        """Whether it may have been delivered before, or to somebody else meanwhile, as far as it says so itself."""
 
     @cached_property
     def header(self) -> dict[str, Any]:
@@ -70,11 +72,8 @@ class Message:
         crashes = self.header.get("crashes") or (0, 0)
         return int(crashes[0]) if crashes[1] == self.retries else 0
 
-    @property
-    def delivered_before(self) -> bool:
-        """Whether it may have been delivered before, or to somebody else meanwhile, as far as it says so itself."""
-        if self.sent or self.redelivered or self.crashes:
-            return True
+    def _lay_long(self) -> bool:
+        """Return whether it lay in this worker's buffer for so long that the broker may soon bring it to another."""
         waited = self.waited
         return bool(waited) and waited > visibility_timeout(self.task.app) / 2
 

@@ -119,7 +119,7 @@ class Claim:
         """
         if TOKEN in values or EPOCH in values:
             raise TypeError(f"{TOKEN} and {EPOCH} belong to the claim; update() may not write them")
-        self._write(values)
+        self._write(values, again=repeatable(values))
 
     def finish(self) -> None:
         """Write that the body succeeded; of a row that was deleted nothing is written. Raises ``StaleClaim``."""
@@ -224,7 +224,7 @@ class Claim:
         # Without the token nobody takes the row for one that is worked on; its epoch still refuses who had it before.
         return ({} if state is None else {self.guard.field: state}) | ({TOKEN: ""} if self.fenced else {})
 
-    def _write(self, values: dict[str, Any]) -> None:
+    def _write(self, values: dict[str, Any], *, again: bool = True) -> None:
         if not values:
             return
 
@@ -237,7 +237,7 @@ class Claim:
             rows = self.rows()
             return bool(rows.update(**own)) or unchanged(connections[self.using], rows) or self._wrote(own)
 
-        if not self._resilient(write, again=repeatable(values), patience=PATIENCE):
+        if not self._resilient(write, again=again, patience=PATIENCE):
             raise self._refused(*(field for field in values if field != TOKEN))
         if self.guard.field in values:
             self._state = values[self.guard.field]

@@ -12,7 +12,7 @@ from django_tasklock.types import LATEST, Busy, LockInfo, Record, fingerprint
 
 def lock_info(record: Record) -> LockInfo:
     """Return what people are shown of a held lock."""
-    return LockInfo.later(_shown, record)
+    return _info(record)
 
 
 def _shown(record: Record) -> dict[str, Any]:
@@ -30,6 +30,9 @@ def _shown(record: Record) -> dict[str, Any]:
         task=shown(holder.task),
         task_id=shown(holder.task_id),
     )
+
+
+_info = LockInfo.maker(_shown)
 
 
 def moment(at: int) -> datetime:

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from django_tasklock.names import each_of
 from django_tasklock.types import Grant, monotonic
 
 if TYPE_CHECKING:
@@ -130,15 +129,6 @@ class Lease:
     def foreign(self) -> bool:
         """True in a process forked from the one that has the lock."""
         return self.generation != generation
-
-    def leave(self) -> None:
-        """Belong to nobody any more, whoever says so: another thread may release what one has taken."""
-        home = None if self.home is None else self.home()
-        if home is not None and home.get(self.name) is self:
-            del home[self.name]
-            if type(self.name) is not str:
-                for name in each_of(self.name):
-                    home.pop(name, None)
 
 
 def forget() -> None:

@@ -210,6 +210,16 @@ class _Take:
         return None if self.times <= 0 or lease is None or lease.released else lease
 
 
+def leave(lease: Lease) -> None:
+    """Let a lease belong to nobody any more, whoever says so: another thread may release what one has taken."""
+    home = None if lease.home is None else lease.home()
+    if home is not None and home.get(lease.name) is lease:
+        del home[lease.name]
+        if type(lease.name) is not str:
+            for name in each_of(lease.name):
+                home.pop(name, None)
+
+
 class Takes:
     """What callers have taken through one object, so that each finds the lease that is its own.
 
@@ -293,7 +303,7 @@ class Takes:
 
     def drop(self, lease: Lease) -> None:
         """Forget ``lease``: it belongs to nobody any more."""
-        lease.leave()
+        leave(lease)
         if self.last is lease:
             self.last = None
 

@@ -37,14 +37,8 @@ class Recovery:
 
     def admit(self) -> Verb[bool]:
         """Look at all of them, and admit those that are empty; whether one votes at once."""
-        states: dict[int, list[Any]] = {}
-        empty: dict[int, bytes] = {}
-        for _ in range(ASKED):
-            answers = yield Question(STATE, self._places.state, patient=True)
-            states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}
-            empty = {index: state[0] for index, state in states.items() if state[0].startswith(b"E")}
-            if len(empty) < len(states) or len(states) == self._number:
-                break  # somebody votes, or nobody was silent
+        states = yield from self._states()
+        empty = {index: state[0] for index, state in states.items() if is_empty(state)}
         if not empty:
             return True  # somebody else was faster
         voting = [state for index, state in states.items() if index not in empty]
@@ -63,3 +57,18 @@ class Recovery:
             if not those:
                 break
         return wait == 0
+
+    def _states(self) -> Verb[dict[int, Any]]:
+        """Return what each says of itself that answers. Where nobody votes those that are silent are asked again."""
+        states: dict[int, Any] = {}
+        for _ in range(ASKED):
+            answers = yield Question(STATE, self._places.state, patient=True)
+            states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}
+            if len(states) == self._number or not all(map(is_empty, states.values())):
+                break
+        return states
+
+
+def is_empty(state: Any) -> bool:
+    """Return whether an instance says that it came back empty, or has never voted."""
+    return bool(state[0].startswith(b"E"))

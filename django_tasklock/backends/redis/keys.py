@@ -167,11 +167,11 @@ _OURS = re.compile(rb'{"token":"([^"]+)"')  # as the scripts see it, too
 
 def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record:
     """Return a value as a record; a value that is not ours still is somebody's lock."""
-    ttl = None if left == -1 else left
-    return Record.later(_read, value, now, left, name=name, now=now, ttl=ttl, waiting=waiting, instances=0)
+    return _record((value, now, left), name, now, None if left == -1 else left, waiting, 0)
 
 
-def _read(value: bytes, now: int, left: int) -> dict[str, Any]:
+def _read(given: tuple[bytes, int, int]) -> dict[str, Any]:
+    value, now, left = given
     ours = _OURS.match(value)
     token = ours[1].decode(errors="replace") if ours else ""
     try:
@@ -189,3 +189,6 @@ def _read(value: bytes, now: int, left: int) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         holder = Holder(unreadable=bool(token))
         return dict(token=token, holder=holder, at=now, until=now + max(left, 0), fence=0, asked=0)
+
+
+_record = Record.maker(_read, "name", "now", "ttl", "waiting", "instances")

@@ -16,7 +16,7 @@ from django_tasklock.celery.delivery.line import Line
 from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking.rows import DOWN
-from django_tasklock.celery.state import state_of
+from django_tasklock.celery.state import DeliveryState, state_of
 from django_tasklock.decorators.call import CallKind, Skipped
 from django_tasklock.decorators.options import CallOptions
 from django_tasklock.host import Task
@@ -63,9 +63,13 @@ class TaskCall(CallKind):
         self.lines_up = options.on_conflict in ("queue", "coalesce")
         self.callers_park = callers_park and not self.lines_up
         self.kept_lock = kept_lock
-        self.state = state_of(self.message.request)
         self.delivered_before = self.message.delivered_before
         self.lock.on_busy = self._word_when_busy()
+
+    @cached_property
+    def state(self) -> DeliveryState:
+        """What those note of the delivery who see its end."""
+        return state_of(self.message.request)
 
     @cached_property
     def history(self) -> History:
