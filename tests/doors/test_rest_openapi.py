@@ -138,14 +138,22 @@ class TestWhateverIsSent:
         for signal in signals:
             signal.connect(close_old_connections)
 
-    @pytest.fixture(params=[pytest.param("key", marks=pytest.mark.slow), "superuser"])
+    @pytest.fixture
     def headers(self, request, user):
         if request.param == "key":
             return {"X-API-Key": KEY}
         user(is_superuser=True)
         return {"Authorization": "Basic " + base64.b64encode(b"nobody:secret").decode()}
 
-    @pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize(
+        ("headers", "number"),
+        [
+            ("superuser", FEW),
+            pytest.param("superuser", MANY, marks=pytest.mark.slow),
+            pytest.param("key", FEW, marks=pytest.mark.slow),
+        ],
+        indirect=["headers"],
+    )
     @pytest.mark.parametrize("mode", [pytest.param("positive", marks=pytest.mark.slow), "negative"])
     def test_it_is_answered_as_documented(self, document, headers, name, mode, number):
         import schemathesis  # here alone: it takes longer to import than most files of tests take
