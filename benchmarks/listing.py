@@ -1,7 +1,7 @@
 """What listing costs with many live locks, and what the indexes that it needs cost every acquire + release.
 
-``python -m benchmarks.listing [--locks N] [--rounds N] [--before DIRECTORY]``. ``DIRECTORY`` holds another version of
-the package (``git archive COMMIT | tar -x -C DIRECTORY``); its acquire + release takes turns with this one's.
+``python -m benchmarks.listing [--locks N] [--whole N] [--rounds N] [--before DIRECTORY]``. ``DIRECTORY`` holds another
+version of the package (``git archive COMMIT | tar -x -C DIRECTORY``); its acquire + release takes turns with this one's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+import redis
+
 from benchmarks.project import configure
 from benchmarks.report import Table, spread
 from benchmarks.server import Server, running_server
@@ -29,7 +31,10 @@ from django.conf import settings
 settings.configure(TASKLOCK={"LOCATION": sys.argv[1]}, INSTALLED_APPS=[])
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import get_settings
-from django_tasklock.types import Ask
+try:
+    from django_tasklock.types import AcquireRequest
+except ImportError:  # its name before 0.2
+    from django_tasklock.types import Ask as AcquireRequest
 backend = RedisBackend(get_settings())
 holder = '{"host":"web1","pid":4711,"boot":"%s","task":"videos.tasks.process","task_id":"%s"}' % ("b" * 32, "i" * 36)
 
@@ -38,7 +43,7 @@ def run(seconds):
     while time.perf_counter() < ends:
         for _ in range(50):
             token = os.urandom(16).hex()
-            backend.acquire(Ask("bench:pair", token, 60_000, 3_600_000, holder))
+            backend.acquire(AcquireRequest("bench:pair", token, 60_000, 3_600_000, holder))
             backend.release("bench:pair", token)
         pairs += 50
     return pairs
@@ -55,6 +60,7 @@ def main() -> int:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.listing", description=__doc__)
     parser.add_argument("--locks", type=int, default=100_000, help="live locks (default: 100000)")
+    parser.add_argument("--whole", type=int, default=10_000, help="live locks that are listed whole (default: 10000)")
     parser.add_argument("--rounds", type=int, default=9, help="rounds in random order (default: 9)")
     parser.add_argument("--before", type=Path, help="a directory with the version to compare acquire + release with")
     options = parser.parse_args()
@@ -63,6 +69,8 @@ def main() -> int:
         tables = []
         if options.before:
             tables.append(pairs(server, options.before, options.rounds, 0))
+        fill(options.whole)
+        tables.append(whole(server, options.whole, options.rounds))
         fill(options.locks)
         tables.append(pages(options.locks, options.rounds))
         if options.before:
@@ -84,6 +92,42 @@ def fill(locks: int) -> None:
         holder = f'{{"host":"web{number % 9}","pid":{number},"task":"videos.tasks.work{number % TASKS}","task_id":"x"}}'
         lease, hold = random.randint(3_600_000, 7_200_000), random.randint(7_200_000, 9_000_000)
         backend.acquire(AcquireRequest(f"{kind}:{number}", os.urandom(16).hex(), lease, hold, holder))
+
+
+def whole(server: Server, locks: int, rounds: int) -> Table:
+    """All of them in one list, in units of a bare read of an index and its keys: CPU time of client and server."""
+    from django_tasklock import list_all_task_locks
+    from django_tasklock.backends import get_backend
+
+    backend = get_backend()
+    client = redis.Redis.from_url(server.url)
+
+    def bare() -> object:
+        index = client.zrange("task_lock#index", 0, -1, withscores=True)
+        return client.mget([key for key, _ in index])
+
+    asked: dict[str, Callable[[], object]] = {
+        "a bare index and MGET": bare,
+        "`backend.records`": lambda: backend.records(limit=locks),
+        "`list_all_task_locks()`": list_all_task_locks,
+    }
+    taken: dict[str, list[float]] = {label: [] for label in asked}
+    for number in range(rounds + 1):  # the first one warms up
+        print(f"whole lists, round {number}", file=sys.stderr)
+        for label in random.sample(list(asked), len(asked)):
+            used, began = server.cpu_time(), time.process_time()
+            for _ in range(5):
+                asked[label]()
+            if number:
+                taken[label].append(time.process_time() - began + server.cpu_time() - used)
+    client.close()
+    table = Table(f"All of {locks:,} live locks, CPU of both sides", ["what", "of the bare read"])
+    for label, times in taken.items():
+        table.add(
+            label, spread([mine / bare for mine, bare in zip(times, taken["a bare index and MGET"], strict=True)])
+        )
+    table.data = taken
+    return table
 
 
 def pages(locks: int, rounds: int) -> Table:
