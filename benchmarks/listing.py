@@ -1,7 +1,7 @@
 """What listing costs with many live locks, and what the indexes that it needs cost every acquire + release.
 
 ``python -m benchmarks.listing [--locks N] [--whole N] [--rounds N] [--before DIRECTORY]``. ``DIRECTORY`` holds another
-version of the package (``git archive COMMIT | tar -x -C DIRECTORY``); its acquire + release takes turns with this one's.
+version of the package (``git archive COMMIT | tar -x -C DIRECTORY``); its acquire + release takes turns with ours.
 """
 
 from __future__ import annotations
