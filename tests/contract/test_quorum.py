@@ -19,7 +19,7 @@ from django_tasklock.backends.quorum.rounds import LIMIT
 from django_tasklock.checks.deploy import check_store
 from django_tasklock.conf import QUORUM
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
+from django_tasklock.types import AcquireRequest, Busy, Grant, Released, Renewal, RenewalResult
 from tests.support import quorum
 from tests.support.proxy import Proxy, anything
 from tests.support.stores import an_ask, eventually, granted
@@ -236,6 +236,78 @@ class TestEmptyInstances:
         with pytest.raises(BackendUnavailable, match="abstain"):
             backend.acquire(an_ask(NAME))
         assert tokens() == [None, None, None]
+
+
+class TestGivenBack:
+    """A renewal records a lock where it is missing: a hold that lasts survives all instances, one after the other."""
+
+    def renewed(self, backend: QuorumBackend, mine: AcquireRequest, ttl: int = 4000) -> list[bytes | None]:
+        assert backend.renew([Renewal(NAME, mine.token, ttl)]) == [RenewalResult.RENEWED]
+        return tokens()
+
+    @pytest.mark.slow
+    def test_a_hold_outlives_the_data_of_all_instances_lost_one_after_the_other(self, backend):
+        mine = an_ask(NAME, ttl=4000)
+        grant = granted(backend.acquire(mine))
+        token = mine.token.encode()
+        for number in range(3):
+            flush(number)
+            eventually(lambda: self.renewed(backend, mine) == [token] * 3, 30)
+        values = quorum.values_of(NAME, [server.url for server in quorum.servers(3)])
+        assert all(b'"vote":%d' % grant.fence in (value or b"") for value in values)
+        record = backend.get(NAME)
+        assert (record.fence, record.instances) == (grant.fence, 3)
+        assert isinstance(backend.acquire(an_ask(NAME)), Busy)
+        assert backend.release(NAME, mine.token) is Released.RELEASED
+        assert granted(backend.acquire(an_ask(NAME))).fence > grant.fence
+
+    def test_one_that_was_not_there_has_it_with_the_next_renewal(self, backend, proxies):
+        proxies[2].fault(anything, times=-1, unsent=True)
+        mine = an_ask(NAME)
+        fence = granted(backend.acquire(mine)).fence
+        assert tokens()[2] is None
+        proxies[2].heal()
+        eventually(lambda: self.renewed(backend, mine, 60_000) == [mine.token.encode()] * 3)
+        assert [record.instances for record in backend.records()] == [3]
+        with redis.Redis.from_url(quorum.servers(3)[2].url) as client:
+            greatest = [int(client.get(key)) for key in client.keys("task_lock#quorum:[0-9]*")]
+            assert fence in greatest, "a later fence must be greater here as well"
+            assert client.pttl(f"task_lock:{NAME}") > 50_000
+
+    def test_it_costs_nothing_where_nothing_is_missing(self, backend, proxies):
+        mine = an_ask(NAME)
+        granted(backend.acquire(mine))
+
+        def asked() -> list[int]:
+            for proxy in proxies:
+                proxy.requests.clear()
+            self.renewed(backend, mine, 60_000)
+            return [sum(map(anything, proxy.requests)) for proxy in proxies]
+
+        eventually(lambda: asked() == [1] * 3)  # but for what is sent again where the machine stalls
+
+    def test_not_on_one_that_abstains(self, backend, proxies):
+        granted(backend.acquire(mine := an_ask(NAME)))
+        flush(1)
+        granted(backend.acquire(other := an_ask("other")))  # the lease of the first is 60 s: so long it abstains
+        backend.release("other", other.token)
+        for _ in range(3):
+            assert self.renewed(backend, mine, 60_000)[1] is None
+
+    def test_nothing_is_replaced(self, backend):
+        """What a minority has of somebody else ends with its lease."""
+        granted(backend.acquire(mine := an_ask(NAME)))
+        with redis.Redis.from_url(quorum.servers(3)[0].url) as client:
+            client.set(f"task_lock:{NAME}", b'{"token":"somebody else"}', px=60_000)
+        assert self.renewed(backend, mine, 60_000)[0].startswith(b"somebody else")
+
+    def test_a_minority_gives_nothing_back(self, backend, proxies):
+        granted(backend.acquire(mine := an_ask(NAME)))
+        for server in quorum.servers(3)[:2]:
+            with redis.Redis.from_url(server.url) as client:
+                client.delete(f"task_lock:{NAME}")
+        assert backend.renew([Renewal(NAME, mine.token, 60_000)]) == [RenewalResult.LOST]
+        assert tokens() == [None, None, mine.token.encode()]
 
 
 class TestWaiting:

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import quorum
 from tests.support.guarded_campaign import WORK, outcome_of, settled
 from tests.support.proxy import Proxy
 from tests.support.quorum_harm import harm
 from tests.support.redis_server import RedisServer
+from tests.support.stores import eventually
 from tests.support.workers import Crew
 from tests.testapp.models import Video
 
@@ -62,3 +64,26 @@ def test_a_campaign(crew: Crew, tmp_path: Path, name: str, number: int) -> None:
     assert len(seen.holds) > 10
     assert seen.stale == 0
     assert seen.overlaps == []
+
+
+def test_a_hold_outlives_all_instances_killed_one_after_the_other(crew: Crew, tmp_path: Path, name: str) -> None:
+    """Nobody else asks for anything: the heartbeat alone notices who came back empty, and gives the lock back."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(RedisServer()) for _ in range(3)]
+        tasklock = {
+            "BACKEND": "django_tasklock.backends.quorum.QuorumBackend",
+            "LOCATION": [server.url for server in servers],
+            "ON_UNAVAILABLE": "raise",
+            "LEASE": 5,
+        }
+        [worker] = crew.hire_many(1, settled(tasklock))
+        worker.do(f"lock = TaskLock({name!r}, timeout=600)\nassert lock.acquire()")
+        token = worker.do("lock.token").encode()
+        urls = [server.url for server in servers]
+        for server in servers:
+            server.kill()
+            server.start()
+            eventually(lambda: all(token in (value or b"") for value in quorum.values_of(name, urls)), 60)
+        worker.do("lock.ensure_held()")
+        assert worker.do("bool(lock.release())") is True
+        assert quorum.values_of(name, urls).count(None) >= 2

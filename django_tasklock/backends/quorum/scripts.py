@@ -33,6 +33,8 @@ GREET = load("quorum_greet", 2, 0)
 STATE = load("quorum_state", 3 + SHARES, 0)
 VOTES = load("quorum_votes", 1, 0)
 ADMIT = load("quorum_admit", 1, 3)
+VALUES = load("quorum_values", 1, 0)
+GIVE_BACK = load("quorum_give_back", 4, 3)
 _VOTE = re.compile(rb'"vote":(\d+)')
 
 
@@ -59,9 +61,13 @@ class Places:
         more = self.entry(request, channel) + bulk("") + place(rank, listens)
         return self._taking(request, proposal) + more + bulk(proposal) + bulk("raise" if again else "")
 
+    def share(self, name: str) -> bytes:
+        """Return where the greatest fence is of those names that share it with this one."""
+        return self._shares[crc32(name.encode(), 0) % SHARES]
+
     def _taking(self, request: AcquireRequest, proposal: int) -> bytes:
         name, layout = request.name, self.layout
-        share = self._shares[crc32(name.encode(), 0) % SHARES]
+        share = self.share(name)
         holder = counted(voting(request.holder, proposal), request.kind, layout.past)
         terms = bulk(request.token) + bulk(padded(request.ttl_ms)) + bulk(request.hold_ms)
         return layout.keys(name) + self.marker + share + terms + bulk(holder) + bulk(request.on_busy)
@@ -75,6 +81,12 @@ class Places:
     def record(self, name: str, reply: list[Any]) -> Record:
         """Return a record from ``{ms left, value, now, waiting}``; the last may be missing."""
         return as_voted(self.layout.record(name.encode(), reply), reply[1])
+
+
+def vote_in(value: bytes) -> int:
+    """Return the fence that all instances have in common; 0: it has none yet."""
+    vote = _VOTE.search(value)
+    return 0 if vote is None else int(vote[1])
 
 
 def as_voted(found: Record, value: bytes | None) -> Record:

@@ -28,6 +28,7 @@ from django_tasklock.backends.quorum.ballot import (
     token_in,
     verdict,
 )
+from django_tasklock.backends.quorum.giving_back import give_back, missing_of
 from django_tasklock.backends.quorum.proposals import Proposals
 from django_tasklock.backends.quorum.recovery import Recovery
 from django_tasklock.backends.quorum.scripts import ACQUIRE, FOLLOW, Places, padded
@@ -178,7 +179,10 @@ class Verbs:
         return found
 
     def renew(self, batch: Sequence[Renewal]) -> Verb[list[RenewalResult]]:
-        """Renew leases. Raises ``BackendUnavailable`` if of one it is not known whether a majority has it."""
+        """Renew leases, and record them where they are missing (``giving_back``).
+
+        Raises ``BackendUnavailable`` if of one it is not known whether a majority has it.
+        """
         if not batch:
             return []
         layout = self.places.layout
@@ -186,11 +190,13 @@ class Verbs:
         arguments = chain.from_iterable((bulk(item.token), bulk(padded(item.ttl))) for item in batch)
         tail = layout.index + b"".join(keys) + b"".join(arguments)
         script = RENEW.sized(1 + 3 * len(batch), 1 + len(batch))
-        all_of_them = [1] * len(batch)
-        answers = yield Question(script, tail, enough=lambda answers: said(answers, all_of_them, self.needed))
-        columns = zip(
-            *((reply if reply is not None else [None] * len(batch)) for reply in codes_of(answers)), strict=True
+        answers = yield Question(script, tail)
+        columns = list(
+            zip(*((reply if reply is not None else [None] * len(batch)) for reply in codes_of(answers)), strict=True)
         )
+        missing = missing_of(batch, columns, self.needed)
+        if missing and (yield from give_back(self.places, missing)):
+            yield from self.recovery.admit()
         results = [renewed(codes, self.needed) for codes in columns]
         known = [result for result in results if result is not None]
         if len(known) < len(results):
