@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-__all__ = ["draw"]
+__all__ = ["bars", "draw"]
 
 ROW, LEFT, WIDTH, RIGHT = 24, 300, 380, 60
+OURS = ("TaskLock", "ConcurrencyLimiter", "OnceTask", "task_lock")
 STYLE = """
 text { font: 13px sans-serif; fill: #333 } .ours { font-weight: bold }
 .bar { fill: #9fa8da } .bar.ours { fill: #3f51b5 }
@@ -47,11 +48,12 @@ def draw(tables: Mapping[str, Mapping[str, Any]], directory: Path) -> list[Path]
     written = []
     for name, (title, figures) in plots.items():
         written.append(directory / f"{name}.svg")
-        written[-1].write_text(_bars(title, figures), "utf-8")
+        written[-1].write_text(bars(title, figures), "utf-8")
     return written
 
 
-def _bars(title: str, figures: Mapping[str, Sequence[float]]) -> str:
+def bars(title: str, figures: Mapping[str, Sequence[float]]) -> str:
+    """The plot of some figures, the least first, as SVG."""
     rows = sorted(figures.items(), key=lambda item: median(item[1]))
     scale = _scale([median(values) for _, values in rows])
     height = ROW * (len(rows) + 2)
@@ -63,7 +65,7 @@ def _bars(title: str, figures: Mapping[str, Sequence[float]]) -> str:
         f'<line class="grid" x1="{LEFT}" x2="{LEFT}" y1="{ROW}" y2="{height}"/>',
     ]
     for number, (label, values) in enumerate(rows, 1):
-        kind = "ours" if label.startswith(("TaskLock", "ConcurrencyLimiter")) else ""
+        kind = "ours" if label.startswith(OURS) else ""
         y, middle = number * ROW + 4, median(values)
         length, least, most = (_x(value, scale) for value in (middle, min(values), max(values)))
         told = f"{middle:.3g}" if middle <= scale else f"{middle:.3g} →"

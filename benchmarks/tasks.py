@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks.plots import bars
 from benchmarks.report import Table, spread
 from benchmarks.server import running_server
 
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds, kinds in random order (default: 5)")
     parser.add_argument("--only", action="append", default=[], help="part of a task's label; may be repeated")
     parser.add_argument("--messages", type=int, default=500, help="messages of a kind in a round (default: 500)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios by CPU time there, as SVG")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, running_server() as server:
         os.environ["TASKLOCK_BENCH_URL"] = server.url
@@ -58,6 +60,10 @@ def main() -> int:
                 if number:
                     spent[label].append(Spent(published, ran, cpu, busy))
     print(table(spent))
+    if options.plot:
+        title = "Processor time of a Celery task, published and run (no lock: 1; less is better)"
+        figures = {label: [ratio[-1] for ratio in ratios(spent, label)] for label in spent}
+        options.plot.write_text(bars(title, figures), "utf-8")
     return 0
 
 
@@ -108,25 +114,28 @@ class Spent(NamedTuple):
     running: float
 
 
+def ratios(spent: dict[str, list[Spent]], label: str) -> list[tuple[float, float, float, float]]:
+    """Of each round, to the task without a lock: to publish, to run, both, and both by CPU time."""
+    return [
+        (
+            one.published / floor.published,
+            one.ran / floor.ran,
+            (one.published + one.ran) / (floor.published + floor.ran),
+            (one.publishing + one.running) / (floor.publishing + floor.running),
+        )
+        for one, floor in zip(spent[label], spent[FLOOR], strict=True)
+    ]
+
+
 def table(spent: dict[str, list[Spent]]) -> Table:
     """Ratios to the task without a lock of the same round."""
     shown = Table(
         "Celery tasks: time per message, in units of a task without a lock",
         ["task", "publish", "run", "both", "both by CPU time"],
     )
-    floors = spent[FLOOR]
-    for label, rounds in spent.items():
-        ratios = [
-            (
-                one.published / floor.published,
-                one.ran / floor.ran,
-                (one.published + one.ran) / (floor.published + floor.ran),
-                (one.publishing + one.running) / (floor.publishing + floor.running),
-            )
-            for one, floor in zip(rounds, floors, strict=True)
-        ]
-        shown.add(label, *(spread(column) for column in zip(*ratios, strict=True)))
-    one, two, *_ = (median(column) for column in zip(*floors, strict=True))
+    for label in spent:
+        shown.add(label, *(spread(column) for column in zip(*ratios(spent, label), strict=True)))
+    one, two, *_ = (median(column) for column in zip(*spent[FLOOR], strict=True))
     shown.add(f"({FLOOR}: publish {one:.2f} s, run {two:.2f} s)", "", "", "", "")
     return shown
 
