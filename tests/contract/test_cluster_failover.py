@@ -74,7 +74,7 @@ def test_locks_that_the_replica_has_are_held_on(watched: Cluster, backend: Clust
     began = time.monotonic()
     for node in others:  # nobody waits for the dead
         assert call(way, backend, "release", names[node], asks[node].token) is Released.RELEASED
-    assert time.monotonic() - began < 0.9
+    assert time.monotonic() - began < 5
     ask = asks[struck]
     assert isinstance(as_soon_as_it_can(lambda: call(way, backend, "acquire", ask)), Grant)
     print(f"\nfound again after {time.monotonic() - began:.1f} s")

@@ -29,16 +29,14 @@ def test_a_release_wakes_them_in_order_wherever_the_lock_lies(cluster, backend, 
     granted(backend.acquire(mine))
     waiters = []
     for number in range(3):
-        waiters.append(Waiting(other if number % 2 else backend, name).__enter__())
+        waiters.append(Waiting(other if number % 2 else backend, name, looks=60).__enter__())
         eventually(lambda number=number: listening(backend, cluster, name) == number + 1)
     token = mine.token
-    before = time.monotonic()
     for number, waiter in enumerate(waiters):
         assert backend.release(name, token) is Released.RELEASED
-        eventually(lambda waiter=waiter: waiter.granted, 5)
+        eventually(lambda waiter=waiter: waiter.granted, 20)  # long before it looks by itself
         assert [one.granted is not None for one in waiters] == [True] * (number + 1) + [False] * (2 - number)
         token = waiter.request.token
-    assert time.monotonic() - before < 0.9  # a look each second would take longer
     for waiter in waiters:
         waiter.__exit__()
 
@@ -61,17 +59,15 @@ def test_async_waiters_are_woken(cluster, backend, other):
     mine = an_ask("video:1")
     granted(backend.acquire(mine))
 
-    async def scenario() -> float:
+    async def scenario() -> None:
         waiter = other.waiter(an_ask("video:1"))
         assert isinstance(await waiter.aacquire(), Busy)
-        began = time.monotonic()
         released = asyncio.get_running_loop().run_in_executor(None, backend.release, "video:1", mine.token)
-        assert isinstance(await waiter.await_(5.0), Grant)
+        assert isinstance(await waiter.await_(20.0), Grant)  # which nothing but being woken makes it
         await released
         await waiter.aleave()
-        return time.monotonic() - began
 
-    assert async_to_sync(scenario)() < 1.0
+    async_to_sync(scenario)()
 
 
 @TWINS
