@@ -113,7 +113,7 @@ def test_it_names_who_waits_and_what_the_holder_waits_for() -> None:
     waiter.acquire()
     known = get_backend().wakes  # in a queue: who polls is not known
     try:
-        assert ("waiting: far:1 (videos.process[id-1]), 0 s" in run("b")) is known
+        assert ("waiting: far:1 (videos.process[id-1]), " in run("b")) is known
         assert ("far:2 (videos.process[id-2]) has that." in run("a")) is known
     finally:
         waiter.leave()
@@ -121,9 +121,13 @@ def test_it_names_who_waits_and_what_the_holder_waits_for() -> None:
 
 def test_it_speaks_english() -> None:
     a_guarded_lock()
-    plain = run("video:0"), run()
+
+    def told() -> str:
+        return re.sub(r"\d+ s\b", "n s", run("video:0") + run())  # it is a second older now and then
+
+    plain = told()
     with translation.override("zh-hans"):
-        assert (run("video:0"), run()) == plain
+        assert told() == plain
 
 
 def test_a_release_fences_the_row_and_is_written_down() -> None:
