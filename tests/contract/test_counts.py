@@ -74,6 +74,29 @@ class TestLocks:
         assert count.number == 1
         assert 25 <= count.amount <= most
 
+    def test_a_hold_of_more_than_a_second(self, backend):
+        mine = ask("video:1")
+        granted(backend.acquire(mine))
+        time.sleep(1.02)
+        backend.release("video:1", mine.token)
+        [count] = [
+            count for (event, _), count in backend.metrics.totals().items() if event in ("released:5", "released:6")
+        ]
+        assert (count.number, count.amount >= 1000) == (1, True)
+        assert [hold.how for hold in backend.metrics.holds("video:1", 10)] == ["released"]
+
+    def test_a_lock_that_is_held_while_somebody_reads(self, backend):
+        mine = ask("video:1")
+        granted(backend.acquire(mine))
+        for _ in range(2):
+            assert numbers(backend) == {"acquired": 1}
+        granted(backend.acquire(ask("video:2", ttl=SHORT)))
+        assert numbers(backend) == {"acquired": 2}
+        backend.release("video:1", mine.token)
+        lapse(backend, "video:2")
+        backend.prune(10)
+        assert numbers(backend) == {"acquired": 2, "released": 1, "expired": 1}
+
     def test_asking_again_with_the_same_token_counts_once(self, backend):
         mine = ask("video:1")
         for _ in range(3):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django_tasklock.backends.contract.metrics import Count, Counted, HoldRecord, Hour, Metrics
-from django_tasklock.backends.redis.metrics import TOTALS, add_fields
-from django_tasklock.backends.redis.script import bulk
+from django_tasklock.backends.redis.metrics import TOTALS, Part, add_fields, next_offset, parts, reading
 
 if TYPE_CHECKING:
     from django_tasklock.backends.cluster import ClusterBackend
@@ -30,12 +29,16 @@ class ClusterMetrics(Metrics):
             add_fields(found.setdefault(int(hour) * 3600, {}), flat)
         return [Hour(at, found[at]) for at in sorted(found)]
 
-    def _parts(self, hours: str) -> list[tuple[bytes, list[bytes]]]:
-        asks = [
-            self._store.ask(place, TOTALS, self._store.bucket(place).layout.index + bulk(hours))
-            for place in self._store.places
-        ]
-        return [part for reply in self._store.ask_all(asks) for part in zip(reply[::2], reply[1::2], strict=True)]
+    def _parts(self, hours: str) -> list[Part]:
+        offset: int | None = 0
+        while offset is not None:
+            asks = [
+                self._store.ask(place, TOTALS, reading(self._store.bucket(place).layout, hours, offset))
+                for place in self._store.places
+            ]
+            replies = self._store.ask_all(asks)
+            offset = next_offset(offset, replies)
+        return [part for reply in replies for part in parts(reply)]
 
     def add(self, event: str, kind: str) -> None:
         self._store.of(kind).metrics.add(event, kind)

@@ -1,22 +1,29 @@
 -- Counting, with what was done: how often and how long, by event and kind; and the last holds of each name.
 --
--- counts:<hour> (a hash): "event|kind", how often. Of what has a duration "event:bucket|kind", and in one number how
---   often (from the 13th digit on) and the milliseconds together: one command, not two. Where that would not do,
---   "n|event:bucket|kind" and "ms|event:bucket|kind" have the two apart.
--- hours (a set): those that are not in the totals yet. hour:<hour>: one that is, kept for two weeks.
+-- counts:now (a hash): "event|kind", how often, in this hour. Of what has a duration "event:bucket|kind", and in one
+--   number how often (from the 13th digit on) and the milliseconds together: one command, not two. Where that would not
+--   do, "n|event:bucket|kind" and "ms|event:bucket|kind" have the two apart. It is to expire at twice the
+--   ms from 1970 to the beginning of its hour: so PTTL says in one number whether that is over, and what time it is.
+--   TIME costs three times as much.
+-- hours (a set): "now"; and of those hours that earlier versions count, in counts:<hour>, which are not in the totals
+--   yet. hour:<hour>: one that is, kept for two weeks.
 -- totals (a hash): what was in those hours; the fields with a duration are apart.
--- held:<name>: the value of a lock that is counted, which outlives that lock: so whoever finds the end of its lease
---   knows what it was. past:<name> (a list): the last holds, the latest first; past (sorted set): names by the last.
+-- open:<name>: the value of a lock that is counted, which outlives that lock: so whoever finds the end of its lease
+--   knows what it was. Its acquisition is counted when it ends: "done:bucket", acquired and released in one; or when
+--   somebody reads the counts, before, and then it is held:<name>. So "acquired" has only those that were read or that
+--   did not end in a release; and of who has waited, or follows a hold, it is lowered by what the end will count.
+-- past:<name> (a list): the last holds, the latest first; past (sorted set): names by the last.
 -- Nothing in here may fail what it counts: hence pcall.
 
-local HOUR_KEPT, PAST_KEPT, NAMES, FIELDS, OTHERS = 1209600000, 604800000, 10000, 4000, '(others)'
+local HOUR, HOUR_KEPT, PAST_KEPT = 3600000, 1209600000, 604800000
+local NAMES, FIELDS, OTHERS = 10000, 4000, '(others)'
 local BOUNDS = {5, 25, 100, 500, 1000, 5000, 15000, 60000, 300000, 900000, 3600000}
-local ROOT, COUNTS, COUNTED_AT
+local ROOT, COUNTS, COUNTED_AT, READY
 
 -- To be called first. `any`: the index, or the fence counter; now in ms.
 local function count_at(any, now)
-  ROOT, COUNTED_AT = string.sub(any, 1, -6), now
-  COUNTS = ROOT .. 'counts:' .. math.floor(now / 3600000)
+  ROOT, COUNTED_AT, READY = string.sub(any, 1, -6), now, false
+  COUNTS = ROOT .. 'counts:now'
 end
 
 local function apart(from, to, field, value)
@@ -28,36 +35,54 @@ local function apart(from, to, field, value)
   end
 end
 
--- Let the totals have the hours that are over. What comes to one of them later, because the clock was set back, is
--- added to it as well.
-local function roll(current)
-  for _, hour in ipairs(redis.call('SMEMBERS', ROOT .. 'hours')) do
-    if hour ~= current then
-      local from, kept = ROOT .. 'counts:' .. hour, ROOT .. 'hour:' .. hour
-      local flat = redis.call('HGETALL', from)
-      for i = 1, #flat, 2 do
-        if flat[i] ~= 'about' then
-          apart(from, ROOT .. 'totals', flat[i], flat[i + 1])
-          apart(from, kept, flat[i], flat[i + 1])
-        end
-      end
-      redis.call('DEL', from)
-      redis.call('PEXPIRE', kept, HOUR_KEPT)
-      redis.call('SREM', ROOT .. 'hours', hour)
+-- Let the totals, and the hour itself, have what was counted within it.
+local function fold(from, hour)
+  local kept, flat = ROOT .. 'hour:' .. hour, redis.call('HGETALL', from)
+  for i = 1, #flat, 2 do
+    if flat[i] ~= 'about' then
+      apart(from, ROOT .. 'totals', flat[i], flat[i + 1])
+      apart(from, kept, flat[i], flat[i + 1])
     end
   end
+  redis.call('DEL', from)
+  redis.call('PEXPIRE', kept, HOUR_KEPT)
+end
+
+local function hour_of(ms)
+  return string.format('%.0f', math.floor(ms / HOUR))
+end
+
+-- A time within the hour that the running counts are of. `left`: the ms before they expire.
+local function running(left)
+  return left < 0 and COUNTED_AT or (COUNTED_AT + left + HOUR) / 2 -- in the middle: clocks run on while a script does
+end
+
+-- See to it that what is counted now is counted in its hour.
+local function get_ready()
+  READY = true
+  local left = redis.pcall('PTTL', COUNTS)
+  if left > COUNTED_AT - 2 * HOUR and left <= COUNTED_AT then return end
+  if left ~= -2 then
+    if redis.pcall('TYPE', COUNTS).ok ~= 'hash' then return end -- something else's
+    fold(COUNTS, hour_of(running(left)))
+  end
+  local hour = hour_of(COUNTED_AT)
+  for _, other in ipairs(redis.call('SMEMBERS', ROOT .. 'hours')) do
+    if other ~= hour and other ~= 'now' then -- of an earlier version
+      fold(ROOT .. 'counts:' .. other, other)
+      redis.call('SREM', ROOT .. 'hours', other)
+    end
+  end
+  -- so long a text that it is no list to search: redis.conf, hash-max-listpack-value
+  redis.pcall('HSETNX', COUNTS, 'about', 'What django_tasklock has counted within this hour, see docs/metrics.md')
+  redis.pcall('PEXPIREAT', COUNTS, string.format('%.0f', 2 * hour * HOUR))
+  redis.pcall('SADD', ROOT .. 'hours', 'now') -- where those versions look
 end
 
 local count
 
--- The first of its field in this hour: is the hour new, are there too many kinds?
+-- The first of its field in this hour: are there too many kinds?
 local function first(event, kind, by)
-  if redis.pcall('HSETNX', COUNTS, 'about', 'What django_tasklock has counted within this hour, see docs/metrics.md') == 1 then
-    -- so long a text that it is no list to search: redis.conf, hash-max-listpack-value
-    local hour = string.format('%.0f', math.floor(COUNTED_AT / 3600000))
-    redis.pcall('SADD', ROOT .. 'hours', hour)
-    roll(hour)
-  end
   if kind ~= OTHERS and redis.call('HLEN', COUNTS) > FIELDS then
     redis.call('HDEL', COUNTS, event .. '|' .. kind)
     count(event, OTHERS, by)
@@ -77,7 +102,10 @@ end
 
 function count(event, kind, by)
   by = by or '1'
-  looked(redis.pcall('HINCRBY', COUNTS, event .. '|' .. kind, by), event, kind, by)
+  if not READY then get_ready() end
+  local n = redis.pcall('HINCRBY', COUNTS, event .. '|' .. kind, by)
+  looked(n, event, kind, by)
+  return type(n) == 'number'
 end
 
 -- Count something that took so many ms.
@@ -109,32 +137,68 @@ local function note(name, value, how, at)
   end
 end
 
--- Count how a hold ended, whose value is given. `at`: when, ms.
-local function count_end(name, value, how, at)
+local function kind_and_time(value)
   local kind = string.match(value, '^{"token":"[^"]*","holder":{"kind":"([^"]*)"')
+  return kind, tonumber(string.match(string.sub(value, -128), '"at":(%d+),[^{}]*}$'))
+end
+
+-- Count an acquisition that is not counted yet, in its hour. Reply: whether that could be done.
+local function count_acquired(kind, since)
+  if not READY then get_ready() end
+  local hour = since and math.floor(since / HOUR)
+  if not hour or hour >= math.floor(COUNTED_AT / HOUR) or COUNTED_AT - since > HOUR_KEPT then
+    return count('acquired', kind)
+  end
+  local kept, field = ROOT .. 'hour:' .. string.format('%.0f', hour), 'acquired|' .. kind
+  if type(redis.pcall('HINCRBY', ROOT .. 'totals', field, 1)) ~= 'number' then return false end
+  redis.pcall('HINCRBY', kept, field, 1)
+  redis.pcall('PEXPIRE', kept, HOUR_KEPT)
+  return true
+end
+
+-- Count how a hold ended, whose value is given. `at`: when, ms. `open`: its acquisition is to be counted, too.
+local function count_end(name, value, how, at, open)
+  local kind, since = kind_and_time(value)
   if not kind then return end
-  local since = tonumber(string.match(string.sub(value, -128), '"at":(%d+),[^{}]*$'))
-  if how == 'released' then
-    count_time(how, kind, at - (since or at))
+  if how == 'released' and open and since and math.floor(since / HOUR) == math.floor(COUNTED_AT / HOUR) then
+    count_time('done', kind, at - since)
   else
-    count(how, kind)
+    if open then count_acquired(kind, since) end
+    if how == 'released' then count_time(how, kind, at - (since or at)) else count(how, kind) end
   end
   if how ~= 'released' or since and at - since >= 1000 then note(name, value, how, at) end
 end
 
+-- Forget the copy of a lock that ends. Reply: whether its acquisition is to be counted; also if there is none any more.
+local function close(name)
+  return redis.pcall('DEL', ROOT .. 'open:' .. name) == 1 or redis.pcall('DEL', ROOT .. 'held:' .. name) == 0
+end
+
 -- Count the end of a lock that is not there any more and was not given back, once. `score`: the end of its lease.
 local function count_gone(name, score)
-  local value = redis.pcall('GETDEL', ROOT .. 'held:' .. name)
+  local value = redis.pcall('GETDEL', ROOT .. 'open:' .. name)
+  local open = type(value) == 'string'
+  if not open then value = redis.pcall('GETDEL', ROOT .. 'held:' .. name) end
   if type(value) ~= 'string' then return end -- it was not counted, or has been
   local at = tonumber(score) or COUNTED_AT
   local early = at > COUNTED_AT
-  count_end(name, value, early and 'deleted' or 'expired', early and COUNTED_AT or at)
+  count_end(name, value, early and 'deleted' or 'expired', early and COUNTED_AT or at, open)
 end
 
--- Note a lock that is granted just now: its value outlives it. `waited` in ms: nil, it was not waited for.
+-- Note a lock that is granted just now: its value outlives it. `waited` in ms: nil, it was not waited for; -1: it
+-- follows an earlier hold.
 local function count_grant(name, value, kind, waited)
-  redis.pcall('SET', ROOT .. 'held:' .. name, value)
-  if waited then count_time('waited', kind, waited) else count('acquired', kind) end
+  local open = ROOT .. 'open:' .. name
+  local former = redis.pcall('GET', open)
+  if type(former) == 'string' then
+    local earlier, since = kind_and_time(former)
+    if earlier then count_acquired(earlier, since) end
+  end
+  redis.pcall('DEL', ROOT .. 'held:' .. name)
+  redis.pcall('SET', open, value)
+  if not waited then return end
+  if waited == -1 then count('transferred', kind) else count_time('waited', kind, waited) end
+  count('acquired', kind, '-1')
 end
 
 local function name_of(key)

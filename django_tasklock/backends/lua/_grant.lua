@@ -6,12 +6,7 @@ local function grant(fence, now, token, ttl, hold, holder, waited)
   redis.call('SET', KEYS[1], value, 'PX', ttl)
   redis.call('ZADD', KEYS[2], now + ttl, KEYS[1])
   local kind = string.match(holder, '^{"kind":"([^"]*)"')
-  if kind and waited == -1 then
-    redis.pcall('SET', ROOT .. 'held:' .. name_of(KEYS[1]), value)
-    count('transferred', kind)
-  elseif kind then
-    count_grant(name_of(KEYS[1]), value, kind, waited)
-  end
+  if kind then count_grant(name_of(KEYS[1]), value, kind, waited) end
   local number = tonumber(fence)
   if number % 64 == 0 then
     -- use: lapsed

@@ -24,16 +24,9 @@ if call('EXISTS', key, KEYS[4]) == 0 then
     local value = '{"token":"' .. ARGV[1] .. '","holder":' .. ARGV[4] .. ',"at":' .. at .. ',"fence":' .. micros ..
       ',"until":' .. string.format('%d', ms + ARGV[3]) .. '}'
     call('SET', key, value, 'PX', ARGV[2])
-    local kind = string.match(ARGV[4], '^{"kind":"([^"]*)"')
-    if kind then
+    if string.sub(ARGV[4], 1, 9) == '{"kind":"' then -- to be counted, by who gives it back: see _counts.lua
       local root = string.sub(KEYS[2], 1, -6)
-      call('MSET', KEYS[3], micros, root .. 'held:' .. string.sub(key, #root + 1), value)
-      local n = redis.pcall('HINCRBY', root .. 'counts:' .. string.format('%d', time[1] / 3600), 'acquired|' .. kind, '1')
-      if n == 1 then
-        -- use: counts
-        count_at(KEYS[2], ms)
-        looked(n, 'acquired', kind, '1')
-      end
+      call('MSET', KEYS[3], micros, root .. 'open:' .. string.sub(key, #root + 1), value)
     else
       call('SET', KEYS[3], micros)
     end
@@ -52,12 +45,13 @@ if value and (ARGV[6] or '') == '' and (ARGV[7] or '') == '' and string.find(val
   local now = clock()
   local kind = ARGV[5] ~= '' and string.match(ARGV[4], '^{"kind":"([^"]*)"')
   if kind then
-    local counts = string.sub(KEYS[2], 1, -6) .. 'counts:' .. math.floor(now / 3600000)
-    local event = 'conflict:' .. ARGV[5]
-    if redis.pcall('HINCRBY', counts, event .. '|' .. kind, 1) == 1 then
+    local counts, event = string.sub(KEYS[2], 1, -6) .. 'counts:now', 'conflict:' .. ARGV[5]
+    local left = call('PTTL', counts) -- of this hour: see _counts.lua
+    local n = left <= now and left > now - 7200000 and redis.pcall('HINCRBY', counts, event .. '|' .. kind, 1)
+    if not n or n == 1 then
       -- use: counts
       count_at(KEYS[2], now)
-      looked(1, event, kind, '1')
+      if n then looked(n, event, kind, '1') else count(event, kind) end
     end
   end
   return {call('PTTL', key), value, now}

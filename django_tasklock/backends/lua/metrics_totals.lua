@@ -1,12 +1,28 @@
--- All that was counted, or what was in some hours.
+-- All that was counted, or what was in some hours. Acquisitions of locks that are still held are counted first, of so
+-- many locks in one go: where there are more it has to be asked again, from there on.
 -- KEYS: 1 index by expiry
--- ARGV: 1 how many of the last hours; '': all together
--- Reply: {hour or '', {field, value, ...}, ...}
+-- ARGV: 1 how many of the last hours; '': all together, 2 place in the index to count from, 3 how many to look at
+-- Reply: {how many are in the index}, and after that, if none is behind these: hour or '', {field, value, ...}, ...
 -- use: clock counts
 local now = clock()
 count_at(KEYS[1], now)
-local current = math.floor(now / 3600000)
-local reply = {}
+local current, offset = math.floor(now / HOUR), tonumber(ARGV[2])
+local size = redis.pcall('ZCARD', KEYS[1])
+local page = type(size) == 'number' and redis.call('ZRANGE', KEYS[1], offset, offset + ARGV[3] - 1) or {}
+for start = 1, #page, 1000 do
+  local names, open = {}, {}
+  for i = start, math.min(start + 999, #page) do
+    names[#names + 1] = name_of(page[i])
+    open[#open + 1] = ROOT .. 'open:' .. names[#names]
+  end
+  for i, value in ipairs(redis.call('MGET', unpack(open))) do
+    local kind, since
+    if value then kind, since = kind_and_time(value) end
+    if kind and count_acquired(kind, since) then redis.pcall('RENAME', open[i], ROOT .. 'held:' .. names[i]) end
+  end
+end
+local reply = {type(size) == 'number' and size or 0}
+if reply[1] > offset + ARGV[3] then return reply end
 if ARGV[1] == '' then
   for _, hour in ipairs(redis.call('SMEMBERS', ROOT .. 'hours')) do
     reply[#reply + 1] = ''
@@ -16,11 +32,13 @@ if ARGV[1] == '' then
   reply[#reply + 1] = redis.call('HGETALL', ROOT .. 'totals')
   return reply
 end
+local latest = math.floor(running(redis.pcall('PTTL', COUNTS)) / HOUR)
 for hour = current - ARGV[1] + 1, current do
-  for _, kind in ipairs({'hour:', 'counts:'}) do
-    local flat = redis.call('HGETALL', ROOT .. kind .. string.format('%.0f', hour))
+  local text = string.format('%.0f', hour)
+  for _, key in ipairs({'hour:' .. text, 'counts:' .. text, hour == latest and 'counts:now' or ''}) do
+    local flat = key ~= '' and redis.call('HGETALL', ROOT .. key) or {}
     if flat[1] then
-      reply[#reply + 1] = string.format('%.0f', hour)
+      reply[#reply + 1] = text
       reply[#reply + 1] = flat
     end
   end

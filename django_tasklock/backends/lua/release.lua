@@ -8,21 +8,23 @@ local mine = value and string.sub(value, 11, 11 + #token) == token .. '"' -- as 
 if mine then
   local kind = string.match(value, '^,"holder":{"kind":"([^"]*)"', 12 + #token)
   if kind then -- as count_end in _counts.lua has it, for what nearly always comes
-    local root, time = string.sub(KEYS[2], 1, -6), call('TIME')
-    local name = string.sub(key, #root + 1)
-    call('DEL', key, root .. 'held:' .. name)
-    local now = time[1] * 1000 + math.floor(time[2] / 1000)
-    local held = now - (string.match(value, '"at":(%d+),', -96) or now)
+    local root = string.sub(KEYS[2], 1, -6)
+    local name, counts = string.sub(key, #root + 1), root .. 'counts:now'
+    local open = call('DEL', key, root .. 'open:' .. name) == 2
+    local at = tonumber(string.match(value, '"at":(%d+),', -96)) or 0
+    -- ms, by what _counts.lua says of PTTL; less than 0, or above an hour, if that or the grant was in another hour
+    local held = at - call('PTTL', counts) - 2 * (at % 3600000)
     local bucket = held <= 5 and 0 or held <= 25 and 1 or held <= 100 and 2 or held < 500 and 3
     local n, event, by
-    if bucket and held >= 0 then
-      event, by = 'released:' .. bucket, string.format('1%012d', held)
-      n = redis.pcall('HINCRBY', root .. 'counts:' .. string.format('%d', time[1] / 3600), event .. '|' .. kind, by)
+    if open and bucket and held >= 0 then
+      event, by = 'done:' .. bucket, string.format('1%012d', held)
+      n = redis.pcall('HINCRBY', counts, event .. '|' .. kind, by)
     end
     if type(n) ~= 'number' or n < 1999999999999 or n >= 1e17 then
-      -- use: counts
+      -- use: clock counts
+      local now = clock()
       count_at(KEYS[2], now)
-      if n then looked(n, event, kind, by) else count_end(name, value, 'released', now) end
+      if n then looked(n, event, kind, by) else count_end(name, value, 'released', now, open or close(name)) end
     end
   else
     call('DEL', key)

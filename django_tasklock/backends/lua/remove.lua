@@ -17,7 +17,7 @@ if ARGV[2] == '' then
   if ARGV[1] ~= '' and not owned(value, ARGV[1]) then return false end
 end
 local reply = {redis.call('PTTL', KEYS[1]), clipped(value), now, redis.call('ZCARD', KEYS[4])}
-redis.call('DEL', KEYS[1], ROOT .. 'held:' .. name_of(KEYS[1]))
-count_end(name_of(KEYS[1]), value, 'forced', now)
+redis.call('DEL', KEYS[1])
+count_end(name_of(KEYS[1]), value, 'forced', now, close(name_of(KEYS[1])))
 if not pass_on() then redis.call('ZREM', KEYS[2], KEYS[1]) end
 return reply

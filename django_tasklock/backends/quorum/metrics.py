@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.contract.metrics import Count, Counted, HoldRecord, Hour, Metrics
 from django_tasklock.backends.quorum.asking import Question, Verb
-from django_tasklock.backends.redis.metrics import ADD, PAST, TOTALS, add_fields, hold_of
+from django_tasklock.backends.redis.metrics import ADD, PAST, TOTALS, add_fields, hold_of, next_offset, parts, reading
 from django_tasklock.backends.redis.script import bulk
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class QuorumMetrics(Metrics):
         found = []
         for reply in self._backend.rounds.run(self._read("")):
             mine: Counts = {}
-            for flat in reply[1::2]:
+            for _, flat in parts(reply):
                 add_fields(mine, flat)
             found.append(mine)
         return greatest(found)
@@ -39,14 +39,18 @@ class QuorumMetrics(Metrics):
         found: dict[int, list[Counts]] = {}
         for reply in self._backend.rounds.run(self._read(str(number))):
             mine: dict[int, Counts] = {}
-            for hour, flat in zip(reply[::2], reply[1::2], strict=True):
+            for hour, flat in parts(reply):
                 add_fields(mine.setdefault(int(hour) * 3600, {}), flat)
             for at, counts in mine.items():
                 found.setdefault(at, []).append(counts)
         return [Hour(at, greatest(found[at])) for at in sorted(found)]
 
     def _read(self, hours: str) -> Verb[list[Any]]:
-        return self._backend.verbs.said((yield Question(TOTALS, self._layout.index + bulk(hours))))
+        offset: int | None = 0
+        while offset is not None:
+            replies = self._backend.verbs.said((yield Question(TOTALS, reading(self._layout, hours, offset))))
+            offset = next_offset(offset, replies)
+        return replies
 
     def add(self, event: str, kind: str) -> None:
         self._backend.rounds.run(self._add(event, kind))

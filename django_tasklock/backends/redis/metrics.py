@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.codec import holder_of
-from django_tasklock.backends.contract.metrics import Count, Counted, HoldRecord, Hour, Metrics
+from django_tasklock.backends.contract.metrics import ACQUIRED, RELEASED, Count, Counted, HoldRecord, Hour, Metrics
 from django_tasklock.backends.redis.script import bulk, load
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend
+    from django_tasklock.backends.redis.keys import Layout
 
-TOTALS = load("metrics_totals", 1, 1)
+TOTALS = load("metrics_totals", 1, 3)
 ADD = load("metrics_add", 1, 2)
 PAST = load("metrics_past", 1, 1)
 UNIT = 10**12
 """Of a count with a duration: above it the number, below it the milliseconds."""
+AT_ONCE = 2000
+"""Locks that are looked at in one script: whether their acquisition is counted."""
+DONE = "done"
+"""What the scripts count when a lock is given back that was granted at once: acquired, and released."""
 
 
 class RedisMetrics(Metrics):
@@ -38,9 +44,12 @@ class RedisMetrics(Metrics):
             add_fields(found.setdefault(int(hour) * 3600, {}), flat)
         return [Hour(at, found[at]) for at in sorted(found)]
 
-    def _parts(self, hours: str) -> list[tuple[bytes, list[bytes]]]:
-        reply = self._backend.wire.call(TOTALS, self._backend.layout.index + bulk(hours))[0]
-        return list(zip(reply[::2], reply[1::2], strict=True))
+    def _parts(self, hours: str) -> list[Part]:
+        offset: int | None = 0
+        while offset is not None:
+            reply = self._backend.wire.call(TOTALS, reading(self._backend.layout, hours, offset))[0]
+            offset = next_offset(offset, [reply])
+        return parts(reply)
 
     def add(self, event: str, kind: str) -> None:
         self._backend.wire.call(ADD, self._backend.layout.index + bulk(event) + bulk(kind), again=False)
@@ -48,6 +57,25 @@ class RedisMetrics(Metrics):
     def holds(self, name: str, limit: int) -> list[HoldRecord]:
         reply = self._backend.wire.call(PAST, bulk(self._past + name) + bulk(limit))[0]
         return [hold for text in reply if (hold := hold_of(name, text)) is not None]
+
+
+Part = tuple[bytes, list[bytes]]
+"""An hour, or nothing, and what was counted in it, as the script says it."""
+
+
+def reading(layout: Layout, hours: str, offset: int) -> bytes:
+    """Return keys and arguments of ``metrics_totals.lua``."""
+    return layout.index + bulk(hours) + bulk(offset) + bulk(AT_ONCE)
+
+
+def next_offset(offset: int, replies: Sequence[Sequence[Any]]) -> int | None:
+    """Return from where on to ask again; ``None`` if these replies have all."""
+    return offset + AT_ONCE if max(reply[0] for reply in replies) > offset + AT_ONCE else None
+
+
+def parts(reply: Sequence[Any]) -> list[Part]:
+    """Return what was said, after the size."""
+    return list(zip(reply[1::2], reply[2::2], strict=True))
 
 
 def add_fields(found: dict[tuple[str, str], Count], flat: list[bytes]) -> None:
@@ -70,6 +98,10 @@ def add_fields(found: dict[tuple[str, str], Count], flat: list[bytes]) -> None:
             count = Count(*divmod(number, UNIT))
         else:
             count = Count(number)
+        event, colon, bucket = name.partition(":")
+        if colon and event == DONE:
+            found[ACQUIRED, kind] = found.get((ACQUIRED, kind), Count()).plus(Count(count.number))
+            name = f"{RELEASED}:{bucket}"
         found[name, kind] = found.get((name, kind), Count()).plus(count)
 
 
