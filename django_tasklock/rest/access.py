@@ -22,6 +22,12 @@ VIEW_LIMITS = ("tasklock.view_ratelimit",)
 """May look at limiters."""
 CHANGE_LIMITS = (*VIEW_LIMITS, "tasklock.change_ratelimit")
 """May reset and change limits, and release permits."""
+VIEW_MESSAGES = ("tasklock.view_parkedmessage",)
+"""May look at parked messages."""
+CHANGE_MESSAGES = (*VIEW_MESSAGES, "tasklock.change_parkedmessage")
+"""May publish, requeue and discard them."""
+VIEW_AUDIT = ("tasklock.view_auditentry",)
+"""May read the audit trail."""
 RATES = {"tasklock_view": "600/min", "tasklock_release": "120/min"}
 """Where ``REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]`` does not name the scope; ``None`` there means no limit."""
 

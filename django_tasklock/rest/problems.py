@@ -29,13 +29,18 @@ Code = Literal[
     "database_unavailable",
     "invalid_name",
     "invalid_row_state",
+    "invalid_sweep",
     "no_permit",
     "nobody_to_ask",
+    "not_done",
     "not_locked",
+    "not_paused",
     "store_unavailable",
     "too_large",
     "unknown_field",
     "unknown_limiter",
+    "unknown_message",
+    "unknown_run",
 ]
 """What programs go by, beside the codes of REST framework. docs/rest.md has them all."""
 

@@ -25,7 +25,7 @@ class DoorSchema(AutoSchema):
         return str(self.view.operation_id)
 
     def get_tags(self) -> list[str]:
-        """Return ``locks`` or ``limits``."""
+        """Return ``locks``, ``limits``, ``messages``, ``sweep`` or ``audit``."""
         return [self.view.tag]
 
     def get_description(self) -> str:
@@ -75,6 +75,14 @@ LIMITER = OpenApiParameter(
     description="The limiter's name; a tenant's is `limiter:tenant:key`.",
 )
 """The limiter, in the path."""
+MESSAGE = OpenApiParameter(
+    "task_id", OpenApiTypes.STR, OpenApiParameter.PATH, description="The message's id: its task's."
+)
+"""The parked message, in the path."""
+RUN = OpenApiParameter(
+    "number", OpenApiTypes.INT, OpenApiParameter.PATH, description="The run's number in the list of runs."
+)
+"""The run of the sweep, in the path."""
 IF_MATCH = OpenApiParameter(
     "If-Match",
     OpenApiTypes.STR,
@@ -110,8 +118,10 @@ _SENTENCES = {
     401: "Nobody known: send a key or log in.",
     403: "Not permitted: a key lacks the scope that is named; or, of a session, the CSRF token is missing.",
     404: "Nobody has this lock (`not_locked`); no such limiter is known (`unknown_limiter`); that member has no permit"
-    " (`no_permit`).",
-    409: "Another one took it while it was looked at: nothing was done (`changed_hands`).",
+    " (`no_permit`); the limiter is not paused (`not_paused`); no such message is parked (`unknown_message`); no such"
+    " run is remembered (`unknown_run`).",
+    409: "Another one took it while it was looked at: nothing was done (`changed_hands`). Of a message: why nothing was"
+    " done (`not_done`).",
     412: "Somebody else has it than If-Match names: nothing was done (`changed_hands`).",
     413: "The body is longer than `DATA_UPLOAD_MAX_MEMORY_SIZE` (`too_large`).",
     415: "Neither JSON nor a form.",

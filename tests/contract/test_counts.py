@@ -62,15 +62,15 @@ class TestLocks:
 
     def test_the_time_that_a_lock_was_held(self, backend):
         mine = ask("video:1")
-        granted(backend.acquire(mine))
         began = time.monotonic()
+        granted(backend.acquire(mine))
         time.sleep(0.03)
         backend.release("video:1", mine.token)
         most = (time.monotonic() - began) * 1000 + 5
         [(event, count)] = [
             (event, count) for (event, _), count in backend.metrics.totals().items() if event.startswith("released")
         ]
-        assert event in ("released:2", "released:3")
+        assert int(event.removeprefix("released:")) >= 2
         assert count.number == 1
         assert 25 <= count.amount <= most
 

@@ -91,7 +91,14 @@ class TestLimits:
         limiter = RateLimiter(name, "1/h")
         limiter.acquire()
         response = by_key.post(at("reset-limit", name), {"reason": "new quota"})
-        assert response.json() == {"name": name, "outcome": "reset", "share": 1.0, "before": 1.0, "member": None}
+        assert response.json() == {
+            "name": name,
+            "outcome": "reset",
+            "share": 1.0,
+            "before": 1.0,
+            "member": None,
+            "seconds": 0.0,
+        }
         assert limiter.try_acquire() is not None
         entry = AuditEntry.objects.get(name=name)
         assert (entry.actor, entry.action, entry.reason) == ("key grafana", "reset_limit", "new quota")

@@ -19,6 +19,7 @@ from drf_spectacular.management.commands.spectacular import Command
 from hypothesis import HealthCheck, Phase, given, settings as example_settings
 
 from django_tasklock import RateLimiter, TaskLock, force_release_task_lock
+from django_tasklock.operations.sweep import stream
 from django_tasklock.rest import problems
 from django_tasklock.rest.access import RATES
 from tests.support.rest import KEY, PREFIX
@@ -27,6 +28,7 @@ pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
 pytestmark = pytest.mark.django_db
 
 LIMIT_ACT = {"200", "400", "401", "403", "404", "413", "415", "429", "501", "503"}
+MESSAGE_ACT = {"200", "400", "401", "403", "404", "409", "413", "415", "429", "503"}
 CREDENTIALS = ("Authorization", "X-API-Key")
 FEW, MANY = 8, 40  # examples for each operation, way of breaking it, and caller
 
@@ -79,6 +81,18 @@ class TestDocument:
             ("get", PREFIX + "limits/{name}"): {"200", "400", "401", "403", "404", "429", "501", "503"},
             ("post", PREFIX + "limits/{name}/reset"): LIMIT_ACT,
             ("post", PREFIX + "limits/{name}/change"): LIMIT_ACT,
+            ("post", PREFIX + "limits/{name}/pause"): LIMIT_ACT,
+            ("post", PREFIX + "limits/{name}/resume"): LIMIT_ACT,
+            ("get", PREFIX + "{name}/waiters"): {"200", "400", "401", "403", "429", "503"},
+            ("get", PREFIX + "parked"): {"200", "400", "401", "403", "429", "503"},
+            ("get", PREFIX + "parked/{task_id}"): {"200", "400", "401", "403", "404", "429", "503"},
+            ("post", PREFIX + "parked/{task_id}/requeue"): MESSAGE_ACT,
+            ("post", PREFIX + "parked/{task_id}/publish"): MESSAGE_ACT,
+            ("post", PREFIX + "parked/{task_id}/discard"): MESSAGE_ACT,
+            ("post", PREFIX + "sweep"): {"200", "400", "401", "403", "413", "415", "429", "503"},
+            ("get", PREFIX + "sweeps"): {"200", "400", "401", "403", "429", "503"},
+            ("get", PREFIX + "sweeps/{number}"): {"200", "400", "401", "403", "404", "429", "503"},
+            ("get", PREFIX + "audit"): {"200", "400", "401", "403", "429", "503"},
             ("get", PREFIX + "concurrency"): {"200", "400", "401", "403", "429", "501", "503"},
             ("get", PREFIX + "concurrency/{name}"): {"200", "400", "401", "403", "404", "429", "501", "503"},
             ("post", PREFIX + "concurrency/{name}/release"): LIMIT_ACT,
@@ -86,8 +100,10 @@ class TestDocument:
         for operation in found.values():
             assert operation["summary"]
             assert operation["description"]
-            assert operation["tags"] in (["locks"], ["limits"])
-            assert all(parameter["description"] for parameter in operation["parameters"] if parameter["in"] != "query")
+            assert operation["tags"] in (["locks"], ["limits"], ["messages"], ["sweep"], ["audit"])
+            assert all(
+                parameter["description"] for parameter in operation.get("parameters", []) if parameter["in"] != "query"
+            )
             for status, answer in operation["responses"].items():
                 if status >= "400":
                     reference = answer["content"]["application/json"]["schema"]["$ref"]
@@ -98,10 +114,20 @@ class TestDocument:
         assert "ETag" in found["get", PREFIX + "{name}/lock"]["responses"]["200"]["headers"]
         scopes = {key: operation["x-tasklock-scope"] for key, operation in found.items()}
         assert {path for (_, path), scope in scopes.items() if scope == "limits"} == {
-            f"{PREFIX}{path}" for path in ("limits/{name}/reset", "limits/{name}/change", "concurrency/{name}/release")
+            f"{PREFIX}{path}"
+            for path in (
+                "limits/{name}/reset",
+                "limits/{name}/change",
+                "limits/{name}/pause",
+                "limits/{name}/resume",
+                "concurrency/{name}/release",
+            )
         }
         assert {path for (_, path), scope in scopes.items() if scope == "release"} == {
-            f"{PREFIX}{{name}}/{act}" for act in ("release-lock", "ask-release")
+            f"{PREFIX}{path}" for path in ("{name}/release-lock", "{name}/ask-release", "sweep")
+        }
+        assert {path for (_, path), scope in scopes.items() if scope == "messages"} == {
+            f"{PREFIX}parked/{{task_id}}/{act}" for act in ("requeue", "publish", "discard")
         }
         assert {scope for (method, _), scope in scopes.items() if method == "get"} == {"read"}
         assert all(f"`{scopes[key]}`" in operation["description"] for key, operation in found.items())
@@ -129,8 +155,11 @@ class TestWhateverIsSent:
     """schemathesis over the document, against the WSGI application: no 5xx, no answer that is not in it."""
 
     @pytest.fixture(autouse=True)
-    def _one_connection(self):
-        """That of the test, whose transaction the application must not end: as Django's own client does it."""
+    def _one_connection(self, monkeypatch):
+        """That of the test, whose transaction the application must not end: as Django's own client does it. And nobody
+        acts between the two looks of a sweep.
+        """
+        monkeypatch.setattr(stream, "wait", lambda pause: None)
         signals = request_started, request_finished
         for signal in signals:
             signal.disconnect(close_old_connections)
@@ -187,7 +216,8 @@ class TestWhateverIsSent:
         for found in schema.get_all_operations():
             operation = found.ok()
             if operation.path.startswith(PREFIX):
-                explore(operation.as_strategy(schemathesis.GenerationMode(mode)), number, send)
+                most = number if operation.tags[0] in ("locks", "limits") else FEW // 2
+                explore(operation.as_strategy(schemathesis.GenerationMode(mode)), most, send)
         if mode == "positive" and number == FEW:
             assert all(200 in statuses["get", path] for path in ("locks", "{name}/lock", "limits", "concurrency"))
         elif mode == "positive":
@@ -227,7 +257,7 @@ class TestPage:
                 if path.startswith(PREFIX):
                     assert f"`{path.removeprefix(PREFIX)}`" in self.PAGE
                     assert f"`{operation['operationId']}`" in self.PAGE
-                    names = [one["name"] for one in operation["parameters"]]
+                    names = [one["name"] for one in operation.get("parameters", [])]
                     assert not [
                         name for name in names if f"`{name}" not in self.PAGE and f"{{{name}}}" not in self.PAGE
                     ]

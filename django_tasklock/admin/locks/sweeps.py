@@ -92,7 +92,12 @@ def _page(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpRespo
 def _sweep(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResponse:
     asked = form.cleaned_data
     try:
-        report = operations.sweep(dry_run=asked["dry_run"], prefix=asked["begins"], by=admin.actor(request))
+        report = operations.sweep(
+            dry_run=asked["dry_run"],
+            prefix=asked["begins"],
+            by=admin.actor(request),
+            longest=operations.LONGEST_REQUEST,
+        )
     except BackendUnavailable:
         raise
     except TaskLockError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django_tasklock.backends.contract.metrics import Count, Counted, HoldRecord, Hour, Metrics
-from django_tasklock.backends.redis.metrics import TOTALS, Part, add_fields, next_offset, parts, reading
+from django_tasklock.backends.redis.metrics import AT_ONCE, TOTALS, Part, add_fields, is_whole, parts, reading
 
 if TYPE_CHECKING:
     from django_tasklock.backends.cluster import ClusterBackend
@@ -30,15 +30,16 @@ class ClusterMetrics(Metrics):
         return [Hour(at, found[at]) for at in sorted(found)]
 
     def _parts(self, hours: str) -> list[Part]:
-        offset: int | None = 0
-        while offset is not None:
+        offset = 0
+        while True:
             asks = [
                 self._store.ask(place, TOTALS, reading(self._store.bucket(place).layout, hours, offset))
                 for place in self._store.places
             ]
             replies = self._store.ask_all(asks)
-            offset = next_offset(offset, replies)
-        return [part for reply in replies for part in parts(reply)]
+            offset += AT_ONCE
+            if is_whole(replies, offset):
+                return [part for reply in replies for part in parts(reply)]
 
     def add(self, event: str, kind: str) -> None:
         self._store.of(kind).metrics.add(event, kind)

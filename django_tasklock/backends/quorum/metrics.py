@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.contract.metrics import Count, Counted, HoldRecord, Hour, Metrics
 from django_tasklock.backends.quorum.asking import Question, Verb
-from django_tasklock.backends.redis.metrics import ADD, PAST, TOTALS, add_fields, hold_of, next_offset, parts, reading
+from django_tasklock.backends.redis.metrics import (
+    ADD,
+    AT_ONCE,
+    PAST,
+    TOTALS,
+    add_fields,
+    hold_of,
+    is_whole,
+    parts,
+    reading,
+)
 from django_tasklock.backends.redis.script import bulk
 
 if TYPE_CHECKING:
@@ -46,11 +56,12 @@ class QuorumMetrics(Metrics):
         return [Hour(at, greatest(found[at])) for at in sorted(found)]
 
     def _read(self, hours: str) -> Verb[list[Any]]:
-        offset: int | None = 0
-        while offset is not None:
+        offset = 0
+        while True:
             replies = self._backend.verbs.said((yield Question(TOTALS, reading(self._layout, hours, offset))))
-            offset = next_offset(offset, replies)
-        return replies
+            offset += AT_ONCE
+            if is_whole(replies, offset):
+                return replies
 
     def add(self, event: str, kind: str) -> None:
         self._backend.rounds.run(self._add(event, kind))
@@ -69,9 +80,18 @@ class QuorumMetrics(Metrics):
 
 
 def greatest(found: Iterable[Counts]) -> Counts:
-    """Return of each count the greatest."""
-    merged: Counts = {}
+    """Return of each count the greatest; of what has a duration all buckets of the instance that has most of it: others
+    may have seen the same hold end in the next bucket.
+    """
+    best: dict[tuple[str, str], tuple[Count, Counts]] = {}
     for counts in found:
-        for key, count in counts.items():
-            merged[key] = max(count, merged.get(key, count))
-    return merged
+        together: dict[tuple[str, str], tuple[Count, Counts]] = {}
+        for (event, kind), count in counts.items():
+            name, _, bucket = event.rpartition(":")
+            key = (name if bucket.isdecimal() else event), kind
+            total, parts = together.setdefault(key, (Count(), {}))
+            together[key] = total.plus(count), {**parts, (event, kind): count}
+        for key, one in together.items():
+            if key not in best or one[0] > best[key][0]:
+                best[key] = one
+    return {key: count for _, parts in best.values() for key, count in parts.items()}

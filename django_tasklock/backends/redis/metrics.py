@@ -45,11 +45,12 @@ class RedisMetrics(Metrics):
         return [Hour(at, found[at]) for at in sorted(found)]
 
     def _parts(self, hours: str) -> list[Part]:
-        offset: int | None = 0
-        while offset is not None:
+        offset = 0
+        while True:
             reply = self._backend.wire.call(TOTALS, reading(self._backend.layout, hours, offset))[0]
-            offset = next_offset(offset, [reply])
-        return parts(reply)
+            offset += AT_ONCE
+            if is_whole([reply], offset):
+                return parts(reply)
 
     def add(self, event: str, kind: str) -> None:
         self._backend.wire.call(ADD, self._backend.layout.index + bulk(event) + bulk(kind), again=False)
@@ -68,9 +69,9 @@ def reading(layout: Layout, hours: str, offset: int) -> bytes:
     return layout.index + bulk(hours) + bulk(offset) + bulk(AT_ONCE)
 
 
-def next_offset(offset: int, replies: Sequence[Sequence[Any]]) -> int | None:
-    """Return from where on to ask again; ``None`` if these replies have all."""
-    return offset + AT_ONCE if max(reply[0] for reply in replies) > offset + AT_ONCE else None
+def is_whole(replies: Sequence[Sequence[Any]], offset: int) -> bool:
+    """Return whether no lock is left to look at from ``offset`` on: then the replies have the counts."""
+    return all(reply[0] <= offset for reply in replies)
 
 
 def parts(reply: Sequence[Any]) -> list[Part]:

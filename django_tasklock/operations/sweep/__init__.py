@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from django.db import Error, InterfaceError, OperationalError, router
 from django.db.models import Model
@@ -30,11 +31,14 @@ from django_tasklock.operations.sweep.rows import Locks, sweep_rows
 from django_tasklock.operations.sweep.runs import record_run
 from django_tasklock.operations.sweep.terms import Terms, terms
 from django_tasklock.operations.values import Actor
+from django_tasklock.types import monotonic
 
-__all__ = ["CLASSES", "PAUSE", "Came", "Finding", "Kind", "SweepReport", "Tally", "sweep"]
+__all__ = ["CLASSES", "LONGEST_REQUEST", "PAUSE", "Came", "Finding", "Kind", "SweepReport", "Tally", "sweep"]
 
 logger = logging.getLogger("django_tasklock")
 
+LONGEST_REQUEST = 25.0
+"""Seconds that a sweep may take which somebody waits for: web servers give up on a request after thirty."""
 PAUSE = 2.0
 """Seconds between the two looks: longer than a body that began in an outage takes to get its lock when that is over."""
 BLIND = "TASKLOCK['BACKEND'] keeps the locks of one process: those of others cannot be seen from here"
@@ -49,6 +53,7 @@ def sweep(
     requeue: bool = False,
     by: Actor = Actor("sweep"),  # noqa: B008  # frozen
     pause: float = PAUSE,
+    longest: float | None = None,
 ) -> SweepReport:
     """Sweep once. Classes, evidence and actions are in docs/sweep.md.
 
@@ -56,6 +61,8 @@ def sweep(
     that were parked at least so long ago; rows have no age and are left out. ``prefix``: only locks that begin so.
     ``models``: only rows of these guarded models (or labels), and locks that name one. ``requeue``: publish the task of
     every row that is put back. ``by``: who is named in the audit trail. ``pause``: seconds between the two looks.
+    ``longest``: seconds after which it ends between two steps, which takes some seconds more; what it did not come to
+    is said in ``left_out``, and it does not count as a sweep of everything.
 
     Raises ``BackendUnavailable`` when the store or the database is down, and ``TaskLockError`` for arguments that
     cannot be meant, ``TransactionOpen`` inside ``atomic()``. What was swept before that is swept.
@@ -67,6 +74,8 @@ def sweep(
     notes = Notebook(dry_run)
     for problem in unknown:
         notes.leave_out(f"rows of guards that are not known here: {problem}")
+    if longest is not None:
+        asked = replace(asked, ends=monotonic() + longest)
     try:
         _sweep(get_backend(), asked, notes)
     except (OperationalError, InterfaceError) as error:  # where nothing can be written down
@@ -74,8 +83,11 @@ def sweep(
     except BackendUnavailable as error:
         record_run(asked, notes.report(), f"the store could not be asked: {error}")
         raise
+    incomplete = f"it was to take {longest:g} s at most: not everything was looked at" if asked.over else ""
+    if incomplete:
+        notes.leave_out(incomplete)
     report = notes.report()
-    record_run(asked, report)
+    record_run(asked, report, incomplete)
     if report.swept and not dry_run:
         logger.info("sweep: %s", ", ".join(f"{kind} {one.acted}" for kind, one in report.tallies.items() if one.acted))
     return report
@@ -96,6 +108,8 @@ def _sweep(backend: LockStore, asked: Terms, notes: Notebook) -> None:
         if not asked.models:
             sweep_entries(backend, asked, notes)
         sweep_locks(backend, guards, back, asked, notes)
+    if asked.over:
+        return
     if asked.age is not None:
         notes.leave_out("claimed rows without a lock: rows have no age")
     elif not backend.across_processes:

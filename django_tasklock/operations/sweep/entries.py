@@ -24,7 +24,7 @@ def sweep_entries(backend: LockStore, terms: Terms, notes: Notebook) -> None:
         _count(backend, before, terms, notes)
         return
     offset = idle = 0
-    while idle < 2:  # a step whose entries all exist puts them where they belong, and is no end
+    while idle < 2 and not terms.over:  # a step whose entries all exist puts them where they belong, and is no end
         pruned = backend.prune(AT_ONCE, lapsed_before=before, prefix=terms.prefix, offset=offset)
         offset += pruned.kept
         idle = 0 if any(pruned) else idle + 1
@@ -43,5 +43,5 @@ def _count(backend: LockStore, before: int | None, terms: Terms, notes: Notebook
         number = sum(one.name.startswith(terms.prefix) for one in old)
         notes.looked_at["entries"] += len(page)
         notes.count(Kind.EXPIRED, found=number, acted=number)
-        if len(old) < len(page):
+        if len(old) < len(page) or terms.over:
             return  # the one that lapsed first comes first

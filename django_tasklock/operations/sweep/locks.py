@@ -45,9 +45,13 @@ def _marks(backend: LockStore, guards: Guards, terms: Terms, notes: Notebook) ->
     endless: set[str] = set()
     if backend.counts().no_expiry:
         for page in of_kind(backend, Query("no_expiry", limit=PAGE)):
+            if terms.over:
+                return
             endless |= {record.name for record in page}
             yield from _judged(page, guards, terms)
     for page in live_locks(backend):
+        if terms.over:
+            return
         notes.looked_at["locks"] += len(page)
         yield from _judged([record for record in page if record.name not in endless], guards, terms)
 

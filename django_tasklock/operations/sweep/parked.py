@@ -26,6 +26,8 @@ def sweep_parked(terms: Terms, notes: Notebook) -> None:
 
 def _marks(terms: Terms, notes: Notebook) -> Iterator[Stranded]:
     for looked in stranded.look():
+        if terms.over:
+            return
         notes.looked_at["parked"] += 1
         if looked is None or not looked.name.startswith(terms.prefix):
             continue

@@ -97,6 +97,8 @@ def sweep_rows(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes:
 def _marks(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> Iterator[Mark]:
     for model, field, where, key, entries in guards.claims():
         for rows in claimed_pages(model, where, field, key):
+            if terms.over:
+                return
             notes.looked_at["rows"] += len(rows)
             yield from locks.missing(list(_wanted(model, entries, rows, back, terms)))
 

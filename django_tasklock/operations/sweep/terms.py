@@ -13,7 +13,7 @@ from django_tasklock.conf import Duration, get_settings, milliseconds
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import strip_prefix
 from django_tasklock.operations.values import Actor
-from django_tasklock.types import Record
+from django_tasklock.types import Record, monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,13 @@ class Terms:
     requeue: bool
     by: Actor
     pause: float
+    ends: float | None = None
+    """By the monotonic clock, when it is to look at nothing more; ``None``: it looks at everything."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has taken as long as it may."""
+        return self.ends is not None and monotonic() > self.ends
 
     def wants(self, record: Record) -> bool:
         """Return whether a held lock is one of those that were asked for."""

@@ -9,6 +9,7 @@ from rest_framework import serializers
 
 from django_tasklock.backends.contract.rates import ALGORITHMS
 from django_tasklock.operations import LimitOutcome, LimitPage, LimitView, PermitsView
+from django_tasklock.operations.limits.rates import LONGEST_PAUSE
 from django_tasklock.operations.limits.values import LimitResult, PermitsPage
 from django_tasklock.rates.usage import RateUsage, WindowUsage
 from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerializer, Shape, one_of
@@ -42,6 +43,12 @@ class ChangeSerializer(AskSerializer):
     share = serializers.FloatField(
         min_value=0.000001, max_value=1, help_text="Of the limit that its callers have; 1 is all of it."
     )
+
+
+class PauseSerializer(AskSerializer):
+    """For how long, and why."""
+
+    seconds = serializers.FloatField(min_value=1, max_value=LONGEST_PAUSE, help_text="From now on; at most a week.")
 
 
 class MemberSerializer(AskSerializer):
@@ -114,6 +121,11 @@ class LimitResultSerializer(Shape):
     """What was done."""
 
     of = LimitResult
-    names = "name outcome share before member"
-    outcome = one_of(LimitOutcome.RESET, LimitOutcome.CHANGED, LimitOutcome.RELEASED)
+    names = "name outcome share before member seconds"
+    outcome = one_of(
+        LimitOutcome.RESET, LimitOutcome.CHANGED, LimitOutcome.PAUSED, LimitOutcome.RESUMED, LimitOutcome.RELEASED
+    )
+    seconds = serializers.FloatField(
+        help_text="For how long nobody goes now; of one that goes on: would have gone. 0 of all others."
+    )
     member = InfoSerializer(allow_null=True, help_text="Who lost its permit.")

@@ -42,7 +42,7 @@ class LimitDoor(Door):
 
 
 class LimitAct(LimitDoor):
-    """What the three acts have in common: another permission, another rate, and how they are done."""
+    """What the acts have in common: another permission, another rate, and how they are done."""
 
     permission = access.CHANGE_LIMITS
     throttle_scope = "tasklock_release"
@@ -59,6 +59,8 @@ class LimitAct(LimitDoor):
         if result.outcome is LimitOutcome.NOT_HELD:
             text = _("That member of %(name)r has no permit.") % {"name": result.name}
             raise Problem(404, "no_permit", text)
+        if result.outcome is LimitOutcome.NOT_PAUSED:
+            raise Problem(404, "not_paused", _("Rate limit %(name)r is not paused.") % {"name": result.name})
         return Response(serializers.LimitResultSerializer(result).data)
 
 
@@ -126,6 +128,37 @@ class ChangeLimitView(LimitAct):
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return what is in force now, and was before."""
         return self.act(operations.change_limit, name, "share")
+
+
+@extend_schema(
+    summary="Pause a rate limit",
+    request=serializers.PauseSerializer,
+    **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
+)
+class PauseLimitView(LimitAct):
+    """``POST limits/{name}/pause``: nobody goes for so long, in place of any other pause. Who waits keeps its turn."""
+
+    operation_id = "limit_pause"
+    body = serializers.PauseSerializer
+
+    def post(self, request: Request, name: str, **kwargs: Any) -> Response:
+        """Pause it."""
+        return self.act(operations.pause_limit, name, "seconds")
+
+
+@extend_schema(
+    summary="End the pause of a rate limit",
+    request=AskSerializer,
+    **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
+)
+class ResumeLimitView(LimitAct):
+    """``POST limits/{name}/resume``: those who wait go on in their order, whoever asked for the pause."""
+
+    operation_id = "limit_resume"
+
+    def post(self, request: Request, name: str, **kwargs: Any) -> Response:
+        """End the pause."""
+        return self.act(operations.resume_limit, name)
 
 
 @extend_schema(

@@ -9,7 +9,18 @@ from rest_framework import serializers
 
 from django_tasklock.backends.contract.queries import Counts, Order, Query
 from django_tasklock.celery import ParkedInfo
-from django_tasklock.operations import LockPage, LockState, LockView, Outcome, Result, RowRef, RowSide
+from django_tasklock.operations import (
+    Awaited,
+    LockPage,
+    LockState,
+    LockView,
+    Outcome,
+    Result,
+    RowRef,
+    RowSide,
+    WaiterInfo,
+    WaitersPage,
+)
 from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerializer, Shape, State, one_of
 
 
@@ -129,6 +140,30 @@ class LockDetailSerializer(LockSerializer):
             row=value.row, explanation=value.explanation, messages=value.parked, history=value.history
         )
         return beside, *super().parts(value.lock)
+
+
+class WaiterSerializer(Shape):
+    """Somebody who waits in its process for the lock."""
+
+    of = WaiterInfo
+    names = "holder task task_id since waited present"
+
+
+class AwaitedSerializer(Shape):
+    """Something that the lock's holder waits for itself."""
+
+    of = Awaited
+    names = "kind name since waited held_by sure deadlock"
+    kind = one_of("lock", "permit", "rate")
+
+
+class WaitersSerializer(Shape):
+    """Who waits for a lock, and what its holder waits for."""
+
+    of = WaitersPage
+    names = "waiters total known"
+    waiters = WaiterSerializer(many=True, help_text="The first fifty, the one that waits longest first.")
+    awaited = AwaitedSerializer(many=True, help_text="What its holder waits for: another lock, a permit, a rate.")
 
 
 class ResultSerializer(Shape):

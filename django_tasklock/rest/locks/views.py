@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from django_tasklock import operations
 from django_tasklock.conf import get_settings
 from django_tasklock.names import clean
-from django_tasklock.operations import LockState, Outcome, Result
+from django_tasklock.operations import LockState, Outcome, Result, WaitersPage
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import Door
 from django_tasklock.rest.locks import preconditions, serializers
@@ -132,6 +132,28 @@ class AskReleaseView(LockAct):
         with refused_as(409, "nobody_to_ask"):
             result = operations.ask_to_release(bare, by=self.actor(), reason=given["reason"], fingerprint=expected)
         return self.done(result, expected)
+
+
+@extend_schema(
+    summary="Who waits for a lock",
+    **schema.answers(serializers.WaitersSerializer, parameters=[schema.NAME]),
+)
+class WaitersView(LockDoor):
+    """``GET {name}/waiters``: who waits for it in a process, and what its holder waits for itself."""
+
+    operation_id = "lock_waiters"
+
+    def get(self, request: Request, name: str, **kwargs: Any) -> Response:
+        """Return them; nobody waits for a lock that nobody has."""
+        bare = self.named(name)
+        page = operations.list_waiters(bare)
+        data = {**page_fields(page), "awaited": operations.find_awaited(bare)}
+        return Response(serializers.WaitersSerializer(data).data)
+
+
+def page_fields(page: WaitersPage) -> dict[str, Any]:
+    """Return what a page says."""
+    return {"waiters": page.waiters, "total": page.total, "known": page.known}
 
 
 def _not_locked(name: str, explanation: Any = ()) -> Problem:

@@ -1,0 +1,75 @@
+"""What is taken and sent of parked messages. Their contents are in none of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from rest_framework import serializers
+
+from django_tasklock.celery import ParkedInfo
+from django_tasklock.operations import ParkedPage, ParkedQuery, ParkedView
+from django_tasklock.rest.shapes import AskSerializer, Shape
+
+
+class MessagesQuerySerializer(Shape):
+    """The parameters of the list."""
+
+    state = serializers.ChoiceField(
+        choices=["parked", "promoted", "running", "dead", "ended", "superseded"],
+        default="",
+        allow_blank=True,
+        help_text="Only messages in this state.",
+    )
+    text = serializers.CharField(
+        default="",
+        allow_blank=True,
+        trim_whitespace=False,
+        max_length=200,
+        help_text="A message's id, or a lock's name; else a part of the name of a lock or task.",
+    )
+    newest = serializers.BooleanField(default=False, help_text="True: who was parked last comes first.")
+    after = serializers.IntegerField(default=0, min_value=0, max_value=2**62)
+    limit = serializers.IntegerField(default=50, min_value=1, max_value=500)
+
+    def query(self) -> ParkedQuery:
+        """Return the same for ``operations``."""
+        return ParkedQuery(**cast("dict[str, Any]", self.validated_data))
+
+
+class SignSerializer(AskSerializer):
+    """Why, and whether a message that is not signed is to be trusted."""
+
+    sign = serializers.BooleanField(
+        default=False, help_text="True: you know that a worker of an older version has parked it."
+    )
+
+
+class MessageSerializer(Shape):
+    """A message that is kept for its lock."""
+
+    of = ParkedInfo
+    names = "id task_id name task state mode number parked_at waited changed crashes attempts problem holder alive"
+    why = serializers.ListField(child=serializers.CharField(), help_text="What it waits for, in sentences.")
+
+    def parts(self, value: ParkedView) -> tuple[Any, ...]:
+        """Return the message, and why it waits."""
+        return SimpleNamespace(why=[str(sentence) for sentence in value.why]), value.info
+
+
+class MessagePageSerializer(Shape):
+    """A page of kept messages."""
+
+    of = ParkedPage
+    names = "messages counts next store_down"
+    messages = MessageSerializer(many=True)
+    counts = serializers.DictField(
+        child=serializers.IntegerField(), help_text="How many there are in each state, before any filter."
+    )
+
+
+class MessageResultSerializer(Shape):
+    """What was done."""
+
+    task_id = serializers.CharField()
+    outcome = serializers.RegexField("^(requeued|published|discarded)$")

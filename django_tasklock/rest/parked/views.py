@@ -1,0 +1,128 @@
+"""The end points of parked messages. Each one reads the request, asks ``operations``, and answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import gettext as _
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_tasklock import operations
+from django_tasklock.rest import access, schema
+from django_tasklock.rest.base import Door
+from django_tasklock.rest.parked import serializers
+from django_tasklock.rest.problems import Problem
+from django_tasklock.rest.shapes import AskSerializer
+
+
+class MessageDoor(Door):
+    """What those of messages have in common."""
+
+    tag = "messages"
+    permission: tuple[str, ...] = access.VIEW_MESSAGES
+    throttle_scope = "tasklock_view"
+
+
+class MessageAct(MessageDoor):
+    """What the three acts have in common: another permission, another rate, one answer."""
+
+    permission = access.CHANGE_MESSAGES
+    throttle_scope = "tasklock_release"
+
+    def done(self, task_id: str, outcome: str, obstacle: str) -> Response:
+        """Answer that it was done, or raise the problem that kept it from being done."""
+        if obstacle and operations.find_parked(task_id) is None:
+            raise _unknown(task_id)
+        if obstacle:
+            raise Problem(409, "not_done", _("Nothing was done: %(why)s.") % {"why": obstacle})
+        return Response(serializers.MessageResultSerializer({"task_id": task_id, "outcome": outcome}).data)
+
+
+@extend_schema(
+    summary="Parked messages, page by page",
+    **schema.answers(serializers.MessagePageSerializer, parameters=[serializers.MessagesQuerySerializer]),
+)
+class MessagesView(MessageDoor):
+    """``GET parked``: the messages that are kept for their locks, each with what it waits for."""
+
+    operation_id = "messages_list"
+
+    def get(self, request: Request, **kwargs: Any) -> Response:
+        """Return a page, and how many there are in each state."""
+        taken = serializers.MessagesQuerySerializer(data=request.query_params)
+        taken.is_valid(raise_exception=True)
+        return Response(serializers.MessagePageSerializer(operations.list_parked(taken.query())).data)
+
+
+@extend_schema(
+    summary="One parked message",
+    **schema.answers(serializers.MessageSerializer, 404, parameters=[schema.MESSAGE]),
+)
+class MessageView(MessageDoor):
+    """``GET parked/{task_id}``: one of them; 404 if there is none of this id."""
+
+    operation_id = "message_read"
+
+    def get(self, request: Request, task_id: str, **kwargs: Any) -> Response:
+        """Return the message."""
+        found = operations.find_parked(task_id)
+        if found is None:
+            raise _unknown(task_id)
+        return Response(serializers.MessageSerializer(found).data)
+
+
+@extend_schema(
+    summary="Let a dead message wait again",
+    request=serializers.SignSerializer,
+    **schema.answers(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
+)
+class RequeueMessageView(MessageAct):
+    """``POST parked/{task_id}/requeue``: a message that no worker takes waits for its lock again."""
+
+    operation_id = "message_requeue"
+
+    def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
+        """Let it wait."""
+        given = self.given(serializers.SignSerializer)
+        obstacle = operations.requeue_parked(task_id, by=self.actor(), reason=given["reason"], sign=given["sign"])
+        return self.done(task_id, "requeued", obstacle)
+
+
+@extend_schema(
+    summary="Publish a parked message now",
+    request=AskSerializer,
+    **schema.answers(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
+)
+class PublishMessageView(MessageAct):
+    """``POST parked/{task_id}/publish``: if its lock is free and it is its turn."""
+
+    operation_id = "message_publish"
+
+    def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
+        """Publish it."""
+        given = self.given(AskSerializer)
+        obstacle = operations.publish_parked(task_id, by=self.actor(), reason=given["reason"])
+        return self.done(task_id, "published", obstacle)
+
+
+@extend_schema(
+    summary="Discard a parked message",
+    request=AskSerializer,
+    **schema.answers(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
+)
+class DiscardMessageView(MessageAct):
+    """``POST parked/{task_id}/discard``: it ends as revoked, without having run."""
+
+    operation_id = "message_discard"
+
+    def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
+        """End it."""
+        given = self.given(AskSerializer)
+        obstacle = operations.discard_parked(task_id, by=self.actor(), reason=given["reason"])
+        return self.done(task_id, "discarded", obstacle)
+
+
+def _unknown(task_id: str) -> Problem:
+    return Problem(404, "unknown_message", _("No message %(id)r is parked.") % {"id": task_id})

@@ -1,0 +1,114 @@
+"""What is taken and sent of the runs of the sweep and of the audit trail."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from django_tasklock.operations import ActPage, ActQuery, SweepRun
+from django_tasklock.operations.values import Act
+from django_tasklock.rest.shapes import ActSerializer, Shape
+
+
+@extend_schema_field(OpenApiTypes.OBJECT)
+class Report(serializers.Field):
+    """What ``manage.py sweep_locks --json`` writes."""
+
+    def to_representation(self, value: Any) -> Any:
+        """Return it as JSON has it."""
+        return dict(value)
+
+
+class RunsQuerySerializer(Shape):
+    """The parameter of the list of runs."""
+
+    limit = serializers.IntegerField(default=20, min_value=1, max_value=200)
+
+
+class RunSerializer(Shape):
+    """One run of the sweep."""
+
+    of = SweepRun
+    names = "number at actor scope swept seconds problem"
+
+
+class RunDetailSerializer(RunSerializer):
+    """One run, with what it found."""
+
+    report = Report(help_text="As `manage.py sweep_locks --json` has it, with the first hundred findings.")
+
+
+class RunListSerializer(Shape):
+    """The last runs."""
+
+    runs = RunSerializer(many=True)
+    age = serializers.FloatField(
+        allow_null=True, help_text="Seconds since everything was swept, by whomever; null: that is not remembered."
+    )
+
+
+class SweepSerializer(Shape):
+    """How far a sweep goes."""
+
+    dry_run = serializers.BooleanField(
+        default=True, help_text="Says what would be put right and changes nothing. False: it is put right."
+    )
+    prefix = serializers.CharField(
+        default="", allow_blank=True, max_length=200, help_text="Only locks whose names begin so."
+    )
+
+
+class ReportSerializer(Shape):
+    """What a sweep found and did."""
+
+    report = Report(help_text="As `manage.py sweep_locks --json` has it.")
+
+
+class AuditQuerySerializer(Shape):
+    """The parameters of the audit trail."""
+
+    actor = serializers.CharField(default="", allow_blank=True, max_length=200, help_text="Part of the actor's name.")
+    action = serializers.CharField(
+        default="", allow_blank=True, max_length=40, help_text="The whole word, `release` for example."
+    )
+    name = serializers.CharField(
+        default="",
+        allow_blank=True,
+        trim_whitespace=False,
+        max_length=420,
+        help_text="The name of a lock or limiter, or a part of it.",
+    )
+    since = serializers.DateTimeField(default=None, allow_null=True, help_text="Not before this time.")
+    before = serializers.DateTimeField(default=None, allow_null=True, help_text="Before this time.")
+    below = serializers.IntegerField(default=None, allow_null=True, min_value=1, max_value=2**62)
+    limit = serializers.IntegerField(default=100, min_value=1, max_value=1000)
+
+    def query(self) -> ActQuery:
+        """Return the filters for ``operations``."""
+        given = cast("dict[str, Any]", self.validated_data)
+        return ActQuery(**{name: given[name] for name in ActQuery._fields})
+
+
+class EntrySerializer(ActSerializer):
+    """One entry of the audit trail."""
+
+    of = Act
+    names = "name number"
+
+
+class AuditPageSerializer(Shape):
+    """A page of the audit trail, the latest first."""
+
+    of = ActPage
+    names = "acts next"
+    acts = EntrySerializer(many=True)
+
+
+def run_detail(run: SweepRun) -> dict[str, Any]:
+    """Return what is sent of one run."""
+    found = SimpleNamespace(**{name: getattr(run, name) for name in run.__slots__})
+    return cast("dict[str, Any]", RunDetailSerializer(found).data)

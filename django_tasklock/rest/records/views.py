@@ -1,0 +1,111 @@
+"""The end points of the sweep and of the audit trail. Each one reads the request, asks ``operations``, and answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import gettext as _
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_tasklock import operations
+from django_tasklock.rest import access, schema
+from django_tasklock.rest.base import Door
+from django_tasklock.rest.problems import Problem, refused_as
+from django_tasklock.rest.records import serializers
+
+
+class SweepDoor(Door):
+    """What those of the sweep have in common."""
+
+    tag = "sweep"
+    permission: tuple[str, ...] = access.VIEW
+    throttle_scope = "tasklock_view"
+
+
+@extend_schema(
+    summary="The last runs of the sweep",
+    **schema.answers(serializers.RunListSerializer, parameters=[serializers.RunsQuerySerializer]),
+)
+class RunsView(SweepDoor):
+    """``GET sweeps``: whoever started them, the latest first."""
+
+    operation_id = "sweeps_list"
+
+    def get(self, request: Request, **kwargs: Any) -> Response:
+        """Return them, and when everything was swept last."""
+        taken = serializers.RunsQuerySerializer(data=request.query_params)
+        taken.is_valid(raise_exception=True)
+        data = {
+            "runs": operations.sweep_runs(dict(taken.validated_data)["limit"]),
+            "age": operations.last_sweep_age(),
+        }
+        return Response(serializers.RunListSerializer(data).data)
+
+
+@extend_schema(
+    summary="One run of the sweep",
+    **schema.answers(serializers.RunDetailSerializer, 404, parameters=[schema.RUN]),
+)
+class RunView(SweepDoor):
+    """``GET sweeps/{number}``: one run, with what it found; 404 if it is not remembered."""
+
+    operation_id = "sweep_read"
+
+    def get(self, request: Request, number: str, **kwargs: Any) -> Response:
+        """Return the run; what is no number is no run's."""
+        known = number.isascii() and number.isdecimal() and len(number) <= 18
+        run = operations.find_sweep_run(int(number)) if known else None
+        if run is None:
+            raise Problem(404, "unknown_run", _("No run %(number)s of the sweep is remembered.") % {"number": number})
+        return Response(serializers.run_detail(run))
+
+
+@extend_schema(
+    summary="Sweep",
+    request=serializers.SweepSerializer,
+    **schema.answers(serializers.ReportSerializer, 415, parameters=[]),
+)
+class SweepView(SweepDoor):
+    """``POST sweep``: look for what crashed holders left, and put it right if `dry_run` is false.
+
+    It takes some seconds, at most half a minute: what was left then, `report.left_out` says.
+    """
+
+    permission = access.RELEASE
+    throttle_scope = "tasklock_release"
+    operation_id = "sweep_start"
+
+    def post(self, request: Request, **kwargs: Any) -> Response:
+        """Return what was found."""
+        given = self.given(serializers.SweepSerializer)
+        with refused_as(400, "invalid_sweep"):
+            report = operations.sweep(
+                dry_run=given["dry_run"],
+                prefix=given["prefix"],
+                by=self.actor(),
+                longest=operations.LONGEST_REQUEST,
+            )
+        return Response(serializers.ReportSerializer({"report": report.as_dict()}).data)
+
+
+@extend_schema(
+    summary="The audit trail, page by page",
+    **schema.answers(serializers.AuditPageSerializer, parameters=[serializers.AuditQuerySerializer]),
+)
+class AuditView(Door):
+    """``GET audit``: what operators, keys and the sweep did to locks, limiters and messages, the latest first."""
+
+    tag = "audit"
+    permission = access.VIEW_AUDIT
+    throttle_scope = "tasklock_view"
+    operation_id = "audit_list"
+
+    def get(self, request: Request, **kwargs: Any) -> Response:
+        """Return a page."""
+        taken = serializers.AuditQuerySerializer(data=request.query_params)
+        taken.is_valid(raise_exception=True)
+        given = dict(taken.validated_data)
+        page = operations.list_acts(taken.query(), below=given["below"], limit=given["limit"])
+        return Response(serializers.AuditPageSerializer(page).data)

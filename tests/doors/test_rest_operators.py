@@ -1,0 +1,311 @@
+"""What else operators do over HTTP: parked messages, who waits, pauses, the sweep, the audit trail."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import threading
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+from django.urls import resolve, reverse
+
+from django_tasklock import RateLimiter, TaskLock, operations
+from django_tasklock.backends import get_backend
+from django_tasklock.models import AuditEntry, ParkedMessage, SweepEntry
+from django_tasklock.operations.sweep import stream
+from django_tasklock.operations.values import Actor
+from django_tasklock.types import AcquireRequest
+from tests.doors.test_admin_parked import message
+from tests.support.redis_server import free_port
+from tests.support.rest import KEY, OTHER_KEY, PREFIX, Api, Taken, problem
+from tests.support.stores import eventually
+
+pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
+pytestmark = pytest.mark.django_db
+
+READ = {"view_lock", "view_parkedmessage", "view_auditentry"}
+NEEDS: dict[str, tuple[str, set[str]]] = {  # end point: (method, permissions), as in the admin
+    "waiters": ("get", {"view_lock"}),
+    "parked": ("get", {"view_parkedmessage"}),
+    "parked-message": ("get", {"view_parkedmessage"}),
+    "sweeps": ("get", {"view_lock"}),
+    "sweep-run": ("get", {"view_lock"}),
+    "audit": ("get", {"view_auditentry"}),
+    "sweep": ("post", {"view_lock", "release_lock"}),
+    "publish-parked": ("post", {"view_parkedmessage", "change_parkedmessage"}),
+    "requeue-parked": ("post", {"view_parkedmessage", "change_parkedmessage"}),
+    "discard-parked": ("post", {"view_parkedmessage", "change_parkedmessage"}),
+}
+SCOPES = {  # of a key: the acts that it may do
+    "read": set(),
+    "release": {"sweep"},
+    "limits": set(),
+    "messages": {"publish-parked", "requeue-parked", "discard-parked"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody acts between the two looks of a sweep here."""
+    monkeypatch.setattr(stream, "wait", lambda pause: None)
+
+
+def at(end: str, *what: Any) -> str:
+    """The path of an end point."""
+    return reverse(f"tasklock:{end}", args=what)
+
+
+def park(number: int, name: str, **values: Any) -> str:
+    """A message that waits for a lock; its id."""
+    row = message(number, name, **{"task_id": f"{name}/{number}", **values})
+    row.save()
+    return str(row.task_id)
+
+
+def overdue(name: str) -> Taken:
+    """A lock for the sweep, which is held beyond its timeout."""
+    taken = Taken(name)
+    record = get_backend().get(name)
+    assert record is not None
+    taken.release()
+    get_backend().acquire(AcquireRequest(name, taken.token, 60_000, 1, "{}"))
+    return taken
+
+
+class TestMessages:
+    def test_the_list(self, by_key: Api, lock_up: Any, name: str) -> None:
+        lock_up(name)
+        ids = [park(number, name) for number in range(3)]
+        dead = park(3, name, state="dead", problem="it is not signed")
+        body = by_key.get(at("parked"), {"limit": 2}).json()
+        assert [one["task_id"] for one in body["messages"]] == ids[:2]
+        assert (body["counts"]["parked"], body["counts"]["dead"], body["store_down"]) == (3, 1, False)
+        first = body["messages"][0]
+        assert (first["name"], first["task"], first["mode"]) == (name, "videos.process", "queue")
+        assert first["why"]
+        more = by_key.get(at("parked"), {"after": body["next"]}).json()
+        assert [one["task_id"] for one in more["messages"]] == [ids[2], dead]
+        assert more["next"] is None
+        [one] = by_key.get(at("parked"), {"state": "dead"}).json()["messages"]
+        assert (one["task_id"], one["problem"]) == (dead, "it is not signed")
+        assert by_key.get(at("parked"), {"text": "no such"}).json()["messages"] == []
+        for wrong in ({"limit": 0}, {"limit": 501}, {"after": -1}, {"state": "lost"}):
+            problem(by_key.get(at("parked"), wrong), 400, "invalid")
+
+    def test_one(self, by_key: Api, name: str) -> None:
+        task_id = park(1, name)
+        assert by_key.get(at("parked-message", task_id)).json()["task_id"] == task_id
+        for end in ("requeue-parked", "publish-parked", "discard-parked"):
+            problem(by_key.post(at(end, "none")), 404, "unknown_message")
+        problem(by_key.get(at("parked-message", "none")), 404, "unknown_message")
+        assert not AuditEntry.objects.exists()
+
+    def test_discard(self, by_key: Api, name: str) -> None:
+        task_id = park(1, name)
+        body = by_key.post(at("discard-parked", task_id), {"reason": "a bad release"}).json()
+        assert body == {"task_id": task_id, "outcome": "discarded"}
+        assert not ParkedMessage.objects.filter(task_id=task_id, state="parked").exists()
+        entry = AuditEntry.objects.get()
+        assert (entry.actor, entry.action, entry.reason) == ("key grafana", "discard", "a bad release")
+
+    def test_what_cannot_be_done_is_said(self, by_key: Api, lock_up: Any, name: str) -> None:
+        lock_up(name)
+        task_id = park(1, name)
+        assert "not dead but parked" in problem(by_key.post(at("requeue-parked", task_id)), 409, "not_done")
+        problem(by_key.post(at("publish-parked", task_id)), 409, "not_done")
+        problem(by_key.post(at("discard-parked", task_id), {"reasn": "x"}), 400, "unknown_field")
+        assert ParkedMessage.objects.get().state == "parked"
+        assert not AuditEntry.objects.exists()
+
+
+class TestWaiters:
+    def test_who_waits(self, by_key: Api, lock_up: Any, name: str) -> None:
+        holder = lock_up(name)
+        nobody = by_key.get(at("waiters", name)).json()
+        assert nobody == {"waiters": [], "total": 0, "known": True, "awaited": []}
+        waiter = TaskLock(name, timeout=60)
+        thread = threading.Thread(target=lambda: waiter.acquire(blocking_timeout=60) and waiter.release())
+        thread.start()
+        try:
+            body = eventually(lambda: (found := by_key.get(at("waiters", name)).json())["total"] and found)
+            assert (body["total"], body["waiters"][0]["present"]) == (1, True)
+            assert body["waiters"][0]["waited"] >= 0
+        finally:
+            holder.release()
+            thread.join()
+        problem(by_key.get(at("waiters", "x" * 300)), 400, "invalid_name")
+
+
+class TestPause:
+    def test_pause_and_resume(self, by_key: Api, name: str) -> None:
+        limiter = RateLimiter(name, "10/m")
+        limiter.acquire()
+        body = by_key.post(at("pause-limit", name), {"seconds": 90, "reason": "they are down"}).json()
+        assert (body["outcome"], body["seconds"]) == ("paused", 90)
+        assert by_key.get(at("limit", name)).json()["state"] == "paused"
+        assert limiter.try_acquire() is None
+        body = by_key.post(at("resume-limit", name), {"reason": "they are back"}).json()
+        assert body["outcome"] == "resumed"
+        assert 0 < body["seconds"] <= 90
+        assert limiter.try_acquire() is not None
+        problem(by_key.post(at("resume-limit", name)), 404, "not_paused")
+        acts = by_key.get(at("limit", name)).json()["history"]
+        assert [act["action"] for act in acts] == ["resume_limit", "pause_limit"]
+
+    def test_what_can_be_no_pause(self, by_key: Api, name: str) -> None:
+        RateLimiter(name, "10/m").acquire()
+        for wrong in ({}, {"seconds": 0}, {"seconds": 604_801}, {"seconds": "x"}, {"seconds": None}):
+            problem(by_key.post(at("pause-limit", name), wrong), 400, "invalid")
+        problem(by_key.post(at("pause-limit", "none"), {"seconds": 5}), 404, "unknown_limiter")
+        assert by_key.get(at("limit", name)).json()["state"] == "open"
+
+
+class TestSweep:
+    def test_a_dry_run_changes_nothing(self, by_key: Api, name: str) -> None:
+        lock = overdue(name)
+        report = by_key.post(at("sweep"), {"prefix": name}).json()["report"]
+        assert (report["dry_run"], report["swept"]) == (True, 1)
+        assert lock.owned()
+        assert by_key.get(at("sweeps")).json() == {"runs": [], "age": None}
+
+    def test_a_sweep(self, by_key: Api, name: str) -> None:
+        lock = overdue(name)
+        report = by_key.post(at("sweep"), {"prefix": name, "dry_run": False}).json()["report"]
+        assert (report["dry_run"], report["swept"]) == (False, 1)
+        assert not lock.owned()
+        [run] = by_key.get(at("sweeps")).json()["runs"]
+        assert (run["actor"], run["scope"], run["swept"]) == ("key grafana", f"prefix={name}", 1)
+        detail = by_key.get(at("sweep-run", run["number"])).json()
+        assert detail["report"]["findings"][0]["name"] == name
+        problem(by_key.get(at("sweep-run", run["number"] + 1)), 404, "unknown_run")
+        problem(by_key.get(at("sweep-run", 2**70)), 404, "unknown_run")
+
+    def test_one_that_takes_too_long_says_what_was_left(self, by_key: Api, name: str, monkeypatch: Any) -> None:
+        """It is not taken for a sweep of everything."""
+        lock = overdue(name)
+        monkeypatch.setattr("django_tasklock.operations.LONGEST_REQUEST", -1.0)
+        report = by_key.post(at("sweep"), {"dry_run": False}).json()["report"]
+        assert report["swept"] == 0
+        assert any("not everything was looked at" in why for why in report["left_out"])
+        assert lock.owned()
+        body = by_key.get(at("sweeps")).json()
+        assert body["age"] is None
+        assert "not everything" in body["runs"][0]["problem"]
+
+    def test_what_was_found_in_time_is_put_right(self, rest: Any, name: str, monkeypatch: Any) -> None:
+        """Time is up when the first look is over: what that found is looked at again, and swept."""
+        lock = overdue(name)
+        clock = [0.0]
+        for module in ("sweep", "sweep.terms"):
+            monkeypatch.setattr(sys.modules[f"django_tasklock.operations.{module}"], "monotonic", lambda: clock[0])
+        monkeypatch.setattr(stream, "wait", lambda pause: clock.__setitem__(0, 99.0))
+        report = operations.sweep(prefix=name, by=Actor("me"), longest=10)
+        assert report.swept == 1
+        assert not lock.owned()
+        assert report.looked_at["rows"] == 0
+        assert any("not everything was looked at" in why for why in report.left_out)
+
+
+class TestAudit:
+    def test_pages_and_filters(self, by_key: Api, name: str) -> None:
+        RateLimiter(name, "10/m").acquire()
+        for reason in ("one", "two", "three"):
+            by_key.post(at("reset-limit", name), {"reason": reason})
+        by_key.post(at("pause-limit", name), {"seconds": 5})
+        page = by_key.get(at("audit"), {"name": name, "limit": 3}).json()
+        assert [act["action"] for act in page["acts"]] == ["pause_limit", "reset_limit", "reset_limit"]
+        assert page["acts"][1].keys() == {"at", "actor", "action", "reason", "outcome", "name", "number"}
+        rest = by_key.get(at("audit"), {"name": name, "below": page["next"]}).json()
+        assert [act["reason"] for act in rest["acts"]] == ["one"]
+        assert rest["next"] is None
+        found = by_key.get(at("audit"), {"action": "pause_limit", "actor": "GRAFANA"}).json()["acts"]
+        assert [act["name"] for act in found] == [name]
+        since = page["acts"][0]["at"]
+        assert [act["action"] for act in by_key.get(at("audit"), {"since": since}).json()["acts"]] == ["pause_limit"]
+        assert by_key.get(at("audit"), {"before": since, "name": name}).json()["acts"][0]["reason"] == "three"
+        for wrong in ({"limit": 0}, {"limit": 1001}, {"below": 0}, {"since": "yesterday"}):
+            problem(by_key.get(at("audit"), wrong), 400, "invalid")
+
+
+class TestWhoMayDoWhat:
+    CALLERS: dict[str, set[str] | None] = {  # None: nobody who is known
+        "nobody": None,
+        "a key that is none": None,
+        "a key": {*READ, "release_lock", "change_parkedmessage"},
+        "nothing": set(),
+        "locks": {"view_lock", "release_lock"},
+        "messages": {"view_parkedmessage", "change_parkedmessage"},
+        "change alone": {"release_lock", "change_parkedmessage"},
+        "look": READ,
+    }
+
+    @pytest.mark.parametrize("kind", CALLERS)
+    def test_matrix(self, rest: Any, user: Callable[..., Any], name: str, kind: str) -> None:
+        """Every kind of caller, every end point, every method."""
+        may = self.CALLERS[kind]
+        headers = {"x-api-key": KEY + ("x" if "none" in kind else "")}
+        if "key" not in kind and may is not None:
+            told = base64.b64encode(f"{user(*sorted(may)).username}:secret".encode()).decode()
+            headers = {"authorization": f"Basic {told}"}
+        client = Api(enforce_csrf_checks=True, headers={} if kind == "nobody" else headers)
+        task_id = park(1, name)
+        SweepEntry.objects.create(at="2026-03-01T00:00:00Z", actor="x", swept=0, seconds=1, report="{}")
+        run = SweepEntry.objects.get().pk
+        for method, end in product(("get", "head", "options", "put", "patch", "delete", "post"), NEEDS):
+            takes, needs = NEEDS[end]
+            what = {"waiters": name, "sweep-run": run}.get(end, task_id if "parked" in end and end != "parked" else "")
+            response = getattr(client, method)(at(end, *([what] if what else [])))
+            if may is None:
+                expected = {401}
+            elif not may >= needs:
+                expected = {403}
+            elif method == "options" or method == takes or (method, takes) == ("head", "get"):
+                expected = {200, 409, 404} if method == "post" else {200}  # the message is dealt with once
+            else:
+                expected = {405}
+            assert response.status_code in expected, (end, method, response.content)
+            assert response["Cache-Control"] == "no-store"
+
+    @pytest.mark.parametrize("scope", SCOPES)
+    def test_scopes(self, rest: Any, name: str, scope: str) -> None:
+        rest(API_KEYS={"oncall": {"secret": OTHER_KEY, "may": [scope]}})
+        client = Api(headers={"x-api-key": OTHER_KEY})
+        for end in ("sweep", "publish-parked", "requeue-parked", "discard-parked"):
+            response = client.post(at(end, *([] if end == "sweep" else ["none"])))
+            if end in SCOPES[scope]:
+                assert response.status_code in (200, 404)
+            else:
+                assert ("messages" if "parked" in end else "release") in problem(response, 403, "permission_denied")
+        for end in ("parked", "audit"):
+            looks = scope == "read" or (scope, end) == ("messages", "parked")
+            assert client.get(at(end)).status_code == (200 if looks else 403)
+
+    def test_acts_are_throttled(self, rest: Any, settings: Any, name: str) -> None:
+        client = Api(headers={"x-api-key": OTHER_KEY})  # whom no other test counts
+        rates = {"tasklock_view": None, "tasklock_release": "1/day"}
+        settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "DEFAULT_THROTTLE_RATES": rates}
+        problem(client.post(at("discard-parked", "none")), 404, "unknown_message")
+        problem(client.post(at("sweep")), 429, "throttled")
+        assert client.get(at("parked")).status_code == 200
+
+
+@pytest.mark.parametrize("lock", ["parked", "sweep", "audit", "parked/x/requeue", "sweeps/1"])
+def test_locks_keep_their_addresses(rest: Any, lock: str) -> None:
+    for end in ("lock", "release-lock", "ask-release", "waiters"):
+        found = resolve(f"{PREFIX}{lock}/{end}")
+        assert (found.url_name, found.kwargs) == (end, {"name": lock})
+
+
+def test_the_store_is_down(by_key: Api, rest: Any, name: str) -> None:
+    """Messages, runs and the trail are in the database."""
+    task_id = park(1, name)
+    rest(LOCATION=f"redis://127.0.0.1:{free_port()}/0")
+    problem(by_key.get(at("waiters", name)), 503, "store_unavailable")
+    problem(by_key.post(at("sweep")), 503, "store_unavailable")
+    problem(by_key.post(at("publish-parked", task_id)), 503, "store_unavailable")
+    body = by_key.get(at("parked")).json()
+    assert (len(body["messages"]), body["store_down"]) == (1, True)
+    assert by_key.get(at("sweeps")).status_code == by_key.get(at("audit")).status_code == 200
