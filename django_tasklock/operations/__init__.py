@@ -30,7 +30,7 @@ from django_tasklock.operations.locks.release import ask_to_release, release_loc
 from django_tasklock.operations.locks.waiting import Awaited, WaiterInfo, WaitersPage, find_awaited, list_waiters
 from django_tasklock.operations.parked.acts import discard_parked, publish_parked, requeue_parked
 from django_tasklock.operations.parked.listing import ParkedPage, ParkedQuery, ParkedView, find_parked, list_parked
-from django_tasklock.operations.sweep import LONGEST_REQUEST, Finding, SweepReport, sweep
+from django_tasklock.operations.sweep import Finding, SweepReport, sweep
 from django_tasklock.operations.sweep.runs import SweepRun, find_sweep_run, last_sweep_age, sweep_runs
 from django_tasklock.operations.trail import ActPage, ActQuery, each_act, list_acts
 from django_tasklock.operations.values import (
@@ -47,7 +47,6 @@ from django_tasklock.operations.values import (
 )
 
 __all__ = [
-    "LONGEST_REQUEST",
     "Act",
     "ActPage",
     "ActQuery",

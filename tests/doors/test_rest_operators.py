@@ -186,7 +186,7 @@ class TestSweep:
     def test_one_that_takes_too_long_says_what_was_left(self, by_key: Api, name: str, monkeypatch: Any) -> None:
         """It is not taken for a sweep of everything."""
         lock = overdue(name)
-        monkeypatch.setattr("django_tasklock.operations.LONGEST_REQUEST", -1.0)
+        monkeypatch.setattr("django_tasklock.rest.records.views.LONGEST_REQUEST", -1.0)
         report = by_key.post(at("sweep"), {"dry_run": False}).json()["report"]
         assert report["swept"] == 0
         assert any("not everything was looked at" in why for why in report["left_out"])

@@ -19,6 +19,7 @@ from django_tasklock.admin.forms import SweepForm
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.sweep.runs import SweepRun
+from django_tasklock.operations.sweep.terms import LONGEST_REQUEST
 
 logger = logging.getLogger("django_tasklock")
 
@@ -96,7 +97,7 @@ def _sweep(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResp
             dry_run=asked["dry_run"],
             prefix=asked["begins"],
             by=admin.actor(request),
-            longest=operations.LONGEST_REQUEST,
+            longest=LONGEST_REQUEST,
         )
     except BackendUnavailable:
         raise

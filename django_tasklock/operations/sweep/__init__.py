@@ -33,12 +33,10 @@ from django_tasklock.operations.sweep.terms import Terms, terms
 from django_tasklock.operations.values import Actor
 from django_tasklock.types import monotonic
 
-__all__ = ["CLASSES", "LONGEST_REQUEST", "PAUSE", "Came", "Finding", "Kind", "SweepReport", "Tally", "sweep"]
+__all__ = ["CLASSES", "PAUSE", "Came", "Finding", "Kind", "SweepReport", "Tally", "sweep"]
 
 logger = logging.getLogger("django_tasklock")
 
-LONGEST_REQUEST = 25.0
-"""Seconds that a sweep may take which somebody waits for: web servers give up on a request after thirty."""
 PAUSE = 2.0
 """Seconds between the two looks: longer than a body that began in an outage takes to get its lock when that is over."""
 BLIND = "TASKLOCK['BACKEND'] keeps the locks of one process: those of others cannot be seen from here"

@@ -15,6 +15,9 @@ from django_tasklock.names import strip_prefix
 from django_tasklock.operations.values import Actor
 from django_tasklock.types import Record, monotonic
 
+LONGEST_REQUEST = 25.0
+"""Seconds that a sweep may take which somebody waits for: web servers give up on a request after thirty."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:

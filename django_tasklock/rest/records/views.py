@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_tasklock import operations
+from django_tasklock.operations.sweep.terms import LONGEST_REQUEST
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import Door
 from django_tasklock.rest.problems import Problem, refused_as
@@ -85,7 +86,7 @@ class SweepView(SweepDoor):
                 dry_run=given["dry_run"],
                 prefix=given["prefix"],
                 by=self.actor(),
-                longest=operations.LONGEST_REQUEST,
+                longest=LONGEST_REQUEST,
             )
         return Response(serializers.ReportSerializer({"report": report.as_dict()}).data)
 
