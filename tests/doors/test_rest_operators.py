@@ -72,6 +72,7 @@ def overdue(name: str) -> Taken:
     assert record is not None
     taken.release()
     get_backend().acquire(AcquireRequest(name, taken.token, 60_000, 1, "{}"))
+    eventually(lambda: (held := get_backend().get(name)) is not None and held.now > held.until + 1)
     return taken
 
 
