@@ -18,6 +18,7 @@ from django_tasklock.operations.sweep import runs, stream
 from django_tasklock.operations.values import Actor
 from tests.support.admin_pages import LIST, Reader, words
 from tests.support.redis_server import free_port
+from tests.support.stores import eventually
 
 pytest_plugins = ["tests.support.admin_fixtures"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings", "locks")]
@@ -34,6 +35,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 def overdue(take: Any, name: str) -> None:
     """Something for the sweep: held beyond its timeout."""
     take(name, hold=1)
+    eventually(lambda: (held := get_backend().get(name)) is not None and held.now > held.until + 1)
 
 
 @pytest.mark.parametrize("kind", ["anonymous", "nobody", "staff", "viewer", "releaser", "operator", "root"])
