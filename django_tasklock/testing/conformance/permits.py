@@ -146,6 +146,7 @@ class PermitContract(PermitStoreContract):
         assert granted(permits.acquire(an_ask(NAME, limit=3)))
 
     def test_a_permit_released_twice_makes_room_once(self, permits: Permits) -> None:
+        """Gold standard 8.4, of docs/known-bugs.md."""
         taken = fill(permits)
         assert permits.release(NAME, taken[0]) is Released.RELEASED
         assert permits.release(NAME, taken[0]) is Released.GONE
