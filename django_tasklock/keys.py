@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-Scope = Literal["read", "release", "limits", "messages"]
-"""``read``: look at locks, limits, messages, the audit trail and metrics. ``release``: ask for locks, release them,
-start a sweep. ``limits``: change, pause and reset limits, release permits. ``messages``: publish, requeue and discard
-parked messages."""
+Scope = Literal["read", "release", "limits", "messages", "audit"]
+"""``read``: look at locks, limits, messages and metrics. ``release``: ask for locks, release them, start a sweep.
+``limits``: change, pause and reset limits, release permits. ``messages``: publish, requeue and discard parked messages.
+``audit``: look at the audit trail, which names people."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 """Those words."""
 FIELDS = ("secret", "may")

@@ -13,12 +13,11 @@ from django_tasklock.conf import get_settings
 from django_tasklock.keys import ApiKey, Scope
 
 PERMISSIONS: dict[Scope, frozenset[str]] = {
-    "read": frozenset(
-        {"tasklock.view_lock", "tasklock.view_ratelimit", "tasklock.view_parkedmessage", "tasklock.view_auditentry"}
-    ),
+    "read": frozenset({"tasklock.view_lock", "tasklock.view_ratelimit", "tasklock.view_parkedmessage"}),
     "release": frozenset({"tasklock.view_lock", "tasklock.release_lock"}),
     "limits": frozenset({"tasklock.view_ratelimit", "tasklock.change_ratelimit"}),
     "messages": frozenset({"tasklock.view_parkedmessage", "tasklock.change_parkedmessage"}),
+    "audit": frozenset({"tasklock.view_auditentry"}),
 }
 """What each scope lets a key do: as in the admin, who acts is shown what it does."""
 

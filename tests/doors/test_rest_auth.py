@@ -339,7 +339,8 @@ class TestKeys:
 
     def test_a_key_may_nothing_else(self):
         who = KeyUser(keys.ApiKey("grafana", KEY))
-        assert not who.has_perm("tasklock.view_auditentry")
+        assert not who.has_perm("tasklock.change_auditentry")
+        assert not KeyUser(keys.ApiKey("grafana", KEY, frozenset({"read"}))).has_perm("tasklock.view_auditentry")
         assert not who.has_perm("auth.change_user")
         assert (who.is_staff, who.is_superuser, who.get_username()) == (False, False, "key grafana")
 

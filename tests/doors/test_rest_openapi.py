@@ -129,8 +129,9 @@ class TestDocument:
         assert {path for (_, path), scope in scopes.items() if scope == "messages"} == {
             f"{PREFIX}parked/{{task_id}}/{act}" for act in ("requeue", "publish", "discard")
         }
+        assert scopes.pop(("get", PREFIX + "audit")) == "audit"
         assert {scope for (method, _), scope in scopes.items() if method == "get"} == {"read"}
-        assert all(f"`{scopes[key]}`" in operation["description"] for key, operation in found.items())
+        assert all(f"`{scope}`" in found[key]["description"] for key, scope in scopes.items())
 
     def test_one_way_to_log_in_is_enough(self, document, rest):
         ways = [next(iter(way)) for way in document["paths"][PREFIX + "locks"]["get"]["security"] if len(way) == 1]
@@ -231,7 +232,7 @@ class TestWhateverIsSent:
             assert statuses["post", "limits/{name}/change"] >= {200, 404}
             assert statuses["get", "concurrency"] >= {200}
             assert statuses["post", "concurrency/{name}/release"] >= {404}
-        else:
+        elif number == MANY:
             assert statuses["get", "locks"] >= {400}
             assert statuses["post", "{name}/release-lock"] >= {400}
             assert statuses["post", "limits/{name}/change"] >= {400}

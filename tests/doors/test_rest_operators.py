@@ -44,6 +44,7 @@ SCOPES = {  # of a key: the acts that it may do
     "release": {"sweep"},
     "limits": set(),
     "messages": {"publish-parked", "requeue-parked", "discard-parked"},
+    "audit": set(),
 }
 
 
@@ -281,7 +282,7 @@ class TestWhoMayDoWhat:
             else:
                 assert ("messages" if "parked" in end else "release") in problem(response, 403, "permission_denied")
         for end in ("parked", "audit"):
-            looks = scope == "read" or (scope, end) == ("messages", "parked")
+            looks = (scope, end) in {("read", "parked"), ("messages", "parked"), ("audit", "audit")}
             assert client.get(at(end)).status_code == (200 if looks else 403)
 
     def test_acts_are_throttled(self, rest: Any, settings: Any, name: str) -> None:
