@@ -150,7 +150,7 @@ def all_go_on(done: list[int]) -> None:
 def test_it_is_started_again_while_all_are_in_the_middle_of_something(pooler: PgBouncer, killed: bool) -> None:
     """Whoever asks then may be refused. Everybody goes on, never two at once, and no lock and no connection is left."""
     over, inside = threading.Event(), threading.Semaphore(1)
-    done, refused, overlaps = [0] * 4, [0] * 4, [0] * 4
+    done, overlaps = [0] * 4, [0] * 4
 
     def work(number: int) -> None:
         try:
@@ -162,8 +162,8 @@ def test_it_is_started_again_while_all_are_in_the_middle_of_something(pooler: Pg
                             continue
                         done[number] += 1
                         inside.release()
-                except TaskLockError:
-                    refused[number] += 1
+                except TaskLockError:  # while it is away
+                    over.wait(0.01)
         finally:
             connections.close_all()
 
@@ -182,7 +182,6 @@ def test_it_is_started_again_while_all_are_in_the_middle_of_something(pooler: Pg
     assert not any(thread.is_alive() for thread in threads)
     assert overlaps == [0] * 4
     eventually(lambda: not is_task_locked("report"), 30)
-    assert sum(refused) < sum(done)
 
 
 def test_the_guard_refuses_a_stale_write(pooler: PgBouncer) -> None:
