@@ -179,12 +179,13 @@ class TestWhateverIsSent:
         ("headers", "number"),
         [
             ("superuser", FEW),
-            pytest.param("superuser", MANY, marks=pytest.mark.slow),
-            pytest.param("key", FEW, marks=pytest.mark.slow),
+            ("superuser", MANY),
+            ("key", FEW),
         ],
         indirect=["headers"],
     )
-    @pytest.mark.parametrize("mode", [pytest.param("positive", marks=pytest.mark.slow), "negative"])
+    @pytest.mark.parametrize("mode", ["positive", "negative"])
+    @pytest.mark.slow
     def test_it_is_answered_as_documented(self, document, headers, name, mode, number):
         import schemathesis  # here alone: it takes longer to import than most files of tests take
         from schemathesis.checks import not_a_server_error
