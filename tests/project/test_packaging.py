@@ -107,7 +107,8 @@ def test_the_sdist_is_whole(sdist):
     assert here - names == set()
     left = {"PKG-INFO", "setup.cfg", "pyproject.toml", "Makefile", "MANIFEST.in"}
     assert {name for name in names - here if "/" not in name} - left == {
-        *("LICENSE", "README.md", "README.zh-Hans.md", "CHANGELOG.md", "CONTRIBUTING.md", ".gitignore", ".mkdocs.yml")
+        *("LICENSE", "README.md", "README.zh-Hans.md", "CHANGELOG.md", "CONTRIBUTING.md", ".gitignore"),
+        *(".mkdocs.yml", ".readthedocs.yaml"),
     }
 
 

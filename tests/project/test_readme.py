@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import ROOT, Project, blocks_of, code_of
+from tests.support.pages import ROOT, SITE, Project, blocks_of, code_of
 
 README = ROOT / "README.md"
 SHELL = "import django; django.setup()\n"
@@ -79,8 +79,7 @@ def test_both_languages_have_the_same_code() -> None:
 def test_both_languages_have_the_same_links() -> None:
     english, chinese = (
         sorted(
-            set(re.findall(r"\]\(([^)]+)\)", (ROOT / f"README{name}.md").read_text("utf-8")))
-            - {"README.md", "README.zh-Hans.md"}
+            set(re.findall(r"\]\(([^)]+)\)", (ROOT / f"README{name}.md").read_text("utf-8"))) - {f"{SITE}zh-hans.html"}
         )
         for name in ("", ".zh-Hans")
     )
