@@ -38,6 +38,8 @@ class Lease:
     count = 1
     deadline = until = due = slack = 0.0
     asked = False
+    since = 0.0
+    """When the grant was heard of; 0 where it was taken in another way than by asking."""
     kind: str | None = None
     """What it is counted as; ``None``: it is not counted."""
     looked = 0.0

@@ -170,7 +170,7 @@ class Acquirable(ABC):
             elif self.notes:
                 outcome, self.noted = lease.backend.release_noted(lease.name, lease.token, self.notes)
             else:
-                outcome = lease.backend.release(lease.name, lease.token)
+                outcome = lease.backend.release_hold(lease)
         except BackendUnavailable as error:
             outcome = self._later(lease, error)
         except BaseException:
@@ -191,7 +191,7 @@ class Acquirable(ABC):
         try:
             lost = bool(lease.lost)
             self.drop(lease)
-            outcome = Released.GONE if lease.unlocked else await lease.backend.arelease(lease.name, lease.token)
+            outcome = Released.GONE if lease.unlocked else await lease.backend.arelease_hold(lease)
         except BackendUnavailable as error:
             outcome = self._later(lease, error)
         except BaseException:
@@ -461,7 +461,8 @@ class Acquirable(ABC):
             self._takes.refused()
             return False
         lease.granted(answer, asked, self.terms.hold_ms)
-        if monotonic() >= lease.deadline:
+        lease.since = now = monotonic()
+        if now >= lease.deadline:
             late = "the store's answer came after the lease was over"
             raise BackendUnavailable(late, name=self.name, down=False)
         self._takes.keep(lease, home)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import redis
 
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.metrics import AT_ONCE
+from django_tasklock.backends.redis.metrics import AT_ONCE, UNIT
+from django_tasklock.rates.limiter import RateLimiter
+from django_tasklock.types import Released, monotonic
 from tests.contract.test_counts import KIND, ask, numbers
 from tests.support import environment
 from tests.support.stores import clear, granted, make
@@ -140,3 +143,120 @@ def test_counts_that_are_something_elses(backend: RedisBackend, client: redis.Re
     backend.acquire(ask("video:1"))
     backend.acquire(ask("video:1"))
     assert client.get(RUNNING) == b"mine"
+
+
+@dataclass
+class Held:
+    """What a holder knows, who has had the lock for ``ms``."""
+
+    name: str
+    token: str
+    fence: int
+    since: float
+    kind: str | None = KIND
+
+
+def hold(backend: RedisBackend, name: str = "video:1", ms: int = 2, ago: int = 0) -> Held:
+    """Take a lock; ``ago``: hours by which the clock was behind that its holder had its fence from."""
+    mine = ask(name)
+    grant = backend.acquire(mine)
+    granted(grant)
+    return Held(name, mine.token, grant.fence - ago * HOUR * 1000, monotonic() - ms / 1000)
+
+
+def field(bucket: int = 0) -> str:
+    return f"done:{bucket}|{KIND}"
+
+
+class TestReady:
+    """The holder says what is to be counted; the script believes it where nothing is new."""
+
+    def test_it_is_one_command_in_the_hour_of_the_fence(self, backend: RedisBackend, client: redis.Redis) -> None:
+        for _ in range(3):
+            assert backend.release_hold(hold(backend)) is Released.RELEASED
+        hours = [key for key in client.keys("task_lock#counts:*") if key != RUNNING.encode()]
+        [hour] = {int(key.rpartition(b":")[2]) for key in hours}
+        assert this_hour(client) - hour in (0, 1)  # it may end meanwhile
+        assert str(hour).encode() in client.smembers("task_lock#hours")
+        assert not client.exists(RUNNING, "task_lock#open:video:1", "task_lock#held:video:1")
+        assert numbers(backend) == {"acquired": 3, "released": 3}
+        assert by_hour(backend) == {hour: 3}
+
+    def test_of_another_hour_it_is_counted_in_the_one_that_runs(
+        self, backend: RedisBackend, client: redis.Redis
+    ) -> None:
+        """A clock that was set, or a holder that was stopped: no hour comes back that is in the totals."""
+        now = this_hour(client)
+        for ago in (3, -3):
+            backend.release_hold(hold(backend, ago=ago))
+        assert not client.exists(f"task_lock#counts:{now - 3}", f"task_lock#counts:{now + 3}")
+        assert numbers(backend) == {"acquired": 2, "released": 2}
+        assert set(by_hour(backend)) <= {now, now + 1}
+
+    def test_an_hour_that_is_over_goes_to_the_totals(self, backend: RedisBackend, client: redis.Redis) -> None:
+        before = this_hour(client) - 1
+        client.sadd("task_lock#hours", before)
+        client.hset(f"task_lock#counts:{before}", field(), 5 * UNIT + 10)
+        backend.release_hold(hold(backend))
+        assert numbers(backend) == {"acquired": 6, "released": 6}
+        assert by_hour(backend)[before] == 5
+        assert not client.exists(f"task_lock#counts:{before}")
+
+    def test_whose_acquisition_somebody_has_counted(self, backend: RedisBackend) -> None:
+        mine = hold(backend)
+        assert numbers(backend) == {"acquired": 1}
+        backend.release_hold(mine)
+        assert numbers(backend) == {"acquired": 1, "released": 1}
+
+    def test_whose_copy_was_evicted(self, backend: RedisBackend, client: redis.Redis) -> None:
+        mine = hold(backend)
+        client.delete("task_lock#open:video:1")
+        backend.release_hold(mine)
+        assert numbers(backend) == {"acquired": 1, "released": 1}
+
+    def test_a_long_one_is_among_the_last_holds(self, backend: RedisBackend, client: redis.Redis) -> None:
+        mine = hold(backend, ms=1000)
+        value = client.get("task_lock:video:1")
+        at = value.partition(b'"at":')[2].partition(b",")[0]
+        client.set("task_lock:video:1", value.replace(at, b"%d" % (int(at) - 1000), 1), keepttl=True)
+        backend.release_hold(mine)
+        assert [one.how for one in backend.metrics.holds("video:1", 10)] == ["released"]
+
+    def test_one_that_is_lost_counts_nothing(self, backend: RedisBackend) -> None:
+        mine = hold(backend)
+        other = Held("video:1", "another", mine.fence, mine.since)
+        assert backend.release_hold(other) is Released.NOT_YOURS
+        assert backend.remove("video:1") is not None
+        assert backend.release_hold(mine) is Released.GONE
+        assert numbers(backend) == {"acquired": 1, "forced": 1}
+
+    def test_who_waits_is_next(self, backend: RedisBackend) -> None:
+        mine, other = hold(backend), ask("video:1")
+        with backend.waiter(other) as waiter:
+            waiter.acquire()
+            backend.release_hold(mine)
+            granted(waiter.acquire())
+        backend.release_hold(Held("video:1", other.token, mine.fence, monotonic()))
+        assert numbers(backend) == {"acquired": 1, "waited": 1, "released": 2}
+
+    def test_a_number_that_grows_too_large_is_taken_apart(self, backend: RedisBackend, client: redis.Redis) -> None:
+        backend.release_hold(hold(backend))
+        [hour] = set(by_hour(backend))
+        client.hset(f"task_lock#counts:{hour}", field(), 100_000 * UNIT + 7)
+        backend.release_hold(hold(backend))
+        assert client.hget(f"task_lock#counts:{hour}", f"n|{field()}") == b"100001"
+        assert numbers(backend)["released"] == 100_001
+
+    def test_counts_that_are_something_elses(self, backend: RedisBackend, client: redis.Redis) -> None:
+        keys = [f"task_lock#counts:{this_hour(client) + more}" for more in (0, 1)]
+        client.mset(dict.fromkeys(keys, "mine"))
+        assert backend.release_hold(hold(backend)) is Released.RELEASED
+        assert client.mget(keys) == [b"mine"] * 2
+
+
+def test_calls_that_a_limiter_lets_go_at_once_are_in_the_totals(backend: RedisBackend, settings: Any) -> None:
+    settings.TASKLOCK = {**settings.TASKLOCK, "LOCATION": os.environ[environment.REDIS]}
+    limiter = RateLimiter("mail", "100/m")
+    for _ in range(3):
+        assert limiter.try_acquire() is not None
+    assert numbers(backend, "mail")["limit.granted"] == 3

@@ -25,7 +25,7 @@ INSIDE = 10  # commands in the scripts of an uncontended acquire + release
 COUNTED = {  # what more they take that are counted: the value is kept where it outlives the lock
     "acquire": ACQUIRE | {"set": 1, "mset": 1},
     "extend": EXTEND,
-    "release": RELEASE | {"pttl": 1, "hincrby": 1},
+    "release": RELEASE | {"hincrby": 1},
 }
 BYTES = 450  # of a held lock and its holder
 COPY = 350  # of what is kept of one that is counted

@@ -11,13 +11,25 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from asgiref.sync import sync_to_async
 
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 POLL = 0.25  # seconds between two looks of a waiter that no release can wake
+
+
+class Hold(Protocol):
+    """A lock in somebody's hands, and what that one knows of it."""
+
+    name: str
+    token: str
+    kind: str | None
+    """What it is counted as; ``None``: it is not counted."""
+    fence: int
+    since: float
+    """When its holder learned of the grant (``types.monotonic``); 0: that is not known."""
 
 
 class LeaseStore(ABC):
@@ -35,6 +47,10 @@ class LeaseStore(ABC):
     @abstractmethod
     def release(self, name: str, token: str) -> Released:
         """Give the lock back if ``token`` holds it; never touches another holder's lock."""
+
+    def release_hold(self, hold: Hold) -> Released:
+        """Do what ``release`` does, for who knows more than the token: a store that counts can spare itself that."""
+        return self.release(hold.name, hold.token)
 
     def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
         """Give the lock back and take away the notes (``LockStore.flag``) about one or two names, in one trip.
@@ -93,6 +109,10 @@ class LeaseStore(ABC):
     async def arelease(self, name: str, token: str) -> Released:
         """Do what ``release`` does, for coroutines."""
         return await sync_to_async(self.release)(name, token)
+
+    async def arelease_hold(self, hold: Hold) -> Released:
+        """Do what ``release_hold`` does, for coroutines."""
+        return await self.arelease(hold.name, hold.token)
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         """Do what ``extend`` does, for coroutines."""

@@ -5,8 +5,10 @@
 --   do, "n|event:bucket|kind" and "ms|event:bucket|kind" have the two apart. It is to expire at twice the
 --   ms from 1970 to the beginning of its hour: so PTTL says in one number whether that is over, and what time it is.
 --   TIME costs three times as much.
--- hours (a set): "now"; and of those hours that earlier versions count, in counts:<hour>, which are not in the totals
---   yet. hour:<hour>: one that is, kept for two weeks.
+-- counts:<hour> (a hash): the same, by who gives a lock back and knows the hour, from its fence: nobody looks what time
+--   it is, but where a field is new. Earlier versions count all in these.
+-- hours (a set): "now", and of the latter those that are not in the totals yet. hour:<hour>: one that is, kept for two
+--   weeks.
 -- totals (a hash): what was in those hours; the fields with a duration are apart.
 -- open:<name>: the value of a lock that is counted, which outlives that lock: so whoever finds the end of its lease
 --   knows what it was. Its acquisition is counted when it ends: "done:bucket", acquired and released in one; or when
@@ -18,6 +20,8 @@
 local HOUR, HOUR_KEPT, PAST_KEPT = 3600000, 1209600000, 604800000
 local NAMES, FIELDS, OTHERS = 10000, 4000, '(others)'
 local BOUNDS = {5, 25, 100, 500, 1000, 5000, 15000, 60000, 300000, 900000, 3600000}
+-- so long a text that it is no list to search: redis.conf, hash-max-listpack-value
+local ABOUT = 'What django_tasklock has counted within this hour, see docs/metrics.md'
 local ROOT, COUNTS, COUNTED_AT, READY
 
 -- To be called first. `any`: the index, or the fence counter; now in ms.
@@ -57,6 +61,16 @@ local function running(left)
   return left < 0 and COUNTED_AT or (COUNTED_AT + left + HOUR) / 2 -- in the middle: clocks run on while a script does
 end
 
+-- Let the totals have the hours that are over and have a hash of their own.
+local function end_hours_before(hour)
+  for _, other in ipairs(redis.call('SMEMBERS', ROOT .. 'hours')) do
+    if other ~= hour and other ~= 'now' then
+      fold(ROOT .. 'counts:' .. other, other)
+      redis.call('SREM', ROOT .. 'hours', other)
+    end
+  end
+end
+
 -- See to it that what is counted now is counted in its hour.
 local function get_ready()
   READY = true
@@ -67,14 +81,8 @@ local function get_ready()
     fold(COUNTS, hour_of(running(left)))
   end
   local hour = hour_of(COUNTED_AT)
-  for _, other in ipairs(redis.call('SMEMBERS', ROOT .. 'hours')) do
-    if other ~= hour and other ~= 'now' then -- of an earlier version
-      fold(ROOT .. 'counts:' .. other, other)
-      redis.call('SREM', ROOT .. 'hours', other)
-    end
-  end
-  -- so long a text that it is no list to search: redis.conf, hash-max-listpack-value
-  redis.pcall('HSETNX', COUNTS, 'about', 'What django_tasklock has counted within this hour, see docs/metrics.md')
+  end_hours_before(hour)
+  redis.pcall('HSETNX', COUNTS, 'about', ABOUT)
   redis.pcall('PEXPIREAT', COUNTS, string.format('%.0f', 2 * hour * HOUR))
   redis.pcall('SADD', ROOT .. 'hours', 'now') -- where those versions look
 end
@@ -106,6 +114,25 @@ function count(event, kind, by)
   local n = redis.pcall('HINCRBY', COUNTS, event .. '|' .. kind, by)
   looked(n, event, kind, by)
   return type(n) == 'number'
+end
+
+-- What to look at when `counts`, of the hour that who counts took it for, was raised to `n` by `by`, now and then.
+local function looked_ready(n, counts, field, by)
+  if type(n) ~= 'number' then return end -- the key is something else's
+  local event, kind = string.match(field, '^([^|]*)|(.*)$')
+  local hour = hour_of(COUNTED_AT)
+  if counts ~= ROOT .. 'counts:' .. hour then -- which is over, or never was
+    if n ~= tonumber(by) then return end
+    redis.call('HDEL', counts, field)
+    count(event, kind, by)
+    return
+  end
+  if redis.pcall('SADD', ROOT .. 'hours', hour) == 1 then
+    end_hours_before(hour)
+    redis.pcall('HSETNX', counts, 'about', ABOUT)
+  end
+  COUNTS, READY = counts, true
+  looked(n, event, kind, by)
 end
 
 -- Count something that took so many ms.

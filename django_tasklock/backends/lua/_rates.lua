@@ -67,7 +67,7 @@ if string.sub(ARGV[5], 1, 4) == 'soon' then
           if redis.pcall('HINCRBY', counts, 'limit.granted|' .. limiter, 1) == 1 then
             -- use: counts
             count_at(KEYS[3], time / 1000)
-            looked(1, 'limit.granted', limiter, '1')
+            looked_ready(1, counts, 'limit.granted|' .. limiter, '1')
           end
         end
         local due = at + off

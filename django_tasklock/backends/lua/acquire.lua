@@ -3,7 +3,8 @@
 -- Value of a lock: {"token":"<32 hex>","holder":{...},"at":<ms>,"fence":<n>,"until":<ms>}, and before the fence
 --                  "asked":<ms>, once somebody has asked the holder to give it back. The holder of one that is
 --                  counted begins with its kind: {"kind":"video:{id}",...}.
--- KEYS of every script that grants: 1 lock, 2 index by expiry, 3 fence counter, 4 queue, 5 seen
+-- KEYS of every script that grants: 1 lock, 2 index by expiry, 3 fence counter, 4 queue, 5 seen; here also
+--       6 copy of the value, if it is to be counted (it may be absent)
 -- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 what is done if it is busy, to be counted ('': nothing yet),
 --       6 queue entry ('' or absent: do not wait), 7 the token of the hold to follow ('' or absent: none),
 --       8 rank in the queue ('' or absent: the last), 9 '1': it listens on its channel
@@ -24,9 +25,13 @@ if call('EXISTS', key, KEYS[4]) == 0 then
     local value = '{"token":"' .. ARGV[1] .. '","holder":' .. ARGV[4] .. ',"at":' .. at .. ',"fence":' .. micros ..
       ',"until":' .. string.format('%d', ms + ARGV[3]) .. '}'
     call('SET', key, value, 'PX', ARGV[2])
-    if string.sub(ARGV[4], 1, 9) == '{"kind":"' then -- to be counted, by who gives it back: see _counts.lua
+    local open = KEYS[6] -- to be counted, by who gives it back: see _counts.lua
+    if not open and string.sub(ARGV[4], 1, 9) == '{"kind":"' then
       local root = string.sub(KEYS[2], 1, -6)
-      call('MSET', KEYS[3], micros, root .. 'open:' .. string.sub(key, #root + 1), value)
+      open = root .. 'open:' .. string.sub(key, #root + 1)
+    end
+    if open then
+      call('MSET', KEYS[3], micros, open, value)
     else
       call('SET', KEYS[3], micros)
     end
@@ -38,6 +43,7 @@ if call('EXISTS', key, KEYS[4]) == 0 then
   end
   if fresh == 1 then call('ZREM', KEYS[2], key) end -- the clock was set back
 end
+KEYS[6] = nil
 local value, head = call('GET', key)
 if value and (ARGV[6] or '') == '' and (ARGV[7] or '') == '' and string.find(value, '^{"token":"[^"]+"')
   and string.sub(value, 11, 11 + #ARGV[1]) ~= ARGV[1] .. '"' then -- somebody else's, and nobody waits for it here

@@ -1,33 +1,28 @@
 -- Give the lock back and hand it to the longest waiter. Also how a waiter leaves the queue.
--- KEYS: as in every script that grants
--- ARGV: 1 token, 2 queue entry to remove ('' or absent: none)
+-- KEYS: as in every script that grants; and where the count is made ready: 6 copy of the value, 7 counts of an hour
+-- ARGV: 1 token, 2 queue entry to remove ('' or absent: none); or of a count: 2 field, 3 by how much
 -- Reply: 1 released, 0 gone, -1 somebody else's
-local call, key, token, entry = redis.call, KEYS[1], ARGV[1], ARGV[2] or ''
+local call, key, token = redis.call, KEYS[1], ARGV[1]
+local entry = not KEYS[7] and ARGV[2] or ''
 local value, head = call('GET', key)
 local mine = value and string.sub(value, 11, 11 + #token) == token .. '"' -- as in _owned.lua
 if mine then
-  local kind = string.match(value, '^,"holder":{"kind":"([^"]*)"', 12 + #token)
-  if kind then -- as count_end in _counts.lua has it, for what nearly always comes
-    local root = string.sub(KEYS[2], 1, -6)
-    local name, counts = string.sub(key, #root + 1), root .. 'counts:now'
-    local open = call('DEL', key, root .. 'open:' .. name) == 2
-    local at = tonumber(string.match(value, '"at":(%d+),', -96)) or 0
-    -- ms, by what _counts.lua says of PTTL; less than 0, or above an hour, if that or the grant was in another hour
-    local held = at - call('PTTL', counts) - 2 * (at % 3600000)
-    local bucket = held <= 5 and 0 or held <= 25 and 1 or held <= 100 and 2 or held < 500 and 3
-    local n, event, by
-    if open and bucket and held >= 0 then
-      event, by = 'done:' .. bucket, string.format('1%012d', held)
-      n = redis.pcall('HINCRBY', counts, event .. '|' .. kind, by)
-    end
-    if type(n) ~= 'number' or n < 1999999999999 or n >= 1e17 then
-      -- use: clock counts
-      local now = clock()
-      count_at(KEYS[2], now)
-      if n then looked(n, event, kind, by) else count_end(name, value, 'released', now, open or close(name)) end
-    end
+  local n, counted
+  if KEYS[7] then
+    n = call('DEL', key, KEYS[6]) == 2 and redis.pcall('HINCRBY', KEYS[7], ARGV[2], ARGV[3])
+    counted = type(n) == 'number' and n >= 1999999999999 and n < 1e17 -- neither the first of its field nor too large
   else
     call('DEL', key)
+    counted = not string.find(value, ',"holder":{"kind":"', 12 + #token, true)
+  end
+  if not counted then
+    -- use: clock counts
+    count_at(KEYS[2], (clock()))
+    if n then
+      looked_ready(n, KEYS[7], ARGV[2], ARGV[3])
+    else
+      count_end(name_of(key), value, 'released', COUNTED_AT, close(name_of(key)))
+    end
   end
   if entry == '' then
     head = call('ZPOPMIN', KEYS[4])
@@ -37,6 +32,7 @@ if mine then
     end
   end
 end
+KEYS[7], KEYS[6] = nil, nil
 -- use: clock fence counts grant waiters pass_on
 count_at(KEYS[2], (clock()))
 if entry ~= '' then quit(token, entry) end

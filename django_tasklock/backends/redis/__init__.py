@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
+from django_tasklock.backends.contract.leases import Hold
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
@@ -17,6 +18,7 @@ from django_tasklock.backends.redis.metrics import RedisMetrics
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
+from django_tasklock.backends.redis.ready import HOUR, amount, field, held_for, hour_key
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.several import SeveralScripts
 from django_tasklock.backends.redis.waiter import QueueStore
@@ -27,7 +29,9 @@ __all__ = ["RedisBackend"]
 
 ACQUIRE = load("acquire", 5, 5)
 FOLLOW = load("acquire", 5, 7)
+ACQUIRE_COUNTED = ACQUIRE.sized(11, 6)
 RELEASE = load("release", 5, 1)
+RELEASE_COUNTED = RELEASE.sized(10, 7)
 EXTEND = load("extend", 2, 3)
 RENEW = load("renew", 1, 0)
 GET = load("get", 2, 0)
@@ -86,6 +90,9 @@ class RedisBackend(QueueStore, LockStore):
         self._lock_size, self._queue_size, self._seen_size = self.layout.sizes
         self._release = self.layout.granting + b"$%d\r\n%b\r\n"
         self._acquire = self._release + b"%b"
+        self._copy_size = self.layout.copy_size
+        self._acquire_counted = self.layout.counting + b"$%d\r\n%b\r\n%b"
+        self._release_counted = self.layout.counting + b"%b$%d\r\n%b\r\n%b$13\r\n%d\r\n"
         self._connections = connections or OneServer(settings.location, self.layout, settings.REPLICAS)
         self._wire: Asking | None = None
         self._aio = self._connections.aio
@@ -126,18 +133,23 @@ class RedisBackend(QueueStore, LockStore):
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         if request.supersedes:
             return self.answer(request, self.wire.grant(FOLLOW, self.layout.following(request))[0])
-        reply = (self._wire or self.wire).grant(ACQUIRE, self._acquiring(request))[0]
+        reply = (self._wire or self.wire).grant(*self._acquiring(request))[0]
         return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
 
-    def _acquiring(self, request: AcquireRequest) -> bytes:
-        """Return keys and arguments of ``acquire.lua``, and those of ``release.lua`` below, packed in one go."""
+    def _acquiring(self, request: AcquireRequest) -> tuple[Script, bytes]:
+        """Return ``acquire.lua``, and ``release.lua`` below, and keys and arguments, packed in one go."""
         name, token, ttl, hold, holder, _, _, kind, on_busy, *_ = request
         bare, packed = name.encode(), token.encode()
         size = len(bare)
         terms = packed_terms(ttl, hold, holder, kind, on_busy, self.layout.past)
-        return self._acquire % (
+        if kind is None:
+            return ACQUIRE, self._acquire % (
+                size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
+                len(packed), packed, terms,
+            )  # fmt: skip
+        return ACQUIRE_COUNTED, self._acquire_counted % (
             size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
-            len(packed), packed, terms,
+            size + self._copy_size, bare, len(packed), packed, terms,
         )  # fmt: skip
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
@@ -147,6 +159,22 @@ class RedisBackend(QueueStore, LockStore):
     def release(self, name: str, token: str) -> Released:
         code, doubt = (self._wire or self.wire).call(RELEASE, self._releasing(name, token))
         return Released.RELEASED if code == 1 else verdict(code, doubt)
+
+    def release_hold(self, hold: Hold) -> Released:
+        code, doubt = (self._wire or self.wire).call(*self._giving_back(hold))
+        return Released.RELEASED if code == 1 else verdict(code, doubt)
+
+    def _giving_back(self, hold: Hold) -> tuple[Script, bytes]:
+        ms = held_for(hold)
+        if ms is None or hold.kind is None:
+            return RELEASE, self._releasing(hold.name, hold.token)
+        bare, packed = hold.name.encode(), hold.token.encode()
+        size = len(bare)
+        return RELEASE_COUNTED, self._release_counted % (
+            size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
+            size + self._copy_size, bare, hour_key(self.layout.counts, hold.fence // HOUR),
+            len(packed), packed, field(hold.kind, ms), amount(ms),
+        )  # fmt: skip
 
     def _releasing(self, name: str, token: str) -> bytes:
         bare, packed = name.encode(), token.encode()
@@ -301,11 +329,15 @@ class RedisBackend(QueueStore, LockStore):
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         if request.supersedes:
             return self.answer(request, (await self.aio.grant(FOLLOW, self.layout.following(request)))[0])
-        reply = (await self._aio.grant(ACQUIRE, self._acquiring(request)))[0]
+        reply = (await self._aio.grant(*self._acquiring(request)))[0]
         return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
 
     async def arelease(self, name: str, token: str) -> Released:
         code, doubt = await self._aio.call(RELEASE, self._releasing(name, token))
+        return Released.RELEASED if code == 1 else verdict(code, doubt)
+
+    async def arelease_hold(self, hold: Hold) -> Released:
+        code, doubt = await self._aio.call(*self._giving_back(hold))
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:

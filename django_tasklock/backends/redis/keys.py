@@ -54,6 +54,8 @@ class Layout:
         self.flags = f"{root}flag:"
         self.lines = f"{root}line:"
         self.waits = f"{root}waits:"
+        self.open = f"{root}open:"
+        self.counts = f"{root}counts:"
         self.shown = f"{root}newest:"
         self.index = bulk(f"{root}index")
         self.fence = bulk(f"{root}fence")
@@ -64,6 +66,10 @@ class Layout:
         """Keys of every script that grants: lock, index, fence counter, queue, seen. For ``%``, with the ``sizes`` of
         what is before the name, plus that of the name, each before it."""
         self.sizes = len(parts[0]), len(parts[3]), len(parts[4])
+        copy = self.open.encode()
+        self.counting = self.granting + name % copy.replace(b"%", b"%%")
+        """The same, and the copy of the value of a lock that is counted; what is before the name has ``copy_size``."""
+        self.copy_size = len(copy)
 
     def lock(self, name: str) -> bytes:
         """Return the key of a lock."""
