@@ -170,7 +170,7 @@ class Acquirable(ABC):
             elif self.notes:
                 outcome, self.noted = lease.backend.release_noted(lease.name, lease.token, self.notes)
             else:
-                outcome = lease.backend.release_hold(lease)
+                outcome = lease.backend.release_held(lease)
         except BackendUnavailable as error:
             outcome = self._later(lease, error)
         except BaseException:
@@ -191,7 +191,7 @@ class Acquirable(ABC):
         try:
             lost = bool(lease.lost)
             self.drop(lease)
-            outcome = Released.GONE if lease.unlocked else await lease.backend.arelease_hold(lease)
+            outcome = Released.GONE if lease.unlocked else await lease.backend.arelease_held(lease)
         except BackendUnavailable as error:
             outcome = self._later(lease, error)
         except BaseException:

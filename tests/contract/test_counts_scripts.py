@@ -173,7 +173,7 @@ class TestReady:
 
     def test_it_is_one_command_in_the_hour_of_the_fence(self, backend: RedisBackend, client: redis.Redis) -> None:
         for _ in range(3):
-            assert backend.release_hold(hold(backend)) is Released.RELEASED
+            assert backend.release_held(hold(backend)) is Released.RELEASED
         hours = [key for key in client.keys("task_lock#counts:*") if key != RUNNING.encode()]
         [hour] = {int(key.rpartition(b":")[2]) for key in hours}
         assert this_hour(client) - hour in (0, 1)  # it may end meanwhile
@@ -188,7 +188,7 @@ class TestReady:
         """A clock that was set, or a holder that was stopped: no hour comes back that is in the totals."""
         now = this_hour(client)
         for ago in (3, -3):
-            backend.release_hold(hold(backend, ago=ago))
+            backend.release_held(hold(backend, ago=ago))
         assert not client.exists(f"task_lock#counts:{now - 3}", f"task_lock#counts:{now + 3}")
         assert numbers(backend) == {"acquired": 2, "released": 2}
         assert set(by_hour(backend)) <= {now, now + 1}
@@ -197,7 +197,7 @@ class TestReady:
         before = this_hour(client) - 1
         client.sadd("task_lock#hours", before)
         client.hset(f"task_lock#counts:{before}", field(), 5 * UNIT + 10)
-        backend.release_hold(hold(backend))
+        backend.release_held(hold(backend))
         assert numbers(backend) == {"acquired": 6, "released": 6}
         assert by_hour(backend)[before] == 5
         assert not client.exists(f"task_lock#counts:{before}")
@@ -205,13 +205,13 @@ class TestReady:
     def test_whose_acquisition_somebody_has_counted(self, backend: RedisBackend) -> None:
         mine = hold(backend)
         assert numbers(backend) == {"acquired": 1}
-        backend.release_hold(mine)
+        backend.release_held(mine)
         assert numbers(backend) == {"acquired": 1, "released": 1}
 
     def test_whose_copy_was_evicted(self, backend: RedisBackend, client: redis.Redis) -> None:
         mine = hold(backend)
         client.delete("task_lock#open:video:1")
-        backend.release_hold(mine)
+        backend.release_held(mine)
         assert numbers(backend) == {"acquired": 1, "released": 1}
 
     def test_a_long_one_is_among_the_last_holds(self, backend: RedisBackend, client: redis.Redis) -> None:
@@ -219,38 +219,38 @@ class TestReady:
         value = client.get("task_lock:video:1")
         at = value.partition(b'"at":')[2].partition(b",")[0]
         client.set("task_lock:video:1", value.replace(at, b"%d" % (int(at) - 1000), 1), keepttl=True)
-        backend.release_hold(mine)
+        backend.release_held(mine)
         assert [one.how for one in backend.metrics.holds("video:1", 10)] == ["released"]
 
     def test_one_that_is_lost_counts_nothing(self, backend: RedisBackend) -> None:
         mine = hold(backend)
         other = Held("video:1", "another", mine.fence, mine.since)
-        assert backend.release_hold(other) is Released.NOT_YOURS
+        assert backend.release_held(other) is Released.NOT_YOURS
         assert backend.remove("video:1") is not None
-        assert backend.release_hold(mine) is Released.GONE
+        assert backend.release_held(mine) is Released.GONE
         assert numbers(backend) == {"acquired": 1, "forced": 1}
 
     def test_who_waits_is_next(self, backend: RedisBackend) -> None:
         mine, other = hold(backend), ask("video:1")
         with backend.waiter(other) as waiter:
             waiter.acquire()
-            backend.release_hold(mine)
+            backend.release_held(mine)
             granted(waiter.acquire())
-        backend.release_hold(Held("video:1", other.token, mine.fence, monotonic()))
+        backend.release_held(Held("video:1", other.token, mine.fence, monotonic()))
         assert numbers(backend) == {"acquired": 1, "waited": 1, "released": 2}
 
     def test_a_number_that_grows_too_large_is_taken_apart(self, backend: RedisBackend, client: redis.Redis) -> None:
-        backend.release_hold(hold(backend))
+        backend.release_held(hold(backend))
         [hour] = set(by_hour(backend))
         client.hset(f"task_lock#counts:{hour}", field(), 100_000 * UNIT + 7)
-        backend.release_hold(hold(backend))
+        backend.release_held(hold(backend))
         assert client.hget(f"task_lock#counts:{hour}", f"n|{field()}") == b"100001"
         assert numbers(backend)["released"] == 100_001
 
     def test_counts_that_are_something_elses(self, backend: RedisBackend, client: redis.Redis) -> None:
         keys = [f"task_lock#counts:{this_hour(client) + more}" for more in (0, 1)]
         client.mset(dict.fromkeys(keys, "mine"))
-        assert backend.release_hold(hold(backend)) is Released.RELEASED
+        assert backend.release_held(hold(backend)) is Released.RELEASED
         assert client.mget(keys) == [b"mine"] * 2
 
 

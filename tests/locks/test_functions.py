@@ -172,10 +172,10 @@ class TestTakingAndReleasing:
     def test_who_takes_it_while_another_thread_releases_can_release_it(self, store, monkeypatch):
         """The release of the old lock must not make the process forget the new one."""
         assert acquire_task_lock("video:1")
-        free = get_backend().release_hold
+        free = get_backend().release_held
 
-        def slow_release(hold):
-            outcome = free(hold)
+        def slow_release(held):
+            outcome = free(held)
             if threading.current_thread() is not threading.main_thread():
                 assert acquire_in_main_thread()
             return outcome
@@ -188,7 +188,7 @@ class TestTakingAndReleasing:
             assert done.wait(10)
             return answers == [True]
 
-        monkeypatch.setattr(get_backend(), "release_hold", slow_release)
+        monkeypatch.setattr(get_backend(), "release_held", slow_release)
         releasing = threading.Thread(target=lambda: (release_task_lock("video:1"), get_backend().close_idle()))
         releasing.start()
         assert wanted.wait(10)

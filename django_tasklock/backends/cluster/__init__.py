@@ -16,7 +16,7 @@ from django_tasklock.backends.cluster.nodes import Nodes
 from django_tasklock.backends.cluster.permits import ClusterPermits
 from django_tasklock.backends.cluster.rates import ClusterRates
 from django_tasklock.backends.cluster.wire import ClusterWire, SlotRequest
-from django_tasklock.backends.contract.leases import Hold, Waiter
+from django_tasklock.backends.contract.leases import Held, Waiter
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
@@ -119,8 +119,8 @@ class ClusterBackend(LockStore):
     def release(self, name: str, token: str) -> Released:
         return self.of(name).release(name, token)
 
-    def release_hold(self, hold: Hold) -> Released:
-        return self.of(hold.name).release_hold(hold)
+    def release_held(self, held: Held) -> Released:
+        return self.of(held.name).release_held(held)
 
     def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
         place = self.place(name)
@@ -211,8 +211,8 @@ class ClusterBackend(LockStore):
     async def arelease(self, name: str, token: str) -> Released:
         return await self.of(name).arelease(name, token)
 
-    async def arelease_hold(self, hold: Hold) -> Released:
-        return await self.of(hold.name).arelease_hold(hold)
+    async def arelease_held(self, held: Held) -> Released:
+        return await self.of(held.name).arelease_held(held)
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return await self.of(name).aextend(name, token, ttl, hold)

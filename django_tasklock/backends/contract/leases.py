@@ -20,7 +20,7 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released,
 POLL = 0.25  # seconds between two looks of a waiter that no release can wake
 
 
-class Hold(Protocol):
+class Held(Protocol):
     """A lock in somebody's hands, and what that one knows of it."""
 
     name: str
@@ -48,9 +48,9 @@ class LeaseStore(ABC):
     def release(self, name: str, token: str) -> Released:
         """Give the lock back if ``token`` holds it; never touches another holder's lock."""
 
-    def release_hold(self, hold: Hold) -> Released:
+    def release_held(self, held: Held) -> Released:
         """Do what ``release`` does, for who knows more than the token: a store that counts can spare itself that."""
-        return self.release(hold.name, hold.token)
+        return self.release(held.name, held.token)
 
     def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
         """Give the lock back and take away the notes (``LockStore.flag``) about one or two names, in one trip.
@@ -110,9 +110,9 @@ class LeaseStore(ABC):
         """Do what ``release`` does, for coroutines."""
         return await sync_to_async(self.release)(name, token)
 
-    async def arelease_hold(self, hold: Hold) -> Released:
-        """Do what ``release_hold`` does, for coroutines."""
-        return await self.arelease(hold.name, hold.token)
+    async def arelease_held(self, held: Held) -> Released:
+        """Do what ``release_held`` does, for coroutines."""
+        return await self.arelease(held.name, held.token)
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         """Do what ``extend`` does, for coroutines."""

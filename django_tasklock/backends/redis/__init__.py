@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from django_tasklock.backends.contract.leases import Hold
+from django_tasklock.backends.contract.leases import Held
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
@@ -160,20 +160,20 @@ class RedisBackend(QueueStore, LockStore):
         code, doubt = (self._wire or self.wire).call(RELEASE, self._releasing(name, token))
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
-    def release_hold(self, hold: Hold) -> Released:
-        code, doubt = (self._wire or self.wire).call(*self._giving_back(hold))
+    def release_held(self, held: Held) -> Released:
+        code, doubt = (self._wire or self.wire).call(*self._giving_back(held))
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
-    def _giving_back(self, hold: Hold) -> tuple[Script, bytes]:
-        ms = held_for(hold)
-        if ms is None or hold.kind is None:
-            return RELEASE, self._releasing(hold.name, hold.token)
-        bare, packed = hold.name.encode(), hold.token.encode()
+    def _giving_back(self, held: Held) -> tuple[Script, bytes]:
+        ms = held_for(held)
+        if ms is None or held.kind is None:
+            return RELEASE, self._releasing(held.name, held.token)
+        bare, packed = held.name.encode(), held.token.encode()
         size = len(bare)
         return RELEASE_COUNTED, self._release_counted % (
             size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
-            size + self._copy_size, bare, hour_key(self.layout.counts, hold.fence // HOUR),
-            len(packed), packed, field(hold.kind, ms), amount(ms),
+            size + self._copy_size, bare, hour_key(self.layout.counts, held.fence // HOUR),
+            len(packed), packed, field(held.kind, ms), amount(ms),
         )  # fmt: skip
 
     def _releasing(self, name: str, token: str) -> bytes:
@@ -336,8 +336,8 @@ class RedisBackend(QueueStore, LockStore):
         code, doubt = await self._aio.call(RELEASE, self._releasing(name, token))
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
-    async def arelease_hold(self, hold: Hold) -> Released:
-        code, doubt = await self._aio.call(*self._giving_back(hold))
+    async def arelease_held(self, held: Held) -> Released:
+        code, doubt = await self._aio.call(*self._giving_back(held))
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:

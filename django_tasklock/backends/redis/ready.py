@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from functools import lru_cache
 
-from django_tasklock.backends.contract.leases import Hold
+from django_tasklock.backends.contract.leases import Held
 from django_tasklock.backends.contract.metrics import BOUNDS, NOTED_FROM
 from django_tasklock.backends.redis.metrics import DONE, UNIT
 from django_tasklock.backends.redis.script import bulk
@@ -15,14 +15,14 @@ HOUR = 3_600_000_000
 """In microseconds: a fence is the server's clock, or a little more."""
 
 
-def held_for(hold: Hold) -> int | None:
+def held_for(held: Held) -> int | None:
     """Return the milliseconds that its holder had it until now, where those can be counted ready.
 
     ``None``: it is not counted, or that is not known, or it was long enough to be among the last holds of its name.
     """
-    if hold.kind is None or not hold.since:
+    if held.kind is None or not held.since:
         return None
-    ms = int((monotonic() - hold.since) * 1000)
+    ms = int((monotonic() - held.since) * 1000)
     return ms if 0 <= ms < NOTED_FROM else None
 
 
