@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
 from django_tasklock.backends.contract.leases import Held
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import Metrics
+from django_tasklock.backends.contract.metrics import NOTED_FROM, Metrics
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_terms
 from django_tasklock.backends.redis.listing import LONG, ORDERED, page_in, page_of
-from django_tasklock.backends.redis.metrics import RedisMetrics
+from django_tasklock.backends.redis.metrics import UNIT, RedisMetrics
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
-from django_tasklock.backends.redis.ready import HOUR, amount, field, held_for, hour_key
+from django_tasklock.backends.redis.ready import BUCKETS, HOUR, field, hour_key
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.several import SeveralScripts
 from django_tasklock.backends.redis.waiter import QueueStore
 from django_tasklock.conf import Settings, expiring
-from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult, monotonic
 
 __all__ = ["RedisBackend"]
 
@@ -31,7 +32,7 @@ ACQUIRE = load("acquire", 5, 5)
 FOLLOW = load("acquire", 5, 7)
 ACQUIRE_COUNTED = ACQUIRE.sized(11, 6)
 RELEASE = load("release", 5, 1)
-RELEASE_COUNTED = RELEASE.sized(10, 7)
+RELEASE_COUNTED = RELEASE.sized(8, 5)
 EXTEND = load("extend", 2, 3)
 RENEW = load("renew", 1, 0)
 GET = load("get", 2, 0)
@@ -63,6 +64,7 @@ RELEASE_NOTED = {notes: Script(_NOTED, 6 + notes, 5 + notes) for notes in (1, 2)
 
 KEPT_BY = (RenewalResult.LOST, RenewalResult.RENEWED, RenewalResult.ASKED)  # by what the script says
 
+NAMES = 512  # whose keys are kept packed: each is used twice at least
 HEALINGS = 50  # times a page is asked for before it is empty: each time the index forgets 5000 locks that lapsed
 
 
@@ -87,12 +89,8 @@ class RedisBackend(QueueStore, LockStore):
         self.location = settings.location
         self.layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
         self._several = SeveralScripts(self.layout)
-        self._lock_size, self._queue_size, self._seen_size = self.layout.sizes
-        self._release = self.layout.granting + b"$%d\r\n%b\r\n"
-        self._acquire = self._release + b"%b"
-        self._copy_size = self.layout.copy_size
-        self._acquire_counted = self.layout.counting + b"$%d\r\n%b\r\n%b"
-        self._release_counted = self.layout.counting + b"%b$%d\r\n%b\r\n%b$13\r\n%d\r\n"
+        self._keys = lru_cache(NAMES)(self.layout.keys)
+        self._counting = lru_cache(NAMES)(self.layout.counting)
         self._connections = connections or OneServer(settings.location, self.layout, settings.REPLICAS)
         self._wire: Asking | None = None
         self._aio = self._connections.aio
@@ -137,20 +135,12 @@ class RedisBackend(QueueStore, LockStore):
         return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
 
     def _acquiring(self, request: AcquireRequest) -> tuple[Script, bytes]:
-        """Return ``acquire.lua``, and ``release.lua`` below, and keys and arguments, packed in one go."""
+        """Return ``acquire.lua``, and keys and arguments."""
         name, token, ttl, hold, holder, _, _, kind, on_busy, *_ = request
-        bare, packed = name.encode(), token.encode()
-        size = len(bare)
+        packed = token.encode()
         terms = packed_terms(ttl, hold, holder, kind, on_busy, self.layout.past)
-        if kind is None:
-            return ACQUIRE, self._acquire % (
-                size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
-                len(packed), packed, terms,
-            )  # fmt: skip
-        return ACQUIRE_COUNTED, self._acquire_counted % (
-            size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
-            size + self._copy_size, bare, len(packed), packed, terms,
-        )  # fmt: skip
+        script, keys = (ACQUIRE, self._keys(name)) if kind is None else (ACQUIRE_COUNTED, self._counting(name)[0])
+        return script, b"%b$%d\r\n%b\r\n%b" % (keys, len(packed), packed, terms)
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return what ``acquire.lua`` said."""
@@ -165,35 +155,22 @@ class RedisBackend(QueueStore, LockStore):
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     def _giving_back(self, held: Held) -> tuple[Script, bytes]:
-        ms = held_for(held)
-        if ms is None or held.kind is None:
+        kind, since = held.kind, held.since
+        ms = int((monotonic() - since) * 1000) if since and kind is not None else NOTED_FROM
+        if kind is None or not 0 <= ms < NOTED_FROM:  # of a long one more is noted than a count
             return RELEASE, self._releasing(held.name, held.token)
-        bare, packed = held.name.encode(), held.token.encode()
-        size = len(bare)
-        return RELEASE_COUNTED, self._release_counted % (
-            size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
-            size + self._copy_size, bare, hour_key(self.layout.counts, held.fence // HOUR),
-            len(packed), packed, field(held.kind, ms), amount(ms),
+        packed = held.token.encode()
+        return RELEASE_COUNTED, b"%b%b$%d\r\n%b\r\n%b$13\r\n%d\r\n" % (
+            self._counting(held.name)[1], hour_key(self.layout.counts, held.fence // HOUR),
+            len(packed), packed, field(kind, BUCKETS[ms]), UNIT + ms,
         )  # fmt: skip
 
     def _releasing(self, name: str, token: str) -> bytes:
-        bare, packed = name.encode(), token.encode()
-        size = len(bare)
-        return self._release % (
-            size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
-            len(packed), packed,
-        )  # fmt: skip
+        packed = token.encode()
+        return b"%b$%d\r\n%b\r\n" % (self._keys(name), len(packed), packed)
 
     def _noting(self, name: str, token: str, notes: tuple[str, ...]) -> bytes:
-        bare, packed = name.encode(), token.encode()
-        size = len(bare)
-        keys = self.layout.granting % (
-            size + self._lock_size, bare, size + self._queue_size, bare, size + self._seen_size, bare,
-        )  # fmt: skip
-        for note in notes:
-            flag = f"{self.layout.flags}{note}".encode()
-            keys += b"$%d\r\n%b\r\n" % (len(flag), flag)
-        return b"%b$%d\r\n%b\r\n" % (keys, len(packed), packed)
+        return self._keys(name) + b"".join(map(self.layout.flag, notes)) + bulk(token)
 
     def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
         tail = self._noting(name, token, notes)

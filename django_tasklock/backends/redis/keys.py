@@ -62,14 +62,8 @@ class Layout:
         self.ticket = bulk(f"{root}ticket")
         parts = (prefix.encode(), self.index, self.fence, self.queue.encode(), self.seen.encode())
         name = b"$%%d\r\n%b%%b\r\n"
-        self.granting = (name + b"%b%b" + name + name) % tuple(part.replace(b"%", b"%%") for part in parts)
-        """Keys of every script that grants: lock, index, fence counter, queue, seen. For ``%``, with the ``sizes`` of
-        what is before the name, plus that of the name, each before it."""
-        self.sizes = len(parts[0]), len(parts[3]), len(parts[4])
-        copy = self.open.encode()
-        self.counting = self.granting + name % copy.replace(b"%", b"%%")
-        """The same, and the copy of the value of a lock that is counted; what is before the name has ``copy_size``."""
-        self.copy_size = len(copy)
+        self._granting = (name + b"%b%b" + name + name) % tuple(part.replace(b"%", b"%%") for part in parts)
+        self._sizes = len(parts[0]), len(parts[3]), len(parts[4])
 
     def lock(self, name: str) -> bytes:
         """Return the key of a lock."""
@@ -92,11 +86,16 @@ class Layout:
         return bulk(self.shown + name)
 
     def keys(self, name: str) -> bytes:
-        """Return those of every script that grants."""
+        """Return those of every script that grants: lock, index, fence counter, queue, seen."""
         bare = name.encode()
         size = len(bare)
-        lock, queue, seen = self.sizes
-        return self.granting % (size + lock, bare, size + queue, bare, size + seen, bare)
+        lock, queue, seen = self._sizes
+        return self._granting % (size + lock, bare, size + queue, bare, size + seen, bare)
+
+    def counting(self, name: str) -> tuple[bytes, bytes]:
+        """Return those of ``acquire.lua`` for a lock that is counted, and of ``release.lua`` but for the last."""
+        copy = bulk(self.open + name)
+        return self.keys(name) + copy, self.lock(name) + self.index + bulk(self.queue + name) + copy
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return keys and arguments of ``acquire.lua`` for somebody who does not wait."""
