@@ -129,6 +129,10 @@ _AUDIT = r"""([within, colours]) => {
     for (const id of new Set(ids.filter((id, place) => ids.indexOf(id) !== place))) found.push(`id twice: ${id}`);
     for (const one of document.querySelectorAll("[style]:not([style='']), [onclick], [onchange], [onsubmit]"))
         if (root.contains(one)) found.push(`inline: ${show(one)}`);
+    for (const one of all("table input:not([type=hidden])")) {
+        const [inner, outer] = [one, one.closest("table")].map((box) => box.getBoundingClientRect());
+        if (inner.top < outer.top || inner.right > outer.right + 1) found.push(`outside of its table: ${show(one)}`);
+    }
     if (document.scrollingElement.scrollWidth > innerWidth)
         found.push(`the page is ${document.scrollingElement.scrollWidth} wide, the window ${innerWidth}`);
 

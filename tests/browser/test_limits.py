@@ -13,7 +13,7 @@ from django_tasklock.rates.notation import parse
 from django_tasklock.types import AcquireRequest, fingerprint
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
-from tests.browser.pages import confirm, lies, refreshed
+from tests.browser.pages import confirm, lies, refreshed, untranslated
 
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
@@ -70,8 +70,8 @@ def test_every_page_can_be_read(visit: Visits, busy: Example, dark: bool, width:
         visit.picture(page, f"{look}-page-{name[:9]}")
         assert lies(page, "#content-main") == [], name
         assert page.locator("#content-main table").evaluate_all(wide) == [], name
-    for name, link in (("tavily", "#tasklock-reset"), ("tavily", "#tasklock-change")):
-        page.goto(page_of(name))
+    for link in ("#tasklock-reset", "#tasklock-change", "#tasklock-pause-limit"):
+        page.goto(page_of("tavily"))
         page.locator(link).click()
         expect(page.locator("#tasklock-confirm")).to_be_visible()
         visit.picture(page, f"{look}-{link[10:]}")
@@ -132,6 +132,9 @@ def test_in_chinese(visit: Visits, busy: Example) -> None:
     page.locator("textarea[name=reason]").fill("换了密钥")
     page.locator("#tasklock-confirm").click()
     expect(page.locator("#tasklock-history")).to_contain_text("换了密钥")
+    page.locator("#tasklock-pause-limit").click()
+    assert untranslated(page) == []
+    page.go_back()
     visit.picture(page, "limits-chinese-reset")
 
 

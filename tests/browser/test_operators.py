@@ -26,7 +26,7 @@ PARK = """
 import json, sys, time
 from django.utils import timezone
 from django_tasklock.backends.database.rows import key_of
-from django_tasklock.models import AuditEntry, ParkedMessage
+from django_tasklock.models import AuditEntry, ParkedMessage, SweepEntry
 from django_tasklock.operations.sweep import sweep
 from django_tasklock.operations.values import Actor
 
@@ -50,6 +50,11 @@ AuditEntry.objects.bulk_create(
                            ("reset_limit", "tavily", "a new key"), ("discard", "video:9", "x" * 300)] * 30
 )
 sweep(by=Actor("task django_tasklock.tasks.sweep_locks"), pause=0)
+tally = {"found": 3, "acted": 2, "changed": 1, "kept": 0}
+finding = {"kind": "dead", "name": long, "why": "its holder's process is gone", "came": "swept"}
+report = {"swept": 4, "published": 1, "classes": {"dead": tally}, "findings": [finding], "unlisted": 12,
+          "looked_at": {"locks": 100000}, "left_out": ["time was up after 25 s: " + long], "seconds": 25.1}
+SweepEntry.objects.create(at=timezone.now(), actor="ann", swept=4, seconds=25.1, report=json.dumps(report))
 """
 
 
@@ -96,8 +101,8 @@ def queue(site: Example) -> None:
 def walk(page: Page, site: Example, visit: Visits, look: str, *, colours: bool = True, narrow: bool = False) -> None:
     """Through every kind of page, looking at each."""
 
-    def seen(what: str) -> None:
-        visit.picture(page, f"{look}-{what}", full=not narrow or what != "parked")
+    def seen(what: str, *, full: bool = True) -> None:
+        visit.picture(page, f"{look}-{what}", full=full and (not narrow or what != "parked"))
         assert lies(page, "#content-main", colours=colours) == [], what
         assert page.locator("#content-main .tasklock-table").evaluate_all(WIDE) == [], f"{what}: scrolls sideways"
 
@@ -115,13 +120,16 @@ def walk(page: Page, site: Example, visit: Visits, look: str, *, colours: bool =
     assert lies(page, "#content-main", colours=colours) == []
     page.goto(SWEEP)
     seen("sweep")
+    page.locator("#tasklock-table tbody a").first.click()
+    expect(page.locator("#tasklock-classes")).to_be_visible()
+    seen("sweep-run")
     queue(site)
     page.goto(detail("waits-for:video:1"))
     expect(page.locator("#tasklock-explanation")).to_contain_text("video:1")
     seen("awaited")
     page.goto(detail("video:1"))
     expect(page.locator("#tasklock-waiters tbody tr")).to_have_count(2)
-    visit.picture(page, f"{look}-waiters", full=False)
+    seen("waiters", full=False)
 
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 375)], ids=["light-wide", "dark-narrow"])

@@ -92,7 +92,7 @@ def test_only_looking_changes_nothing_and_is_no_run(operator: Client, take: Any)
     assert operations.last_sweep_age() is None
 
 
-def test_one_that_broke_off_is_remembered_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_broke_off_is_remembered_as_that(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def down(*args: Any) -> None:
         raise BackendUnavailable("it is gone")
 
@@ -102,6 +102,9 @@ def test_one_that_broke_off_is_remembered_as_that(monkeypatch: pytest.MonkeyPatc
     [run] = operations.sweep_runs()
     assert (run.actor, run.problem) == ("beat", "the store could not be asked: it is gone")
     assert operations.last_sweep_age() is None
+    text = words(operator.get(f"{PAGE}{run.number}/").text)
+    assert "It broke off: the store could not be asked: it is gone" in text
+    assert "There was nothing to put right." not in text
 
 
 def test_a_sweep_does_without_its_table(monkeypatch: pytest.MonkeyPatch, take: Any, caplog: Any) -> None:
