@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_tasklock import ConcurrencyLimiter, RateLimiter, RateLimitExceeded, TaskLock, acquire_task_lock
-from django_tasklock.metrics.exposition import StoreCollector
+from django_tasklock import (
+    ConcurrencyLimiter,
+    RateLimiter,
+    RateLimitExceeded,
+    TaskLock,
+    acquire_task_lock,
+    force_release_task_lock,
+)
+from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.metrics import PARKED, Count, Hour
+from django_tasklock.backends.database.metrics import DatabaseMetrics
+from django_tasklock.metrics.exposition import StoreCollector, family
 from django_tasklock.metrics.table import BY_NAME, METRICS
-from django_tasklock.operations.metrics import last_holds, read_gauges, read_hours, read_totals
+from django_tasklock.models import SweepEntry
+from django_tasklock.operations.metrics import Histogram, last_holds, read_gauges, read_hours, read_totals
 from tests.support.public import in_store
 from tests.support.redis_server import free_port
+from tests.support.stores import eventually
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 LISTING = ("redis", "database", "memory")
@@ -111,6 +127,70 @@ class TestScraping:
         assert [*totals.kinds, *totals.limiters] == []
 
 
+def test_a_histogram_is_cumulative_as_prometheus_wants_it():
+    counted = Histogram((1, 2, *[0] * (len(Histogram().bounds) - 2), 4), 3.5)
+    found = family("tasklock_wait_seconds", {("video:{id}",): counted})
+    samples = {(sample.name, sample.labels.get("le")): sample.value for sample in found.samples}
+    assert samples["tasklock_wait_seconds_bucket", "0.005"] == 1
+    assert samples["tasklock_wait_seconds_bucket", "0.025"] == 3
+    assert samples["tasklock_wait_seconds_bucket", "3600.0"] == 3
+    assert samples["tasklock_wait_seconds_bucket", "+Inf"] == 7
+    assert samples["tasklock_wait_seconds_sum", None] == 3.5
+
+
+@pytest.mark.django_db
+class TestGauges:
+    @pytest.fixture(autouse=True)
+    def _memory(self, settings):
+        yield from in_store("memory", settings)
+
+    @staticmethod
+    def run_of_a_sweep(ago: float, kept: int, **more: str) -> None:
+        tally = {"found": kept + 3, "acted": 3, "changed": 0, "kept": kept}
+        report = json.dumps({"classes": {"abandoned": tally}})
+        SweepEntry.objects.create(
+            at=timezone.now() - timedelta(seconds=ago), actor="beat", swept=3, seconds=0.1, report=report, **more
+        )
+
+    def test_only_a_whole_sweep_says_what_is_left(self):
+        assert (read_gauges().stale_claims, read_gauges().last_sweep_age) == (None, None)
+        self.run_of_a_sweep(900, 1)
+        self.run_of_a_sweep(600, 2)
+        self.run_of_a_sweep(300, 4, scope="prefix=video:")
+        self.run_of_a_sweep(0, 8, problem="the store could not be asked")
+        gauges = read_gauges()
+        assert gauges.stale_claims == 2
+        assert gauges.last_sweep_age >= 600
+
+    def test_the_longest_hold_and_the_last_ones_are_in_seconds(self):
+        began = time.monotonic()
+        assert acquire_task_lock("video:1")
+        longest = eventually(lambda: read_gauges().longest_held)
+        assert longest <= time.monotonic() - began + 0.01
+        force_release_task_lock("video:1")
+        [hold] = last_holds("video:1")
+        assert hold.ended == "forced"
+        assert longest <= hold.held_for <= time.monotonic() - began + 0.01
+
+    def test_a_rate_of_an_hour_is_shown_by_the_minute(self):
+        for _ in range(3):
+            RateLimiter("3-calls", "180/h").acquire()
+        found = shown()
+        assert found["_3_calls_rate_limiter_requests_per_minute", ()] == 3 / 60
+        assert found["tasklock_limiter_used_ratio", (("limiter", "3-calls"),)] == 3 / 180
+        assert ("tasklock_limiter_hold_seconds_count", (("limiter", "3-calls"),)) not in found
+
+    def test_messages_of_the_database_are_added_to_the_hours_of_the_store(self, monkeypatch):
+        with TaskLock("video:1", kind="video:{id}"):
+            pass
+        [hour] = get_backend().metrics.hours(2)
+        message = Hour(hour.at, {(PARKED, "videos.tasks.report"): Count(5, 0)})
+        monkeypatch.setattr(DatabaseMetrics, "hours", lambda self, number: [message])
+        [both] = read_hours(2)
+        assert both.totals.of_kind("video:{id}").acquired == 1
+        assert [(one.kind, one.parked) for one in both.totals.messages] == [("videos.tasks.report", 5)]
+
+
 KEYS = {"prometheus": {"secret": "a-secret", "may": ["read"]}, "hands": {"secret": "another", "may": ["release"]}}
 
 
@@ -133,6 +213,7 @@ class TestView:
         assert answer.status_code == 200
         assert b"tasklock_store_up 0.0" in answer.content
         assert b"tasklock_held" not in answer.content
+        assert b"tasklock_parked 0.0" in answer.content, "those are in the database"
 
     def test_nobody_else(self, client):
         assert client.get("/").status_code == 401
