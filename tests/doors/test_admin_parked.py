@@ -132,6 +132,7 @@ class TestWhy:
             == "Its lock is free, and videos.process[id-5] is on its way to take it. 1 message is before it."
         )
         assert "no worker has taken it yet." in why(actor, 5)
+        assert "in a while" not in why(actor, 5)
         park(11, "video:2", state="promoted", ago=60)
         assert "it is put back again in a while" in why(actor, 11)
 

@@ -122,6 +122,13 @@ class TestMessages:
         assert ParkedMessage.objects.get().state == "parked"
         assert not AuditEntry.objects.exists()
 
+    def test_a_message_is_signed_only_for_who_says_so(self, by_key: Api, monkeypatch: Any) -> None:
+        signed = []
+        monkeypatch.setattr(operations, "requeue_parked", lambda task_id, **given: signed.append(given["sign"]) or "")
+        for body in ({}, {"sign": True}, {"sign": False}):
+            assert by_key.post(at("requeue-parked", "x"), body).status_code == 200
+        assert signed == [False, True, False]
+
 
 class TestWaiters:
     def test_who_waits(self, by_key: Api, lock_up: Any, name: str) -> None:
@@ -184,6 +191,9 @@ class TestSweep:
         assert detail["report"]["findings"][0]["name"] == name
         problem(by_key.get(at("sweep-run", run["number"] + 1)), 404, "unknown_run")
         problem(by_key.get(at("sweep-run", 2**70)), 404, "unknown_run")
+        assert by_key.get(at("sweeps")).json()["age"] is None, "it was confined to some names"
+        by_key.post(at("sweep"), {"dry_run": False})
+        assert by_key.get(at("sweeps")).json()["age"] >= 0
 
     def test_one_that_takes_too_long_says_what_was_left(self, by_key: Api, name: str, monkeypatch: Any) -> None:
         """It is not taken for a sweep of everything."""
