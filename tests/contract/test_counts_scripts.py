@@ -13,7 +13,7 @@ import redis
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.metrics import AT_ONCE, UNIT
 from django_tasklock.rates.limiter import RateLimiter
-from django_tasklock.types import Released, monotonic
+from django_tasklock.types import Busy, Released, monotonic
 from tests.contract.test_counts import KIND, ask, numbers
 from tests.support import environment
 from tests.support.stores import clear, granted, make
@@ -50,7 +50,12 @@ def this_hour(client: redis.Redis) -> int:
 
 
 def set_back(client: redis.Redis, hours: int) -> None:
-    """Make the running counts those of an earlier hour."""
+    """Make the running counts those of an earlier hour, with what was released in this one."""
+    now = this_hour(client)
+    if client.exists(f"task_lock#counts:{now}"):
+        client.rename(f"task_lock#counts:{now}", RUNNING)
+        client.srem("task_lock#hours", now)
+        client.sadd("task_lock#hours", "now")
     client.pexpireat(RUNNING, 2 * (this_hour(client) - hours) * HOUR)
 
 
@@ -166,6 +171,16 @@ def hold(backend: RedisBackend, name: str = "video:1", ms: int = 2, ago: int = 0
 
 def field(bucket: int = 0) -> str:
     return f"done:{bucket}|{KIND}"
+
+
+def test_several_of_which_one_is_busy_are_given_back_by_the_script(backend: RedisBackend) -> None:
+    """The terms of the request are not taken for a count that is ready."""
+    mine, other = ask("video:1"), ask("video:2")
+    granted(backend.acquire(mine))
+    granted(backend.acquire(other))
+    assert isinstance(backend.acquire_all(["video:1", "video:2"], mine), Busy)
+    assert backend.get("video:1") is None
+    assert numbers(backend) == {"acquired": 2, "released": 1, "conflict:skip": 1}
 
 
 class TestReady:

@@ -61,11 +61,13 @@ local function running(left)
   return left < 0 and COUNTED_AT or (COUNTED_AT + left + HOUR) / 2 -- in the middle: clocks run on while a script does
 end
 
--- Let the totals have the hours that are over and have a hash of their own.
+-- Let the totals have the hours that are over.
 local function end_hours_before(hour)
   for _, other in ipairs(redis.call('SMEMBERS', ROOT .. 'hours')) do
-    if other ~= hour and other ~= 'now' then
-      fold(ROOT .. 'counts:' .. other, other)
+    local key = ROOT .. 'counts:' .. other
+    local ended = other == 'now' and hour_of(running(redis.call('PTTL', key))) or other
+    if ended ~= hour and redis.call('TYPE', key).ok ~= 'string' then
+      fold(key, ended)
       redis.call('SREM', ROOT .. 'hours', other)
     end
   end

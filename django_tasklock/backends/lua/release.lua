@@ -3,26 +3,37 @@
 -- ARGV: 1 token, 2 queue entry to remove ('' or absent: none); where the count is ready: 2 field, 3 by how much
 -- Reply: 1 released, 0 gone, -1 somebody else's
 local call, key, token = redis.call, KEYS[1], ARGV[1]
-local ready = ARGV[3]
+local ready = #ARGV == 3 and ARGV[3]
 local entry, queue = not ready and ARGV[2] or '', ready and KEYS[3] or KEYS[4]
 local value, head = call('GET', key)
 local mine = value and string.sub(value, 11, 11 + #token) == token .. '"' -- as in _owned.lua
 if mine then
-  local n, counted
-  if ready then
-    n = call('DEL', key, KEYS[4]) == 2 and redis.pcall('HINCRBY', KEYS[5], ARGV[2], ready)
-    counted = type(n) == 'number' and n >= 1999999999999 and n < 1e17 -- neither the first of its field nor too large
-  else
-    call('DEL', key)
-    counted = not string.find(value, ',"holder":{"kind":"', 12 + #token, true)
+  local copy, counts, field, by, n = KEYS[4], KEYS[5], ARGV[2], ready, nil
+  local kind = ready or string.match(value, '^,"holder":{"kind":"([^"]*)"', 12 + #token)
+  if kind and not ready then
+    local root, at, time = string.sub(KEYS[2], 1, -6), tonumber(string.match(value, '"at":(%d+),', -96)) or 0, call('TIME')
+    local held = time[1] * 1000 + math.floor(time[2] / 1000) - at
+    copy = root .. 'open:' .. string.sub(key, #root + 1)
+    if held >= 0 and held < 1000 then -- of a long one more is noted than a count
+      local bucket = held <= 5 and 0 or held <= 25 and 1 or held <= 100 and 2 or held <= 500 and 3 or 4
+      counts, field = root .. 'counts:' .. math.floor(at / 3600000), 'done:' .. bucket .. '|' .. kind
+      by = string.format('1%012d', held)
+    end
   end
-  if not counted then
+  local open = kind and call('DEL', key, copy) == 2
+  if not kind then
+    call('DEL', key)
+  elseif open and by then
+    n = redis.pcall('HINCRBY', counts, field, by)
+  end
+  -- unless it is the first of its field, or too large
+  if kind and (type(n) ~= 'number' or n < 1999999999999 or n >= 1e17) then
     -- use: clock counts
     count_at(KEYS[2], (clock()))
     if n then
-      looked_ready(n, KEYS[5], ARGV[2], ready)
+      looked_ready(n, counts, field, by)
     else
-      count_end(name_of(key), value, 'released', COUNTED_AT, close(name_of(key)))
+      count_end(name_of(key), value, 'released', COUNTED_AT, open or close(name_of(key)))
     end
   end
   if entry == '' then
