@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from django.core.management.color import no_style
@@ -29,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """How many processes ``-n auto`` is: twice as many as processors, because tests wait more than they work.
+    """How many processes ``-n auto`` is: three times as many as processors, because tests wait more than they work.
 
     None beside this one where a Redis or a broker was named, because its tests would be in each other's way, and where
     files or tests were, or what failed is tried again, because those are few.
@@ -37,7 +40,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     named = environment.redis_is_named() or os.environ.get(environment.BROKER)
     if named or _names_files(config) or config.option.lf:
         return 0
-    return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)
+    return 3 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 3 * (os.cpu_count() or 1)
 
 
 def _names_files(config: pytest.Config) -> bool:
@@ -68,6 +71,18 @@ def pytest_configure(config: pytest.Config) -> None:
             _made_here.enter_context(server)
     except NoRedis as problem:
         pytest.exit(str(problem), returncode=pytest.ExitCode.USAGE_ERROR)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import this process's share of the files first, of several: what is compiled already, the others only read."""
+    said = getattr(session.config, "workerinput", None)
+    if said is None or _names_files(session.config):
+        return
+    files = sorted(Path(__file__).parent.glob("*/test_*.py"))
+    for file in files[int(said["workerid"].removeprefix("gw")) :: said["workercount"]]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection will say so
+            importlib.import_module(f"tests.{file.parent.name}.{file.stem}")
 
 
 @pytest.hookimpl(tryfirst=True)

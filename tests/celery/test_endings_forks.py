@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.support.celery_workers import ROOT
+from tests.support.celery_site.forked import ROOT
 
 
 def test_a_fork_waits_for_what_a_thread_is_doing():

@@ -25,7 +25,7 @@ pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.campaign_tasks"]
 
 LEASE = 6.0
-KILLS = int(os.environ.get("TASKLOCK_TEST_KILLS", "8"))
+KILLS = int(os.environ.get("TASKLOCK_TEST_KILLS", "4"))
 """The campaign itself, by hand and with nothing beside it: 60."""
 SLOTS = 4
 AT_ONCE = 4

@@ -21,7 +21,7 @@ from tests.testapp.models import Note, Video
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.queue_tasks"]
 
-SECONDS = float(os.environ.get("TASKLOCK_TEST_STORM", "12"))
+SECONDS = float(os.environ.get("TASKLOCK_TEST_STORM", "6"))
 MESSAGES, OTHERS = 200, 50
 WORKERS = 2
 

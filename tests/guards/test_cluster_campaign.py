@@ -25,7 +25,7 @@ from tests.testapp.models import Video
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
 pytestmark = [pytest.mark.redis, pytest.mark.database, pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
-SECONDS = float(os.environ.get("TASKLOCK_TEST_CLUSTER", "15"))
+SECONDS = float(os.environ.get("TASKLOCK_TEST_CLUSTER", "6"))
 ROWS = 6
 
 

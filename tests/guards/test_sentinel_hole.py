@@ -31,7 +31,7 @@ pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures
 pytestmark = [pytest.mark.redis, pytest.mark.database, pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 DOWN_AFTER = 500  # ms
-ROUNDS = int(os.environ.get("TASKLOCK_TEST_FAILOVERS", "4"))
+ROUNDS = int(os.environ.get("TASKLOCK_TEST_FAILOVERS", "2"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Real Celery workers: started as in production, killed as in production.
+"""Real Celery workers, killed as in production; started as there but for their imports, see ``forked``.
 
 Each is a process group of its own. ``Guardian`` sees to it that none outlives the tests,
 even if those are killed.
@@ -17,22 +17,23 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.support.celery_site.configuration import READY
+from tests.support.celery_site.forked import start
 from tests.support.celery_site.journal import note
 from tests.support.processes import Process, processes
 
 __all__ = ["Guardian", "Worker", "until"]
 
 PATIENCE = 30.0  # seconds a process may take to start, stop or die
-ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], seconds: float, otherwise: Callable[[], str]) -> T:
     """What ``condition`` returns once that is true; it must be so within ``seconds``, or ``otherwise`` tells why."""
-    ends = time.monotonic() + seconds
+    ends, pause = time.monotonic() + seconds, 0.005
     while not (value := condition()):
         assert time.monotonic() < ends, f"not so within {seconds} s: {otherwise()}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.05)  # what takes long is not to be kept from it by being asked for
     return value
 
 
@@ -77,17 +78,9 @@ class Worker:
         short = name.partition("@")[0]
         self.log_file = folder / f"{short}.log"
         self._ready = folder / f"{short}.ready"
-        command = [sys.executable, "-m", "celery", "-A", "tests.support.celery_site.app", "worker", "-n", name]
+        arguments = ["-A", "tests.support.celery_site.app", "worker", "-n", name, *options]
         with self.log_file.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, *options],
-                cwd=ROOT,
-                env={**os.environ, **environment, READY: str(self._ready)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self.process = start(arguments, {**os.environ, **environment, READY: str(self._ready)}, log)
         guardian.watch(self.pid)
 
     @property

@@ -134,10 +134,11 @@ def granted(answer: Grant | Busy) -> Grant:
 
 def eventually(condition: Callable[[], T], seconds: float = 10.0) -> T:
     """What ``condition`` returns once that is true; it must be so within ``seconds``."""
-    ends = time.monotonic() + seconds
+    ends, pause = time.monotonic() + seconds, 0.002
     while not (value := condition()):
         assert time.monotonic() < ends, f"not so within {seconds} s: {condition}"
-        time.sleep(0.003)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.03)  # what takes long is not to be kept from it by being asked for
     return value
 
 
