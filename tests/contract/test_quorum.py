@@ -319,14 +319,14 @@ class TestWaiting:
             asked = [sum(map(anything, proxy.requests)) for proxy in proxies]
             return asked[0] if asked == [asked[0]] * 3 else -1
 
-        while (2, 2 + 1 + 1) not in found and len(found) < 20:
+        while (2, 2 + 1 + 1) not in found and len(found) < 12:
             holder, mine = an_ask(NAME), an_ask(NAME)
             granted(backend.acquire(holder))
             for proxy in proxies:
                 proxy.requests.clear()
             with backend.waiter(mine) as waiter:
                 assert isinstance(waiter.acquire(), Busy)
-                assert waiter.wait(0.3) is None
+                assert waiter.wait(0.3 * (1 + len(found))) is None
                 joined = counted()  # before it listens, and since
                 backend.release(NAME, holder.token)
                 eventually(lambda waiter=waiter: waiter.wait(1) or isinstance(waiter.acquire(), Grant))

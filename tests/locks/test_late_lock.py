@@ -103,7 +103,8 @@ def test_what_ends_while_its_lock_is_taken_leaves_none_behind(
 
     monkeypatch.setattr(backend, "acquire", then_release)
     down.heal()
-    eventually(lambda: outcomes == [Released.GONE])
+    eventually(lambda: outcomes, 30)
+    assert outcomes == [Released.GONE]
     eventually(lambda: not store.exists(f"task_lock:{name}"))
 
 
