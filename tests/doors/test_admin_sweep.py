@@ -127,6 +127,16 @@ def test_no_more_than_the_last_runs_are_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert [run.actor for run in operations.sweep_runs()] == ["beat 4", "beat 3", "beat 2"]
 
 
+def test_what_is_not_listed_is_counted(operator: Client, take: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "LISTED", 1)
+    for name in ("a", "b", "c"):
+        overdue(take, name)
+    operations.sweep(by=Actor("beat"))
+    [run] = operations.sweep_runs()
+    assert (run.swept, len(run.report["findings"]), run.report["unlisted"]) == (3, 1, 2)
+    assert "2 more are counted above" in words(operator.get(f"{PAGE}{run.number}/").text)
+
+
 def test_a_run_that_is_not_remembered(operator: Client) -> None:
     for number in ("1", "x", "9" * 30):
         assert operator.get(f"{PAGE}{number}/").status_code == 404

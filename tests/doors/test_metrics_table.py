@@ -178,6 +178,7 @@ class TestGauges:
         found = shown()
         assert found["_3_calls_rate_limiter_requests_per_minute", ()] == 3 / 60
         assert found["tasklock_limiter_used_ratio", (("limiter", "3-calls"),)] == 3 / 180
+        assert found["tasklock_limiter_wait_seconds_count", (("limiter", "3-calls"),)] == 3, "at once is 0 seconds"
         assert ("tasklock_limiter_hold_seconds_count", (("limiter", "3-calls"),)) not in found
 
     def test_messages_of_the_database_are_added_to_the_hours_of_the_store(self, monkeypatch):

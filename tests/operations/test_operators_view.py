@@ -171,6 +171,13 @@ class TestTheAuditTrail:
         sweep(pause=0)
         assert self.left() == left
 
+    def test_a_lock_may_be_called_as_a_limiter_is(self):
+        for action in ("release", "pause_limit"):
+            audit.record_acts(ME, [audit.Deed("tavily", action, "why", "done")])
+        assert [act.action for act in acts("tavily", of="lock")] == ["release"]
+        assert [act.action for act in acts("tavily", of="limit")] == ["pause_limit"]
+        assert [act.action for act in acts("tavily")] == ["pause_limit", "release"]
+
     def test_in_bounded_steps(self, trail, monkeypatch):
         monkeypatch.setattr(audit, "AT_ONCE", 1)
         monkeypatch.setattr(audit, "STEPS", 2)
