@@ -113,7 +113,7 @@ class TestLooking:
 
     @pytest.mark.parametrize("algorithm", ["paced", "bucket"])
     def test_the_other_algorithms(self, kept: str, name: str, algorithm: Any) -> None:
-        limiter = RateLimiter(name, "6/m", algorithm=algorithm)
+        limiter = RateLimiter(name, "20/m", algorithm=algorithm)
         limiter.acquire()
         assert view(name).algorithm == algorithm
         if algorithm == "paced":
