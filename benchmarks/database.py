@@ -25,6 +25,7 @@ import django
 from django.conf import settings
 
 from benchmarks.children import start
+from benchmarks.plots import bars
 from benchmarks.report import Table, spread
 from tests.support.redis_server import free_port
 
@@ -33,11 +34,16 @@ NAMES = 64
 COUNTED = 50  # pairs over which statements are counted
 
 
+def initdb() -> str:
+    """The program that makes a PostgreSQL of the newest one there is; empty: there is none."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return str(found[-1]) if found else shutil.which("initdb") or ""
+
+
 @contextmanager
 def running_postgres() -> Iterator[int]:
     """A PostgreSQL of our own, on this port; it refuses to run as root."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [Path(shutil.which("initdb") or "initdb")]
-    programs, port = found[-1].parent, free_port()
+    programs, port = Path(initdb()).parent, free_port()
     folder = Path(tempfile.mkdtemp(prefix="tasklock-postgres-"))
     user: dict[str, Any] = {"cwd": "/", "stdout": subprocess.DEVNULL}
     if os.geteuid() == 0:
@@ -151,7 +157,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.database", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each in a round")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the time of a pair there, as SVG")
     options = parser.parse_args()
+    if not initdb():
+        print("No PostgreSQL is installed: left out.")
+        return 0
     found: list[tuple[dict[str, float], dict[str, float]]] = []
     table = Table("A free lock in PostgreSQL", ["", "pairs, of the floor's", "statements", "(pairs/s)"])
     with running_postgres() as port:
@@ -170,6 +180,10 @@ def main() -> int:
             f"{median(rates[label] for rates, _ in found):.0f}",
         )
     print(table)
+    if options.plot:
+        title = "Time of a free lock in PostgreSQL, taken and given back (two statements: 1; less is better)"
+        figures = {label: [rates[floor] / rates[label] for rates, _ in found] for label in found[0][0]}
+        options.plot.write_text(bars(title, figures), "utf-8")
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["bars", "draw"]
 
 ROW, LEFT, WIDTH, RIGHT = 24, 300, 380, 60
-OURS = ("TaskLock", "ConcurrencyLimiter", "OnceTask", "task_lock")
+OURS = ("TaskLock", "ConcurrencyLimiter", "RateLimiter", "OnceTask", "task_lock", "acquire_task_lock")
 STYLE = """
 text { font: 13px sans-serif; fill: #333 } .ours { font-weight: bold }
 .bar { fill: #9fa8da } .bar.ours { fill: #3f51b5 }

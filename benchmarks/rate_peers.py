@@ -132,4 +132,25 @@ class ThrottledGcra(Throttled):
     using: ClassVar[str] = "GCRA"
 
 
-KINDS: tuple[type[Limited], ...] = (Ours, OursPaced, TheSource, Limits, Pyrate, Throttled, ThrottledGcra)
+class Ratelimit(Limited):
+    """``django-ratelimit`` cannot wait: its caller asks again each hundredth of the window."""
+
+    label = "django-ratelimit"
+    package, module = "django-ratelimit", "django_ratelimit"
+
+    def __init__(self, url: str, key: str, limit: int, window: float) -> None:
+        super().__init__(url, key, limit, window)
+        from django.conf import settings
+        from django.http import HttpRequest
+        from django_ratelimit.core import is_ratelimited
+
+        settings.RATELIMIT_USE_CACHE = "django"
+        self.request, self.rate, self.refused = HttpRequest(), f"{limit}/{int(window)}s", is_ratelimited
+
+    def acquire(self) -> None:
+        key = {"group": self.key, "key": lambda group, request: group, "rate": self.rate}
+        while self.refused(self.request, increment=True, **key):
+            time.sleep(self.window / 100)
+
+
+KINDS: tuple[type[Limited], ...] = (Ours, OursPaced, TheSource, Limits, Pyrate, Throttled, ThrottledGcra, Ratelimit)

@@ -16,6 +16,7 @@ import redis
 
 from benchmarks.children import ChildFailed, start
 from benchmarks.peers import installed
+from benchmarks.plots import bars
 from benchmarks.project import configure
 from benchmarks.rate_peers import KINDS, Limited, Ours, OursPaced
 from benchmarks.report import Table
@@ -149,6 +150,18 @@ def memory(server: Server, kind: type[Limited], limit: int) -> int:
         return sum(int(client.memory_usage(key, samples=0) or 0) for key in client.scan_iter())
 
 
+def draw(rounds: dict[str, list[dict[str, float]]], limit: int, directory: Path) -> None:
+    """Write the plots of a run."""
+    plots = {
+        "rates-worst": ("The most calls in any window, of the limit (1: exact; more is over it)", "worst", limit),
+        "rates-use": ("Calls made of those allowed, by eight processes that call as often as they may", "use", 1),
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, (title, key, unit) in plots.items():
+        figures = {label: [one[key] / unit for one in found] for label, found in rounds.items() if found}
+        (directory / f"{name}.svg").write_text(bars(title, figures), "utf-8")
+
+
 def main() -> int:
     """Measure, print the tables; 1 if a limiter of ours let more through than its limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rates", description=__doc__)
@@ -157,6 +170,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="of steady calling in a round (default: 5)")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="limiters whose label contains it")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's numbers there")
+    parser.add_argument("--plots", type=Path, metavar="DIRECTORY", help="draw what was let through and used, as SVG")
     options = parser.parse_args()
     window = 1.0
     kinds = [kind for kind in KINDS if not kind.package or installed(kind)]
@@ -204,6 +218,8 @@ def main() -> int:
     table.data = dict(rounds)
     print(f"{options.rounds} interleaved rounds, medians.", *(f"Not installed: {name}." for name in missing))
     print(f"\n{table}")
+    if options.plots:
+        draw(rounds, options.limit, options.plots)
     if options.json:
         options.json.write_text(json.dumps({table.title: table.data, "bytes": sizes}, indent=1), encoding="utf-8")
     return 1 if over else 0

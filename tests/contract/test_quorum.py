@@ -268,7 +268,7 @@ class TestGivenBack:
         assert tokens()[2] is None
         proxies[2].heal()
         eventually(lambda: self.renewed(backend, mine, 60_000) == [mine.token.encode()] * 3)
-        assert [record.instances for record in backend.records()] == [3]
+        assert [one.instances for one in backend.records() if one.token == mine.token] == [3]
         with redis.Redis.from_url(quorum.servers(3)[2].url) as client:
             greatest = [int(client.get(key)) for key in client.keys("task_lock#quorum:[0-9]*")]
             assert fence in greatest, "a later fence must be greater here as well"
@@ -312,27 +312,28 @@ class TestGivenBack:
 
 class TestWaiting:
     def test_a_waiter_asks_twice_to_join_and_once_when_it_is_woken(self, backend, proxies):
-        """An instance that is slow is asked again, so that this is counted where none was."""
+        """Once, where it listens already. What is slow is asked again: this is counted where nothing was."""
         found: list[tuple[int, int]] = []
 
         def counted() -> int:
             asked = [sum(map(anything, proxy.requests)) for proxy in proxies]
             return asked[0] if asked == [asked[0]] * 3 else -1
 
-        while (2, 2 + 1 + 1) not in found and len(found) < 12:
+        expected = {(2, 2 + 1 + 1), (1, 1 + 1 + 1)}  # the first one, and those who have its connections
+        while expected.isdisjoint(found) and len(found) < 30:
             holder, mine = an_ask(NAME), an_ask(NAME)
             granted(backend.acquire(holder))
             for proxy in proxies:
                 proxy.requests.clear()
             with backend.waiter(mine) as waiter:
                 assert isinstance(waiter.acquire(), Busy)
-                assert waiter.wait(0.3 * (1 + len(found))) is None
+                assert waiter.wait(0.3) is None
                 joined = counted()  # before it listens, and since
                 backend.release(NAME, holder.token)
                 eventually(lambda waiter=waiter: waiter.wait(1) or isinstance(waiter.acquire(), Grant))
             found.append((joined, counted()))
             backend.release(NAME, mine.token)
-        assert (2, 2 + 1 + 1) in found
+        assert not expected.isdisjoint(found), found
 
     def test_a_waiter_is_woken_while_an_instance_is_down(self, backend, proxies):
         holder, mine = an_ask(NAME), an_ask(NAME)
