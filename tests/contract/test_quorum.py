@@ -247,7 +247,7 @@ class TestGivenBack:
 
     @pytest.mark.slow
     def test_a_hold_outlives_the_data_of_all_instances_lost_one_after_the_other(self, backend):
-        mine = an_ask(NAME, ttl=4000)
+        mine = an_ask(NAME, ttl=10_000)
         grant = granted(backend.acquire(mine))
         token = mine.token.encode()
         for number in range(3):
