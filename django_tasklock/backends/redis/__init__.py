@@ -89,8 +89,7 @@ class RedisBackend(QueueStore, LockStore):
         self.location = settings.location
         self.layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
         self._several = SeveralScripts(self.layout)
-        self._keys = lru_cache(NAMES)(self.layout.keys)
-        self._counting = lru_cache(NAMES)(self.layout.counting)
+        self._keys = lru_cache(NAMES)(self._pack)
         self._connections = connections or OneServer(settings.location, self.layout, settings.REPLICAS)
         self._wire: Asking | None = None
         self._aio = self._connections.aio
@@ -139,8 +138,18 @@ class RedisBackend(QueueStore, LockStore):
         name, token, ttl, hold, holder, _, _, kind, on_busy, *_ = request
         packed = token.encode()
         terms = packed_terms(ttl, hold, holder, kind, on_busy, self.layout.past)
-        script, keys = (ACQUIRE, self._keys(name)) if kind is None else (ACQUIRE_COUNTED, self._counting(name)[0])
+        keys, counted, _ = self._keys(name)
+        script, keys = (ACQUIRE, keys) if kind is None else (ACQUIRE_COUNTED, counted)
         return script, b"%b$%d\r\n%b\r\n%b" % (keys, len(packed), packed, terms)
+
+    def _pack(self, name: str) -> tuple[bytes, bytes, bytes]:
+        """Return the keys of every script that grants, these and the copy, and those of a release but for the last."""
+        layout, bare = self.layout, name.encode()
+        size = len(bare)
+        lock, queue, seen, copy = layout.sizes
+        keys = layout.granting % (size + lock, bare, size + queue, bare, size + seen, bare)
+        copied = layout.copy % (size + copy, bare)
+        return keys, keys + copied, layout.releasing % (size + lock, bare, size + queue, bare) + copied
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return what ``acquire.lua`` said."""
@@ -161,16 +170,20 @@ class RedisBackend(QueueStore, LockStore):
             return RELEASE, self._releasing(held.name, held.token)
         packed = held.token.encode()
         return RELEASE_COUNTED, b"%b%b$%d\r\n%b\r\n%b$13\r\n%d\r\n" % (
-            self._counting(held.name)[1], hour_key(self.layout.counts, held.fence // HOUR),
+            self._keys(held.name)[2], hour_key(self.layout.counts, held.fence // HOUR),
             len(packed), packed, field(kind, BUCKETS[ms]), UNIT + ms,
         )  # fmt: skip
 
     def _releasing(self, name: str, token: str) -> bytes:
         packed = token.encode()
-        return b"%b$%d\r\n%b\r\n" % (self._keys(name), len(packed), packed)
+        return b"%b$%d\r\n%b\r\n" % (self._keys(name)[0], len(packed), packed)
 
     def _noting(self, name: str, token: str, notes: tuple[str, ...]) -> bytes:
-        return self._keys(name) + b"".join(map(self.layout.flag, notes)) + bulk(token)
+        keys, packed = self._keys(name)[0], token.encode()
+        for note in notes:
+            flag = f"{self.layout.flags}{note}".encode()
+            keys += b"$%d\r\n%b\r\n" % (len(flag), flag)
+        return b"%b$%d\r\n%b\r\n" % (keys, len(packed), packed)
 
     def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
         tail = self._noting(name, token, notes)

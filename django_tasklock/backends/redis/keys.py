@@ -54,16 +54,23 @@ class Layout:
         self.flags = f"{root}flag:"
         self.lines = f"{root}line:"
         self.waits = f"{root}waits:"
-        self.open = f"{root}open:"
         self.counts = f"{root}counts:"
         self.shown = f"{root}newest:"
         self.index = bulk(f"{root}index")
         self.fence = bulk(f"{root}fence")
         self.ticket = bulk(f"{root}ticket")
-        parts = (prefix.encode(), self.index, self.fence, self.queue.encode(), self.seen.encode())
+        before = self.queue.encode(), self.seen.encode(), f"{root}open:".encode()
+        parts = (prefix.encode(), self.index, self.fence, *before)
         name = b"$%%d\r\n%b%%b\r\n"
-        self._granting = (name + b"%b%b" + name + name) % tuple(part.replace(b"%", b"%%") for part in parts)
-        self._sizes = len(parts[0]), len(parts[3]), len(parts[4])
+        lock, index, fence, queue, seen, copy = (part.replace(b"%", b"%%") for part in parts)
+        self.granting = (name + b"%b%b" + name + name) % (lock, index, fence, queue, seen)
+        """Keys of every script that grants: lock, index, fence counter, queue, seen. For ``%``, with the ``sizes`` of
+        what is before the name, plus that of the name, each before it."""
+        self.copy = name % copy
+        """The key of the copy of a value that is counted; for ``%``, too."""
+        self.releasing = (name + b"%b" + name) % (lock, index, queue)
+        """Lock, index, queue; for ``%``, too."""
+        self.sizes = len(parts[0]), len(parts[3]), len(parts[4]), len(parts[5])
 
     def lock(self, name: str) -> bytes:
         """Return the key of a lock."""
@@ -86,16 +93,11 @@ class Layout:
         return bulk(self.shown + name)
 
     def keys(self, name: str) -> bytes:
-        """Return those of every script that grants: lock, index, fence counter, queue, seen."""
+        """Return those of every script that grants."""
         bare = name.encode()
         size = len(bare)
-        lock, queue, seen = self._sizes
-        return self._granting % (size + lock, bare, size + queue, bare, size + seen, bare)
-
-    def counting(self, name: str) -> tuple[bytes, bytes]:
-        """Return those of ``acquire.lua`` for a lock that is counted, and of ``release.lua`` but for the last."""
-        copy = bulk(self.open + name)
-        return self.keys(name) + copy, self.lock(name) + self.index + bulk(self.queue + name) + copy
+        lock, queue, seen, _ = self.sizes
+        return self.granting % (size + lock, bare, size + queue, bare, size + seen, bare)
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return keys and arguments of ``acquire.lua`` for somebody who does not wait."""
