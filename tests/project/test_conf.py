@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import asdict
 from datetime import timedelta
 from decimal import Decimal
 
+import django
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
@@ -223,3 +226,9 @@ def test_several_addresses_are_a_majoritys(backend: str | None, location: object
     text = " ".join(part for pair in problems({"BACKEND": backend, "LOCATION": location}) for part in pair)
     assert says in text
     assert bool(text) == bool(says)
+
+
+def test_it_is_the_django_that_its_environment_is_named_after():
+    """What an extra wants may bring a newer one than tox asked for."""
+    named = re.search(r"django(\d)(\d)$", os.environ.get("TOX_ENV_NAME", ""))
+    assert named is None or django.VERSION[:2] == tuple(map(int, named.groups()))
