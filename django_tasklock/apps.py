@@ -26,6 +26,7 @@ AFTER_FORK = (
     "django_tasklock.rates.watch",
     "django_tasklock.rates.terms",
     "django_tasklock.db.pools",
+    "django_tasklock.db.forks",
     "django_tasklock.metrics",
 )
 """Modules whose ``after_fork()`` is called in a forked child, in this order, if they were imported: who the child is
@@ -70,8 +71,16 @@ def _before_fork() -> None:
     # Children that are forked begin with what their parent has imported; each of them would import it at its first
     # lock, and whoever waits for that lock meanwhile would wait for the import. A parent that never forks need not.
     from django_tasklock import backends
+    from django_tasklock.db import forks
 
     backends.preload()
+    forks.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    from django_tasklock.db import forks
+
+    forks.after_fork_in_parent()
 
 
 def _after_fork() -> None:
@@ -113,4 +122,4 @@ class TaskLockConfig(AppConfig):
         metrics.install()
         logging.getLogger("django_tasklock").addFilter(OneLine())
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+            os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)

@@ -11,7 +11,6 @@ from celery._state import get_current_task, get_current_worker_task
 from celery.app.task import Task
 
 from django_tasklock import host
-from django_tasklock.celery import forks
 from django_tasklock.celery.delivery import cleanup as endings, postrun as ended
 from django_tasklock.celery.delivery.nested import MapElementCall, NestedCall, is_element
 from django_tasklock.celery.delivery.permits import PermitTaskCall, limits_body
@@ -40,7 +39,6 @@ _promoters: list[Promoter] = []
 def install() -> None:
     """Teach the core about Celery, and Celery about us. Called once."""
     host.install(CeleryHost())
-    forks.install()
     if Task.Request == CELERYS_REQUEST:
         Task.Request = "django_tasklock.celery.request:Request"
     Task.on_bound = classmethod(refuse_of_another)  # type: ignore[method-assign,assignment]  # Celery's does nothing

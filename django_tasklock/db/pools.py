@@ -68,6 +68,13 @@ def figures(alias: str) -> Figures:
     )
 
 
+def opened() -> list[BaseDatabaseWrapper]:
+    """Return the connections of this process, whichever thread has them."""
+    with _seen_lock:
+        seen = list(_seen)
+    return [one for one in seen if one.connection is not None]
+
+
 def longest_held(alias: str) -> float:
     """Return the seconds for which the oldest connection of this process to ``alias`` is in use; 0: there is none."""
     with _seen_lock:

@@ -18,9 +18,10 @@ def test_a_fork_waits_for_what_a_thread_is_doing():
 
 _FORKS = """
 import os, threading, time
-from django_tasklock.celery.forks import install, no_fork
+import django
+django.setup()
+from django_tasklock.db.forks import no_fork
 
-install()
 anything, inside = threading.Lock(), threading.Event()
 
 def settle():

@@ -139,6 +139,7 @@ class TestReset:
             "django_tasklock.backends.memory.store",  # emptied by reset()
             "django_tasklock.rates.background",  # a thread that ends by itself
             "django_tasklock.db.pools",  # connections
+            "django_tasklock.db.forks",  # threads
         }
         assert set(AFTER_FORK) - stays <= set(testing.REMEMBERING)
 

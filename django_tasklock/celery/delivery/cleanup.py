@@ -18,7 +18,6 @@ from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.delivery.permits import free_permits, limiter_names
-from django_tasklock.celery.forks import no_fork
 from django_tasklock.celery.message import header_of, token_of
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.promotion import promote
@@ -26,6 +25,7 @@ from django_tasklock.celery.parking.rows import close_idle
 from django_tasklock.celery.rates import reservations
 from django_tasklock.celery.unique import free
 from django_tasklock.db.connections import release_connections
+from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.holder import alive
 from django_tasklock.names import NameTemplate

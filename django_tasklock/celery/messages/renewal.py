@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from django_tasklock import signals
-from django_tasklock.celery.forks import no_fork
 from django_tasklock.celery.messages import marks
 from django_tasklock.celery.messages.carried import Carried
 from django_tasklock.celery.messages.index import Index
 from django_tasklock.celery.messages.timeouts import period_of
+from django_tasklock.db.forks import no_fork
 from django_tasklock.logs import log
 from django_tasklock.types import monotonic
 

@@ -9,7 +9,6 @@ from typing import Any
 from celery import current_app
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.forks import no_fork
 from django_tasklock.celery.message import HEADER
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.burial import bury, end, revoked
@@ -17,6 +16,7 @@ from django_tasklock.celery.parking.envelope import Unfit, check, sign
 from django_tasklock.celery.parking.listing import full_name
 from django_tasklock.celery.parking.promotion import MOST_ATTEMPTS, held, promote, promote_next
 from django_tasklock.celery.parking.rows import DEAD, DOWN, PARKED, PROMOTED, RUNNING, close_idle
+from django_tasklock.db.forks import no_fork
 
 logger = logging.getLogger("django_tasklock")
 

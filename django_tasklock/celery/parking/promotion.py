@@ -16,12 +16,12 @@ from django_tasklock import signals
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.backends.database.rows import key_of
-from django_tasklock.celery.forks import no_fork
 from django_tasklock.celery.message import HEADER, sealed_for
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.burial import Due, bury, open_row
 from django_tasklock.celery.parking.envelope import Unfit
 from django_tasklock.celery.parking.rows import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked, close_idle
+from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import holder as holders
 from django_tasklock.locks.holder import abandoned
