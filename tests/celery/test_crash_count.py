@@ -33,7 +33,7 @@ SITE_TASKS = ["tests.support.celery_site.redelivery_tasks", "tests.support.celer
 NAME = "hold:a"
 
 
-@pytest.mark.parametrize("trouble", ["unmarked", "reply", "looks", "forget"])
+@pytest.mark.parametrize("trouble", ["unmarked", "reply", "looks", "remove"])
 def test_whatever_fails_meanwhile(celery_site, monkeypatch, trouble):
     """The pool gives the message on, of which the broker knows nothing; the lock store frees the lock and its reply
     is lost; the row cannot be read at first; the row cannot be removed at the end."""
@@ -172,6 +172,41 @@ class TestOfThreeDeliveries:
         one.before(run.TaskCall, "confirm", meets)
         one.courier.run(redelivered=True)
         assert one.result.get(timeout=5)["status"] == "success"
+        assert one.row() == []
+
+    @pytest.mark.parametrize("when", ["took_away", "left"])
+    def test_one_that_comes_after_a_crash_loop_is_not_started(self, celery_site, monkeypatch, when):
+        """A promoter has put the message back too, and that one is over, when this one has freed the lock of the dead
+        one; and when all of them have left."""
+        one = Interleaved(celery_site, monkeypatch, "frail_once")
+        dead = one.other()
+        one.starts(1, dead)
+        first = one.courier.take(redelivered=True)
+
+        def loops():
+            Promoter(celery_site.app).look()
+            assert one.row() == [("promoted", 2)]
+            one.courier.run()
+            assert one.result.state == "FAILURE"
+            assert one.row() == []
+
+        if when == "took_away":
+            one.lock(dead)
+            one.after(duplicates, "took_away", loops)
+        else:
+            loops()
+        first.execute()
+        assert celery_site.events("start") == []
+        assert type(one.result.result).__name__ == "CrashLoop"
+
+    def test_a_crash_loop_has_its_row_until_its_result_is_stored(self, celery_site, monkeypatch):
+        """Whoever looks before that must not think that nobody has it."""
+        one = Interleaved(celery_site, monkeypatch, "frail_once")
+        one.starts(2, one.other())
+        rows: list[list[tuple[str, int]]] = []
+        one.before(celery_site.app.backend, "mark_as_failure", lambda *what: rows.append(one.row()))
+        one.courier.run(redelivered=True)
+        assert rows == [[("ended", 3)]]
         assert one.row() == []
 
 

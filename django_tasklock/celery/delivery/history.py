@@ -19,7 +19,7 @@ from django_tasklock.backends.codec import holder_of, json_object, text_of
 from django_tasklock.celery.delivery import postrun
 from django_tasklock.celery.delivery.defer import defer
 from django_tasklock.celery.delivery.duplicates import Outcome, discard_duplicate
-from django_tasklock.celery.delivery.results import succeeded
+from django_tasklock.celery.delivery.results import how_it_ended
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.envelope import seal
@@ -127,16 +127,19 @@ class History:
         return self.row
 
     def discard_if_done(self) -> None:
-        """Raise ``Duplicate`` if another delivery has succeeded. One that died cannot have: it left its lock behind."""
-        if self._past.freed or not (self.known and self.message.wants_result):
+        """Raise ``Duplicate`` if another delivery has succeeded, or found that too many workers had died of it.
+
+        One that died has done neither: it left its lock behind. But somebody else may have put the message back.
+        """
+        if not (self.known and self.message.wants_result) or (self._past.freed and self.row is not None):
             return
         patience = SETTLING if self._past.waited else BRIEFLY if self.message.redelivered else 0.0
-        ends = time.monotonic() + patience
-        while not (done := succeeded(self.message)) and time.monotonic() < ends:
+        ends = time.monotonic() + (0.0 if self._past.freed else patience)
+        while not (how := how_it_ended(self.message)) and time.monotonic() < ends:
             time.sleep(0.05)
-        if done:
+        if how:
             self.forget()
-            self.discard("it has succeeded")
+            self.discard(how)
 
     def discard(self, why: str) -> NoReturn:
         """End this delivery: the message is another one's. Raises ``Duplicate``."""
@@ -196,12 +199,18 @@ class History:
             parking.remove(message.id)
             return
         crashes = self.crashes
-        if crashes > self._takeovers:
-            self.forget()  # whatever becomes of the row, it is not started again
+        looped = crashes > self._takeovers
+        self.kept = True
+        try:
+            # Also if it is not started again: until that is its result, it is what another delivery of it finds.
+            parking.mark_started(*self.entry.columns, self.entry.sealed(), me(), crashes)
+        except DOWN as error:
+            if not looped:
+                raise
+            logger.warning("%s[%s]: its row does not say that it ends: %s", message.task.name, message.id, error)
+        if looped:
             text = f"{message.task.name}[{message.id}]: {crashes} workers died of it; it is not started again"
             raise CrashLoop(text, name=self.entry.name)
-        self.kept = True
-        parking.mark_started(*self.entry.columns, self.entry.sealed(), me(), crashes)
 
     def _tell(self) -> None:
         """Take back the state ``PARKED``: acknowledged early and killed, it would say so for ever."""

@@ -82,8 +82,9 @@ def _trouble(kind: str) -> None:
         "unmarked": (Message, "redelivered", property(lambda message: False)),
         "reply": (myself, "took_away", lost),
         "looks": (parking, "find", dark),
-        "forget": (parking, "forget", down),
+        "remove": (parking, "remove", down),
     }[kind]
+    assert hasattr(where, verb)
     setattr(where, verb, instead)
 
 
