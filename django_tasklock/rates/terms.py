@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
@@ -41,6 +42,18 @@ class Standing:
         self.due = float("-inf")
         """When to say its own again, by who books and by who asks in his sleep."""
         self.warned = float("-inf")
+        self._turn = threading.Lock()
+
+    def take_turn(self) -> bool:
+        """Tell whether it is time to say its own again, to one of those who ask at once."""
+        now = monotonic()
+        if now < self.due:
+            return False
+        with self._turn:
+            if now < self.due:
+                return False
+            self.due = now + SAY
+        return True
 
     def hear(self, rule: str) -> None:
         """Note which are in force. Warns where they are not its own."""
@@ -103,8 +116,7 @@ class AgreedRates(RateStore):
 
     def _by(self, terms: Terms, cost: int, verb: Callable[[Terms], T], says: bool = False) -> T:
         standing = self._of(terms)
-        if says and monotonic() >= standing.due:
-            standing.due = monotonic() + SAY
+        if says and standing.take_turn():
             standing.hear(self.store.agree(terms, self._process or process()))
         while True:
             try:
@@ -116,8 +128,7 @@ class AgreedRates(RateStore):
 
     async def _aby(self, terms: Terms, cost: int, verb: Callable[[Terms], Awaitable[T]], says: bool = False) -> T:
         standing = self._of(terms)
-        if says and monotonic() >= standing.due:
-            standing.due = monotonic() + SAY
+        if says and standing.take_turn():
             standing.hear(await self.store.aagree(terms, self._process or process()))
         while True:
             try:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from django_tasklock import RateLimiter, TaskLockError, operations
+from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.rows import key_of
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.store import store as memory
 from django_tasklock.rates import booking as limit_base, schedule as wakening, terms as limit_terms
 from django_tasklock.rates.background import returns
 from django_tasklock.rates.terms import AgreedRates
+from django_tasklock.types import monotonic
 from tests.support.public import in_store, raw_redis
 from tests.support.stores import stores
 from tests.support.twins import TWINS, call
@@ -87,6 +91,32 @@ def test_who_waits_says_its_terms_as_well(way, at, monkeypatch):
     memory.skipped += 61.0  # what the old one has said holds no longer
     call(way, reservation, "use")
     assert reservation.state == "used"
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+def test_one_of_two_threads_says_them(at, monkeypatch):
+    """Both look at the clock before either has noted that it says them."""
+    said, both, looks = [], threading.Barrier(2), threading.local()
+    kept = get_backend().rates
+    agree = kept.agree
+    monkeypatch.setattr(kept, "agree", lambda *what: said.append(what) or agree(*what))
+
+    def clock() -> float:
+        looks.number = getattr(looks, "number", 0) + 1
+        if looks.number <= 2:  # at the second look only one is here, unless both say them
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(30 if looks.number == 1 else 0.5)
+        return monotonic()
+
+    monkeypatch.setattr(limit_terms, "monotonic", clock)
+    at("one")
+    limiters = [RateLimiter("api", "10/m") for _ in range(2)]
+    threads = [threading.Thread(target=limiter.reserve) for limiter in limiters]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(said) == 1
 
 
 @TWINS
