@@ -136,7 +136,7 @@ def list_all_task_locks() -> list[LockInfo]:
             continue
         found |= {record.name: record for record in page}
         if len(page) < PAGE:
-            return [lock_info(record) for record in sorted(found.values(), key=_expiry)]
+            return list(map(lock_info, sorted(found.values(), key=_expiry)))
         offset += PAGE - 1
 
 

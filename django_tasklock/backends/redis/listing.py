@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from django_tasklock.backends.contract.queries import Page, Query
-from django_tasklock.backends.redis.keys import Layout, record
+from django_tasklock.backends.redis.keys import Layout, late_record, record
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.conf import expiring
 
@@ -56,8 +56,16 @@ def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
     now, total, further, lefts, waits, keys, values = reply
     further = None if further < 0 else further
     if keys and not lefts:  # a long list, as the index has it
+        prefix = layout.prefix
         found = [
-            record(_name(layout, key), value, now, int(score) - now, 0)
+            late_record(
+                (value, now, left := int(score) - now),
+                key.decode(errors="backslashreplace").removeprefix(prefix),
+                now,
+                left,
+                0,
+                0,
+            )
             for flat, part in zip(keys, values, strict=True)
             for key, score, value in zip(flat[::2], flat[1::2], part, strict=True)
         ]
