@@ -11,44 +11,42 @@
 -- Reply: granted: fence; busy: {ms left (-1: no expiry), value, now ms, rank if it waits}
 --
 -- Each command of a script costs more than all the rest of it together, and functions are made where a script comes by,
--- each time: so what decides nearly always stands first, in as few commands as it takes. Nobody has it, nobody waits:
+-- each time: so what decides nearly always stands first, in as few commands as it takes. Who has the lock, or had it and
+-- let its lease end, is in the index; who is not there, and whose key is not, nobody waits for.
 local call, key = redis.call, KEYS[1]
-if call('EXISTS', key, KEYS[4]) == 0 then
-  local time = call('TIME')
-  local micros = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
-  local at, number = string.sub(micros, 1, -4), tonumber(micros)
-  local ms = math.floor(number / 1000)
-  -- an error: the server's memory is full, see even_if_full; 0: its last holder let the lease end
-  local fresh = redis.pcall('ZADD', KEYS[2], 'NX', string.format('%d', ms + ARGV[2]), key)
-  local last = call('GET', KEYS[3])
-  if fresh == 1 and (not last or #last == #micros and last < micros) then
+local time = call('TIME')
+local micros = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
+local at, number = string.sub(micros, 1, -4), tonumber(micros)
+local ms = math.floor(number / 1000)
+-- An error: the server's memory is full, see even_if_full. Who has a place in the queue takes that along.
+if (ARGV[8] or '') == '' and redis.pcall('ZADD', KEYS[2], 'NX', string.format('%d', ms + ARGV[2]), key) == 1 then
+  local last = call('SET', KEYS[3], micros, 'GET')
+  if not last or #last == #micros and last < micros then
     local value = '{"token":"' .. ARGV[1] .. '","holder":' .. ARGV[4] .. ',"at":' .. at .. ',"fence":' .. micros ..
       ',"until":' .. string.format('%d', ms + ARGV[3]) .. '}'
-    call('SET', key, value, 'PX', ARGV[2])
-    local open = KEYS[6] -- to be counted, by who gives it back: see _counts.lua
-    if not open and string.sub(ARGV[4], 1, 9) == '{"kind":"' then
-      local root = string.sub(KEYS[2], 1, -6)
-      open = root .. 'open:' .. string.sub(key, #root + 1)
+    if call('SET', key, value, 'NX', 'PX', ARGV[2]) then
+      local open = KEYS[6] -- to be counted, by who gives it back: see _counts.lua
+      if not open and string.sub(ARGV[4], 1, 9) == '{"kind":"' then
+        local root = string.sub(KEYS[2], 1, -6)
+        open = root .. 'open:' .. string.sub(key, #root + 1)
+      end
+      if open then call('SET', open, value) end
+      if number % 64 == 0 then
+        -- use: lapsed
+        forget_lapsed(KEYS[2], ms)
+      end
+      return number
     end
-    if open then
-      call('MSET', KEYS[3], micros, open, value)
-    else
-      call('SET', KEYS[3], micros)
-    end
-    if number % 64 == 0 then
-      -- use: lapsed
-      forget_lapsed(KEYS[2], ms)
-    end
-    return number
+  else
+    call('SET', KEYS[3], last) -- the clock was set back
   end
-  if fresh == 1 then call('ZREM', KEYS[2], key) end -- the clock was set back
+  call('ZREM', KEYS[2], key)
 end
 KEYS[6] = nil
 local value, head = call('GET', key)
 if value and (ARGV[6] or '') == '' and (ARGV[7] or '') == '' and string.find(value, '^{"token":"[^"]+"')
   and string.sub(value, 11, 11 + #ARGV[1]) ~= ARGV[1] .. '"' then -- somebody else's, and nobody waits for it here
-  -- use: clock
-  local now = clock()
+  local now = ms
   local kind = ARGV[5] ~= '' and string.match(ARGV[4], '^{"kind":"([^"]*)"')
   if kind then
     local counts, event = string.sub(KEYS[2], 1, -6) .. 'counts:now', 'conflict:' .. ARGV[5]
