@@ -487,6 +487,7 @@ class TestWorkerDies:
         courier.purge()
         age(1000)
         assert promoter(celery_site).look() == 1
+        self.alive()
         courier.run()
         with pytest.raises(Exception, match="4 workers died of it"):
             result.get(timeout=5)
