@@ -27,6 +27,7 @@ Duration = int | float | timedelta
 
 class _Default(enum.Enum):
     DEFAULT = "the setting"
+    __hash__ = object.__hash__  # there is one of it; Enum's is written in Python, and each new lock is looked up by it
 
 
 DEFAULT: Final = _Default.DEFAULT

@@ -163,7 +163,7 @@ class TestPages:
         """They are the oldest, and what crashed holders leave: more than a page looks at."""
         dead = [f"dead:{number}" for number in range(120)]
         for name in dead:
-            backend.acquire(an_ask(name, ttl=25, hold=50))
+            backend.acquire(an_ask(name, ttl=100, hold=200))
         lapse(backend, *dead[-3:])
         backend.acquire(an_ask("alive"))
         query = Query(order=order, descending=descending, limit=10)

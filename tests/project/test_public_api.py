@@ -11,11 +11,12 @@ import multiprocessing
 import pickle
 import pkgutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from celery import Celery
+from celery import Celery, _state
 
 import django_tasklock
 from django_tasklock import exceptions
@@ -152,6 +153,16 @@ def defined_in(module: ModuleType, name: str) -> bool:
     return (inspect.isclass(value) or inspect.isroutine(value)) and value.__module__ == module.__name__
 
 
+@pytest.fixture
+def own_app() -> Iterator[None]:
+    """The current app knows the tasks of this package: a test before may have left one that was made without them."""
+    before = _state._tls.current_app
+    Celery("api", set_as_current=True).finalize()
+    yield
+    _state._tls.current_app = before
+
+
+@pytest.mark.usefixtures("own_app")
 class TestDocstrings:
     @pytest.mark.parametrize("name", modules())
     def test_every_public_name_has_one(self, name):
