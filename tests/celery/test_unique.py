@@ -702,9 +702,10 @@ class TestProcesses:
         assert task.delay("a").id == first.id
         celery_site.worker(concurrency=2)
         celery_site.started("a")
-        assert task.delay("a").id == first.id
+        same = task.delay("a")
+        assert same.id == first.id
         gate.open()
-        assert celery_site.outcome(task.delay("a"))[0] == "SUCCESS"
+        assert celery_site.outcome(same)[0] == "SUCCESS"
         celery_site.wait_until(lambda: unique_locks() == [], 10)
         second = task.delay("a")
         assert second.id != first.id
