@@ -27,10 +27,9 @@ AT_WORK = 30.0  # the same while SQLite is at work: longer than that waits for i
 PAUSE = 0.002  # seconds between two looks whether it is
 
 _lock = threading.RLock()
-_waited = False
 _at_work: dict[int, None] = {}  # threads
-_forking = False
-_open: list[object] = []  # the drivers' connections, while this process forks
+_forking: dict[int, None] = {}  # threads
+_own = threading.local()  # of a thread that forks: whether it has the lock, and the drivers' connections, once it knows
 _inherited: list[object] = []
 
 
@@ -61,13 +60,12 @@ def whole(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 def before_fork() -> None:
     """Wait for other threads, and hold fast what they have opened."""
-    global _waited, _forking
-    _waited = _lock.acquire(timeout=PATIENCE)
-    _forking = True
+    _own.waited = _lock.acquire(timeout=PATIENCE)
     here, ends = threading.get_ident(), time.monotonic() + AT_WORK
+    _forking[here] = None
     while any(thread != here for thread in list(_at_work)) and time.monotonic() < ends:
         time.sleep(PAUSE)
-    _open[:] = [raw for raw in map(_to_be_kept, pools.opened()) if raw is not None]
+    _own.opened = [raw for raw in map(_to_be_kept, pools.opened()) if raw is not None]
 
 
 def _to_be_kept(connection: BaseDatabaseWrapper) -> object:
@@ -80,16 +78,16 @@ def _to_be_kept(connection: BaseDatabaseWrapper) -> object:
 
 def after_fork_in_parent() -> None:
     """Let the others go on."""
-    global _forking
-    _forking = False
-    _open.clear()
-    if _waited:
+    _forking.pop(threading.get_ident(), None)
+    _own.opened = []
+    if getattr(_own, "waited", False):
         _lock.release()
 
 
 def after_fork() -> None:
     """Forget the threads of the parent, but not what they have opened."""
-    global _lock, _forking
-    _lock, _forking = threading.RLock(), False
+    global _lock
+    _lock = threading.RLock()
+    _forking.clear()
     _at_work.clear()
-    _inherited.append(_open[:])
+    _inherited.append(getattr(_own, "opened", None))

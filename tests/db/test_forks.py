@@ -70,6 +70,49 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 thread.join()
 """
 
+TWO_AT_ONCE = """
+from django_tasklock.db import forks
+from django_tasklock.db.session import Session
+
+def verb(alias, again):
+    write()
+
+def fork():
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+def keeps_others_from_forking():
+    over.wait()
+    with forks.no_fork():
+        free.set()
+
+thread = threading.Thread(target=Session().run, args=(verb,), daemon=True)
+thread.start()
+begun.wait()
+free, over = threading.Event(), threading.Event()
+threading.Thread(target=keeps_others_from_forking, daemon=True).start()  # now: the others' identity is not its own
+forks.PATIENCE = 0.05
+both = [threading.Thread(target=fork) for _ in range(2)]
+sleeping, sleep = set(), time.sleep
+
+def slept(seconds):
+    "Both wait for the thread: one of them has not waited for the other to the end."
+    sleeping.add(threading.get_ident())
+    if len(sleeping) == 2:
+        go_on.set()
+    sleep(seconds)
+
+time.sleep = slept
+for one in both:
+    one.start()
+for one in both:
+    one.join()
+thread.join()
+over.set()
+assert free.wait(20)
+"""
+
 GRANDCHILD = """
 import signal
 from django_tasklock.db import forks
@@ -101,8 +144,8 @@ def lines(path: Path) -> int:
 
 @pytest.mark.parametrize(
     ("code", "left"),
-    [(A_USERS, 1000), (OURS, 1001), (GRANDCHILD, 1000)],
-    ids=["a user's thread", "ours", "a child that forks"],
+    [(A_USERS, 1000), (OURS, 1001), (GRANDCHILD, 1000), (TWO_AT_ONCE, 1000)],
+    ids=["a user's thread", "ours", "a child that forks", "two threads that fork"],
 )
 def test_fork(tmp_path: Path, code: str, left: int) -> None:
     """Closed by the child it would be rolled back, with what the parent writes after that on top of it."""
