@@ -41,7 +41,7 @@ def no_fork() -> Iterator[None]:
 
 
 @contextmanager
-def whole(connection: BaseDatabaseWrapper) -> Iterator[None]:
+def no_fork_on(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Keep other threads from forking meanwhile, if ``connection`` is to SQLite."""
     here = threading.get_ident()
     if connection.vendor != "sqlite" or here in _at_work:

@@ -15,7 +15,7 @@ from django.db import Error, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
-from django_tasklock.db.forks import whole
+from django_tasklock.db.forks import no_fork_on
 from django_tasklock.db.reconnect import errors_of, resilient
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
 from django_tasklock.models import LockRow
@@ -64,7 +64,7 @@ class Session:
         connection = connections[alias]
 
         def step(again: bool) -> T:
-            with whole(connection), _committing(connection, name) if write else nullcontext():
+            with no_fork_on(connection), _committing(connection, name) if write else nullcontext():
                 return verb(alias, again)
 
         try:

@@ -51,7 +51,8 @@ go_on.set()
 thread.join()
 """
 
-OURS = """
+OUR_THREAD = """
+from django_tasklock.db import forks
 from django_tasklock.db.session import Session
 
 def verb(alias, again):
@@ -60,6 +61,9 @@ def verb(alias, again):
 thread = threading.Thread(target=Session().run, args=(verb,), daemon=True)
 thread.start()
 begun.wait()
+"""
+
+OURS = """
 sleep = time.sleep
 time.sleep = lambda seconds: (go_on.set(), sleep(seconds))  # whoever waits for that thread lets it go on
 child = os.fork()
@@ -71,12 +75,6 @@ thread.join()
 """
 
 TWO_AT_ONCE = """
-from django_tasklock.db import forks
-from django_tasklock.db.session import Session
-
-def verb(alias, again):
-    write()
-
 def fork():
     if (child := os.fork()) == 0:
         os._exit(0)
@@ -87,9 +85,6 @@ def keeps_others_from_forking():
     with forks.no_fork():
         free.set()
 
-thread = threading.Thread(target=Session().run, args=(verb,), daemon=True)
-thread.start()
-begun.wait()
 free, over = threading.Event(), threading.Event()
 threading.Thread(target=keeps_others_from_forking, daemon=True).start()  # now: the others' identity is not its own
 forks.PATIENCE = 0.05
@@ -115,15 +110,7 @@ assert free.wait(20)
 
 GRANDCHILD = """
 import signal
-from django_tasklock.db import forks
-from django_tasklock.db.session import Session
 
-def verb(alias, again):
-    write()
-
-thread = threading.Thread(target=Session().run, args=(verb,), daemon=True)
-thread.start()
-begun.wait()
 forks.AT_WORK = 0.0
 child = os.fork()
 if child == 0:
@@ -144,7 +131,7 @@ def lines(path: Path) -> int:
 
 @pytest.mark.parametrize(
     ("code", "left"),
-    [(A_USERS, 1000), (OURS, 1001), (GRANDCHILD, 1000), (TWO_AT_ONCE, 1000)],
+    [(A_USERS, 1000), (OUR_THREAD + OURS, 1001), (OUR_THREAD + GRANDCHILD, 1000), (OUR_THREAD + TWO_AT_ONCE, 1000)],
     ids=["a user's thread", "ours", "a child that forks", "two threads that fork"],
 )
 def test_fork(tmp_path: Path, code: str, left: int) -> None:
