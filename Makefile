@@ -8,7 +8,7 @@ VIDEO ?=
 SERVE ?=
 
 python := $(VENV)/bin/python
-pip_install := $(python) -m pip install --quiet --quiet --disable-pip-version-check
+pip_install ?= $(python) -m pip install --quiet --quiet --disable-pip-version-check
 constraint := $(if $(DJANGO),"Django~=$(DJANGO).0")
 
 # The database driver is needed only where a server is named.

@@ -5,7 +5,7 @@
 python_of() {
     local version=$1 release directory
     shift
-    .ci/find-python "$version" "python$version" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$version".*/bin/python3 2>/dev/null && return
+    .ci/find-python "$version" "/usr/bin/python$version" "python$version" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$version".*/bin/python3 2>/dev/null && return
     for release; do
         directory=$(unpack "$release" "python$version-venv") && wrap "$directory" "usr/bin/python$version" "python$version" && return
     done
@@ -17,7 +17,10 @@ pythons() {
     local program
     program=$(python_of "$@") || return 1
     mkdir -p "$cache/bin"
-    ln -sf "$(command -v "$program")" "$cache/bin/python$1"
+    rm -f "$cache/bin/python$1" # of an earlier run: what it leads to must not be written to
+    # No link: an environment is told that its home is where the link is, where an unpacked Python has no library.
+    printf '#!/bin/sh\nexec "%s" "$@"\n' "$(command -v "$program")" >"$cache/bin/python$1"
+    chmod +x "$cache/bin/python$1"
 }
 
 # every_python: all that are supported; says which cannot be had
