@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -36,6 +37,12 @@ _RACES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlo
 _RACES_MYSQL = frozenset({1020, 1205, 1213})  # record changed, lock wait timeout, deadlock
 _RACES_SQLITE = frozenset({5, 6})  # busy, locked
 _OUT_OF_STEP = 2014  # MySQL: a time limit struck in the middle of a query, and its answer was never read
+# What a server, or this machine, says when it makes no connection for this client and serves others: clients know no
+# code of PostgreSQL's then. Of one that says it in another language it is not known.
+_NO_ROOM = re.compile(
+    "too many|slots are reserved|no more connections|max_user_connections|authentication failed|access denied",
+    re.IGNORECASE,
+)
 _AT_ONCE = 100  # dead connections out of a pool that are passed over without a pause
 
 
@@ -136,6 +143,36 @@ def errors_of(connection: Any) -> tuple[type[Exception], ...]:
     return Error, connection.Database.Error
 
 
+def serves_nobody(connection: BaseDatabaseWrapper, error: Exception) -> bool:
+    """Return whether the database answers nobody, as far as is known. False: it refused this statement, or this client.
+
+    To be asked when ``resilient`` raised ``error``: then a connection that is of no use any more is closed.
+    """
+    if connection.connection is not None or _is_read_only(connection, error) or _NO_ROOM.search(str(error)):
+        return False
+    return not getattr(connection, "pool", None) or _pool_cannot_connect(connection, error)
+
+
+def _pool_cannot_connect(connection: Any, error: Exception) -> bool:
+    """Return whether the pool gave no connection because the server makes none, and not because all are in use."""
+    cause = type(error.__cause__)
+    if not cause.__module__.startswith("psycopg_pool"):
+        return True
+    if cause.__name__ != "PoolTimeout":  # closed, or too many of this process wait for it
+        return False
+    # It says the same of both, its figures count a connection that it tries to make as one in use, and it tries that
+    # in vain more and more rarely: only the server itself can tell.
+    try:
+        connection.Database.connect(**{**connection.get_connection_params(), "connect_timeout": 1}).close()
+    except errors_of(connection) as refusal:
+        return not _NO_ROOM.search(str(refusal))
+    return False
+
+
+def _is_read_only(connection: BaseDatabaseWrapper, error: Exception) -> bool:
+    return _state(error) == _READ_ONLY or _mysql_code(connection, error) in _READ_ONLY_MYSQL
+
+
 def _passing(connection: BaseDatabaseWrapper, error: Exception) -> bool:
     """Return whether it can be the connection's fault, or the moment's."""
     kinds = (OperationalError, InterfaceError, InternalError)
@@ -146,7 +183,7 @@ def _judge(connection: BaseDatabaseWrapper, error: Exception, connected: bool) -
     if connection.connection is None:  # it could not even be made, unless a transaction has closed it behind itself
         return _Verdict(True, connected)
     state, code = _state(error), _mysql_code(connection, error)
-    if state == _READ_ONLY or code in _READ_ONLY_MYSQL:
+    if _is_read_only(connection, error):
         return _Verdict(True, False)  # a primary once, demoted by a failover: its name leads elsewhere by now
     if code == _OUT_OF_STEP:
         return _Verdict(True, False)

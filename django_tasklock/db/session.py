@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
 from django_tasklock.db.forks import no_fork_on
-from django_tasklock.db.reconnect import errors_of, resilient
+from django_tasklock.db.reconnect import errors_of, resilient, serves_nobody
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
 from django_tasklock.models import LockRow
 
@@ -84,7 +84,7 @@ class Session:
                 " run manage.py migrate tasklock"
             )
         text = f"the {self.what} database {connection.alias!r} could not be asked: {error}"
-        return BackendUnavailable(text, name=name)
+        return BackendUnavailable(text, name=name, down=serves_nobody(connection, error))
 
 
 @contextmanager

@@ -131,6 +131,19 @@ def test_a_dead_waiter_is_passed_over_at_once(cluster, backend, other):
         assert alive.at - began < 1.0
 
 
+def test_who_has_given_its_token_up_is_passed_over(cluster, backend, other):
+    """As they do who cannot leave, in an outage or cancelled twice: the heartbeat releases what they asked for."""
+    mine, gone = an_ask("video:1"), an_ask("video:1")
+    granted(backend.acquire(mine))
+    waiter = other.waiter(gone)
+    assert isinstance(waiter.acquire(), Busy)
+    backend.release("video:1", gone.token)
+    assert not backend.waiters("video:1").waiting[0].present
+    assert backend.release("video:1", mine.token) is Released.RELEASED
+    granted(backend.acquire(an_ask("video:1")))
+    waiter.leave()
+
+
 def test_when_its_holder_dies_the_first_has_it(cluster, backend, other):
     granted(backend.acquire(an_ask("video:1", ttl=300)))
     began = time.monotonic()

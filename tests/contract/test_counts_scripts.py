@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from django_tasklock.backends.contract.metrics import OTHERS, Count
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.metrics import AT_ONCE, UNIT
 from django_tasklock.rates.limiter import RateLimiter
@@ -82,6 +83,21 @@ def test_an_hour_that_is_over(backend: RedisBackend, client: redis.Redis, first:
     assert by_hour(backend) == {this_hour(client) - 2: 1, this_hour(client): 2}
     assert numbers(backend)["acquired"] == numbers(backend)["released"] == 3
     assert client.hlen("task_lock#totals")
+
+
+def test_totals_know_so_many_kinds_only(backend: RedisBackend, client: redis.Redis) -> None:
+    """What is new is the others', then, and nothing is lost: a name for each user would fill the memory."""
+    now, most = this_hour(client), 4000
+    for hour in (now - 2, now - 1):
+        client.sadd("task_lock#hours", hour)
+        kinds = {f"acquired|{hour}:{number}": 1 for number in range(most)}
+        client.hset(f"task_lock#counts:{hour}", mapping={"released:2|old": 4_000_000_000_200, "about": "", **kinds})
+    pair(backend)
+    assert client.hlen("task_lock#totals") == 1 + most + 2
+    found = backend.metrics.totals()
+    assert found["acquired", OTHERS].number == most
+    assert found["released:2", "old"] == Count(8, 400)
+    assert sum(one.number for (event, _), one in found.items() if event == "acquired") == 2 * most + 1
 
 
 def test_a_lock_held_for_hours(backend: RedisBackend, client: redis.Redis) -> None:

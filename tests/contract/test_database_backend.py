@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import threading
 import time
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import InterfaceError, OperationalError, connection, connections, transaction
-from django.db.utils import IntegrityError
+from django.db.utils import DatabaseError, IntegrityError, ProgrammingError
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
+from django_tasklock import TaskLock
+from django_tasklock.backends.contract.metrics import Count
 from django_tasklock.backends.database import purging
 from django_tasklock.db import reconnect
 from django_tasklock.db.clock import Now
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
-from django_tasklock.models import LockRow
+from django_tasklock.models import CountRow, HoldRow, LockRow
 from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
+from tests.support.database_pool import needs_pool, pooled
+from tests.support.dropping import unreachable
 from tests.support.stores import an_ask, eventually, granted, make
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
@@ -222,7 +227,7 @@ PASSING = [
 def raising(kind, cause=None):
     """Something that raises an error as Django's wrapper of the driver does."""
 
-    def fail():
+    def fail(*args, **kwargs):
         raise kind("planted") from cause
 
     return fail
@@ -273,6 +278,88 @@ class TestErrors:
 
         with pytest.raises(ImproperlyConfigured, match="not on 'oracle'"):
             Now().as_sql(None, Oracle())
+
+
+class TestRefusals:
+    """The database serves others, who may hold what is asked for: nothing is run without it then."""
+
+    @pytest.fixture(autouse=True)
+    def _in_force(self, settings, monkeypatch):
+        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend", "ON_UNAVAILABLE": "run"}
+        monkeypatch.setattr(reconnect, "CONTENDED", 0.05)
+
+    def refused(self, match):
+        """Nothing is taken, and nothing begins."""
+        lock = TaskLock("video:1")
+        with pytest.raises(BackendUnavailable, match=match) as caught:
+            lock.acquire()
+        assert caught.value.down is False
+        assert not lock.taken
+
+    @pytest.mark.parametrize("kind", [OperationalError, ProgrammingError, DatabaseError])
+    def test_of_a_statement(self, kind):
+        def fail(*args):
+            raise kind("permission denied for table tasklock_lock")
+
+        connection.ensure_connection()
+        with connection.execute_wrapper(fail):
+            self.refused("permission denied")
+
+    @pytest.mark.parametrize("kind", ["one", "several", "permits"])
+    def test_busy_is_busy_even_if_that_cannot_be_counted(self, backend, kind):
+        acquire = {
+            "one": backend.acquire,
+            "several": lambda request: backend.acquire_all(["video:1"], request),
+            "permits": backend.permits.acquire,
+        }[kind]
+        granted(acquire(an_ask("video:1")))
+        trouble = Interference("INSERT", raising(ProgrammingError), after=False)
+        with connection.execute_wrapper(trouble):
+            assert isinstance(acquire(an_ask("video:1")._replace(kind="video", on_busy="skip")), Busy)
+        assert trouble.done
+
+    def test_a_file_that_somebody_else_writes_to(self, backend):
+        if connection.vendor != "sqlite":
+            pytest.skip("only SQLite locks its file")
+        granted(backend.acquire(an_ask("video:2")))
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA busy_timeout = 20")
+        path = str(connection.settings_dict["NAME"])
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, uri=path.startswith("file:"))) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            self.refused("locked")
+            assert TaskLock("video:2").acquire() is False
+        connection.close()
+
+    @pytest.mark.parametrize("says", ["FATAL:  sorry, too many clients already", "Access denied for user 'a'"])
+    def test_of_a_connection(self, says):
+        connection.close()
+        with unreachable(10, says):
+            self.refused(says)
+
+    def test_a_pool_whose_connections_are_all_in_use(self):
+        needs_pool()
+        with pooled(max_size=1, timeout=0.1):
+            connection.ensure_connection()
+            elsewhere(lambda: self.refused("couldn't get a connection"))
+
+    def down(self, backend):
+        """So it says."""
+        with pytest.raises(BackendUnavailable) as caught:
+            backend.acquire(an_ask("video:1"))
+        assert caught.value.down is True
+
+    def test_a_database_that_cannot_be_reached_is_down(self, backend):
+        connection.close()
+        with unreachable(10):
+            self.down(backend)
+
+    def test_so_is_one_that_a_pool_cannot_reach(self, backend, monkeypatch):
+        needs_pool()
+        monkeypatch.setattr(connection.Database, "connect", raising(connection.Database.OperationalError))
+        with pooled(max_size=1, timeout=0.1):
+            connection.ensure_connection()
+            elsewhere(lambda: self.down(backend))
 
 
 class TestLostReplies:
@@ -493,6 +580,34 @@ class TestOldRows:
         assert backend.purge() == 1
         eventually(lambda: time.time() > started + 0.002)
         assert granted(backend.acquire(an_ask("video:1"))).fence > before
+
+
+class TestKinds:
+    """A column need not hold every character: a MySQL made for latin1, or a PostgreSQL of another encoding."""
+
+    def test_they_are_plain_text_in_columns_and_themselves_again_for_people(self, backend):
+        kind = "отчёт:{день} 😀"
+        for end in (lambda mine: backend.release(mine.name, mine.token), lambda mine: backend.remove(mine.name)):
+            mine = an_ask("отчёт:1")._replace(kind=kind, on_busy="skip")
+            granted(backend.acquire(mine))
+            backend.acquire(mine._replace(token="another"))
+            end(mine)
+        lapsed = an_ask("отчёт:1", ttl=20)._replace(kind=kind)
+        granted(backend.acquire(lapsed))
+        eventually(lambda: backend.get("отчёт:1") is None)
+        backend.prune(10)
+        granted(backend.permits.acquire(an_ask("отчёт")._replace(kind=kind)))
+        columns = [*CountRow.objects.values_list("kind", flat=True), *HoldRow.objects.values_list("kind", flat=True)]
+        assert len(columns) == 11
+        assert all(column.isascii() for column in columns)
+        assert {counted for _, counted in backend.metrics.totals()} == {kind}
+        assert {counted for hour in backend.metrics.hours(1) for _, counted in hour.counted} == {kind}
+        assert {hold.kind for hold in backend.metrics.holds("отчёт:1", 10)} == {kind}
+
+    def test_what_an_earlier_version_wrote_as_it_is_is_the_same_kind(self, backend):
+        CountRow.objects.create(at=Now(), event="acquired", kind="café", number=1)
+        granted(backend.acquire(an_ask("1")._replace(kind="café")))
+        assert backend.metrics.totals() == {("acquired", "café"): Count(2)}
 
 
 def test_the_clock_is_that_of_the_database_in_milliseconds_since_1970():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 import redis
@@ -16,12 +17,14 @@ from django_tasklock.backends.quorum import QuorumBackend
 from django_tasklock.backends.quorum.ballot import renewed
 from django_tasklock.backends.quorum.proposals import Proposals
 from django_tasklock.backends.quorum.rounds import LIMIT
+from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.checks.deploy import check_store
-from django_tasklock.conf import QUORUM
+from django_tasklock.conf import QUORUM, Settings
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Busy, Grant, Released, Renewal, RenewalResult
 from tests.support import quorum
 from tests.support.proxy import Proxy, anything
+from tests.support.rate_callers import at_once
 from tests.support.stores import an_ask, eventually, granted
 
 pytestmark = pytest.mark.redis
@@ -343,6 +346,47 @@ class TestWaiting:
             waiter.acquire()
             backend.release(NAME, holder.token)
             granted(waiter.wait(20))  # nothing but being woken makes this one
+
+    def test_who_was_served_by_the_others_is_not_waited_for(self, proxies, settings):
+        """One instance has an old grant, and all are queued there; when that is over another one is away."""
+        settings.TASKLOCK = {"BACKEND": QUORUM, "LOCATION": [proxy.url for proxy in proxies], "ON_UNAVAILABLE": "raise"}
+        granted(RedisBackend(Settings(LOCATION=quorum.servers(3)[0].url)).acquire(an_ask(NAME, ttl=3000)))
+
+        def turns(_: int) -> None:
+            for _ in range(10):
+                with TaskLock(NAME, blocking_timeout=60):
+                    time.sleep(0.005)
+
+        for thread in at_once(turns, (1,), (2,), (3,), (4,)):
+            thread.join(60)
+        proxies[1].hang()
+        with TaskLock(NAME, blocking_timeout=20) as lock:
+            assert lock.held
+
+    def test_who_is_cancelled_as_it_begins_to_listen_listens_no_more(self, proxies, settings):
+        """One instance is slow, the others confirm at once."""
+        settings.TASKLOCK = {"BACKEND": QUORUM, "LOCATION": [proxy.url for proxy in proxies], "ON_UNAVAILABLE": "raise"}
+        clients = [redis.Redis.from_url(server.url) for server in quorum.servers(3)]
+
+        def another(seconds: float) -> asyncio.Task[bool]:
+            return asyncio.create_task(TaskLock(NAME).aacquire(blocking_timeout=seconds))
+
+        async def nobody_listens() -> None:
+            await asyncio.to_thread(eventually, lambda: not any(client.pubsub_channels() for client in clients))
+
+        async def main() -> None:
+            async with TaskLock(NAME):
+                assert not await another(0.3)  # the connections are there
+                await nobody_listens()  # the first has heard of it: from now on it hears nothing
+                proxies[0].hang()
+                for _ in range(8):
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(another(60), 0.1)
+                await nobody_listens()
+
+        asyncio.run(main())
+        for client in clients:
+            client.close()
 
 
 class TestInstances:

@@ -91,7 +91,7 @@ def test_tls(tls: tuple[Proxy, Path], configure: Any, database: Any, name: str, 
 
 def test_tls_connections_are_closed_with_their_loop(tls: tuple[Proxy, Path], configure: Any, name: str) -> None:
     """Both sides have said good-bye before the loop ends: nothing is left for the garbage collector to warn of."""
-    configure(LOCATION=f"{tls[0].url}?ssl_ca_certs={tls[1]}")
+    configure(LOCATION=f"{tls[0].url}?ssl_ca_certs={tls[1]}&socket_connect_timeout=30")  # and so long for the good-bye
     for _ in range(10):
         assert call("async", get_backend(), "get", name) is None
     gc.collect()

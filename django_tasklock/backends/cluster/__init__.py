@@ -158,9 +158,6 @@ class ClusterBackend(LockStore):
     def noted_wait(self, name: str, token: str) -> NotedWait | None:
         return self.of(name).noted_wait(name, token)
 
-    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records
-
     def page(self, query: Query) -> Page:
         return self._listing.page(query)
 

@@ -79,7 +79,7 @@ class Listing:
         found: list[Found] = []
         for (place, layout, part), reply in zip(asked, self._store.ask_all(asks), strict=True):
             records = page_in(layout, part, reply).records
-            found += [(_end_of(record), place, at, record) for at, record in enumerate(records)]
+            found += [(record.lease_ends, place, at, record) for at, record in enumerate(records)]
         return found
 
     def _by_value(self, query: Query) -> Page:
@@ -198,7 +198,3 @@ def _end(places: Places, query: Query, number: int) -> tuple[Numbers, float]:
 
 def _looks(query: Query) -> bool:
     return bool(query.text or query.waiting or query.task or query.row)
-
-
-def _end_of(record: Record) -> float:
-    return inf if record.ttl is None else float(record.now + record.ttl)

@@ -76,9 +76,9 @@ class LockStore(LeaseStore):
     async def amine(self, name: str, token: str) -> Record | None:
         return await self.aget(name)
 
-    @abstractmethod
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         """Return held locks in order of expiry, from an index. ``expired``: those whose holder let them lapse."""
+        return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records
 
     @abstractmethod
     def page(self, query: Query) -> Page:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from django_tasklock.backends.contract.rates import TENANT, split_tenant
 from django_tasklock.types import Holder
 
 BOUNDS: Final = (5, 25, 100, 500, 1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000)
@@ -69,10 +70,6 @@ STALE: Final = "claim.stale"
 """A write of an overtaken claim was refused."""
 LATE: Final = "worker.late"
 """A worker renewed what it has from the broker too late by more than half of its lease."""
-
-
-TENANT: Final = ":tenant:"
-"""What stands between a rate limiter's name and its tenant's."""
 
 
 class Count(NamedTuple):
@@ -158,8 +155,8 @@ _HARMLESS = str.maketrans({'"': "'", "\\": "/", "|": "/"})
 
 def limiter_kind(name: str) -> str:
     """Return what a rate limiter is counted as: its name, all tenants of one as ``tavily:tenant``."""
-    limiter, tenant, _ = name.partition(TENANT)
-    return clean_kind(limiter + TENANT.rstrip(":") if tenant else limiter)
+    limiter, tenant = split_tenant(name)
+    return clean_kind(limiter if tenant is None else limiter + TENANT.rstrip(":"))
 
 
 def merged(*parts: Counted) -> dict[tuple[str, str], Count]:

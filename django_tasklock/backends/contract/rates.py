@@ -26,8 +26,17 @@ ALGORITHMS = get_args(Algorithm)
 REMOVED_ALGORITHM = "counter"
 """An approximate algorithm of earlier versions. Where a store still has it, ``"window"`` takes its place."""
 
+TENANT = ":tenant:"
+"""The text between a limiter's name and a tenant's."""
+
 _SINGLE = 1000  # bookings a store remembers one by one; with a greater limit they share a hundred cells
 _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+
+
+def split_tenant(name: str) -> tuple[str, str | None]:
+    """Return a limiter's name and the tenant's; ``None``: it is no tenant's."""
+    limiter, between, tenant = name.partition(TENANT)
+    return limiter, tenant if between else None
 
 
 class Rate(NamedTuple):
@@ -70,6 +79,10 @@ class Terms(NamedTuple):
         if self.algorithm == "bucket":
             return self.burst or max(1, rate.limit // 10)
         return 1
+
+    def capacity(self, rate: Rate) -> int:
+        """Return the most units that one call can cost under ``rate``: what a bucket, or a window, has room for."""
+        return self.burst_of(rate) if self.algorithm == "bucket" else rate.limit
 
     @property
     def longest(self) -> int:

@@ -29,6 +29,7 @@ from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.database.leases import DatabaseLeases
 from django_tasklock.backends.database.listing import counts_of, each_once, page_of, pruned, records_of
 from django_tasklock.backends.database.metrics import DatabaseMetrics, count, kind_of, together
+from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.permits import DatabasePermits
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rates import DatabaseRates
@@ -37,7 +38,6 @@ from django_tasklock.backends.database.rows import (
     RELEASED,
     Row,
     insert,
-    key_of,
     look,
     rows_of,
     terms,
@@ -116,8 +116,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                     fence = row.fence
                     taken = unchanged(alias, key, row).update(expires_at=Now() + request.ttl_ms)
                 else:
-                    if request.on_busy:
-                        self._metrics.write(alias, count(f"{CONFLICT}:{request.on_busy}", request.kind))
+                    self._metrics.refused(alias, f"{CONFLICT}:{request.on_busy}", request)
                     return Busy(row.record(), row.expires_at - now)
                 if taken:
                     self._metrics.begun.begin(request)
@@ -136,8 +135,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 seen = [(name, *look(alias, key_of(name))) for name in names]
                 for name, row, now in seen:
                     if row is not None and row.live and row.token not in (request.token, request.supersedes or None):
-                        if request.on_busy:
-                            self._metrics.write(alias, count(f"{CONFLICT}:{request.on_busy}", request.kind))
+                        self._metrics.refused(alias, f"{CONFLICT}:{request.on_busy}", request)
                         return Busy(row.record(), row.expires_at - now, name)
                 # The same of all, greater than what any of them had; of a request that was granted before, its own.
                 fence = max(

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from django_tasklock.backends.contract.leases import LeaseStore
-from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.names import key_of
 from django_tasklock.db.clock import Now
 from django_tasklock.db.session import Session
 from django_tasklock.types import Renewal, RenewalResult

@@ -7,11 +7,11 @@ now and then many rows of one hour become one: in one transaction, whose deletio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
-from django.db import transaction
+from django.db import Error, transaction
 from django.db.models import F, Max, Model, QuerySet, Sum
 from django.db.models.sql import InsertQuery
 
@@ -32,8 +32,9 @@ from django_tasklock.backends.contract.metrics import (
     Metrics,
     in_bucket,
 )
+from django_tasklock.backends.database.names import in_ascii, key_of, unescaped
 from django_tasklock.backends.database.purging import Purging
-from django_tasklock.backends.database.rows import Row, key_of
+from django_tasklock.backends.database.rows import Row
 from django_tasklock.conf import get_settings
 from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.db.session import Session
@@ -45,6 +46,7 @@ AT_ONCE = 2000  # rows that one transaction makes fewer
 REMEMBERED = 20_000  # holds of this process whose kind and beginning need not be read
 CHUNK = 500  # rows deleted by one statement: SQLite knows few parameters
 UNCOUNTED = "\0"
+KIND = 100  # characters of the columns
 
 
 class Begun:
@@ -84,6 +86,12 @@ class DatabaseMetrics(Metrics):
         for _ in rows:
             self.purging.added()
 
+    def refused(self, alias: str, event: str, request: AcquireRequest) -> None:
+        """Count a refusal, if that can be written: it is busy all the same, and its caller must be told that."""
+        if request.on_busy:
+            with suppress(Error):
+                self.write(alias, count(event, request.kind))
+
     def granted(self, alias: str, request: AcquireRequest, before: Row | None = None) -> None:
         """Count a grant, of a lock that had lapsed, or that goes over from an earlier hold, if ``before`` says so."""
         if before is not None and before.live:
@@ -113,7 +121,7 @@ class DatabaseMetrics(Metrics):
         notes = [
             HoldRow(
                 key=key_of(str(holder.get("name", ""))),
-                kind=kind,
+                kind=in_ascii(kind, KIND),
                 holder=row.holder,
                 at=row.acquired_at,
                 ended_at=row.expires_at,
@@ -131,7 +139,8 @@ class DatabaseMetrics(Metrics):
 
     def totals(self) -> Counted:
         def verb(alias: str, again: bool) -> Counted:
-            return _summed(rows_of(alias).values_list("event", "kind").order_by())
+            sums = rows_of(alias).values_list("event", "kind").order_by().annotate(n=Sum("number"), ms=Sum("amount"))
+            return _by_kind(sums)
 
         return self.session.run(verb, write=False)
 
@@ -140,11 +149,11 @@ class DatabaseMetrics(Metrics):
             now = rows_of(alias).aggregate(now=AggregateNow(), last=Max("id"))["now"]
             first = (now // HOUR - number + 1) * HOUR
             rows = rows_of(alias).filter(at__gte=first).annotate(hour=F("at") - F("at") % HOUR)
-            found: dict[int, dict[tuple[str, str], Count]] = {}
+            found: dict[int, list[tuple[Any, ...]]] = {}
             sums = rows.values_list("hour", "event", "kind").order_by().annotate(n=Sum("number"), ms=Sum("amount"))
-            for hour, event, kind, n, ms in sums:
-                found.setdefault(int(hour) // 1000, {})[event, kind] = Count(int(n), int(ms))
-            return [Hour(at, found[at]) for at in sorted(found)]
+            for hour, *row in sums:
+                found.setdefault(int(hour) // 1000, []).append(tuple(row))
+            return [Hour(at, _by_kind(found[at])) for at in sorted(found)]
 
         return self.session.run(verb, write=False)
 
@@ -156,7 +165,7 @@ class DatabaseMetrics(Metrics):
         def verb(alias: str, again: bool) -> list[HoldRecord]:
             rows = HoldRow._base_manager.using(alias).filter(key=key_of(name)).order_by("-id")[:limit]
             return [
-                HoldRecord(name, row.kind, holder_of(json_object(row.holder)), row.at, row.ended_at, row.how)
+                HoldRecord(name, unescaped(row.kind), holder_of(json_object(row.holder)), row.at, row.ended_at, row.how)
                 for row in rows
             ]
 
@@ -174,7 +183,8 @@ def together(alias: str, kind: str | None) -> AbstractContextManager[Any]:
 def count(event: str, kind: str | None, amount: int | None = None, number: int = 1) -> CountRow:
     """Return a row that counts an event of a kind. ``amount``: how many milliseconds it took."""
     name = event if amount is None else in_bucket(event, amount)
-    return CountRow(at=Now(), event=name, kind=UNCOUNTED if kind is None else kind, number=number, amount=amount or 0)
+    kept = UNCOUNTED if kind is None else in_ascii(kind, KIND)
+    return CountRow(at=Now(), event=name, kind=kept, number=number, amount=amount or 0)
 
 
 def kind_of(holder: dict[str, Any]) -> str | None:
@@ -194,17 +204,20 @@ def note(alias: str, name: str, kind: str, holder: str, at: int, ended_at: int, 
     if not most:
         return
     holds = HoldRow._base_manager.using(alias)
-    row = HoldRow(key=key_of(name), kind=kind, holder=holder, at=at, ended_at=ended_at, how=how)
+    row = HoldRow(key=key_of(name), kind=in_ascii(kind, KIND), holder=holder, at=at, ended_at=ended_at, how=how)
     holds.bulk_create([row])
     old = list(holds.filter(key=row.key).order_by("-id").values_list("id", flat=True)[most : most + 100])
     if old:
         holds.filter(id__in=old).delete()
 
 
-def _summed(rows: Any) -> dict[tuple[str, str], Count]:
-    return {
-        (event, kind): Count(int(n), int(ms)) for event, kind, n, ms in rows.annotate(n=Sum("number"), ms=Sum("amount"))
-    }
+def _by_kind(sums: Iterable[tuple[Any, ...]]) -> dict[tuple[str, str], Count]:
+    """Return sums of rows by event and kind, which an earlier version has written as it is."""
+    found: dict[tuple[str, str], Count] = {}
+    for event, column, number, amount in sums:
+        key = event, unescaped(column)
+        found[key] = found.get(key, Count()).plus(Count(int(number), int(amount)))
+    return found
 
 
 def _fold(alias: str) -> int:

@@ -24,8 +24,9 @@ from django_tasklock.backends.contract.metrics import (
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.database.leases import DatabaseLeases
 from django_tasklock.backends.database.metrics import DatabaseMetrics, count, kind_of, together
+from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.purging import Purging
-from django_tasklock.backends.database.rows import FIELDS, Row, holder_text, key_of
+from django_tasklock.backends.database.rows import FIELDS, Row, holder_text
 from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.db.session import Session
 from django_tasklock.models import LimiterRow, PermitRow
@@ -65,8 +66,7 @@ class DatabasePermits(DatabaseLeases, Permits):
                     if kept.update(expires_at=Now() + request.ttl_ms) or kept.exists():
                         return Grant(mine.fence, request.ttl_ms)
                 elif len(live) >= request.limit:
-                    if request.on_busy:
-                        self._metrics.write(alias, count(REFUSED, request.kind))
+                    self._metrics.refused(alias, REFUSED, request)
                     return busy(live)
                 else:
                     if last is None:

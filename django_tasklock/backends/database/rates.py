@@ -9,7 +9,6 @@ and who loses such a race may be overtaken by one that came a moment later.
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -20,8 +19,8 @@ from django.db.models import Max, QuerySet
 from django_tasklock.backends.contract.metrics import limiter_kind
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
 from django_tasklock.backends.database.metrics import DatabaseMetrics, count, together
+from django_tasklock.backends.database.names import in_ascii, key_of, name_of
 from django_tasklock.backends.database.purging import Purging
-from django_tasklock.backends.database.rows import key_of
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import Ledger
 from django_tasklock.backends.ledger.counting import event_of
@@ -34,7 +33,6 @@ from django_tasklock.models import RateRow
 
 T = TypeVar("T")
 PATIENCE = 10.0  # seconds of losing the race for a row
-_ESCAPED = re.compile(r"\\[xuU]((?<=x)[0-9a-f]{2}|(?<=u)[0-9a-f]{4}|(?<=U)000[0-9a-f]{5}|(?<=U)0010[0-9a-f]{4})")
 
 
 class DatabaseRates(RateStore):
@@ -68,7 +66,7 @@ class DatabaseRates(RateStore):
                     self.purging.added()
                 with together(alias, kind):
                     if not version:
-                        done = insert(alias, RateRow(key=key, name=shown(terms.name), version=1, **written))
+                        done = insert(alias, RateRow(key=key, name=in_ascii(terms.name), version=1, **written))
                     else:
                         same = rows_of(alias).filter(key=key, version=version)
                         done = same.update(version=version + 1, **written) > 0
@@ -142,7 +140,7 @@ class DatabaseRates(RateStore):
     def names(self, limit: int = 1000) -> list[str]:
         def verb(alias: str, again: bool) -> list[str]:
             rows = rows_of(alias).order_by("-used_at", "key").values_list("name", "key")[:limit]
-            return [name for row in rows if (name := told(*row)) is not None]
+            return [name for row in rows if (name := name_of(*row)) is not None]
 
         return self._session.run(verb, write=False)
 
@@ -182,16 +180,3 @@ def insert(alias: str, row: RateRow) -> bool:
     except IntegrityError:
         return False
     return True
-
-
-def shown(name: str) -> str:
-    """Return a name as every character set can hold it: for people."""
-    return name.encode("ascii", "backslashreplace").decode()[:255]
-
-
-def told(text: str, key: str) -> str | None:
-    """Return the name of which ``shown`` made the text, as the key confirms; ``None`` if it was too long for the
-    column.
-    """
-    read = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
-    return next((name for name in (text, read) if key_of(name) == key), None)

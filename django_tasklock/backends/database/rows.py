@@ -11,7 +11,6 @@ character set that cannot hold it, and is for people.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Max, QuerySet
 
 from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.database.names import in_ascii
 from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.models import LockRow
 from django_tasklock.types import AcquireRequest, Record
@@ -61,11 +61,6 @@ FIELDS = ("token", "holder", "acquired_at", "hold_until", "expires_at", "fence",
 """The columns that a look reads."""
 
 
-def key_of(name: str) -> str:
-    """Return the primary key of a name: no collation takes two of them for one."""
-    return hashlib.sha256(name.encode()).hexdigest()
-
-
 def rows_of(alias: str) -> QuerySet[LockRow]:
     """Return all rows, in the database ``alias``."""
     return LockRow._base_manager.using(alias)
@@ -90,7 +85,7 @@ def unchanged(alias: str, key: str, row: Row) -> QuerySet[LockRow]:
 def terms(request: AcquireRequest) -> dict[str, Any]:
     """Return what a grant writes, beside its fence and time."""
     return {
-        "name": request.name.encode("ascii", "backslashreplace").decode()[:255],
+        "name": in_ascii(request.name),
         "token": request.token,
         "holder": holder_text(request),
         "hold_until": Now() + request.hold_ms,

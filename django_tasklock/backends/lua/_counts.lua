@@ -41,11 +41,17 @@ end
 
 -- Let the totals, and the hour itself, have what was counted within it.
 local function fold(from, hour)
-  local kept, flat = ROOT .. 'hour:' .. hour, redis.call('HGETALL', from)
+  local kept, totals, flat = ROOT .. 'hour:' .. hour, ROOT .. 'totals', redis.call('HGETALL', from)
+  local full = redis.call('HLEN', totals) > FIELDS -- then they have the kinds that they know, and the others
   for i = 1, #flat, 2 do
-    if flat[i] ~= 'about' then
-      apart(from, ROOT .. 'totals', flat[i], flat[i + 1])
-      apart(from, kept, flat[i], flat[i + 1])
+    local field = flat[i]
+    if field ~= 'about' then
+      apart(from, kept, field, flat[i + 1])
+      if full and redis.call('HEXISTS', totals, field) + redis.call('HEXISTS', totals, 'n|' .. field) == 0 then
+        field = (string.match(field, '^ms|[^|]*|') or string.match(field, '^n|[^|]*|') or string.match(field, '^[^|]*|'))
+          .. OTHERS
+      end
+      apart(from, totals, field, flat[i + 1])
     end
   end
   redis.call('DEL', from)

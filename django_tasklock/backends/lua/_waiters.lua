@@ -37,12 +37,13 @@ end
 -- in a process that was stopped, all of whose waiters are passed over; one that goes on has its old rank back. Who
 -- listened at another node, before the slot came here, will look here soon.
 local function tell(token, channel, message, now)
-  local noted = redis.call('HGET', SEEN, token) -- none: it waits by an earlier version
+  local noted = redis.call('HGET', SEEN, token)
   local seen = noted and tonumber(string.match(noted, '^%S+'))
-  if seen and now - math.abs(seen) >= FROZEN then return false end
-  if seen and seen < 0 then return true end -- it looks by itself, soon
+  if not seen then return false end -- its token was given up, see release.lua
+  if now - math.abs(seen) >= FROZEN then return false end
+  if seen < 0 then return true end -- it looks by itself, soon
   local number, node = listeners(channel)
-  if number == 0 then return seen ~= nil and string.match(noted, ' (%S+)$') ~= node end
+  if number == 0 then return string.match(noted, ' (%S+)$') ~= node end
   local heard = redis.pcall('PUBLISH', channel, message)
   if type(heard) ~= 'number' then return nil end
   return heard > 0

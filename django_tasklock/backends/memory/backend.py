@@ -123,9 +123,6 @@ class MemoryBackend(MemoryLeases, LockStore):
                 return None
             return NotedWait(held.waits[0], held.waits[1], now)
 
-    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records
-
     def page(self, query: Query) -> Page:
         with store.mutex:
             records = [record for name, held in store.held.items() if is_of(record := store.record(name, held), query)]

@@ -13,7 +13,7 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 class MemoryPermits(MemoryLeases, Permits):
     """The contract within one process. Every object of this class has the same permits."""
 
-    queues = store.lines
+    queues = store.permit_queues
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         with store.mutex:
@@ -22,7 +22,7 @@ class MemoryPermits(MemoryLeases, Permits):
             if held is not None:
                 held.expires = store.now() + request.ttl_ms
                 return Grant(held.fence, request.ttl_ms)
-            if len(taken) < request.limit and not store.lines.get(request.name):
+            if len(taken) < request.limit and not store.permit_queues.get(request.name):
                 held = store.permits.setdefault(request.name, taken)[request.token] = store.made(
                     request, request.ttl_ms
                 )
@@ -33,7 +33,7 @@ class MemoryPermits(MemoryLeases, Permits):
             first = min(taken.values(), key=lambda held: held.expires, default=None)
             if first is None:
                 return Busy(None, 1000)
-            record = store.record(request.name, first, store.lines)
+            record = store.record(request.name, first, store.permit_queues)
             return Busy(record, record.ttl)
 
     def owned(self, name: str, token: str) -> Held | None:
@@ -45,11 +45,11 @@ class MemoryPermits(MemoryLeases, Permits):
     def members(self, name: str) -> list[Record]:
         with store.mutex:
             taken = sorted(store.serve(name).values(), key=lambda held: held.fence)
-            return [store.record(name, held, store.lines) for held in taken]
+            return [store.record(name, held, store.permit_queues) for held in taken]
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
         with store.mutex:
-            return store.queued(name, store.lines, limit)
+            return store.queued(name, store.permit_queues, limit)
 
     def remove(self, name: str, token: str) -> Record | None:
         return self._take(name, token, PERMIT_FORCED)
@@ -59,7 +59,7 @@ class MemoryPermits(MemoryLeases, Permits):
             held = store.serve(name).get(token)
             if held is None:
                 return None
-            record = store.record(name, held, store.lines)
+            record = store.record(name, held, store.permit_queues)
             del store.permits[name][token]
             held_for = record.now - held.at if how == PERMIT_RELEASED else None
             store.counts.add(record.now, how, held.kind, held_for)

@@ -81,7 +81,7 @@ class Store:
         self.held: dict[str, Held] = {}
         self.queues: dict[str, deque[Place]] = {}
         self.permits: dict[str, dict[str, Held]] = {}
-        self.lines: dict[str, deque[Place]] = {}
+        self.permit_queues: dict[str, deque[Place]] = {}
         self.rates: dict[str, State] = {}
         self.counts = MemoryCounts()
         self.fence = 0
@@ -142,7 +142,7 @@ class Store:
 
     def serve(self, name: str) -> dict[str, Held]:
         """Hand free permits to the longest waiters that are still there; who has one now. Strictly in order."""
-        taken, line = self.taken(name), self.lines.get(name)
+        taken, line = self.taken(name), self.permit_queues.get(name)
         while line and (not line[0].present or len(taken) < line[0].request.limit):
             waiter = line.popleft()
             if waiter.present:
@@ -150,7 +150,7 @@ class Store:
                 self.counts.add(self.now(), GRANTED_LATE, waiter.request.kind, self.now() - waiter.since)
                 waiter.ring()
         if not line:
-            self.lines.pop(name, None)
+            self.permit_queues.pop(name, None)
         if not taken:
             del self.permits[name]
         return taken
@@ -184,7 +184,7 @@ class Store:
 
     def ring(self) -> None:
         """Wake all who wait, to look again."""
-        for queue in (*self.queues.values(), *self.lines.values()):
+        for queue in (*self.queues.values(), *self.permit_queues.values()):
             for place in queue:
                 place.ring()
 
@@ -212,7 +212,7 @@ def reset() -> None:
         store.skipped = 0.0
         store.ring()
         store.queues.clear()
-        store.lines.clear()
+        store.permit_queues.clear()
 
 
 def advance(seconds: float) -> None:

@@ -53,7 +53,7 @@ class QuorumBackend(LockStore):
         self.instances: Sequence[Instance] = instances_of(settings.LOCATION, places)
         """In the order of ``LOCATION``."""
         hold, lease = settings.default_spans
-        longest = max(lease or 0, hold if settings.TIMEOUT is not None else 0)
+        longest = max(lease, hold if settings.TIMEOUT is not None else 0)
         self.verbs = Verbs(places, len(self.instances), longest)
         """What is asked, by whomever."""
         self.rounds = Rounds(self.instances, self.verbs.needed, self.verbs.too_late)
@@ -118,9 +118,6 @@ class QuorumBackend(LockStore):
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
         return self.rounds.run(self.verbs.waiters(name, limit))
-
-    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records
 
     def page(self, query: Query) -> Page:
         return self.rounds.run(self._listing.page(query))

@@ -31,7 +31,7 @@ GRACE = 0.02
 MOST_OWED = 64  # answers that one instance may be behind with on one connection
 
 
-class Line:
+class InstanceConnection:
     """A connection to one instance, with answers on their way."""
 
     def __init__(self, instance: Instance, selector: selectors.BaseSelector) -> None:
@@ -94,22 +94,22 @@ class Bundle:
     def __init__(self, instances: Sequence[Instance], needed: int, too_late: Callable[[object], None]) -> None:
         self._too_late = too_late
         self._selector = selectors.DefaultSelector()
-        self._lines = [Line(instance, self._selector) for instance in instances]
+        self._connections = [InstanceConnection(instance, self._selector) for instance in instances]
         self._needed = needed
 
     def settle(self) -> None:
         """Read what was owed, and forget connections that were closed meanwhile."""
         for key, _ in self._selector.select(0):
-            line: Line = key.data
+            connection: InstanceConnection = key.data
             try:
-                for _number, reply in line.answers():
+                for _number, reply in connection.answers():
                     self._too_late(reply)
             except (RedisError, OSError, IndexError):  # the last: what nobody has asked for
-                line.close()  # the next sending will tell whether the instance is down
+                connection.close()  # the next sending will tell whether the instance is down
 
     def exchange(self, ask: Question) -> list[Answer]:
         """Question all of them, and again who failed, if they are too many."""
-        found = self._exchange(ask, [UNASKED] * len(self._lines))
+        found = self._exchange(ask, [UNASKED] * len(self._connections))
         few = sum(one.error is None for one in found) < self._needed
         if few and ask.again and ask.only is None and any(one.error and not answered(one.error) for one in found):
             found = self._exchange(ask, found)
@@ -117,14 +117,14 @@ class Bundle:
 
     def _exchange(self, ask: Question, before: list[Answer]) -> list[Answer]:
         found = list(before)
-        waiting: dict[Line, int] = {}
+        waiting: dict[InstanceConnection, int] = {}
         rests: list[int] = []
-        for index, line in enumerate(self._lines):
+        for index, connection in enumerate(self._connections):
             if before[index].error is None or (ask.only is not None and index not in ask.only):
                 continue
-            rested = not line.connected and line.instance.rests and before[index] is UNASKED
+            rested = not connection.connected and connection.instance.rests and before[index] is UNASKED
             if rested and ask.only is None:
-                found[index] = Answer(error=line.instance.error or UNASKED.error)
+                found[index] = Answer(error=connection.instance.error or UNASKED.error)
                 rests.append(index)
             else:
                 self._send(index, ask, found, waiting)
@@ -142,59 +142,61 @@ class Bundle:
             if not (hurried or ask.patient) and sum(one.error is None for one in found) >= self._needed:
                 ends, hurried = min(ends, monotonic() + GRACE), True
         late = redis.TimeoutError("Timeout reading from Redis")
-        for line in waiting:
-            found[self._lines.index(line)] = Answer(error=late, sent=True)
+        for connection in waiting:
+            found[self._connections.index(connection)] = Answer(error=late, sent=True)
             if monotonic() >= ends and not hurried:
-                line.fail(late)
+                connection.fail(late)
         return found
 
-    def _send(self, index: int, ask: Question, found: list[Answer], waiting: dict[Line, int]) -> None:
-        line = self._lines[index]
+    def _send(self, index: int, ask: Question, found: list[Answer], waiting: dict[InstanceConnection, int]) -> None:
+        connection = self._connections[index]
         doubt = found[index].sent or found[index].doubt
         try:
             try:
-                waiting[line] = line.send(ask.script, ask.tail)
+                waiting[connection] = connection.send(ask.script, ask.tail)
             except redis.ConnectionError:
-                if not line.connected:
+                if not connection.connected:
                     raise
-                line.close()  # a server that was started again has closed it
-                waiting[line] = line.send(ask.script, ask.tail)
+                connection.close()  # a server that was started again has closed it
+                waiting[connection] = connection.send(ask.script, ask.tail)
             found[index] = Answer(error=UNASKED.error, sent=True, doubt=doubt)
         except (RedisError, OSError) as error:
-            line.fail(error)
+            connection.fail(error)
             found[index] = Answer(error=error, sent=doubt, doubt=doubt)
 
-    def _take(self, line: Line, ask: Question, found: list[Answer], waiting: dict[Line, int]) -> None:
-        index = self._lines.index(line)
+    def _take(
+        self, connection: InstanceConnection, ask: Question, found: list[Answer], waiting: dict[InstanceConnection, int]
+    ) -> None:
+        index = self._connections.index(connection)
         doubt = found[index].doubt
         try:
-            arrived = line.answers()
+            arrived = connection.answers()
         except (RedisError, OSError, IndexError) as error:
-            line.fail(error)
-            if waiting.pop(line, None) is not None:
+            connection.fail(error)
+            if waiting.pop(connection, None) is not None:
                 found[index] = Answer(error=error, sent=True, doubt=doubt)
             return
-        line.instance.answered()
+        connection.instance.answered()
         for number, reply in arrived:
-            if waiting.get(line) != number:
+            if waiting.get(connection) != number:
                 self._too_late(reply)
                 continue
-            del waiting[line]
+            del waiting[connection]
             if isinstance(reply, NoScriptError):
-                line.instance.known.clear()
+                connection.instance.known.clear()
                 self._send(index, ask, found, waiting)
             elif isinstance(reply, Exception):
                 found[index] = Answer(error=reply, sent=not answered(reply), doubt=doubt)
                 if not answered(reply):
-                    line.fail(reply)
+                    connection.fail(reply)
             else:
-                line.instance.known.add(ask.script.sha)
+                connection.instance.known.add(ask.script.sha)
                 found[index] = Answer(reply, doubt=doubt)
 
     def close(self) -> None:
         """Close them all."""
-        for line in self._lines:
-            line.close()
+        for connection in self._connections:
+            connection.close()
         self._selector.close()
 
 

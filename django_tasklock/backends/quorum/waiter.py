@@ -268,18 +268,15 @@ class AsyncPlace:
 
     async def _listen(self) -> None:
         awake = {i: one for i, one in enumerate(self._backend.instances) if i not in self._ears and not one.rests}
-        found = await asyncio.gather(
-            *(one.aio.subscribe(self.place.channel) for one in awake.values()), return_exceptions=True
-        )
-        for index, ear in zip(awake, found, strict=True):
-            if isinstance(ear, NoPermissionError):
-                raise ear
-            if isinstance(ear, BaseException):
-                if not isinstance(ear, BackendUnavailable):
-                    raise ear
-                awake[index].failed(ear)
-            else:
-                self._ears[index] = ear
+        found = await asyncio.gather(*(self._hear_at(index) for index in awake), return_exceptions=True)
+        for index, error in zip(awake, found, strict=True):
+            if isinstance(error, BackendUnavailable):
+                awake[index].failed(error)
+            elif error is not None:
+                raise error
+
+    async def _hear_at(self, index: int) -> None:
+        self._ears[index] = await self._backend.instances[index].aio.subscribe(self.place.channel)
 
     async def wait(self, seconds: float) -> Grant | None:
         """Sleep until the lock is handed over, ``seconds`` at the most."""

@@ -174,7 +174,7 @@ _OURS = re.compile(rb'{"token":"([^"]+)"')  # as the scripts see it, too
 
 def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record:
     """Return a value as a record; a value that is not ours still is somebody's lock."""
-    return late_record((value, now, left), name, now, None if left == -1 else left, waiting, 0)
+    return lazy_record((value, now, left), name, now, None if left == -1 else left, waiting, 0)
 
 
 def _read(given: tuple[bytes, int, int]) -> dict[str, Any]:
@@ -198,5 +198,5 @@ def _read(given: tuple[bytes, int, int]) -> dict[str, Any]:
         return dict(token=token, holder=holder, at=now, until=now + max(left, 0), fence=0, asked=0)
 
 
-late_record = Record.maker(_read, "name", "now", "ttl", "waiting", "instances")
+lazy_record = Record.maker(_read, "name", "now", "ttl", "waiting", "instances")
 """Do what ``record`` does, for whoever makes ten thousand: value, now and ms left as one, and then each field."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from django_tasklock.backends.contract.queries import Page, Query
-from django_tasklock.backends.redis.keys import Layout, late_record, record
+from django_tasklock.backends.redis.keys import Layout, lazy_record, record
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.conf import expiring
 
@@ -58,7 +58,7 @@ def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
     if keys and not lefts:  # a long list, as the index has it
         prefix = layout.prefix
         found = [
-            late_record(
+            lazy_record(
                 (value, now, left := int(score) - now),
                 key.decode(errors="backslashreplace").removeprefix(prefix),
                 now,

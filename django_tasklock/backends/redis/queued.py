@@ -19,8 +19,8 @@ def waiters_in(reply: list[Any]) -> Queued:
     now, total, *flat = reply
     found = []
     for entry, rank, seen in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
-        looked = None if seen is None else abs(int(seen.split()[0]))
-        present = looked is None or now - looked < CLAIM  # who keeps no note of it waits by an earlier version
+        # Who keeps no note of it has given its token up.
+        present = seen is not None and now - abs(int(seen.split()[0])) < CLAIM
         since = min(max(0, int(float(rank)) // 1000), LATEST)
         found.append(Waiting(_holder(entry), since, now, present))
     return Queued(found, total)

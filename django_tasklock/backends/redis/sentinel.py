@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
@@ -21,9 +22,12 @@ def sentinel_pool(url: str) -> redis.sentinel.SentinelConnectionPool:
     of the Sentinels, ``min_other_sentinels`` how many others one must know to be believed; all else is as in a
     ``redis://`` URL. ``rediss+sentinel://`` is TLS to servers and Sentinels, ``sentinel_ssl=false``: not to these.
     """
-    parts = urlsplit(url)
-    tls = parts.scheme == "rediss+sentinel"
-    credentials, at, hosts = parts.netloc.rpartition("@")
+    scheme, _, rest = url.partition("://")
+    servers = re.split("[/?#]", rest, maxsplit=1)[0]
+    # Without them: newer Pythons take an IPv6 address beside another host for a mistake.
+    parts = urlsplit(f"{scheme}://{rest.removeprefix(servers)}")
+    tls = scheme == "rediss+sentinel"
+    credentials, at, hosts = servers.rpartition("@")
     service, _, database = parts.path.strip("/").partition("/")
     if not service or not (database or "0").isdigit():
         raise ImproperlyConfigured(
