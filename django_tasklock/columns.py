@@ -16,6 +16,7 @@ from django.db import models
 from django.db.models import F, Value
 from django.db.models.constants import OnConflict
 from django.db.models.expressions import Col, CombinedExpression
+from django.db.models.options import Options
 from django.db.models.signals import class_prepared, post_save, pre_save
 from django.db.models.sql import InsertQuery, UpdateQuery
 
@@ -126,9 +127,14 @@ def _kept_kind(kind: type[_Claimed], field: type[Any], plain: str) -> type[Any]:
     return type(f"{kind.__name__}{field.__name__}", (kind, field), {"plain": plain, "__module__": __name__})
 
 
+def table_options(model: type[models.Model]) -> Options[Any]:
+    """Return the ``_meta`` of the model that has the table: a proxy has no columns of its own."""
+    return (model._meta.concrete_model or model)._meta
+
+
 def protect(model: type[models.Model]) -> None:
     """Keep the columns of ``model``, if it has both, from whatever else writes its rows."""
-    table = (model._meta.concrete_model or model)._meta
+    table = table_options(model)
     fields = {field.name: field for field in table.local_concrete_fields if field.name in _KINDS}
     if len(fields) < len(_KINDS):
         return

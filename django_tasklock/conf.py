@@ -114,7 +114,7 @@ class Settings:
         )
 
     @cached_property
-    def default_spans(self) -> tuple[int, int | None]:
+    def default_spans(self) -> tuple[int, int]:
         """Timeout and lease in milliseconds: what most locks use."""
         hold = UNTIL_RELEASED if self.TIMEOUT is None else milliseconds(self.TIMEOUT, "TIMEOUT")
         return hold, min(hold, milliseconds(self.LEASE, "LEASE"))
@@ -134,9 +134,11 @@ def expiring() -> int:
 
     Ten seconds, or a sixth of ``LEASE``, where that is less: a healthy lease of that length never comes so far.
     """
-    lease = get_settings().default_spans[1]
-    return EXPIRING if lease is None else min(EXPIRING, lease // 6)
+    return min(EXPIRING, get_settings().default_spans[1] // 6)
 
+
+RATE_LIMITS_HINT: Final = "Write {'tavily': '100/m', ...}, or a dict with 'rates' and options in place of the text."
+"""What to do about ``RATE_LIMITS`` that cannot be read."""
 
 _CHOICES = {"ON_CONFLICT": WORDS, "ON_UNAVAILABLE": ("run", "raise", "skip")}
 _KEYS = tuple(field.name for field in fields(Settings))
@@ -201,8 +203,7 @@ def _several(backend: object, locations: object) -> list[tuple[str, str]]:
 def _not_a_dict(given: object) -> list[tuple[str, str]]:
     if isinstance(given, Mapping):
         return []
-    hint = "Write {'tavily': '100/m', ...}, or a dict with 'rates' and options in place of the text."
-    return [(f"TASKLOCK['RATE_LIMITS'] must be a dict, not {type(given).__name__}.", hint)]
+    return [(f"TASKLOCK['RATE_LIMITS'] must be a dict, not {type(given).__name__}.", RATE_LIMITS_HINT)]
 
 
 def _wrong(key: str, value: object) -> str:

@@ -51,7 +51,7 @@ class Lease(Protocol):
     asked: bool
     deadline: float
     released: bool
-    unlocked: bool
+    without_lock: bool
     name: str
     token: str
 
@@ -166,7 +166,7 @@ def _locks_around() -> list[Lease]:
     found, block = [], lock_block.get()
     while block is not None:
         lease = block.lease
-        if not (lease.released or lease.foreign or lease.unlocked or lease.lost):
+        if not (lease.released or lease.foreign or lease.without_lock or lease.lost):
             found.append(lease)
         block = block.around
     return found
@@ -197,4 +197,4 @@ def _told(ring: Callable[[], None]) -> Iterator[list[Lease]]:
 
 def _certain(leases: list[Lease]) -> float:
     """Return seconds until the first of them is over unless it is renewed. What nobody renews rings no bell."""
-    return max(0.001, min((lease.deadline for lease in leases if not lease.unlocked), default=1e9) - monotonic())
+    return max(0.001, min((lease.deadline for lease in leases if not lease.without_lock), default=1e9) - monotonic())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
-Kind = TypeVar("Kind")
+Strategy = TypeVar("Strategy")
 
 
 class Task(NamedTuple):
@@ -30,10 +30,10 @@ class Host:
         """Tell whether the body that ended with ``error`` will be run again, as far as can be known."""
         return False
 
-    def call_for(self, decorated: object, plain: type[Kind]) -> type[Kind]:
-        """Return the kind of a call, here and now, of the function that has ``decorated`` for its lock or limiter.
+    def strategy_for(self, decorated: object, plain: type[Strategy]) -> type[Strategy]:
+        """Return the strategy of a call, here and now, of the function that has ``decorated`` for its lock or limiter.
 
-        ``plain``: the kind it is where nobody knows better.
+        ``plain``: the one where nobody knows better.
         """
         return plain
 

@@ -65,7 +65,7 @@ def each_of(name: str) -> tuple[str, ...]:
     return name.each if isinstance(name, Names) else (name,)
 
 
-def listed(names: object) -> tuple[Any, ...]:
+def as_names(names: object) -> tuple[Any, ...]:
     """Return one name, or a list of them, as a tuple. Raises ``TaskLockError`` for a list without any."""
     found = tuple(names) if isinstance(names, list | tuple) else (names,)
     if not found:

@@ -61,7 +61,7 @@ class Holder:
     retries: int = 0
     """Which try of that task: Celery counts retries, not redeliveries."""
     proc: str = ""
-    """Machine and start time of the process: what ``holders.alive`` compares. Empty where they are not known."""
+    """Machine and start time of the process: what ``locks.holder.alive`` compares. Empty where they are not known."""
     row: str = ""
     """The guarded row that is worked on, ``videos.video:42``; empty where there is none."""
     kept: bool = False
@@ -163,7 +163,7 @@ class Released(enum.Enum):
         return self is Released.RELEASED
 
 
-class Late:
+class Lazy:
     """A frozen value whose fields are worked out when one of them is looked at: a list may have ten thousand."""
 
     __slots__ = ("_given", "_work")
@@ -197,7 +197,7 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
-class Record(Late):
+class Record(Lazy):
     """A held lock as the store knows it. Times are the store's, in milliseconds since 1970."""
 
     name: str
@@ -214,6 +214,11 @@ class Record(Late):
     """When somebody asked its holder to give it back; 0: nobody has."""
     instances: int = 0
     """How many of several independent stores have it; 0: there is one store."""
+
+    @property
+    def lease_ends(self) -> float:
+        """The time at which its lease ends unless its holder renews it; infinity where it never does."""
+        return float("inf") if self.ttl is None else float(self.now + self.ttl)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +272,7 @@ _NO_TIMEOUT = 5 * 366 * 86400  # seconds: who has none asks for ten years
 
 
 @dataclass(frozen=True, slots=True)
-class LockInfo(Late, Mapping[str, Any]):
+class LockInfo(Lazy, Mapping[str, Any]):
     """A held lock, for people. Seconds; times are the store's clock. The token is never shown.
 
     Also a mapping, ``info["ttl"]``, of plain values: ``json.dumps(dict(info))`` works, and gives

@@ -10,8 +10,8 @@ from django.core import checks
 from django.db.models import Model, Q
 from django.db.models.constants import LOOKUP_SEP
 
-from django_tasklock.columns import TOKEN
-from django_tasklock.guards.guard import StateGuard, fenced, own_table, registered, unfit
+from django_tasklock.columns import TOKEN, table_options
+from django_tasklock.guards.guard import StateGuard, fenced, registered, unfit
 
 
 def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -70,7 +70,7 @@ def _wanting(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[c
 
 def indexed(model: type[Model]) -> set[str]:
     """Return the fields by which rows are found without reading all: first of an index, or the condition of one."""
-    meta = own_table(model)
+    meta: Any = table_options(model)
     found = {field.name for field in meta.local_concrete_fields if field.db_index or field.unique}
     for index in (*meta.indexes, *(one for one in meta.constraints if hasattr(one, "fields"))):
         first = index.fields[0] if index.fields else _column(next(iter(index.expressions), None))

@@ -33,10 +33,10 @@ Skipped = dict[str, Any]
 """The result of a call whose body was not run."""
 
 
-class CallKind(ABC):
-    """The kind of a call: how it takes its lock, what it does when that is busy, and how it gives it back.
+class CallStrategy(ABC):
+    """The strategy of a call: how it takes its lock, what it does when that is busy, and how it gives it back.
 
-    That depends on who calls, so the ``Host`` knows it (``Host.call_for``).
+    That depends on who calls, so the ``Host`` knows it (``Host.strategy_for``).
     """
 
     def __init__(self, options: CallOptions) -> None:
@@ -59,7 +59,7 @@ class CallKind(ABC):
         await self.options.lock.__aexit__(None, None, None)
 
 
-class PlainCall(CallKind):
+class PlainCall(CallStrategy):
     """A call that no task queue knows of: there is nothing to put aside."""
 
     def take(self) -> Skipped | None:
@@ -79,9 +79,9 @@ class Call:
     ``skipped`` is its result if the body was not run.
     """
 
-    def __init__(self, options: CallOptions, kind: CallKind) -> None:
+    def __init__(self, options: CallOptions, strategy: CallStrategy) -> None:
         self.options = options
-        self.kind = kind
+        self.strategy = strategy
         self.lock = options.lock
         self.long = self.lock.terms.hold_ms > LONG * 1000
         """Whether its body may run for hours, and holds no connection meanwhile that it does not use."""
@@ -95,7 +95,7 @@ class Call:
         """Take lock and row, to be given back by ``stack``. Return False if the call is skipped."""
         scope = Scope.begin(stack, self.options.release_connections, long=self.long)
         stack.push(self._leave)  # first: a time limit may strike between taking the lock and saying so
-        self.skipped = self.kind.take()
+        self.skipped = self.strategy.take()
         if self.skipped is not None:
             return False
         self._lease = lease = self.lock.enter()
@@ -115,7 +115,7 @@ class Call:
         """Do what ``enter`` does, for coroutines."""
         scope = Scope.begin(stack, self.options.release_connections, long=self.long)
         stack.push_async_exit(self._aleave)
-        self.skipped = await self.kind.atake()
+        self.skipped = await self.strategy.atake()
         if self.skipped is not None:
             return False
         lease = self.lock.enter()
@@ -145,16 +145,16 @@ class Call:
         claim.releases, claim.long = self.options.release_connections, self.long
         return claim
 
-    def _leave(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def _leave(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
         lease = self._lease
-        if lease is None or lease.released or lease.successor is not None:  # what it has by now, if anything
-            lease = self.lock.lease
+        if lease is None or lease.released or lease.successor is not None:
+            lease = self.lock.lease  # what it has by now, if anything
         if lease is not None:
-            self.kind.leave(error, lease)
+            self.strategy.leave(error, lease)
 
-    async def _aleave(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    async def _aleave(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
         if self.lock.taken:
-            await self.kind.aleave(error)
+            await self.strategy.aleave(error)
 
     def _rejected(self, error: GuardRejected) -> bool:
         if self.options.on_conflict in ("raise", "wait"):
@@ -176,16 +176,11 @@ def word_when_busy(options: CallOptions) -> str:
 
 def skip_or_raise(options: CallOptions, reason: str = "already_processing") -> Skipped:
     """Skip the call if that is what its options say, whose lock is busy; every other word raises the conflict."""
-    error = conflict_of(options.lock)
+    error = options.lock.conflict_error()
     if options.on_conflict == "skip":
         return skip(options.lock, error, reason)
     events.conflict(error, "raise")
     raise error
-
-
-def conflict_of(lock: Acquirable) -> TaskLockAcquireError:
-    """Return why ``lock`` could not be had."""
-    return lock.conflict or TaskLockAcquireError(f"{lock.noun} {lock.name!r} is busy", name=lock.name)
 
 
 def skip(lock: Acquirable, error: TaskLockAcquireError, reason: str = "already_processing") -> Skipped:
@@ -213,12 +208,12 @@ class Closing:
         self._before = current.get()
         current.set(claim)
 
-    def __call__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __call__(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
         current.set(self._before)
         if self._due:
             close(self.claim, error, self.begun)
 
-    async def later(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    async def later(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
         """End it for a coroutine: the writes go to a thread, the claim stays in this context."""
         current.set(self._before)
         if self._due:

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeVar, get_args
 
 from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
-from django_tasklock.decorators.call import Call, CallKind, Skipped, skip_or_raise
+from django_tasklock.decorators.call import Call, CallStrategy, Skipped, skip_or_raise
 from django_tasklock.decorators.options import CallOptions, check_conflict, check_release
-from django_tasklock.decorators.wrapping import around, refuse
+from django_tasklock.decorators.wrapping import check_decoratable, wrap
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
 from django_tasklock.locks.semaphore import ConcurrencyLimiter, check_limit
@@ -94,7 +94,7 @@ class PermitOfCall:
         return ConcurrencyLimiter(self.name(**arguments), self.limit).info()
 
 
-class PermitCall(CallKind):
+class PermitCall(CallStrategy):
     """A call of a function with a limiter, where nobody can put a message aside."""
 
     default_conflict = "wait"
@@ -139,22 +139,22 @@ def concurrency_limited(
     options = PermitOptions(limit, timeout, lease, on_conflict, blocking_timeout, on_unavailable, release_connections)
 
     def decorate(function: F) -> F:
-        refuse(function)
+        check_decoratable(function)
         template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
         label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
         patience, counted_as = options.patience(label), clean_kind(label)
         permit = PermitOfCall(template, limit)
 
         def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-            kind, limiter = (
-                host().call_for(permit, PermitCall),
+            strategy, limiter = (
+                host().strategy_for(permit, PermitCall),
                 options.limiter(template.name(args, kwargs), patience, counted_as),
             )
-            conflict = on_conflict or kind.default_conflict
+            conflict = on_conflict or strategy.default_conflict
             called = CallOptions(limiter, conflict, release_connections=release_connections)
-            return Call(called, kind(called))
+            return Call(called, strategy(called))
 
-        wrapper = around(function, new_call, template.signature)
+        wrapper = wrap(function, new_call, template.signature)
         wrapper.limiter = permit  # type: ignore[attr-defined]
         return wrapper
 

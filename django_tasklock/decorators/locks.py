@@ -25,11 +25,11 @@ from django_tasklock.conf import (
 )
 from django_tasklock.decorators.call import Call, PlainCall
 from django_tasklock.decorators.options import GuardedRow, LockOptions
-from django_tasklock.decorators.wrapping import around, refuse
+from django_tasklock.decorators.wrapping import check_decoratable, wrap
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.names import NameTemplate, NameTemplates, listed
+from django_tasklock.names import NameTemplate, NameTemplates, as_names
 from django_tasklock.types import LockInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -203,17 +203,17 @@ class _Rows(NamedTuple):
 def _label(name: Name | Sequence[Name]) -> str:
     """Return what people are told in place of a name that only a call has."""
     return " + ".join(
-        one if isinstance(one, str) else str(getattr(one, "__qualname__", repr(one))) for one in listed(name)
+        one if isinstance(one, str) else str(getattr(one, "__qualname__", repr(one))) for one in as_names(name)
     )
 
 
 def _decorator(name: Name | Sequence[Name], options: LockOptions, rows: _Rows | None = None) -> Callable[[F], F]:
-    names = listed(name)
+    names = as_names(name)
     if len(names) > 1:
         options.check_several()
 
     def decorate(function: F) -> F:
-        refuse(function)
+        check_decoratable(function)
         prefix = get_settings().KEY_PREFIX
         template: NameTemplate | NameTemplates
         if len(names) > 1:
@@ -231,9 +231,9 @@ def _decorator(name: Name | Sequence[Name], options: LockOptions, rows: _Rows | 
             else:
                 made, arguments = template.name_and_arguments(args, kwargs)
                 called = options.call(made, rows.of(arguments))
-            return Call(called, host.current.call_for(locked, PlainCall)(called))
+            return Call(called, host.current.strategy_for(locked, PlainCall)(called))
 
-        wrapper = around(function, new_call, template.signature)
+        wrapper = wrap(function, new_call, template.signature)
         wrapper.lock = locked  # type: ignore[attr-defined]
         if rows is None and options.on_unavailable is None:
             leave_undecided(wrapper)

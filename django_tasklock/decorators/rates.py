@@ -12,7 +12,7 @@ from django_tasklock.context import ensure_standing
 from django_tasklock.db.connections import Scope
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.decorators.locks import Locked
-from django_tasklock.decorators.wrapping import is_async, refuse
+from django_tasklock.decorators.wrapping import check_decoratable, check_no_coroutine, is_async
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
 from django_tasklock.names import NameTemplate
@@ -45,6 +45,11 @@ class LimitOfCall:
         self._cost = cost
         self._tenant = NameTemplate(tenant, function) if isinstance(tenant, str) else tenant
 
+    def check(self) -> None:
+        """Raise ``TaskLockError`` for what no call could be made with."""
+        limiter = self._limiter() if self._tenant is None else self._limiter().tenant(None)
+        limiter.check_call(self.timeout, 1 if callable(self._cost) else self._cost)
+
     def limiter(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> RateLimiter:
         """Return the limiter of a call with these arguments, by the settings in force: its tenant's, if it has one."""
         limiter = self._limiter()
@@ -73,7 +78,7 @@ class LimitOfCall:
         return await self.limiter(args, kwargs).aacquire(self.timeout, cost=self.cost(args, kwargs))
 
 
-def made(name: str, rates: tuple[Any, ...], options: dict[str, Any]) -> Callable[[], RateLimiter]:
+def limiter_source(name: str, rates: tuple[Any, ...], options: dict[str, Any]) -> Callable[[], RateLimiter]:
     """Return what finds the limiter of these options, which are checked and read once, or once for each settings."""
     if rates:
         limiter = RateLimiter(name, *rates, **options)
@@ -106,10 +111,16 @@ def rate_limited(
     """
     if callable(name):
         raise TaskLockError("write @rate_limited('tavily', '100/m'), with a name")
-    limiter = made(name, rates, options)
+    if "{" in name:
+        raise TaskLockError(
+            f"the name of a rate limiter, {name!r}, is no template: one limit for all calls would have it;"
+            " for a quota each write tenant='{user}', tenants='1/m'",
+            name=name,
+        )
+    limiter = limiter_source(name, rates, options)
 
     def decorate(function: F) -> F:
-        refuse(function)
+        check_decoratable(function)
         if isinstance(getattr(function, "lock", None), Locked) or isinstance(
             getattr(function, "limiter", None), PermitOfCall
         ):
@@ -119,6 +130,8 @@ def rate_limited(
                 name=name,
             )
         limited = LimitOfCall(function, name, limiter, tenant, cost, timeout)
+        if rates:  # else the settings say which, and they may say so later
+            limited.check()
 
         if is_async(function):
 
@@ -139,7 +152,9 @@ def rate_limited(
                 if not host().take_turn(limited, args, kwargs):
                     limited.acquire(args, kwargs)
                 ensure_standing()
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                check_no_coroutine(function, result)
+                return result
 
         wrapper.rate_limit = limited  # type: ignore[attr-defined]
         return wrapper  # type: ignore[return-value]

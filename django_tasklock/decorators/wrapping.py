@@ -26,7 +26,7 @@ def is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_of(function))
 
 
-def refuse(function: Any) -> None:
+def check_decoratable(function: Any) -> None:
     """Raise ``TaskLockError`` for what a lock cannot be put around."""
     name = getattr(function, "__qualname__", repr(function))
     if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
@@ -43,7 +43,21 @@ def refuse(function: Any) -> None:
         )
 
 
-def around(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call], signature: inspect.Signature) -> F:
+def check_no_coroutine(function: Any, result: Any) -> None:
+    """Raise ``TaskLockError`` if what ``function`` returned is a coroutine, whose body has not begun.
+
+    ``is_async`` does not see that where a plain wrapper, of a decorator that knows no coroutines, stands before it.
+    """
+    if inspect.iscoroutine(result):
+        result.close()  # never awaited, which Python need not mention as well
+        name = getattr(function, "__qualname__", repr(function))
+        raise TaskLockError(
+            f"{name} returned a coroutine: its body would run after its lock, or its turn; put the decorator directly"
+            " above its 'async def', below the one that hides it"
+        )
+
+
+def wrap(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call], signature: inspect.Signature) -> F:
     """Wrap ``function``: each call goes through the ``Call`` that ``new_call`` makes of its arguments."""
     if is_async(function):
 
@@ -67,7 +81,9 @@ def around(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Ca
             try:
                 with ExitStack() as stack:
                     if call.enter(stack):
-                        return function(*args, **kwargs)
+                        result = function(*args, **kwargs)
+                        check_no_coroutine(function, result)
+                        return result
             except BaseException:
                 call.struck()
                 raise

@@ -164,7 +164,7 @@ class Claim:
             self._state = state  # rolled back
             raise
         finally:
-            self._rest(opens)
+            self._close_if_opened(opens)
         if row is None:  # said outside: what a receiver of the signal writes must not be rolled back
             raise self._refused("transaction")
 
@@ -291,7 +291,7 @@ class Claim:
             return resilient(connection, attempt, self.name, **terms)
         finally:
             self._again = False
-            self._rest(opens)
+            self._close_if_opened(opens)
 
     def _spares(self, connection: BaseDatabaseWrapper, opened: bool) -> bool:
         # A body of two hours must not hold a connection it does not use, whoever opened it.
@@ -299,7 +299,7 @@ class Claim:
             return opened and worth_returning(connection, long=False)
         return self.releases is not False
 
-    def _rest(self, opened: bool) -> None:
+    def _close_if_opened(self, opened: bool) -> None:
         connection = connections[self.using]
         if opened and self.releases and not joined(connection):
             connection.close()

@@ -9,7 +9,6 @@ store, which a flush can set back.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -18,10 +17,8 @@ from django.core.exceptions import FieldDoesNotExist, FieldError, ValidationErro
 from django.db import router
 from django.db.models import Exists, F, Model, Q
 
-from django_tasklock.columns import EPOCH, TOKEN
+from django_tasklock.columns import EPOCH, TOKEN, table_options
 from django_tasklock.exceptions import TaskLockError
-
-logger = logging.getLogger("django_tasklock")
 
 
 class Guarded(NamedTuple):
@@ -118,7 +115,7 @@ class StateGuard:
         self._fits.add(model)
 
     def claimable(self, pk: Any) -> Q:
-        """Return the row ``pk``, if it may be claimed."""
+        """Return the condition for an UPDATE of the row ``pk``: that it may be claimed."""
         where = Q(pk=pk) & Q(**{f"{self.field}__in": self.claim_from})
         return where & ~self.exclude if self.exclude is not None else where
 
@@ -150,7 +147,7 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
         except FieldDoesNotExist:
             found.append((f"The guard of {label} names {name!r}, which is no field of it.", ""))
             continue
-        if field not in own_table(model).local_concrete_fields:
+        if field not in table_options(model).local_concrete_fields:
             text = f"{label}.{name} is no column of its own table, so one UPDATE cannot judge it."
             found.append((text, "Guard the model whose table has the column."))
     if found:
@@ -163,11 +160,6 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
         text = f"The guard of {label} excludes by a joined table, so one UPDATE cannot judge it."
         return [(text, "Write it as exclude=Exists(...), or exclude by a column of the row.")]
     return []
-
-
-def own_table(model: type[Model]) -> Any:
-    """Return the model that has the table: a proxy has no columns of its own."""
-    return (model._meta.concrete_model or model)._meta
 
 
 def fence(model: type[Model], pk: Any, guard: StateGuard | None, token: str, state: Any) -> bool:

@@ -12,11 +12,11 @@ AGAIN = 0.25  # seconds between two tries of who was told "busy" while the store
 LOOK = 1.0  # seconds asleep at most: a lock deleted by hand, or a flush, wakes nobody
 MARGIN = 0.003  # seconds to sleep past the holder's expiry, so that the look is not too early
 
-Taken = tuple[float, Grant | Busy]
+Answered = tuple[float, Grant | Busy]
 """When the answered request was sent (monotonic), and the answer."""
 
 
-def take(backend: LeaseStore, request: AcquireRequest, wait: float) -> Taken:
+def take(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answered:
     """Take the lock, waiting for at most ``wait`` seconds.
 
     Whoever was told that it is busy asks on until ``wait`` is over, whatever happens to the store:
@@ -25,15 +25,15 @@ def take(backend: LeaseStore, request: AcquireRequest, wait: float) -> Taken:
     ends = monotonic() + wait
     waiter = backend.waiter(request)
     try:
-        taken = _wait(waiter, ends)
+        answered = _wait(waiter, ends)
         waiter.leave()
     except BaseException:  # not `finally` nor `with`: a time limit may strike as leave() is called
         waiter.leave()
         raise
-    return taken
+    return answered
 
 
-def _wait(waiter: Waiter, ends: float) -> Taken:
+def _wait(waiter: Waiter, ends: float) -> Answered:
     patience = Patience(waiter, ends)
     while True:
         asked = monotonic()
@@ -53,7 +53,7 @@ def _wait(waiter: Waiter, ends: float) -> Taken:
             return asked, handed
 
 
-async def atake(backend: LeaseStore, request: AcquireRequest, wait: float) -> Taken:
+async def atake(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answered:
     """Do what ``take`` does, for coroutines."""
     ends = monotonic() + wait
     waiter = backend.waiter(request)

@@ -21,7 +21,7 @@ def released(lock: Named, lease: Lease, outcome: Released, lost: bool) -> Releas
     """Return the outcome to report, and tell it: one never claims to have held to the end what was lost before."""
     if lost and outcome is Released.RELEASED:
         outcome = Released.GONE
-    if outcome in (Released.GONE, Released.NOT_YOURS) and not lease.unlocked:
+    if outcome in (Released.GONE, Released.NOT_YOURS) and not lease.without_lock:
         log(
             logging.WARNING,
             "%s %r was no longer ours when it was released (%s): %s",

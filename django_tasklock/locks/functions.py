@@ -11,13 +11,13 @@ from types import TracebackType
 
 from django_tasklock.backends import get_backend
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
-from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
+from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks import events
 from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.registry import ProcessLock, taken
+from django_tasklock.locks.registry import ProcessLock, process_locks
 from django_tasklock.locks.takes import Leases, leases_here
-from django_tasklock.names import clean, listed
+from django_tasklock.names import as_names, clean
 from django_tasklock.types import LockInfo, Record
 
 PAGE = 5000  # locks listed by one request
@@ -32,10 +32,10 @@ def acquire_task_lock(name: str, timeout: Duration | None = None, lease: LeaseTi
     lock = ProcessLock(name, DEFAULT if timeout is None else timeout, lease)
     try:
         if lock.acquire():
-            taken.add(lock)
+            process_locks.add(lock)
             return True
     except BaseException:  # a time limit: who does not hear of a lock cannot release it
-        taken.discard(lock)
+        process_locks.discard(lock)
         lock.struck()
         raise
     if lock.conflict is not None:
@@ -49,12 +49,12 @@ def release_task_lock(name: str) -> bool:
     With the store down: False, and it is released as soon as that answers.
     """
     bare = _clean(name)
-    while (lock := taken.find(bare)) is not None:
+    while (lock := process_locks.find(bare)) is not None:
         try:
-            if taken.discard(lock):  # else another thread was sooner
+            if process_locks.discard(lock):  # else another thread was sooner
                 return bool(lock.release())
         except BaseException:  # a time limit may strike before release() has begun, and nobody has the lock any more
-            taken.discard(lock)
+            process_locks.discard(lock)
             lock.struck()
             raise
     return False
@@ -68,7 +68,7 @@ def extend_task_lock(name: str, timeout: Duration | None = None) -> bool:
     bare = _clean(name)
     if timeout is not None:
         milliseconds(timeout, "timeout", name=bare)
-    lock = taken.find(bare)
+    lock = process_locks.find(bare)
     try:
         return lock is not None and lock.extend(timeout)
     except TaskLockError:
@@ -171,7 +171,7 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
     ) -> None:
         self.raise_on_fail = raise_on_fail
         self.lock = TaskLock(
-            *listed(name),
+            *as_names(name),
             timeout=timeout,
             lease=lease,
             blocking=blocking,
@@ -206,7 +206,7 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
             await self.lock.__aexit__(kind, error, trace)
 
     def _busy(self) -> bool:
-        error = self.lock.conflict or TaskLockAcquireError(f"lock {self.lock.name!r} is busy", name=self.lock.name)
+        error = self.lock.conflict_error()
         events.conflict(error, "raise" if self.raise_on_fail else "skip")
         if self.raise_on_fail:
             raise error

@@ -30,7 +30,7 @@ from django_tasklock.db.connections import release_connections
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import GONE, Lease
-from django_tasklock.locks.reconcile import AGAIN, Reconciler, rested
+from django_tasklock.locks.reconcile import AGAIN, Reconciler, close_idle_quietly
 from django_tasklock.logs import log
 from django_tasklock.types import AcquireRequest, Renewal, RenewalResult, monotonic
 
@@ -67,7 +67,7 @@ class Heartbeat:
         """Stop; a renewal that is under way cannot bring a released lock back."""
         lease.released = True
         self._held.pop(lease.token, None)
-        self.reconciler.late.pop(lease.token, None)
+        self.reconciler.pending.pop(lease.token, None)
 
     def release_later(self, lease: Lease, longest: int) -> None:
         """Release ``lease`` as soon as the store answers; after ``longest`` ms it has ended by itself."""
@@ -274,7 +274,7 @@ class Heartbeat:
                     unknown += len(silent)
                     _put_off(silent)
         finally:
-            rested(backend)
+            close_idle_quietly(backend)
         unknown += sum(map(len, parts))  # still due, and the first next time
         if trouble is not None and unknown:
             log(logging.WARNING, "heartbeat: %d leases not renewed, trying again: %s", unknown, trouble)

@@ -36,6 +36,7 @@ class Lease:
 
     fence = 0
     count = 1
+    """How often it is taken, by re-entry: it is released when it was given back as often."""
     deadline = until = due = slack = 0.0
     asked = False
     since = 0.0
@@ -44,9 +45,11 @@ class Lease:
     """What it is counted as; ``None``: it is not counted."""
     looked = 0.0
     released = False
+    """Whether it was given back, or given up: nobody has it any more, and its loss is no news."""
     successor: Lease | None = None
     """What was taken in place of this one, when that was lost."""
-    unlocked = False
+    without_lock = False
+    """Whether its body runs without the lock: the store could not be asked, and the policy is ``run``."""
     home: Callable[[], dict[str, Lease] | None] | None = None
     """Where it is noted that somebody has it; that of a thread or asyncio task that has ended is ``None``."""
     _lost = ""
@@ -68,6 +71,7 @@ class Lease:
         self.on_lost = on_lost
         """Who listens to its loss."""
         self.entered: list[object] = []
+        """Of each block entered with it that is not left yet: the block around that one, to be current again."""
         self.bells: list[Callable[[], None]] = []
         """Called when it is lost, or asked for: whoever sleeps inside of it wakes."""
         self.generation = generation
@@ -90,7 +94,7 @@ class Lease:
     @property
     def lost(self) -> str:
         """Why the lease is certainly gone; empty while it is not."""
-        if not self._lost and not self.unlocked and monotonic() >= self.deadline:
+        if not self._lost and not self.without_lock and monotonic() >= self.deadline:
             return "its timeout is over" if self.last else "it could not be renewed in time"
         return self._lost
 
@@ -117,7 +121,7 @@ class Lease:
     def due_to_look(self) -> bool:
         """Tell whether to ask the store now, which hears of a loss, and of who asks for it, at once."""
         now = monotonic()
-        if self.unlocked or self.lost or self.asked or now < self.looked + LOOK:
+        if self.without_lock or self.lost or self.asked or now < self.looked + LOOK:
             return False
         self.looked = now
         return True

@@ -13,8 +13,9 @@ import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self, cast
 
 from django_tasklock import backends
 from django_tasklock.backends import get_backend
@@ -52,6 +53,8 @@ class Acquirable(ABC):
 
     noun = "lock"
     """What this is, for people."""
+    innermost: ClassVar[ContextVar[Block | None]] = lock_block
+    """Where the innermost block of its kind is noted."""
     limit = 1
     """How many may hold it at once."""
     brings: str | None = None
@@ -151,12 +154,16 @@ class Acquirable(ABC):
             heartbeat.release_later(lease, request.ttl_ms)
             raise
 
+    def conflict_error(self) -> TaskLockAcquireError:
+        """Return why the last ``acquire()`` returned False."""
+        return self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
+
     def release(self, lease: Lease | None = None) -> Released:
         """Give the lock back, only if it is still yours; what was found, true only for *released*.
 
         The last of several re-entries releases. With the store down it is released as soon
-        as that answers. ``lease``: by default what who calls has. Raises ``TaskLockError`` if it was not acquired
-        through this object.
+        as that answers. ``lease``: by default the caller's. Raises ``TaskLockError`` if it was not acquired through
+        this object.
         """
         lease = lease or self.mine()
         if not self._takes.returned(lease):
@@ -165,7 +172,7 @@ class Acquirable(ABC):
         try:
             lost = bool(lease.lost)
             self.drop(lease)
-            if lease.unlocked:
+            if lease.without_lock:
                 outcome = Released.GONE
             elif self.notes:
                 outcome, self.noted = lease.backend.release_noted(lease.name, lease.token, self.notes)
@@ -182,16 +189,16 @@ class Acquirable(ABC):
             return outcome
         return events.released(self, lease, outcome, lost)
 
-    async def arelease(self) -> Released:
+    async def arelease(self, lease: Lease | None = None) -> Released:
         """Do what ``release`` does, for coroutines. If it is cancelled, the lock is released all the same."""
-        lease = self.mine()
+        lease = lease or self.mine()
         if not self._takes.returned(lease):
             return Released.RELEASED
         lost = False
         try:
             lost = bool(lease.lost)
             self.drop(lease)
-            outcome = Released.GONE if lease.unlocked else await lease.backend.arelease_held(lease)
+            outcome = Released.GONE if lease.without_lock else await lease.backend.arelease_held(lease)
         except BackendUnavailable as error:
             outcome = self._later(lease, error)
         except BaseException:
@@ -205,7 +212,7 @@ class Acquirable(ABC):
         True, as ``acquire()`` said, when run without the lock. Raises ``BackendUnavailable``.
         """
         lease, ttl, hold_ms = self._extending(timeout)
-        if lease.unlocked:
+        if lease.without_lock:
             return True
         asked = monotonic()
         done = lease.backend.extend(lease.name, lease.token, ttl, hold_ms)
@@ -214,7 +221,7 @@ class Acquirable(ABC):
     async def aextend(self, timeout: Duration | None = None) -> bool:
         """Do what ``extend`` does, for coroutines."""
         lease, ttl, hold_ms = self._extending(timeout)
-        if lease.unlocked:
+        if lease.without_lock:
             return True
         asked = monotonic()
         done = await lease.backend.aextend(lease.name, lease.token, ttl, hold_ms)
@@ -224,7 +231,7 @@ class Acquirable(ABC):
 
     @property
     def lease(self) -> Lease | None:
-        """What who asks has taken through this object, and not given back."""
+        """The caller's lease through this object, as ``Takes.find`` says; ``None``: it has none."""
         return self._takes.find()
 
     def mine(self) -> Lease:
@@ -250,7 +257,7 @@ class Acquirable(ABC):
     def held(self) -> bool:
         """Whether it is certainly still yours."""
         lease = self._takes.find()
-        return lease is not None and not lease.unlocked and not lease.lost
+        return lease is not None and not lease.without_lock and not lease.lost
 
     @property
     def lost(self) -> bool:
@@ -334,7 +341,7 @@ class Acquirable(ABC):
         self.on_busy = "raise"
         if self.enter_if_free():
             return self
-        raise self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
+        raise self.conflict_error()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -342,10 +349,12 @@ class Acquirable(ABC):
         self.give_back()
 
     def give_back(self, lease: Lease | None = None) -> None:
-        """Leave the block, and release. ``lease``: what who calls has, where that was asked already."""
+        """Leave the block, and release. ``lease``: the caller's, if it is known already."""
         try:
-            if lease is None and self._inherited():
-                return  # a forked child leaves the block of its parent, which still holds the lock
+            if lease is None:
+                if self._inherited():
+                    return  # a forked child leaves the block of its parent, which still holds the lock
+                lease = self._left()
             self.leave(lease)
             self.release(lease)
         except BaseException:
@@ -362,17 +371,32 @@ class Acquirable(ABC):
         self.on_busy = "raise"
         if await self.aenter_if_free():
             return self
-        raise self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
+        raise self.conflict_error()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.leave()
-            await self.arelease()
+            lease = self._left()
+            self.leave(lease)
+            await self.arelease(lease)
         except BaseException:
             self.struck(later=True)
             raise
+
+    def _left(self) -> Lease | None:
+        """Return what the caller gives back as it leaves a block: its lease, else the one the block was entered with.
+
+        It has nothing if that was lost, and another one taken and given back inside of the block, or if it is the task
+        in which asyncio ends a generator that nobody iterates over any more.
+        """
+        lease = self._takes.find() or self._entered()
+        return None if lease is None or lease.released else lease
+
+    def _entered(self) -> Lease | None:
+        """Return the lease the innermost block here was entered with, if it is one of this object."""
+        block = self.innermost.get()
+        return cast(Lease, block.lease) if block is not None and block.lock() is self else None
 
     def _inherited(self) -> bool:
         """Tell whether the block that is left was entered by the process that this one was forked from."""
@@ -403,7 +427,7 @@ class Acquirable(ABC):
         try:
             self.drop(lease)
         finally:
-            if later or lease.unlocked:
+            if later or lease.without_lock:
                 heartbeat.release_later(lease, longest)  # in an outage it takes its time; its lock may be on its way
             else:
                 heartbeat.release_now(lease, longest)
@@ -416,9 +440,7 @@ class Acquirable(ABC):
     # An acquisition, from the question to what is made of the answer
 
     def _reenter(self, home: Leases) -> bool:
-        lease = home.get(self.name)
-        if lease is None and type(self.name) is not str:
-            lease = home.around(self.name)
+        lease = home.get(self.name) if type(self.name) is str else home.around(self.name)
         if lease is None or lease.released or lease.lost:
             return False
         if not self.terms.reentrant:
@@ -493,7 +515,7 @@ class Acquirable(ABC):
             self.conflict.__cause__ = error
             return False
         without = Lease(lease.backend, self.name, self.terms.lease_ms, lease.lock, self._on_lost)
-        without.unlocked, without.kind = True, lease.kind
+        without.without_lock, without.kind = True, lease.kind
         without.until = monotonic() + self.terms.hold_ms / 1000
         try:
             self._takes.keep(without, self._takes.here())
@@ -522,7 +544,7 @@ class Acquirable(ABC):
 
     def _judge(self, lease: Lease) -> None:
         judge(self, lease)
-        if lease.unlocked:
+        if lease.without_lock:
             raise LockLost(
                 f"{self.noun} {self.name!r} is not held: the store could not be asked, and on_unavailable='run' let"
                 " the body begin without it",
@@ -596,7 +618,8 @@ class TaskLock(Acquirable):
 
     def leave(self, lease: Lease | None = None) -> None:
         """Undo ``enter``."""
-        lease = lease or self._takes.find() or self._block  # the latter if it was released inside of its block
+        # Of a block that was entered in another context it is what there is to release, or was inside of the block.
+        lease = self._entered() or lease or self._takes.find() or self._block
         if lease is not None and lease.entered:
             self._blocks -= 1
             lock_block.set(lease.entered.pop())  # type: ignore[arg-type]

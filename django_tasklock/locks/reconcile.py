@@ -24,7 +24,7 @@ STRAY = 2.0  # seconds in which a request that was given up may still reach the 
 LAST = 0.25  # of these seconds a process that ends waits for so many: the store has answered, so it is not far
 
 
-def rested(backend: LeaseStore) -> None:
+def close_idle_quietly(backend: LeaseStore) -> None:
     """Call ``backend.close_idle()``; what that raises is no reason not to look after the others."""
     try:
         backend.close_idle()
@@ -44,7 +44,7 @@ class Leftover(NamedTuple):
     """Since when: it may still be on its way to the store. 0: it was not found missing."""
 
 
-class Late(NamedTuple):
+class WithoutLock(NamedTuple):
     """A body that runs without its lock, and what it would have asked for."""
 
     lease: weakref.ref[Lease]
@@ -56,13 +56,13 @@ class Reconciler:
 
     def __init__(self) -> None:
         self.leftovers: dict[str, Leftover] = {}
-        self.late: dict[str, Late] = {}
+        self.pending: dict[str, WithoutLock] = {}
         self.pause = SOON
         """Seconds to the next try: each that leaves something doubles it."""
         self._complained = False
 
     def __bool__(self) -> bool:
-        return bool(self.leftovers or self.late)
+        return bool(self.leftovers or self.pending)
 
     def release_later(self, lease: Lease, longest: int) -> None:
         """Release ``lease``; after ``longest`` ms it has ended by itself."""
@@ -72,12 +72,12 @@ class Reconciler:
     def acquire_later(self, lease: Lease, request: AcquireRequest) -> None:
         """Take the lock that ``lease`` is without, for as long as its timeout leaves it, unless somebody has it."""
         self.pause = SOON
-        self.late[lease.token] = Late(weakref.ref(lease), request)
+        self.pending[lease.token] = WithoutLock(weakref.ref(lease), request)
 
     def clear(self) -> None:
         """Forget them all: what is left in the store ends with its lease."""
         self.leftovers.clear()
-        self.late.clear()
+        self.pending.clear()
         self._complained = False
 
     def run(self, follow: Callable[[Lease], None], lose: Callable[[Lease, str], None]) -> None:
@@ -85,16 +85,16 @@ class Reconciler:
         self.pause = min(2 * self.pause, AGAIN)
         asked = {left.backend for left in list(self.leftovers.values())}  # others add to them meanwhile
         silent = self.free_all()
-        for token, late in list(self.late.items()):
-            lease = late.lease()
+        for token, pending in list(self.pending.items()):
+            lease = pending.lease()
             if lease is None or lease.released or monotonic() >= lease.until:
-                self.late.pop(token, None)
+                self.pending.pop(token, None)
             elif lease.backend not in silent:
                 asked.add(lease.backend)
-                if self._take(token, lease, late.request, follow, lose) is None:
+                if self._take(token, lease, pending.request, follow, lose) is None:
                     silent.add(lease.backend)
         for backend in asked:
-            rested(backend)
+            close_idle_quietly(backend)
         if not self:
             self._complained = False
 
@@ -151,13 +151,13 @@ class Reconciler:
             self._complain("taken", lease.backend, lease.name, error)
             return None
         if isinstance(answer, Busy):
-            self.late.pop(token, None)
+            self.pending.pop(token, None)
             who = "somebody" if answer.record is None else answer.record.holder
             lose(lease, f"a body runs without it, and {who} has it now")
             return False
         lease.granted(answer, asked, left)
-        lease.unlocked = False
-        self.late.pop(token, None)
+        lease.without_lock = False
+        self.pending.pop(token, None)
         if lease.released:  # meanwhile, when there was nothing to release yet
             self.release_later(lease, left)
         else:

@@ -24,7 +24,7 @@ class ProcessLock(TaskLock):
         return Takes(own=Leases())
 
 
-class Taken:
+class ProcessLocks:
     """Locks by name, the latest last. Bounded: of those that lapsed the oldest are forgotten."""
 
     def __init__(self) -> None:
@@ -90,15 +90,15 @@ class Taken:
         self._prune_at = 2 * max(LAPSED, self._count)
 
 
-taken = Taken()
+process_locks = ProcessLocks()
 """Those of this process."""
 
 
 def forget() -> None:
     """Forget what the plain functions took in this process."""
-    taken.clear()
+    process_locks.clear()
 
 
 def after_fork() -> None:
     """Begin empty, in place: others have imported it, and a mutex may be held by no thread of ours."""
-    taken.__init__()  # type: ignore[misc]
+    process_locks.__init__()  # type: ignore[misc]

@@ -63,6 +63,7 @@ class ConcurrencyLimiter(Acquirable):
     """
 
     noun = "limiter"
+    innermost = limiter_block
 
     def __init__(
         self,
@@ -128,8 +129,8 @@ class ConcurrencyLimiter(Acquirable):
             limiter_block.set(block.around)
 
     def _inherited(self) -> bool:
-        block = limiter_block.get()
-        return block is not None and block.lock() is self and block.lease.foreign
+        entered = self._entered()
+        return entered is not None and entered.foreign
 
     def info(self) -> LimiterInfo:
         """Return who has its permits. Raises ``BackendUnavailable``."""

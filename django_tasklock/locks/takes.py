@@ -213,25 +213,25 @@ class _Take:
 def leave(lease: Lease) -> None:
     """Let a lease belong to nobody any more, whoever says so: another thread may release what one has taken."""
     home = None if lease.home is None else lease.home()
-    if home is not None and home.get(lease.name) is lease:
-        del home[lease.name]
-        if type(lease.name) is not str:
-            for name in each_of(lease.name):
-                home.pop(name, None)
+    if home is None:
+        return
+    for name in (lease.name,) if type(lease.name) is str else each_of(lease.name):
+        if home.get(name) is lease:  # or it was lost, and that one taken anew
+            del home[name]
 
 
 class Takes:
     """What callers have taken through one object, so that each finds the lease that is its own.
 
     ``permits``: those of a limiter, which are no locks even where they have the same name, and which nobody but their
-    taker finds: the second release of one would be the other's first. ``own``: the leases of somebody else than who
-    calls, a process say.
+    taker finds: the second release of one would be the other's first. ``own``: the leases to be used in place of
+    the caller's, those of a process say.
     """
 
     __slots__ = ("_by", "_own", "_permits", "_prune_at", "last")
 
     def __init__(self, *, permits: bool = False, own: Leases | None = None) -> None:
-        self._by: dict[int, _Take] = {}
+        self._by: dict[int, _Take] = {}  # by the id of what the entry keeps alive, so that no other has it
         self._own = own
         self._permits = permits
         self._prune_at = PRUNE
@@ -239,32 +239,34 @@ class Takes:
         """What was taken last, by whomever."""
 
     def here(self) -> Leases:
-        """Return what who calls has taken through any object."""
+        """Return everything the caller has taken, through any object."""
         if self._own is not None:
             return self._own
         here = leases_here()
         return here.permits if self._permits else here
 
     def find(self) -> Lease | None:
-        """Return what who calls has taken through this object, or, who never asked for it, what was taken last."""
+        """Return the caller's lease through this object; for a caller who never asked for it, the one taken last."""
         home = self.here()
-        take = self._by.get(id(home))
-        if take is None or take.home is not home.ref:
-            take = self._asked_before()
+        take = self._by.get(id(home.ref)) or self._asked_before()
         lease = (None if self._permits else self.last) if take is None else take.now
         return None if lease is None or lease.released or lease.generation != now.generation else lease
 
     def keep(self, lease: Lease, home: Leases) -> None:
-        """Note that who has ``home`` has taken ``lease``."""
+        """Note that the caller, whose leases are ``home``, has taken ``lease``."""
         self.last = lease
         lease.home = home.ref  # first: a time limit may strike in between, and who is struck leaves it
-        home[lease.name] = lease
-        if type(lease.name) is not str:
+        if type(lease.name) is str:
+            home[lease.name] = lease
+        else:  # not by their text, which may be that of another name
             home.update(dict.fromkeys(each_of(lease.name), lease))
+        before = self._by.get(id(home.ref))
+        if before is not None and before.lease is not None and not before.lease.released:
+            before.lease.successor = lease  # that one is lost
         self._note(home, lease, 1)
 
     def again(self, lease: Lease) -> None:
-        """Note that who calls has taken ``lease`` once more, which it has."""
+        """Note that the caller has taken ``lease``, which it has, once more."""
         home = self.here()
         take = self._of(home)
         if take is not None and take.lease is lease:
@@ -275,25 +277,24 @@ class Takes:
         self.last = lease
 
     def refused(self) -> None:
-        """Note that who calls was refused: it has nothing, whatever others have taken through this object."""
+        """Note that the caller was refused: it has nothing, whatever others took through this object."""
         home = self.here()
         if self._of(home) is None:
             self._note(home, None, 0)
 
     def inherit(self, times: int) -> None:
-        """Note that who calls has taken what it has so many times more: as often as what that took the place of."""
+        """Add ``times`` to how often the caller has taken its lease: those of the lost lease that this one replaces."""
         if (take := self._of(self.here())) is not None:
             take.times += times
 
     def times(self) -> int:
-        """Return how often who calls has taken it through this object, and not given it back."""
+        """Return how often the caller has taken it through this object without giving it back."""
         take = self._of(self.here()) if self._by else None
         return 0 if take is None else take.times
 
     def returned(self, lease: Lease) -> bool:
         """Count one re-entry less; return whether it was the last, so that the lease is to be released."""
-        home = None if lease.home is None else lease.home()
-        take = self._by.get(id(home))  # of who took it, whoever returns it
+        take = self._by.get(id(lease.home))  # of who took it, whoever returns it
         lease.count -= 1
         if take is not None and take.now is lease:
             take.times -= 1
@@ -308,25 +309,26 @@ class Takes:
             self.last = None
 
     def _note(self, home: Leases, lease: Lease | None, times: int) -> None:
-        self._by[id(home)] = _Take(home.ref, lease, times)
+        self._by[id(home.ref)] = _Take(home.ref, lease, times)
         if len(self._by) >= self._prune_at:
-            self._by = {key: take for key, take in list(self._by.items()) if take.home() is not None}
+            for key, take in list(self._by.items()):  # in place: meanwhile other threads note what they take
+                if take.home() is None:
+                    self._by.pop(key, None)
             self._prune_at = 2 * max(len(self._by), PRUNE)
 
     def _of(self, home: Leases) -> _Take | None:
-        """Return what ``home`` has taken through this object and not given back."""
-        take = self._by.get(id(home))
-        return None if take is None or take.home is not home.ref or take.now is None else take
+        """Return what the owner of ``home`` has taken through this object and not given back."""
+        take = self._by.get(id(home.ref))
+        return None if take is None or take.now is None else take
 
     def _asked_before(self) -> _Take | None:
-        """Return what became of the last time that who calls asked through this object, in an earlier call of its."""
+        """Return the result of the caller's last request through this object, in an earlier call of its coroutine."""
         before = leases_here().before
         for _ in range(LINEAGE):
             if before is None:
                 break
             own = before.permits if self._permits else before
-            take = self._by.get(id(own))
-            if take is not None and take.home is own.ref:
+            if (take := self._by.get(id(own.ref))) is not None:
                 return take
             before = before.before
         return None

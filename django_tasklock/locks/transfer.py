@@ -23,7 +23,7 @@ def keep_for(lock: TaskLock, seconds: Duration, token: str | None = None) -> boo
     lease = lock.mine()
     lock.leave()
     lock.drop(lease)
-    if lease.unlocked or lease.lost:
+    if lease.without_lock or lease.lost:
         return False
     try:
         if token is None:

@@ -16,7 +16,7 @@ from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.registry import taken
+from django_tasklock.locks.registry import process_locks
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
 from django_tasklock.locks.takes import leases_here, leave
 from django_tasklock.testing import others
@@ -86,9 +86,9 @@ def kill_holder(lock: Lockable) -> None:
     lease = _find(name)
     if lease is None:
         raise TaskLockError(f"lock {name!r} is held by nobody of this process, who could be killed", name=name)
-    bare = taken.find(name)
+    bare = process_locks.find(name)
     if bare is not None and bare.lease is lease:
-        taken.discard(bare)
+        process_locks.discard(bare)
     claim = claims.current.get()
     if claim is not None and claim.token == lease.token:
         claim.taken = False  # nobody is left who would close it
@@ -142,6 +142,6 @@ def _find(name: str) -> Lease | None:
 
 def _leases(name: str = "") -> list[Lease]:
     """Return the leases of this process, of a ``name`` those without a heartbeat as well."""
-    here, bare = leases_here(), taken.find(name) if name else None
+    here, bare = leases_here(), process_locks.find(name) if name else None
     found = [*heartbeat.leases(), *here.values(), None if bare is None else bare.lease]
     return [lease for lease in found if lease is not None]

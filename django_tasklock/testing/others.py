@@ -17,7 +17,7 @@ from django_tasklock.exceptions import RateLimitExceeded, TaskLockError
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.testing.named import Lockable, name_of
-from django_tasklock.types import AcquireRequest, Busy, Grant, Renewal
+from django_tasklock.types import AcquireRequest, Busy, Grant, Renewal, monotonic
 
 ELSEWHERE = "another-host"
 
@@ -188,10 +188,10 @@ def find(name: str) -> HeldLock | None:
 
 def _use_up(limiter: RateLimiter) -> None:
     terms = limiter.terms
-    cost = min(terms.burst_of(rate) if terms.algorithm == "bucket" else rate.limit for rate in terms.rates)
+    cost = min(terms.capacity(rate) for rate in terms.rates)
     while cost:  # as much at once as there is room for
         try:
-            limiter.reserve(0, cost=cost)
+            limiter.book(monotonic(), cost)  # of its own quota, whatever tenants have
         except RateLimitExceeded:
             cost //= 2
 

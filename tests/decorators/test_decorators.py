@@ -15,12 +15,16 @@ from asgiref.sync import async_to_sync
 
 from django_tasklock import (
     BackendUnavailable,
+    LockLost,
     TaskLock,
     TaskLockAcquireError,
     TaskLockError,
+    concurrency_limited,
     current_claim,
     current_lock,
+    force_release_task_lock,
     model_lock,
+    rate_limited,
     task_lock,
 )
 from django_tasklock.backends.memory import reset
@@ -77,6 +81,19 @@ class TestTaskLock:
         work(1)
         assert inside == [("a:1", True)]
         assert current_lock() is None
+
+    def test_a_lost_lock_that_the_body_takes_again_is_given_back(self):
+        @task_lock("a")
+        def work():
+            lock = current_lock()
+            force_release_task_lock("a")
+            with pytest.raises(LockLost):
+                lock.ensure_held()
+            assert lock.acquire()
+
+        work()
+        assert current_lock() is None
+        assert not held("a")
 
     def test_an_error_releases_it_too_and_comes_out_as_it_is(self):
         error = ValueError("no paper")
@@ -426,6 +443,37 @@ class TestWhatIsRefused:
         for function in (generator, async_generator, functools.partial(generator, 1), Rows()):
             with pytest.raises(TaskLockError, match="is a generator: it would run after its lock was released"):
                 task_lock("a")(function)
+
+    @pytest.mark.parametrize(
+        "decorate",
+        [
+            task_lock("a"),
+            model_lock(Video, "a", guard=ONCE, pk="pk"),
+            concurrency_limited("a", 1),
+            rate_limited("a", "10/s"),
+        ],
+        ids=["task_lock", "model_lock", "concurrency_limited", "rate_limited"],
+    )
+    @pytest.mark.django_db
+    def test_a_coroutine_behind_a_plain_wrapper(self, decorate):
+        """Called, it would run when it is awaited: by then the lock is another's."""
+
+        def traced(function):
+            @functools.wraps(function)
+            def wrapper(*args, **kwargs):
+                return function(*args, **kwargs)
+
+            return wrapper
+
+        @decorate
+        @traced
+        async def work(pk):
+            pytest.fail("it ran")
+
+        video = Video.objects.create()
+        with pytest.raises(TaskLockError, match="work returned a coroutine.*directly above its 'async def'"):
+            work(video.pk)
+        assert not held("a")
 
     def test_a_decorator_in_the_wrong_place(self):
         for kind in (classmethod, staticmethod):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -252,6 +253,33 @@ class TestAsync:
         limiter = ConcurrencyLimiter("search", 2)
         eventually(lambda: limiter.info().used == 0)
         eventually(lambda: not heartbeat.reconciler.leftovers)
+
+    def test_a_generator_that_nobody_iterates_over_any_more_gives_its_permit_back(self, store):
+        """asyncio ends it in a task of its own."""
+
+        async def main() -> bool:
+            limiter, ended = ConcurrencyLimiter("search", 1), asyncio.Event()
+
+            async def stream() -> AsyncIterator[int]:
+                try:
+                    async with limiter:
+                        for number in range(3):
+                            yield number
+                finally:
+                    ended.set()
+
+            async def consume() -> None:
+                async for number in stream():
+                    if number == 1:
+                        assert limiter.taken
+                        break
+
+            await asyncio.create_task(consume())
+            gc.collect()
+            await asyncio.wait_for(ended.wait(), 30)
+            return await limiter.aacquire(blocking=False) and bool(await limiter.arelease())
+
+        assert async_to_sync(main)() is True
 
 
 class TestLosing:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.db import connections
 
 from django_tasklock import (
     BackendUnavailable,
@@ -257,6 +258,13 @@ def test_who_took_a_lock_that_another_thread_released_keeps_nothing_of_it(settin
         assert len(leases_here()) == 0
 
 
+def lose(lock: TaskLock) -> None:
+    """Take it away from its holder, who learns of it."""
+    assert force_release_task_lock(lock.name)
+    with pytest.raises(LockLost):
+        lock.ensure_held()
+
+
 class TestTaken:
     """What happens to the lock while the body runs."""
 
@@ -276,6 +284,41 @@ class TestTaken:
                 current_lock().ensure_held()
             eventually(lambda: lost)
         assert len(lost) == 1
+
+    @pytest.mark.parametrize("again", ["block", "acquire"])
+    def test_lost_and_taken_again_inside_of_its_block(self, store, again):
+        lock = TaskLock("video:1", reentrant=True)
+        with TaskLock("video:2") as around:
+            with lock:
+                lose(lock)
+                if again == "block":
+                    with lock:
+                        assert lock.held
+                else:
+                    assert lock.acquire()
+            assert current_lock() is around
+        assert current_lock() is None
+        assert not lock.taken
+        assert not is_task_locked("video:1")
+
+    def test_so_it_is_for_coroutines(self, store):
+        lock = TaskLock("video:1", reentrant=True)
+
+        def release_it():
+            force_release_task_lock("video:1")
+            connections.close_all()  # of this thread, which nobody else does
+
+        async def main():
+            async with lock:
+                await asyncio.to_thread(release_it)
+                with pytest.raises(LockLost):
+                    await lock.aensure_held()
+                async with lock:
+                    assert lock.held
+            return current_lock()
+
+        assert asyncio.run(main()) is None
+        assert not is_task_locked("video:1")
 
     @across
     def test_a_forked_child_that_leaves_the_block_leaves_the_lock(self, store):

@@ -39,7 +39,7 @@ from django_tasklock import (
 from django_tasklock.backends import get_backend
 from django_tasklock.locks import functions, registry as remembered
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.registry import Taken, taken
+from django_tasklock.locks.registry import ProcessLocks, process_locks
 from django_tasklock.testing import forget
 from django_tasklock.types import Renewal
 from tests.support.public import Received, forked, in_store, raw_redis, setting, stored
@@ -240,7 +240,7 @@ class TestLapsing:
     def test_a_lease_by_name(self, store):
         assert acquire_task_lock("video:1", timeout=100, lease=30)
         assert 20 < get_lock_ttl("video:1") <= 30
-        token = taken.find("video:1").token
+        token = process_locks.find("video:1").token
         assert token in heartbeat
         assert release_task_lock("video:1")
         assert token not in heartbeat
@@ -267,7 +267,7 @@ class TestLapsing:
 
     def test_extended_while_another_thread_releases(self, store, monkeypatch):
         assert acquire_task_lock("video:1")
-        taken.find("video:1").release()
+        process_locks.find("video:1").release()
         assert extend_task_lock("video:1", 50) is False
 
 
@@ -356,28 +356,28 @@ class TestMemory:
         assert acquire_task_lock("kept")
         for number in range(100):
             cool_down(f"cooldown:{number}")
-            assert len(taken) <= 50
-        assert len(taken.locks) == len(taken)
+            assert len(process_locks) <= 50
+        assert len(process_locks.locks) == len(process_locks)
         assert release_task_lock("kept") is True
 
     def test_nor_does_one_name_grow_without_bound(self):
         for _ in range(100):
             cool_down("cooldown")
-        assert len(taken.locks["cooldown"]) == len(taken) <= 50
+        assert len(process_locks.locks["cooldown"]) == len(process_locks) <= 50
 
     def test_what_is_held_is_never_forgotten(self):
         names = [f"held:{number}" for number in range(300)]
         assert all(acquire_task_lock(name) for name in names)
-        assert len(taken) == 300
+        assert len(process_locks) == 300
         assert all(release_task_lock(name) for name in names)
         assert list_all_task_locks() == []
-        assert len(taken) == len(taken.locks) == 0
+        assert len(process_locks) == len(process_locks.locks) == 0
 
     def test_it_takes_no_more_time_the_more_is_held(self, monkeypatch):
         """Looking for what lapsed once for every so many, not once for every lock."""
         looks = []
-        prune = Taken.prune
-        monkeypatch.setattr(Taken, "prune", lambda self: (looks.append(len(self)), prune(self)))
+        prune = ProcessLocks.prune
+        monkeypatch.setattr(ProcessLocks, "prune", lambda self: (looks.append(len(self)), prune(self)))
         for number in range(1000):
             assert acquire_task_lock(f"held:{number}")
         assert sum(looks) <= 10_000

@@ -22,7 +22,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.health.store import locks
 from django_tasklock.locks.heartbeat import GONE, heartbeat, tell
-from django_tasklock.rates.background import returns
+from django_tasklock.rates.background import background_work
 from django_tasklock.types import Released, Renewal
 from tests.support.public import Received
 from tests.support.redis_server import RedisServer
@@ -648,7 +648,7 @@ def test_a_listener_that_ends_its_thread_does_not_keep_the_others_from_hearing()
 def test_a_place_at_a_rate_limit_that_cannot_be_given_back_does_not_keep_the_others() -> None:
     given = threading.Event()
     with no_log():
-        returns.give(sys.exit)
-        returns.give(given.set)
+        background_work.submit(sys.exit)
+        background_work.submit(given.set)
         assert given.wait(20)
-        assert returns.wait()
+        assert background_work.wait()

@@ -71,7 +71,7 @@ def test_who_has_it_by_then_keeps_it_and_the_body_s_is_lost(
         eventually(lambda: reasons)
     assert [said["reason"] for said in received] == reasons
     assert any("a body runs without it" in line for line in warnings_logged())
-    assert not heartbeat.reconciler.late
+    assert not heartbeat.reconciler.pending
     assert (lock.held, lock.lost) == (False, True)
     with pytest.raises(LockLost, match="a body runs without it"):
         lock.ensure_held()
@@ -81,8 +81,8 @@ def test_who_has_it_by_then_keeps_it_and_the_body_s_is_lost(
 
 def test_what_is_over_before_the_store_is_back_is_not_taken(down: Proxy, store: redis.Redis, name: str) -> None:
     with TaskLock(name):
-        assert heartbeat.reconciler.late
-    assert not heartbeat.reconciler.late
+        assert heartbeat.reconciler.pending
+    assert not heartbeat.reconciler.pending
     down.heal()
     assert not store.exists(f"task_lock:{name}")
 
@@ -114,7 +114,7 @@ def test_a_plain_function_s_lock_is_taken_for_what_its_timeout_leaves(
     assert acquire_task_lock(name, timeout=30)
     down.heal()
     eventually(lambda: 20_000 < store.pttl(f"task_lock:{name}") <= 30_000)
-    eventually(lambda: not heartbeat.reconciler.late)  # the store was sooner to know than we are
+    eventually(lambda: not heartbeat.reconciler.pending)  # the store was sooner to know than we are
     assert release_task_lock(name)
     assert not store.exists(f"task_lock:{name}")
 

@@ -24,7 +24,8 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.locks.takes import leases_here
+from django_tasklock.locks.lease import Lease
+from django_tasklock.locks.takes import PRUNE, Leases, Takes, leases_here
 from tests.support.public import in_store
 from tests.support.stores import an_ask, granted, stores
 
@@ -154,6 +155,24 @@ class TestWhoWasRefused:
             assert outer.info().used == 1
             assert outer.release() is Released.RELEASED
             assert outer.info().used == 0
+
+    def test_who_takes_one_while_another_thread_forgets_those_that_ended(self, settings):
+        """It was forgotten as well, and could not give its permit back."""
+        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+        permits, others = get_backend().permits, [Leases() for _ in range(PRUNE)]
+        takes, mine, here = Takes(permits=True), Lease(permits, "transcode", None), leases_here().permits
+
+        class Meanwhile(weakref.ref):
+            def __call__(self):
+                if takes.last is not mine:
+                    takes.keep(mine, here)
+                return super().__call__()
+
+        others[0].ref = Meanwhile(others[0])
+        for home in others:
+            takes.keep(Lease(permits, "transcode", None), home)
+        assert takes.last is mine
+        assert takes.find() is mine
 
     def test_a_block_that_was_refused_leaves_the_holders(self, store):
         context = task_lock_context("video:1", raise_on_fail=False)

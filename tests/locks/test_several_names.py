@@ -18,6 +18,7 @@ from django_tasklock import (
     current_lock,
     force_release_task_lock,
     get_lock_info,
+    is_task_locked,
     list_all_task_locks,
     task_lock,
     task_lock_context,
@@ -194,6 +195,18 @@ class TestOneThread:
         assert free("a", "b", "c")
         assert TaskLock("a").acquire()
 
+    def test_one_that_was_lost_and_taken_anew_is_still_known_as_its_own(self, store):
+        both, one = TaskLock("a", "b"), TaskLock("a")
+        assert both.acquire()
+        assert force_release_task_lock("a")
+        with pytest.raises(LockLost):
+            both.ensure_held()
+        assert one.acquire()
+        both.release()
+        with pytest.raises(TaskLockError, match="'a' is already held by this thread"):
+            TaskLock("a").acquire()
+        assert one.release() is Released.RELEASED
+
 
 class TestWaiting:
     @TWINS
@@ -345,4 +358,8 @@ def test_eight_processes_with_random_names_all_come_to_an_end(store: str, crew: 
 def test_a_name_that_reads_like_several_is_another(store: str) -> None:
     with TaskLock("a", "b"):
         assert isinstance(TaskLock("a", "b").name, Names)
-        assert TaskLock("a + b ").acquire()
+        with TaskLock("a + b", reentrant=True):
+            assert is_task_locked("a + b")
+        with TaskLock("a + b"), pytest.raises(TaskLockError, match="already held by this thread"):
+            TaskLock("a", "b").acquire()
+        assert not free("a", "b")
