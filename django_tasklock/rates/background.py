@@ -18,7 +18,7 @@ from django_tasklock.rates.where import Where
 T = TypeVar("T")
 
 
-class Returns:
+class BackgroundWork:
     """The work of one process that nobody waits for."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Returns:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def give(self, work: Callable[[], object]) -> None:
+    def submit(self, work: Callable[[], object]) -> None:
         """Do ``work``, which does not raise, soon."""
         self._work.append(work)
         with self._lock:
@@ -55,12 +55,12 @@ class Returns:
                     return
 
 
-returns = Returns()
+background_work = BackgroundWork()
 """The work of this process."""
 
 
-async def kept(where: Where, cost: int, question: Awaitable[T]) -> T:
-    """Return the answer to a question that may book. Cancelled: ask to its end, and give back what was booked."""
+async def shield_booking(where: Where, cost: int, question: Awaitable[T]) -> T:
+    """Await a question that may book. If cancelled, let it end and give back what it booked."""
     asking = asyncio.ensure_future(question)
 
     def give_back(done: asyncio.Future[T]) -> None:
@@ -68,7 +68,7 @@ async def kept(where: Where, cost: int, question: Awaitable[T]) -> T:
             return
         booked = done.result()
         if isinstance(booked, Booked):
-            returns.give(lambda: where.cancel(cost, booked.slot, booked.epoch))
+            background_work.submit(lambda: where.cancel(cost, booked.slot, booked.epoch))
 
     try:
         return await asyncio.shield(asking)
@@ -79,4 +79,4 @@ async def kept(where: Where, cost: int, question: Awaitable[T]) -> T:
 
 def after_fork() -> None:
     """Begin without work: the parent gives back what is the parent's."""
-    returns.__init__()  # type: ignore[misc]
+    background_work.__init__()  # type: ignore[misc]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.rates import Booked, Refused, Terms
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates import events
-from django_tasklock.rates.background import kept
+from django_tasklock.rates.background import shield_booking
 from django_tasklock.rates.options import Limit
 from django_tasklock.rates.outage import outage_of
 from django_tasklock.rates.reservation import Limiter, Part, Reservation
@@ -46,7 +49,7 @@ class Booking:
             raise TaskLockError(f"cost must be a whole number, 1 or more, not {cost!r}", name=self.name)
         terms = self.terms
         for rate in terms.rates:
-            most = terms.burst_of(rate) if terms.algorithm == "bucket" else rate.limit
+            most = terms.capacity(rate)
             if cost > most:
                 what = f"a bucket of {most}" if terms.algorithm == "bucket" else f"the limit {rate}"
                 raise TaskLockError(f"a cost of {cost} does not fit into {what} of {terms.name!r}", name=self.name)
@@ -84,7 +87,7 @@ class Booking:
         question = where.store.areserve(where.terms, cost, longest, view.lonely)
         view.booking += 1
         try:
-            answer = await kept(where, cost, question)
+            answer = await shield_booking(where, cost, question)
         except BackendUnavailable as error:
             self.go_without(new, error)
             return new
@@ -103,19 +106,14 @@ class Booking:
         try:
             answers = where.store.reserve_many(where.terms, cost, several[0].longest, number)
         except BackendUnavailable as error:
-            for new in several:
-                self.go_without(new, error)
+            with _all_or_none(several):
+                for new in several:
+                    self.go_without(new, error)
             return several
         view = where.view
-        taken: list[Reservation] = []
-        try:
+        with _all_or_none(several):
             for new, answer in zip(several, answers, strict=False):
                 self._take(new, view, sent, answer)
-                taken.append(new)
-        except BaseException:
-            for new in reversed(taken):
-                new.cancel()
-            raise
         return several
 
     def resume(self, limiter: Limiter, deadline: float, part: Part, spaced: bool) -> Reservation:
@@ -162,3 +160,14 @@ class Booking:
         if isinstance(answer, Refused):
             raise reservation.refused(answer)
         reservation.slot = where.note(answer, sent)
+
+
+@contextmanager
+def _all_or_none(several: Sequence[Reservation]) -> Iterator[None]:
+    """Give back those that were booked if one of them cannot be."""
+    try:
+        yield
+    except BaseException:
+        for new in reversed(several):
+            new.cancel()
+        raise

@@ -7,14 +7,14 @@ import difflib
 from types import TracebackType
 from typing import Any, Self
 
-from django_tasklock.backends.contract.rates import Algorithm, RateStore, Terms
+from django_tasklock.backends.contract.rates import TENANT, Algorithm, RateStore, Terms
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
 from django_tasklock.names import clean
 from django_tasklock.rates import events
 from django_tasklock.rates.booking import Booking
 from django_tasklock.rates.notation import microseconds, parse, pushback
-from django_tasklock.rates.options import TENANT, Limit, OnOutage, limit_of
+from django_tasklock.rates.options import Limit, OnOutage, check_share, limit_of
 from django_tasklock.rates.reservation import Part, Reservation, parts_of
 from django_tasklock.rates.usage import RateUsage, usage_of
 from django_tasklock.rates.watch import changed
@@ -175,6 +175,11 @@ class RateLimiter:
         """Book it elsewhere while the store cannot be asked. Raises ``error``, or ``RateLimitExceeded``."""
         self.booking.go_without(reservation, error)
 
+    def check_call(self, timeout: Duration | None, cost: int) -> None:
+        """Raise ``TaskLockError`` for a timeout or a cost with which no call can be made."""
+        self._asked(cost)
+        self._deadline(timeout)
+
     def _asked(self, cost: int = 1) -> Self:
         """Return the limiter whose quota a call uses, without a tenant that of the default one; a cost that fits into
         it.
@@ -271,8 +276,7 @@ class RateLimiter:
 
         Raises ``BackendUnavailable``.
         """
-        if type(share) not in (int, float) or not 0.000_001 <= share <= 1:
-            raise TaskLockError(f"a share of the limit is more than 0 and at most 1, not {share!r}", name=self.name)
+        check_share(share, self.name)
         self.store.adjust(self.terms, round(share * 1_000_000))
 
     def __enter__(self) -> Reservation:

@@ -20,7 +20,9 @@ _UNITS = {
     "h": 3_600_000_000, "hour": 3_600_000_000, "hours": 3_600_000_000,
     "d": 86_400_000_000, "day": 86_400_000_000, "days": 86_400_000_000,
 }  # fmt: skip
-_WRITTEN = re.compile(r"\s*(\d[\d_]*)\s*(?:/|per\b)\s*(\d+(?:\.\d+)?)?\s*([a-z]+)\s*", re.IGNORECASE)
+_WRITTEN = re.compile(
+    r"\s*(\d{1,15}(?:_\d{1,15}){0,15})\s*(?:/|per\b)\s*(\d{1,15}(?:\.\d+)?)?\s*([a-z]+)\s*", re.IGNORECASE
+)
 _MOST = 1_000_000_000  # units: what a store's arithmetic takes
 _LONGEST = 366 * 86_400_000_000
 _SHORTEST = 1_000

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from django_tasklock.backends.contract.rates import ALGORITHMS, REMOVED_ALGORITHM, Algorithm, Rate, Terms
+from django_tasklock.backends.contract.rates import ALGORITHMS, REMOVED_ALGORITHM, TENANT, Algorithm, Rate, Terms
+from django_tasklock.conf import RATE_LIMITS_HINT
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 from django_tasklock.rates.notation import microseconds, parse
@@ -20,8 +21,6 @@ OPTIONS = (
     "cold_start", "adaptive",
 )  # fmt: skip
 """The keys of a dict in ``RATE_LIMITS``; the arguments of ``RateLimiter`` have the same names."""
-TENANT = ":tenant:"
-"""The text between a limiter's name and a tenant's, in the store."""
 _HOUR = 3_600_000_000
 _SLACK = 1_000_000  # between a caller's clock and the store's answer
 LEAST_SHARE = 0.1  # of the limit, where it is adaptive and no floor is named
@@ -132,13 +131,18 @@ def _among(what: str, value: object, known: tuple[str, ...]) -> None:
         raise TaskLockError(f"{what} must be one of {', '.join(map(repr, known))}, not {value!r}{hint}")
 
 
+def check_share(share: float, name: str | None = None) -> None:
+    """Raise ``TaskLockError`` for what cannot be the share of a limit that is in force. ``name``: the limiter's."""
+    if type(share) not in (int, float) or not 0.000_001 <= share <= 1:
+        raise TaskLockError(f"a share of the limit is more than 0 and at most 1, not {share!r}", name=name)
+
+
 def rate_problems(given: Mapping[Any, Any]) -> list[tuple[str, str]]:
     """Return what is wrong with ``RATE_LIMITS``: (what, what to do) for each finding."""
-    hint = "Write {'tavily': '100/m', ...}, or a dict with 'rates' and options in place of the text."
     found = []
     for name, value in given.items():
         try:
             limit_of(name, value)
         except TaskLockError as error:
-            found.append((f"TASKLOCK['RATE_LIMITS'][{name!r}]: {error}.", hint))
+            found.append((f"TASKLOCK['RATE_LIMITS'][{name!r}]: {error}.", RATE_LIMITS_HINT))
     return found

@@ -11,7 +11,7 @@ from django_tasklock.backends.contract.rates import Booked, Refused
 from django_tasklock.context import asleep, sleep
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates import events
-from django_tasklock.rates.background import kept, returns
+from django_tasklock.rates.background import background_work, shield_booking
 from django_tasklock.rates.schedule import PATIENCE, Schedule
 from django_tasklock.rates.sleepers import Slot
 from django_tasklock.rates.where import Where
@@ -61,8 +61,9 @@ def parts_of(token: str, name: str) -> list[Part]:
 class Reservation:
     """A time that ``limiter.reserve()`` has booked. ``with``, or ``use()``, waits for its turn.
 
-    ``time`` says when that is, ``wait`` how many seconds are left. True in a boolean context. What
-    is neither used nor cancelled counts as used.
+    ``time`` says when that is, ``wait`` how many seconds are left; to sleep for so long is not to use it: one
+    that had to wait and that nobody uses may go to whoever comes next. One whose turn it was at once counts as
+    used unless it is cancelled. True in a boolean context.
     """
 
     # Most go at once: of what only others need nothing is stored.
@@ -305,7 +306,7 @@ class Reservation:
         (store, terms, _), booked, leeway = self.where, old.booked, self.schedule.leeway
         question = store.aresume(terms, self.cost, booked.slot, booked.epoch, self.longest, leeway)
         try:
-            answer = await kept(self.where, self.cost, question)
+            answer = await shield_booking(self.where, self.cost, question)
         except BackendUnavailable as error:
             self.limiter.go_without(self, error)
         else:
@@ -364,7 +365,7 @@ class Reservation:
         slot = self._end()
         if slot is not None:
             where, cost, booked = self.where, self.cost, slot.booked
-            returns.give(lambda: where.cancel(cost, booked.slot, booked.epoch))
+            background_work.submit(lambda: where.cancel(cost, booked.slot, booked.epoch))
 
     def _end(self) -> Slot | None:
         """End it; the slot to give back, if there is one."""

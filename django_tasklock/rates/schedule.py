@@ -16,6 +16,7 @@ Asleep, its slot is anybody's of this process who is in time for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from django_tasklock.backends.contract.rates import Booked, Refused
 from django_tasklock.rates import events
@@ -92,8 +93,9 @@ class Schedule:
 
     # Asleep
 
-    @property
+    @cached_property
     def _sleepers(self) -> Sleepers:
+        """Those among whom its slot is: the same when it wakes, although the view may be forgotten meanwhile."""
         return self._where.view.sleepers((self._where, self._cost))
 
     def leave(self, slot: Slot | None) -> None:

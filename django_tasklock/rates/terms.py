@@ -80,7 +80,7 @@ class Standing:
     def fits(self, cost: int) -> None:
         """Raise ``TaskLockError`` for a cost that the terms in force have no room for."""
         for rate in self.terms.rates:
-            most = self.terms.burst_of(rate) if self.terms.algorithm == "bucket" else rate.limit
+            most = self.terms.capacity(rate)
             if cost > most:
                 text = f"a cost of {cost} does not fit into the limit {rate} of {self.terms.name!r} that is in force"
                 raise TaskLockError(text, name=self.terms.name)

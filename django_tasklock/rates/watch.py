@@ -36,19 +36,26 @@ class LimiterView:
         self.last: Sighting | None = None
         self.booking = 0
         """The number of reservations that are being booked just now."""
-        self._sleepers: dict[Hashable, Sleepers] = {}
+        # As long as somebody has a slot there: there may be as many costs as calls.
+        self._sleepers: weakref.WeakValueDictionary[Hashable, Sleepers] = weakref.WeakValueDictionary()
+        self._sleepers_lock = threading.Lock()
         self._lock = threading.Lock()
         self._locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
     def sleepers(self, of: Hashable) -> Sleepers:
         """Return those who may take each other's slot: ``of`` is where they booked, and their cost."""
-        found = self._sleepers.get(of)
-        return self._sleepers.setdefault(of, Sleepers()) if found is None else found
+        with self._sleepers_lock:
+            found = self._sleepers.get(of)
+            if found is None:
+                found = self._sleepers[of] = Sleepers()
+            return found
 
     @property
     def lonely(self) -> bool:
         """True if nobody else of this process waits here: who does will ask before going, for nobody else does."""
-        return not self.booking and (not self._sleepers or not any(map(len, self._sleepers.values())))
+        if self.booking:
+            return False
+        return not any(len(found) for of in self._sleepers.valuerefs() if (found := of()) is not None)
 
     def hear(self, sent: float, answer: Booked | Refused) -> None:
         """Note what an answer to a question of ``sent`` says of the limiter: others who sleep here need not ask."""

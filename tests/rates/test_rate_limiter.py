@@ -16,7 +16,7 @@ from asgiref.sync import async_to_sync
 from django_tasklock import RateLimiter, RateLimitExceeded, TaskLockError, rate_limited, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.rates import options as rates_options, reservation as rates_reservation
-from django_tasklock.rates.background import returns
+from django_tasklock.rates.background import background_work
 from django_tasklock.types import monotonic
 from tests.support.public import Received, in_store
 from tests.support.rate_callers import at_once, most_within
@@ -33,7 +33,7 @@ def store(request, settings) -> Iterator[str]:
 
         RateRow.objects.all().delete()
     yield from in_store(request.param, settings)
-    assert returns.wait()
+    assert background_work.wait()
 
 
 @TWINS
@@ -369,7 +369,7 @@ class TestCancelling:
             return used
 
         used = asyncio.run(play())
-        assert returns.wait()
+        assert background_work.wait()
         usage = limiter.usage()
         assert usage.windows[1].used == used
         assert usage.windows[0].ahead == usage.windows[1].ahead == usage.free
@@ -485,6 +485,16 @@ class TestDecorator:
     def test_what_cannot_work_is_said_at_decoration(self):
         with pytest.raises(TaskLockError, match="no rate"):
             rate_limited("api", "often")
+        with pytest.raises(TaskLockError, match="no template.*tenant='{user}'"):  # it would be one limit for all
+            rate_limited("api:{user}", "1/m")
+        for wrong, why in (
+            ({"cost": 0}, "cost must be"),
+            ({"cost": 11}, "does not fit"),
+            ({"timeout": -1}, "timeout must not be negative"),
+            ({"tenant": "{user}"}, "no quota for tenants"),
+        ):
+            with pytest.raises(TaskLockError, match=why):
+                rate_limited("api", "10/m", **wrong)(lambda user: None)
         with pytest.raises(TaskLockError, match="generator"):
 
             @rate_limited("api", "1/s")

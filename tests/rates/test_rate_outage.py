@@ -56,6 +56,12 @@ class TestPolicies:
         with pytest.raises(RateLimitExceeded):
             call(way, limiter, "acquire", 1)
 
+    def test_local_reserves_all_or_none(self, down, name, way):
+        limiter = RateLimiter(name, "40/h", on_unavailable="local", workers=4, max_wait=1)
+        with pytest.raises(RateLimitExceeded):
+            limiter.reserve_many(11)
+        assert [bool(call(way, limiter, "try_acquire")) for _ in range(11)] == [True] * 10 + [False]
+
     def test_local_waits_for_its_turn(self, down, name, way):
         limiter, calls = RateLimiter(name, "8/0.2s", on_unavailable="local", workers=4), []
         for _ in range(5):

@@ -13,11 +13,11 @@ import pytest
 
 from django_tasklock import RateLimiter, TaskLockError, operations
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.store import store as memory
 from django_tasklock.rates import booking as limit_base, schedule as wakening, terms as limit_terms
-from django_tasklock.rates.background import returns
+from django_tasklock.rates.background import background_work
 from django_tasklock.rates.terms import AgreedRates
 from django_tasklock.types import monotonic
 from tests.support.public import in_store, raw_redis
@@ -32,7 +32,7 @@ def store(request, settings) -> Iterator[str]:
 
         RateRow.objects.all().delete()
     yield from in_store(request.param, settings)
-    assert returns.wait()
+    assert background_work.wait()
 
 
 @pytest.fixture

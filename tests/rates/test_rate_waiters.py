@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from django_tasklock.backends.redis.rates import body_of
 from django_tasklock.rates.reservation import Reservation
 from django_tasklock.rates.server_clock import ServerClock
 from django_tasklock.rates.sleepers import Sleepers, Slot
+from django_tasklock.rates.watch import MOST, view_of
 from tests.support.proxy import Proxy, anything
 from tests.support.rate_callers import at_once, callers, most_within, rank_correlation
 from tests.support.stores import eventually
@@ -160,6 +162,34 @@ def test_who_wakes_late_takes_the_slot_of_the_next_of_its_process(monkeypatch):
     assert take() == 3
     assert sleepers.reclaim(slots[2]) == slots[3]  # its own is somebody else's
     assert sleepers.reclaim(slots[2]) is None
+
+
+def test_who_sleeps_finds_its_slot_whatever_other_limiters_were_used_meanwhile(name):
+    """The process keeps in mind what it knows of so many limiters only."""
+    limiter = RateLimiter(name, "1/0.5s")
+    limiter.acquire()
+    reservation = limiter.reserve()
+    slot = reservation.slot
+    assert not slot.booked.asks
+    reservation.schedule.leave(slot)
+    for number in range(MOST + 1):
+        view_of(f"{name}:{number}")
+    assert reservation.schedule.arrive(slot) == slot
+    reservation.cancel()
+
+
+def test_a_cost_is_forgotten_with_the_last_call_of_it(name):
+    """Tokens a minute: each call may have a cost of its own."""
+    limiter = RateLimiter(name, "1000000/s", algorithm="paced")
+
+    def known() -> int:
+        gc.collect()
+        return sum(type(one) is Sleepers for one in gc.get_objects())
+
+    before = known()
+    for cost in range(1, 101):
+        limiter.acquire(cost=cost)
+    assert known() <= before + 1
 
 
 def test_a_reservation_that_was_missed_is_exchanged_and_its_caller_goes_with_the_next(name):
