@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from celery.canvas import Signature
 from celery.exceptions import Reject
 from django.utils.crypto import salted_hmac
-from kombu import Connection
 
+from django_tasklock.celery.broker import redelivery_timeout
 from django_tasklock.types import monotonic
 
 HEADER = "tasklock"
@@ -30,7 +29,7 @@ class Message:
         self.id: str = self.request.id
         self.retries: int = self.request.retries or 0
         self.tries = tries_of(self.request)
-        self.late = bool(task.acks_late)
+        self.acks_late = bool(task.acks_late)
         """True if it is acknowledged after its run, so that it comes back if this worker dies."""
         self.delivered_before = bool(self.sent or self.redelivered or self.crashes) or self._lay_long()
         """Whether it may have been delivered before, or to somebody else meanwhile, as far as it says so itself."""
@@ -73,15 +72,15 @@ class Message:
         return int(crashes[0]) if crashes[1] == self.retries else 0
 
     def _lay_long(self) -> bool:
-        """Return whether it lay in this worker's buffer for so long that the broker may soon bring it to another."""
+        """Return whether it lay in this worker's buffer for so long that another may be given it soon, or has been."""
         waited = self.waited
-        return bool(waited) and waited > visibility_timeout(self.task.app) / 2
+        return bool(waited) and waited > redelivery_timeout(self.task.app) / 2
 
     def returns(self, error: BaseException | None) -> bool:
         """Return whether the broker brings this very message again after ``error``: the worker stops, or rejects it."""
         if isinstance(error, Reject):
-            return self.late and bool(getattr(error, "requeue", False))
-        return self.late and error is not None and not isinstance(error, Exception)
+            return self.acks_late and bool(getattr(error, "requeue", False))
+        return self.acks_late and error is not None and not isinstance(error, Exception)
 
     @property
     def in_canvas(self) -> bool:
@@ -106,25 +105,6 @@ class Message:
         return self.task.signature_from_request(  # type: ignore[no-any-return]
             self.request, headers=headers, retries=self.retries, **options
         )
-
-
-def visibility_timeout(app: Any) -> float:
-    """Return the seconds after which the broker delivers again what is not acknowledged; infinite where it does not."""
-    conf = app.conf
-    url = conf.broker_read_url
-    usual = _usual_visibility(url if isinstance(url, str) else tuple(url or ()), conf.broker_transport)
-    set_to = (conf.broker_transport_options or {}).get("visibility_timeout")
-    return usual if set_to is None or math.isinf(usual) else float(set_to)
-
-
-@cache
-def _usual_visibility(url: str | tuple[str, ...], transport: str | None) -> float:
-    """Return what kombu takes where nothing is set: who reads the address itself misses aliases, sockets and lists."""
-    address: Any = url or None
-    kind = Connection(address, transport=transport).get_transport_cls()
-    channel = getattr(kind, "Channel", None)
-    found = getattr(channel, "default_visibility_timeout", None) or getattr(channel, "visibility_timeout", None)
-    return float(found) if isinstance(found, int | float) else math.inf
 
 
 def token_of(handle: str) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from datetime import timedelta
 from difflib import SequenceMatcher
 from functools import lru_cache
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any
 
 from django.core.signals import setting_changed
 
-from django_tasklock.conf import DEFAULT, get_settings, milliseconds
+from django_tasklock.conf import DEFAULT, Duration, get_settings, milliseconds
 from django_tasklock.decorators.options import LockOptions
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
@@ -36,9 +36,37 @@ _OF_LOCK = (
     "queue_limit",
     "release_connections",
 )
+_BESIDES = ("unique", "unique_for", "on_duplicate", "retry_keeps_lock")
 _MARK = "celery_once_"
 _KEYWORDS = ("key", "timeout", "blocking_timeout", "sleep", "enable_wait", "enable_retry")
 _DURATIONS = ("timeout", "lease", "blocking_timeout", "unique_for")
+
+
+@dataclass(frozen=True, slots=True)
+class OnceOptions:
+    """The options of one call but its key: those of its lock, and what else a ``OnceTask`` can do.
+
+    Raises ``TaskLockError`` for what cannot work.
+    """
+
+    lock: LockOptions
+    unique: str | None
+    unique_for: Duration | None
+    on_duplicate: str
+    retry_keeps_lock: bool
+
+    def __post_init__(self) -> None:
+        where = self.lock.label
+        if self.unique not in UNIQUE:
+            raise TaskLockError(f"{where}: unique must be None, 'until_start' or 'until_finish', not {self.unique!r}")
+        if self.on_duplicate not in ("return", "raise"):
+            raise TaskLockError(f"{where}: on_duplicate must be 'return' or 'raise', not {self.on_duplicate!r}")
+        if self.unique_for is not None:
+            milliseconds(self.unique_for, "unique_for", name=where)
+            if self.unique is None:
+                raise TaskLockError(f"{where}: unique_for goes with unique")
+        if not isinstance(self.retry_keeps_lock, bool):
+            raise TaskLockError(f"{where}: retry_keeps_lock must be True or False, not {self.retry_keeps_lock!r}")
 
 
 def asked_by_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = None) -> dict[str, Any]:
@@ -80,7 +108,7 @@ def asked_for(task: Any, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
     return {word: value for word, value in asked.items() if value is not DEFAULT} if asked else asked
 
 
-def of_call(task: Any, kwargs: dict[str, Any], once: Any) -> tuple[dict[str, Any], Mapping[str, Any]]:
+def of_call(task: Any, kwargs: dict[str, Any], once: Any) -> tuple[dict[str, Any], OnceOptions]:
     """Return what the caller asked for, and the terms of the call with that. Raises ``TaskLockError``."""
     asked = asked_for(task, kwargs, once)
     return asked, terms(task, asked)
@@ -94,34 +122,16 @@ def known(asked: Mapping[str, Any], where: str) -> None:
         raise TaskLockError(f"{where}: unknown option {', '.join(unknown)}{hint}; known: {', '.join(OF_CALL)}")
 
 
-def check(options: Mapping[str, Any], where: str) -> LockOptions:
-    """Raise ``TaskLockError`` for options that cannot work, and return those of the lock. ``where``: for people."""
-    if options.get("key") is not None and not callable(options["key"]):
+def check(options: Mapping[str, Any], where: str) -> OnceOptions:
+    """Check all the options of a call, and return them. Raises ``TaskLockError``. ``where``: whose, for people."""
+    if options["key"] is not None and not callable(options["key"]):
         clean(options["key"])
-    checked = of_lock(options, where)
-    if options.get("unique") not in UNIQUE:
-        raise TaskLockError(f"{where}: unique must be None, 'until_start' or 'until_finish', not {options['unique']!r}")
-    if options.get("on_duplicate", "return") not in ("return", "raise"):
-        raise TaskLockError(f"{where}: on_duplicate must be 'return' or 'raise', not {options['on_duplicate']!r}")
-    if options.get("unique_for") is not None:
-        milliseconds(options["unique_for"], "unique_for", name=where)
-        if options.get("unique") is None:
-            raise TaskLockError(f"{where}: unique_for goes with unique")
-    if not isinstance(options.get("retry_keeps_lock", False), bool):
-        raise TaskLockError(f"{where}: retry_keeps_lock must be True or False, not {options['retry_keeps_lock']!r}")
-    return checked
+    lock = LockOptions(label=where, **{word: options[word] for word in _OF_LOCK})
+    return OnceOptions(lock, **{word: options[word] for word in _BESIDES})
 
 
-def of_lock(options: Mapping[str, Any], label: str) -> LockOptions:
-    """Return those that a lock is made with. Raises ``TaskLockError`` for what cannot work."""
-    return LockOptions(label=label, **{word: options[word] for word in _OF_LOCK if word in options})
-
-
-def terms(task: Any, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options of one call: the task's, with the caller's over them. Raises ``TaskLockError``.
-
-    ``lock``: those that its lock is made with, in one object.
-    """
+def terms(task: Any, asked: Mapping[str, Any]) -> OnceOptions:
+    """Return the options of one call: the task's, with the caller's over them. Raises ``TaskLockError``."""
     own = _written(type(task))
     if not asked:
         try:
@@ -136,7 +146,7 @@ _OF_TERMS = (*(word for word in OF_CALL if word != "key"), "release_connections"
 _written = attrgetter(*_OF_TERMS)
 
 
-def _terms(task: str, own: tuple[Any, ...], asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def _terms(task: str, own: tuple[Any, ...], asked: Mapping[str, Any]) -> OnceOptions:
     found = dict(zip(_OF_TERMS, own, strict=True))
     if asked.get("on_conflict", found["on_conflict"]) != found["on_conflict"]:  # what goes with its own word alone
         found["blocking_timeout"] = found["queue_limit"] = None
@@ -144,12 +154,11 @@ def _terms(task: str, own: tuple[Any, ...], asked: Mapping[str, Any]) -> Mapping
         found["unique_for"] = None
     found.update((word, value) for word, value in asked.items() if word != "key")
     found["on_conflict"] = found["on_conflict"] or get_settings().ON_CONFLICT
-    found["lock"] = check({**found, "key": asked.get("key")}, f"task {task}")
-    return MappingProxyType(found)
+    return check({**found, "key": asked.get("key")}, f"task {task}")
 
 
 @lru_cache(maxsize=256, typed=True)
-def _own_terms(task: str, *own: Any) -> Mapping[str, Any]:
+def _own_terms(task: str, *own: Any) -> OnceOptions:
     """Return the options of a call whose caller asks for nothing: made once, for as long as the settings are these."""
     return _terms(task, own, {})
 

@@ -11,7 +11,7 @@ from celery._state import get_current_task, get_current_worker_task
 from celery.app.task import Task
 
 from django_tasklock import host
-from django_tasklock.celery.delivery import cleanup as endings, postrun as ended
+from django_tasklock.celery.delivery import cleanup, postrun
 from django_tasklock.celery.delivery.nested import MapElementCall, NestedCall, is_element
 from django_tasklock.celery.delivery.permits import PermitTaskCall, limits_body
 from django_tasklock.celery.delivery.run import TaskCall
@@ -49,11 +49,11 @@ def install() -> None:
     signals.before_task_publish.connect(stamp, weak=False, dispatch_uid="tasklock.stamp")
     signals.task_prerun.connect(hide, weak=False, dispatch_uid="tasklock.hide")
     signals.task_received.connect(note_arrival, weak=False, dispatch_uid="tasklock.received")
-    signals.task_postrun.connect(ended.on_postrun, weak=False, dispatch_uid="tasklock.postrun")
-    signals.task_received.connect(endings.on_received, weak=False, dispatch_uid="tasklock.ending")
-    signals.task_failure.connect(endings.on_failure, weak=False, dispatch_uid="tasklock.failure")
+    signals.task_postrun.connect(postrun.on_postrun, weak=False, dispatch_uid="tasklock.postrun")
+    signals.task_received.connect(cleanup.on_received, weak=False, dispatch_uid="tasklock.ending")
+    signals.task_failure.connect(cleanup.on_failure, weak=False, dispatch_uid="tasklock.failure")
     signals.task_postrun.connect(reservations.on_postrun, weak=False, dispatch_uid="tasklock.unused")
-    signals.task_revoked.connect(endings.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
+    signals.task_revoked.connect(cleanup.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
     signals.task_unknown.connect(dead.on_refused, weak=False, dispatch_uid="tasklock.unknown")
     signals.task_rejected.connect(dead.on_refused, weak=False, dispatch_uid="tasklock.refused")
     signals.worker_init.connect(begin_renewing, weak=False, dispatch_uid="tasklock.messages")
@@ -79,8 +79,8 @@ class CeleryHost(host.Host):
         """Tell whether Celery runs the task again after ``error``."""
         return will_retry(error)
 
-    def call_for(self, decorated: object, plain: Any) -> Any:
-        """Return the kind of a call: of the body of the task that a worker runs, inside of it, or ``plain``."""
+    def strategy_for(self, decorated: object, plain: Any) -> Any:
+        """Return the strategy of a call: of the body of the task that a worker runs, inside of it, or ``plain``."""
         if isinstance(decorated, PermitOfCall):
             return PermitTaskCall if limits_body(decorated) else plain
         task: Any = get_current_worker_task()
@@ -103,33 +103,34 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
     reservation = pop_published_reservation()
     if not isinstance(headers, dict):
         return
-    ours = _brought(sender, headers)
+    fields = body if isinstance(body, dict) else headers  # Celery's own: by protocol 1 they are in the body
+    ours = _brought(sender, headers, fields)
     if locked is None and reservation is None and not ours:
         return
-    ours = headers[HEADER] = sealed_for(ours, sender, headers.get("id"))
+    ours = headers[HEADER] = sealed_for(ours, sender, fields.get("id"))
     if reservation is not None:
         ours[RATE] = reservation
-    retries = headers.get("retries") or 0
+    retries = fields.get("retries") or 0
     if (ours.get("at") or (0, -1))[1] != retries:
         ours["at"] = (time.time(), retries)
     word = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
     if word in ("queue", "coalesce") and "ticket" not in ours:
-        args, kwargs = (body or ((), {}))[:2]
-        stands = word == "queue" and not headers.get("eta")  # what is not due yet does not keep the others waiting
-        name = endings.lock_name(task, ours, args, kwargs) if stands else None
-        ours["ticket"] = order.next_number(name, headers["id"]) if name else order.next_number()
+        args, kwargs = (body["args"], body["kwargs"]) if fields is body else (body or ((), {}))[:2]
+        stands = word == "queue" and not fields.get("eta")  # what is not due yet does not keep the others waiting
+        name = cleanup.lock_name(task, ours, args, kwargs) if stands else None
+        ours["ticket"] = order.next_number(name, fields["id"]) if name else order.next_number()
 
 
-def _brought(task: str, headers: dict[str, Any]) -> dict[str, Any]:
+def _brought(task: str, headers: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     """Take our header out of those of a message that is being published: its own, or that of the try before it."""
     ours: Any = headers.pop(HEADER, None)
-    if written_for(ours, task, headers.get("id")):
+    if written_for(ours, task, fields.get("id")):
         return ours  # type: ignore[no-any-return]
     here: Any = get_current_worker_task()
-    if here is None or (here.name, here.request.id) != (task, headers.get("id")):
+    if here is None or (here.name, here.request.id) != (task, fields.get("id")):
         return {}
     nesting = getattr(here.request, "replaced_task_nesting", 0) or 0  # what it replaces itself with is another message
-    return header_of(here.request) if (headers.get("replaced_task_nesting") or 0) == nesting else {}
+    return header_of(here.request) if (fields.get("replaced_task_nesting") or 0) == nesting else {}
 
 
 def note_arrival(sender: Any = None, request: Any = None, **details: Any) -> None:

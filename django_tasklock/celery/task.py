@@ -169,9 +169,9 @@ class OnceTask(_DjangoTask):
         headers[HEADER] = header
         if self.app.conf.task_always_eager:
             return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
-        lines_up = terms["on_conflict"] in ("queue", "coalesce")
+        lines_up = terms.lock.on_conflict in ("queue", "coalesce")
         # What is not due yet does not keep the others waiting.
-        stands = terms["on_conflict"] == "queue" and not (sending.get("countdown") or sending.get("eta"))
+        stands = terms.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
 
         def send() -> Any:
             if lines_up:
@@ -183,7 +183,7 @@ class OnceTask(_DjangoTask):
                     order.leave(name, task_id)
                 raise
 
-        if terms["unique"] is None:
+        if terms.unique is None:
             return send()
         return publish(self, name, terms, header, task_id, sending, send)
 
@@ -277,11 +277,11 @@ class OnceTask(_DjangoTask):
         return call.skipped
 
     def _named(
-        self, header: Mapping[str, Any], name: str, asked: Mapping[str, Any], terms: Mapping[str, Any]
+        self, header: Mapping[str, Any], name: str, asked: Mapping[str, Any], terms: options.OnceOptions
     ) -> dict[str, Any]:
         """Write the header that its publisher, who did not know the task, could not write."""
         ours = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.plain(asked)}
-        if terms["on_conflict"] in ("queue", "coalesce"):
+        if terms.lock.on_conflict in ("queue", "coalesce"):
             ours.setdefault("ticket", order.next_number())
         self.request.__dict__[HEADER] = ours
         return ours

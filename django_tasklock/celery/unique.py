@@ -24,6 +24,7 @@ from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
 from django_tasklock.celery.message import Message, token_of
+from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockAcquireError
@@ -49,7 +50,7 @@ PROVISIONAL = 10_000  # milliseconds for publishing: what a publisher that dies 
 def publish(
     task: Any,
     name: str,
-    terms: Mapping[str, Any],
+    terms: OnceOptions,
     header: dict[str, Any],
     task_id: str,
     options: Mapping[str, Any],
@@ -68,7 +69,7 @@ def publish(
     try:
         answer = backend.acquire(request)
     except BackendUnavailable as error:
-        policy = terms["on_unavailable"] or get_settings().ON_UNAVAILABLE
+        policy = terms.lock.on_unavailable or get_settings().ON_UNAVAILABLE
         action = "run" if policy == "run" and error.down else "raise"
         events.unavailable(own, error, action)
         if error.doubt:  # it may be locked, for a message that nobody sends or that does not know of it
@@ -83,7 +84,7 @@ def publish(
             return send()
         busy = busy_error(own, answer)
         events.conflict(busy, "unique")
-        if terms["on_duplicate"] == "raise":
+        if terms.on_duplicate == "raise":
             raise _already(busy, first)
         if dropped := [word for word in ("link", "link_error") if options.get(word)]:
             logger.warning(
@@ -92,7 +93,7 @@ def publish(
                 task.name, first, " and ".join(dropped),
             )  # fmt: skip
         return task.AsyncResult(first)
-    header["unique"] = {"name": own, "handle": handle, "until": terms["unique"], "span": span}
+    header["unique"] = {"name": own, "handle": handle, "until": terms.unique, "span": span}
     try:
         result = send()
     except BaseException:
@@ -125,9 +126,9 @@ def _abandon(backend: LockStore, request: AcquireRequest) -> None:
     heartbeat.release_later(hold, PROVISIONAL)
 
 
-def _span(task: Any, terms: Mapping[str, Any], options: Mapping[str, Any]) -> int:
+def _span(task: Any, terms: OnceOptions, options: Mapping[str, Any]) -> int:
     """Return the milliseconds that the lock lives: ``unique_for`` after the message is due, or until it expires."""
-    patience = milliseconds(terms["unique_for"], "unique_for") if terms["unique_for"] else _patience(task, terms)
+    patience = milliseconds(terms.unique_for, "unique_for") if terms.unique_for else _patience(task, terms)
     due = options.get("countdown") or seconds_until(options.get("eta")) or 0
     span = patience + max(0, round(1000 * due))
     expires = options.get("expires", task.expires)
@@ -136,8 +137,8 @@ def _span(task: Any, terms: Mapping[str, Any], options: Mapping[str, Any]) -> in
     return span
 
 
-def _patience(task: Any, terms: Mapping[str, Any]) -> int:
-    hold, _ = spans(terms["timeout"], terms["lease"], task.name)
+def _patience(task: Any, terms: OnceOptions) -> int:
+    hold, _ = spans(terms.lock.timeout, terms.lock.lease, task.name)
     return UNHEARD if hold == UNTIL_RELEASED else hold
 
 
@@ -180,7 +181,7 @@ class Pending:
         self.ours = ours
         self._lock: TaskLock | None = None
 
-    def started(self, terms: Mapping[str, Any]) -> None:
+    def started(self, terms: OnceOptions) -> None:
         """Free or take the lock: the body begins, with these options of its task."""
         if not self.ours:
             return
@@ -188,7 +189,7 @@ class Pending:
             free(self.message.header, self.message.id)
             self.ours = {}
             return
-        lock = TaskLock(self.ours["name"], timeout=terms["timeout"], lease=terms["lease"], on_unavailable="run")
+        lock = TaskLock(self.ours["name"], timeout=terms.lock.timeout, lease=terms.lock.lease, on_unavailable="run")
         bring(lock, token_of(self.ours["handle"]))
         taken = lock.acquire(blocking=False)  # renewed from here on: a worker that dies does not block for long
         if not taken and lock.met is not None and lock.met.holder.task_id == self.message.id:
@@ -217,9 +218,9 @@ class Pending:
         if isinstance(error, Retry | Parked):
             return True
         if isinstance(error, Reject):
-            return bool(getattr(error, "requeue", False)) and self.message.late  # else it was acknowledged: it is gone
+            return self.message.acks_late and bool(getattr(error, "requeue", False))  # else it is gone: acknowledged
         # ``autoretry_for`` has made a ``Retry`` of what it is for.
-        return error is not None and not isinstance(error, Exception) and self.message.late
+        return error is not None and not isinstance(error, Exception) and self.message.acks_late
 
     def _keep(self, seconds: float) -> None:
         if self._lock is not None:

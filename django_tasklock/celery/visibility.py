@@ -7,8 +7,7 @@ from typing import Any
 
 from celery.app import app_or_default
 
-from django_tasklock.celery.message import visibility_timeout
-from django_tasklock.celery.messages.timeouts import message_lease
+from django_tasklock.celery.broker import message_lease, visibility_timeout
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, spans

@@ -11,8 +11,9 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, metrics, task_lock
 from django_tasklock.celery import parked_messages
+from django_tasklock.celery.broker import visibility_timeout
 from django_tasklock.celery.delivery import defer as busy
-from django_tasklock.celery.delivery.defer import backoff, visibility_timeout
+from django_tasklock.celery.delivery.defer import backoff
 from django_tasklock.conf import WORDS
 from django_tasklock.signals import lock_conflict
 from django_tasklock.types import Holder, Record

@@ -15,7 +15,7 @@ from django_tasklock import TaskLock, task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import reset
 from django_tasklock.celery import parked_messages
-from django_tasklock.celery.delivery import once as runs
+from django_tasklock.celery.delivery import retry_lock
 from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.host import Task as Known
 from django_tasklock.locks.holder import me
@@ -124,7 +124,7 @@ class TestWaitingForOneThatIsKept:
         assert app.run() == ("SUCCESS", 1)
 
     def test_one_that_waits_already(self, app: OnceApp, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(runs, "LOOK", 0.05)
+        monkeypatch.setattr(retry_lock, "LOOK", 0.05)
         task = self.kept(app)
         task.delay(1)
         message = app.take()

@@ -108,19 +108,19 @@ class TestOnce:
         task.once(on_conflict="skip").delay()
         task.once(blocking_timeout=3).delay()
         task.once(on_conflict="wait").delay()  # its own word: with its own patience
-        assert terms(task, {"on_conflict": "wait"})["blocking_timeout"] == 30
+        assert terms(task, {"on_conflict": "wait"}).lock.blocking_timeout == 30
         with pytest.raises(TaskLockError, match="blocking_timeout goes with"):
             task.once(on_conflict="skip", blocking_timeout=3)
         queued = app.task(key="a", on_conflict="queue", queue_limit=3)
-        assert terms(queued, {"on_conflict": "skip"})["queue_limit"] is None
-        assert terms(queued, {"queue_limit": None})["queue_limit"] is None
+        assert terms(queued, {"on_conflict": "skip"}).lock.queue_limit is None
+        assert terms(queued, {"queue_limit": None}).lock.queue_limit is None
         unique = app.task(key="a", unique="until_start", unique_for=3)
-        assert terms(unique, {"unique": None})["unique_for"] is None
-        assert terms(unique, {"unique": "until_finish"})["unique_for"] == 3
+        assert terms(unique, {"unique": None}).unique_for is None
+        assert terms(unique, {"unique": "until_finish"}).unique_for == 3
 
     def test_store_down(self, app):
         task = app.task(on_unavailable="run")
-        assert terms(task, {"on_unavailable": "raise"})["on_unavailable"] == "raise"
+        assert terms(task, {"on_unavailable": "raise"}).lock.on_unavailable == "raise"
 
     def test_without_options_it_is_the_task(self, app):
         task = app.task(lambda x: None, key="v:{x}")

@@ -141,6 +141,42 @@ class TestSentOn:
         assert app.run(message) == ("SUCCESS", "v:2")
 
 
+class TestProtocol1:
+    """``task_protocol = 1``: what Celery says of a message is in its body."""
+
+    @pytest.fixture(autouse=True)
+    def _protocol(self, app):
+        app.app.conf.task_protocol = 1
+
+    def test_what_its_caller_has_chosen(self, app):
+        app.task(lambda: locked_by_now(), key="a").once(key="mine").delay()
+        assert app.run() == ("SUCCESS", "mine")
+
+    def test_it_frees_what_makes_it_unique(self, app):
+        task = app.task(lambda: "ran", key="a", unique="until_finish")
+        first = task.delay()
+        assert task.delay().id == first.id
+        assert app.run() == ("SUCCESS", "ran")
+        assert task.delay().id != first.id
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_decorated_task_lines_up(self, current):
+        """And its next try keeps its place."""
+
+        @task_lock("a:{x}", on_conflict="queue")
+        def work(self: Any, x: int) -> str:
+            if not self.request.retries:
+                raise self.retry(countdown=0)
+            return locked_by_now()
+
+        current.task(work, base=current.app.Task, bind=True).delay(1)
+        first = current.take()
+        assert current.run(first)[0] == "RETRY"
+        second = current.take()
+        assert second.ours["ticket"] == first.ours["ticket"]
+        assert current.run(second) == ("SUCCESS", "a:1")
+
+
 class TestAnotherReleaseOfThisPackage:
     """Old and new workers side by side."""
 

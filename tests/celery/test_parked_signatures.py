@@ -13,7 +13,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.parking import promotion
 from django_tasklock.celery.parking.promotion import Promoter, promote

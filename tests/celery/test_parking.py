@@ -20,12 +20,13 @@ from kombu.exceptions import OperationalError
 from kombu.serialization import register, unregister
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery import count_parked, parked_messages
 from django_tasklock.celery.delivery import line
 from django_tasklock.celery.parking import promotion, store as parking
 from django_tasklock.celery.parking.promotion import Promoter, promote
 from django_tasklock.celery.parking.rows import session
+from django_tasklock.celery.unique import seconds_until
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.holder import BOOT, me
 from django_tasklock.models import ParkedMessage
@@ -341,6 +342,28 @@ class TestStoresFail:
         request.execute()
         assert result.get(timeout=5)["status"] == "success"
         assert celery_site.events("start")[0].task_id == result.id
+
+    @pytest.mark.parametrize(("task", "verb"), [("queued_hold", "mark_parked"), ("coalescing_hold", "read_neighbours")])
+    def test_the_database_goes_down_when_it_is_parked(self, celery_site, courier, holder, monkeypatch, task, verb):
+        """It was sent again and put back, and ran twice; or it failed, and ran after that."""
+        result = celery_site.publish(task, "a")
+        request = courier.take()
+        work = getattr(parking, verb)
+
+        def once_parked(*what: Any) -> Any:
+            return raising(BackendUnavailable("down"))() if rows() else work(*what)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(parking, verb, once_parked)
+            request.execute()
+        assert result.state == "PARKED"
+        assert celery_site.waiting() == 0
+        holder.release()
+        age(promotion.PATIENCE + 1)
+        assert promoter(celery_site).look() == 1
+        courier.run()
+        assert result.get(timeout=5)["status"] == "success"
+        assert rows() == []
 
     def test_the_result_store_is_down_while_it_is_parked(self, celery_site, courier, holder, monkeypatch, caplog):
         """F36: the state ``PARKED`` is for people. With it nothing was parked, and the message was lost."""
@@ -697,6 +720,46 @@ class TestWhatIsKept:
             with pytest.raises(Killed):
                 request.execute()
         assert result.state == "STARTED"
+
+    @pytest.fixture
+    def later(self, monkeypatch):
+        """What expires in a thousand seconds has expired when it is to be sent."""
+        monkeypatch.setattr(promotion, "seconds_until", lambda when: when and seconds_until(when) - 1000)
+
+    def test_one_that_has_expired_is_not_sent(self, celery_site, courier, holder, later):
+        """RabbitMQ drops it without a word, and the others would wait for it."""
+        [expired] = parked(celery_site, courier, options={"expires": 1000})
+        [other] = parked(celery_site, courier)
+        holder.release()
+        assert promote(NAME, celery_site.app)
+        assert celery_site.waiting() == 1
+        assert expired.state == "REVOKED"
+        courier.run()
+        assert other.get(timeout=5)["status"] == "success"
+        assert rows() == []
+
+    def test_nor_to_say_that_a_newer_one_took_its_place(self, celery_site, courier, holder, later):
+        [expired] = parked(celery_site, courier, task="coalescing_hold", options={"expires": 1000})
+        [newer] = parked(celery_site, courier, task="coalescing_hold")
+        assert celery_site.waiting() == 0
+        assert expired.state == "REVOKED"
+        assert rows("task_id", "state") == [(newer.id, "parked")]
+
+    def test_it_is_no_child_of_who_has_promoted_it(self, celery_site, courier):
+        """``collect()`` would wait for all that stand in line behind it."""
+        gate = celery_site.gate()
+        first = celery_site.publish("queued_hold", "a", until=gate)
+        request = courier.take()
+        with ThreadPoolExecutor(1) as threads:
+            running = threads.submit(elsewhere, request.execute)
+            celery_site.started("a")
+            second = parked(celery_site, courier)[0]
+            gate.open()
+            running.result(30)
+        assert celery_site.waiting() == 1
+        assert celery_site.result(first).children == []
+        courier.run()
+        assert second.get(timeout=5)["status"] == "success"
 
     @pytest.mark.parametrize("task", ["queueing_hold", "queued_hold"])
     def test_decorated_or_not(self, celery_site, courier, holder, task):

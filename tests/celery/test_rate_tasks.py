@@ -9,6 +9,8 @@ from itertools import pairwise
 import pytest
 from celery import Celery, signals
 from celery.utils.time import maybe_iso8601
+from kombu import Exchange, Queue
+from kombu.transport import memory
 
 from django_tasklock import (
     ConcurrencyLimiter,
@@ -21,10 +23,13 @@ from django_tasklock import (
     task_lock,
 )
 from django_tasklock.celery import spread
+from django_tasklock.celery.message import RECEIVED
 from django_tasklock.celery.rates.turns import countdown
 from django_tasklock.types import monotonic
 from tests.support.celery_site import rated_tasks
 from tests.support.celery_site.courier import Courier
+from tests.support.guards import held_by_another
+from tests.support.once_app import once_app
 from tests.support.rate_callers import most_within
 from tests.testapp.models import Video
 
@@ -125,6 +130,18 @@ class TestWaiting:
         assert reservations[0] == reservations[1]
         assert booked(slow()) == (1, 1)
 
+    @QUIET
+    @pytest.mark.quick
+    def test_it_is_sent_again_in_the_serializer_of_its_publisher(self, celery_site):
+        """Its arguments may be nothing that the task's own one knows."""
+        celery_site.configure(accept_content=["json", "pickle"])
+        full(slow(), 1)
+        result = celery_site.publish("rated_slow", {"a"}, options={"serializer": "pickle"})
+        courier = Courier(celery_site)
+        courier.run()
+        assert result.state == "RETRY"
+        assert courier.take().message.content_type == "application/x-python-serialize"
+
     def test_what_cannot_be_in_time_fails_at_once_and_says_when_it_could_have_been(self, celery_site):
         celery_site.worker(concurrency=1)
         celery_site.outcome(celery_site.publish("rated_slow", "a"))
@@ -202,6 +219,19 @@ class TestEndings:
         assert booked(limiter) == (2, 0)
         gate.open()
         assert celery_site.outcome(result)[0] == "SUCCESS"
+
+    @QUIET
+    @pytest.mark.quick
+    def test_what_lay_in_a_worker_that_was_stopped_for_a_lease_books_another_reservation(self, celery_site):
+        """That of the message may have been used by a worker that was given it meanwhile."""
+        celery_site.configure(tasklock={"MESSAGE_LEASE": 60})
+        limiter = RateLimiter("late", "5/m")
+        spread(celery_site.task("rated_late"), ["a"])
+        request = Courier(celery_site).take()
+        request.request_dict[RECEIVED] = monotonic() - 61
+        request.execute()
+        assert celery_site.events("start", "a")
+        assert booked(limiter) == (2, 0)
 
     def test_a_worker_that_dies_while_messages_wait_in_it_costs_nothing(self, celery_site):
         """They come back with the visibility timeout, and still have their reservations."""
@@ -339,6 +369,48 @@ class TestSpread:
             spread(celery_site.task("hold"), ["a"])
         with pytest.raises(TaskLockError, match="neither countdown nor eta"):
             spread(celery_site.task("rated_fast"), ["a"], countdown=3)
+
+
+class Delaying(memory.Transport):
+    """Messages in this process, for which Celery does what it does on RabbitMQ."""
+
+    driver_type = "amqp"
+
+
+@pytest.fixture
+def quorum():
+    """An app whose queue is a quorum queue: Celery has it delayed by whole seconds, or raises ``ValueError``."""
+    with once_app() as made:
+        topic = Exchange(f"{made.queue}.topic", type="topic")
+        made.app.conf.update(
+            broker_transport=f"{__name__}:Delaying",
+            task_queues=[Queue(made.queue, topic, made.queue, queue_arguments={"x-queue-type": "quorum"})],
+            task_default_exchange=topic.name,
+            task_default_exchange_type="topic",
+            task_default_routing_key=made.queue,
+        )
+        yield made
+
+
+@pytest.mark.quick
+class TestQuorumQueues:
+    def test_what_has_less_than_a_second_to_wait_waits_in_the_worker(self, quorum, name):
+        limiter = full(RateLimiter(name, "5/s"), 5)
+        task = quorum.task(rate_limited(name, "5/s")(lambda: "ran"), base=quorum.app.Task)
+        task.delay()
+        assert quorum.run() == ("SUCCESS", "ran")
+        assert [countdown(quorum.app, limiter, wait) for wait in (0.1, 0.7, 1.1, 1.3)] == [0, 0, 0, pytest.approx(1.09)]
+
+    def test_spread(self, quorum, name):
+        task = quorum.task(rate_limited(name, "5/s")(lambda: "ran"), base=quorum.app.Task)
+        assert len(spread(task, 12)) == 12
+
+    def test_a_busy_lock_and_a_delay_of_less_than_a_second(self, quorum, name):
+        task = quorum.task(key=name, on_conflict="retry", default_retry_delay=0.5)
+        task.delay()
+        with held_by_another(name):
+            state, retry = quorum.run()
+        assert (state, retry.when) == ("RETRY", 1)
 
 
 class TestWithoutAWorker:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from celery import chord
+from celery.exceptions import Reject
+from celery.worker.request import Request
+from django.db.models import F
 
 from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
+from django_tasklock.celery.delivery import history
 from django_tasklock.celery.delivery.duplicates import resolve_duplicate
 from django_tasklock.celery.exceptions import Duplicate
-from django_tasklock.types import AcquireRequest, Grant
+from django_tasklock.celery.message import RECEIVED
+from django_tasklock.celery.parking import promotion, store as parking
+from django_tasklock.models import ParkedMessage
+from django_tasklock.types import AcquireRequest, Grant, monotonic
+from tests.support.celery_site.courier import Courier
 from tests.support.celery_site.journal import most_at_once
 from tests.support.celery_site.redelivery_tasks import MACHINE, PAUSE, collect, late_once
+from tests.support.guards import elsewhere
+from tests.support.once_app import once_app
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
@@ -94,6 +106,19 @@ class TestTheFirstLives:
         assert celery_site.outcome(result)[0] == "SUCCESS"
         gate.open()
         celery_site.wait_until(lambda: said(busy, AGAIN))
+        assert len(celery_site.events("start", "a")) == 1
+
+    @pytest.mark.quick
+    @pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery's results
+    def test_the_first_lies_in_the_buffer_of_a_worker_that_is_stopped(self, celery_site):
+        """For longer than the lease of its messages: another one has been given what it could not renew."""
+        celery_site.configure(tasklock={"MESSAGE_LEASE": 60})
+        courier = Courier(celery_site)
+        celery_site.publish("late_once", "a")
+        first = courier.take()
+        Request(first.message, app=celery_site.app, hostname="another", decoded=False).execute()
+        first.request_dict[RECEIVED] = monotonic() - 61
+        first.execute()
         assert len(celery_site.events("start", "a")) == 1
 
     def test_both_wait_for_the_lock_of_another(self, celery_site):
@@ -354,6 +379,78 @@ class TestItComesBackByItself:
         leave.open()
         assert celery_site.outcome(result)[1]["status"] == "success"
         assert [event.more["page"] for event in celery_site.events("page")] == [0, 1, 2]
+
+
+@pytest.mark.django_db(transaction=True)
+class TestInterruptedAndADuplicateWasDropped:
+    """With the duplicate the broker's copy may have gone, so that nothing but the row brings the message back."""
+
+    @pytest.fixture
+    def app(self):
+        with once_app() as made:
+            yield made
+
+    def deliver(self, app, message):
+        return elsewhere(lambda: app.run(message, delivery_info={"redelivered": True}))
+
+    @pytest.mark.parametrize("interruption", [Reject("later", requeue=True), SystemExit()], ids=["rejected", "stopped"])
+    def test_it_runs_again(self, app, interruption):
+        def body():
+            if app.calls:
+                return app.body()
+            app.body()
+            assert self.deliver(app, message)[0] == "IGNORED"
+            raise interruption
+
+        app.task(body, key="a", acks_late=True).delay()
+        message = app.take()
+        if isinstance(interruption, SystemExit):
+            with pytest.raises(SystemExit):
+                app.run(message)
+        else:
+            assert app.run(message)[0] == "REJECTED"
+        assert [one.state for one in parked_messages()] == ["promoted"]
+        patience = round(promotion.PATIENCE * 1000) + 1
+        ParkedMessage.objects.update(changed_at=F("changed_at") - patience)
+        assert promotion.Promoter(app.app).look() == 1
+        assert app.run() == ("SUCCESS", "ran")
+        assert not parked_messages()
+
+    @pytest.mark.parametrize(
+        ("first", "second", "runs"),
+        [(Reject("later", requeue=True), ("SUCCESS", "ran"), 2), (None, ("IGNORED", None), 1)],
+        ids=["rejected", "succeeded"],
+    )
+    def test_it_ends_before_the_duplicate_has_kept_the_row(self, app, monkeypatch, first, second, runs):
+        """The duplicate has the only copy then."""
+        begun, end = threading.Event(), threading.Event()
+        keep = parking.record_running
+
+        def body():
+            ran = app.body()
+            begun.set()
+            if len(app.calls) == 1:
+                assert end.wait(30)
+                if first is not None:
+                    raise first
+            return ran
+
+        def late(*what):
+            end.set()
+            ended.result(30)
+            return keep(*what)
+
+        app.task(body, key="a", acks_late=True).delay()
+        message = app.take()
+        monkeypatch.setattr(parking, "record_running", late)
+        monkeypatch.setattr(history, "SETTLING", 0.0)
+        with ThreadPoolExecutor(1) as threads:
+            ended = threads.submit(elsewhere, lambda: app.run(message))
+            assert begun.wait(30)
+            state, value = self.deliver(app, message)
+        assert (state, value if state == "SUCCESS" else None) == second
+        assert len(app.calls) == runs
+        assert not parked_messages()
 
 
 class TestRetry:

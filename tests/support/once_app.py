@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 from celery.app.trace import build_tracer
+from celery.worker.strategy import hybrid_to_proto2
 from kombu.simple import SimpleQueue
 
 from django_tasklock.celery import OnceTask
@@ -81,8 +82,11 @@ class OnceApp:
             except queue.Empty:
                 return None
             message.ack()
-        args, kwargs, rest = message.payload
-        return Message(message.headers["id"], message.headers["task"], args, kwargs, dict(message.headers), rest)
+        body, headers = message.payload, dict(message.headers)
+        if isinstance(body, dict):  # of task protocol 1
+            body, headers, *_ = hybrid_to_proto2(message, body)
+        args, kwargs, rest = body
+        return Message(headers["id"], headers["task"], args, kwargs, headers, rest)
 
     def all(self) -> list[Message]:
         """The rest of the messages."""

@@ -29,7 +29,7 @@ from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.holder import alive
 from django_tasklock.names import NameTemplate
-from django_tasklock.rates.background import returns
+from django_tasklock.rates.background import background_work
 
 logger = logging.getLogger("django_tasklock")
 
@@ -70,7 +70,7 @@ def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False
         return
     header = header_of(request)
     if not terminated and reservations.peek_reservation(request) is not None:
-        returns.give(partial(_cancel_reservation, sender, request))
+        background_work.submit(partial(_cancel_reservation, sender, request))
     args, kwargs = getattr(request, "args", None) or (), getattr(request, "kwargs", None) or {}
     permits = limiter_names(sender, args, kwargs) if terminated else set()
     name = lock_name(sender, header, args, kwargs)

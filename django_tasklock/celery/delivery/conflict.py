@@ -5,7 +5,7 @@ from __future__ import annotations
 from django_tasklock.celery.delivery.defer import reject
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.line import Line
-from django_tasklock.decorators.call import Skipped, conflict_of, skip, skip_or_raise
+from django_tasklock.decorators.call import Skipped, skip, skip_or_raise
 from django_tasklock.decorators.options import CallOptions
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
@@ -18,7 +18,7 @@ def resolve_conflict(options: CallOptions, history: History, line: Line) -> Skip
     tells Celery that the message was put off, parked or rejected.
     """
     lock, word, message = options.lock, options.on_conflict, history.message
-    error = conflict_of(lock)
+    error = lock.conflict_error()
     history.discard_if_done()
     if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
         return skip(lock, error)  # that is what on_unavailable="skip" says

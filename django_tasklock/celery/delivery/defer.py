@@ -13,10 +13,11 @@ from celery import states
 from celery.app.task import Task
 from celery.exceptions import Retry
 
+from django_tasklock.celery.broker import shortest_countdown, visibility_timeout
 from django_tasklock.celery.exceptions import Rejected
-from django_tasklock.celery.message import Message, visibility_timeout
-from django_tasklock.celery.parking.envelope import send
+from django_tasklock.celery.message import Message
 from django_tasklock.celery.rates.reservations import cancel_reservation
+from django_tasklock.celery.sending import send
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks.lock import Acquirable
 
@@ -39,7 +40,9 @@ def reject(error: TaskLockAcquireError, message: Message) -> NoReturn:
 
 def defer(message: Message, lock: Acquirable, seconds: float | None = None, **header: Any) -> NoReturn:
     """Send the message again, for when the lock may be free or in ``seconds``. Spends no retries. Raises ``Retry``."""
-    seconds = backoff(message, lock) if seconds is None else min(seconds, visibility_timeout(message.task.app) / 2)
+    app = message.task.app
+    seconds = backoff(message, lock) if seconds is None else min(seconds, visibility_timeout(app) / 2)
+    seconds = max(seconds, shortest_countdown(app))
     cancel_reservation(message.task, message.request)
     header |= {"waits": message.header.get("waits", 0) + 1, "put_back": None}
     send(message.again(countdown=seconds, **header), message.task)

@@ -32,7 +32,7 @@ from django_tasklock.celery.parking.rows import (
     PROMOTED,
     RUNNING,
     SUPERSEDED,
-    Parked,
+    ParkedRow,
     brief_connection,
 )
 from django_tasklock.exceptions import CrashLoop
@@ -80,7 +80,7 @@ class History:
         self.entry = Entry(message, lock.name, on_conflict)
         self.known = message.delivered_before
         """True if the message may have been delivered before, or to somebody else meanwhile."""
-        self.row: Parked | None = None
+        self.row: ParkedRow | None = None
         self.looked = False
         """True if ``row`` is what the table says; else that was not read, or could not be."""
         self.kept = False
@@ -119,7 +119,7 @@ class History:
                 self.discard("another delivery of it runs")
         return True
 
-    def look(self) -> Parked | None:
+    def look(self) -> ParkedRow | None:
         """Read the row."""
         self.looked = False
         self.row = parking.find(self.message.id)
@@ -172,7 +172,7 @@ class History:
         row, message = self.row, self.message
         if row is None or not self.promoted or self._past.freed or row.crashes > self._takeovers:
             return False
-        if message.late:
+        if message.acks_late:
             self.kept = parking.start(row, me())
             started = self.kept
         else:
@@ -194,7 +194,7 @@ class History:
 
     def _keep(self) -> None:
         message = self.message
-        if not message.late:
+        if not message.acks_late:
             self.kept = False
             parking.remove(message.id)
             return
@@ -223,11 +223,14 @@ class History:
         except Exception as error:
             logger.warning("%s[%s]: its state does not say that it runs: %s", message.task.name, message.id, error)
 
-    def record_running(self) -> None:
-        """Keep the message while the other delivery runs it: with this one the broker's copy is acknowledged."""
+    def record_running(self) -> bool:
+        """Keep the message while the other delivery runs it: with this one the broker's copy is acknowledged.
+
+        Return False if that has ended meanwhile and nobody has the message but this one.
+        """
         message, met = self.message, self.lock.met
         if met is None or met.holder.retries != message.tries:  # a later try has a message of its own
-            return
+            return True
         name = self.entry.name
         try:
             with brief_connection():
@@ -236,8 +239,11 @@ class History:
                 now = get_backend().get(name)
                 if now is None or now.token != met.token:  # it has ended, and may not have seen the note
                     parking.remove(message.id, of=met.holder.boot)
+                    message.delivered_before = True
+                    return now is not None and now.holder.task_id == message.id
         except DOWN as error:
             logger.warning("%s[%s]: only its other delivery has it now: %s", message.task.name, message.id, error)
+        return True
 
     def close(self, error: BaseException | None) -> None:
         """End the row of a run that ended with ``error``, unless the broker brings this very message again."""
@@ -245,7 +251,7 @@ class History:
         try:
             if message.returns(error):
                 row = parking.find(message.id)
-                if row is not None:  # the worker stops, it did not die of it
+                if row is not None and ran_here(row):  # the worker stops, it did not die of it
                     parking.move_to(row, PROMOTED)
                 return
             if isinstance(error, Retry) or not message.wants_result:  # the next try is another message

@@ -76,48 +76,54 @@ class Line:
         message, history = self.message, self.history
         cancel_reservation(message.task, message.request)
         try:
-            superseded = self._keep()
+            self._keep()
         except DOWN as error:
             logger.warning("lock %r: the message could not be parked, the broker keeps it: %s", self.name, error)
             order.leave(self.name, message.id)
             history.put_off()
-        if superseded:
-            return self.end_superseded()
-        if self.on_conflict == "coalesce":
-            # Looks after it was parked, so that of two that are parked at once the older one sees the newer.
-            neighbours = parking.read_neighbours(self.name, self.entry.number, message.id)
-            if neighbours.newer:
+        try:
+            if self._settle():
                 return self.end_superseded()
-            supersede(neighbours.older, message.task.app)
+        except DOWN as error:  # its row will bring it: sent again or failed, it would run twice or after its failure
+            logger.warning("lock %r: a parked message is left to the workers' next look: %s", self.name, error)
         if not self._tell_holder():
             self.promote_next()
         raise Parked(f"parked behind lock {self.name!r}")
 
-    def _keep(self) -> bool:
-        """Write the row, and show it. Return whether a newer message took its place meanwhile."""
+    def _keep(self) -> None:
+        """Write the row. Raises ``TaskLockAcquireError`` if too many wait."""
         message, history = self.message, self.history
         if history.known and not history.looked:
             history.look()
-        shown = message.wants_result
         kept = parking.park(
             *self.entry.columns,
             self.entry.sealed(),
             limit=self.queue_limit,
             crashes=history.crashes,
-            moving=shown,
+            moving=message.wants_result,
             fresh=not history.known,
         )
         if not kept:
             order.leave(self.name, message.id)
             text = f"lock {self.name!r}: {self.queue_limit} messages are parked for it, its queue_limit"
             raise TaskLockAcquireError(text, name=self.name)
-        if not shown:
-            return False
-        self._show()
-        if parking.mark_parked(message.id, message.sent):
-            return False
-        row = parking.find(message.id)
-        return row is not None and row.state == SUPERSEDED
+
+    def _settle(self) -> bool:
+        """Show that the message is parked, and let it wait. Return whether a newer one has taken its place."""
+        message = self.message
+        if message.wants_result:
+            self._show()
+            if not parking.mark_parked(message.id, message.sent):
+                row = parking.find(message.id)
+                if row is not None and row.state == SUPERSEDED:
+                    return True
+        if self.on_conflict == "coalesce":
+            # Looks after it was parked, so that of two that are parked at once the older one sees the newer.
+            neighbours = parking.read_neighbours(self.name, self.entry.number, message.id)
+            if neighbours.newer:
+                return True
+            supersede(neighbours.older, message.task.app)
+        return False
 
     def _show(self) -> None:
         """Store the state ``PARKED``, for people.

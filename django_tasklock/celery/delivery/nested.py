@@ -12,7 +12,7 @@ from celery._state import _task_stack, get_current_worker_task  # type: ignore[a
 from django_tasklock.celery.delivery.defer import defer
 from django_tasklock.celery.delivery.duplicates import Outcome, aacquire_now, acquire_now
 from django_tasklock.celery.message import Message
-from django_tasklock.decorators.call import CallKind, Skipped, skip_or_raise
+from django_tasklock.decorators.call import CallStrategy, Skipped, skip_or_raise
 from django_tasklock.decorators.options import CallOptions
 from django_tasklock.locks.lock import TaskLock
 
@@ -20,7 +20,7 @@ KEPT_IN_MAP = ("raise", "wait")
 """Words that raise in the middle of a map as well: whoever wrote them wants to know."""
 
 
-class NestedCall(CallKind):
+class NestedCall(CallStrategy):
     """A call of a locked function somewhere inside a task's body: its message is not its own to put aside."""
 
     def __init__(self, options: CallOptions) -> None:
@@ -48,7 +48,7 @@ class NestedCall(CallKind):
         return self.options.on_conflict == "wait"
 
 
-class MapElementCall(CallKind):
+class MapElementCall(CallStrategy):
     """A call of a decorated task by a map inside a worker's task: the other elements have a right to run."""
 
     def __init__(self, options: CallOptions) -> None:

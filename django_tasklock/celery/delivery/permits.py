@@ -13,7 +13,7 @@ from celery._state import get_current_task, get_current_worker_task
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.delivery.defer import defer, reject
 from django_tasklock.celery.message import Message
-from django_tasklock.decorators.call import CallKind, Skipped, conflict_of, skip, skip_or_raise
+from django_tasklock.decorators.call import CallStrategy, Skipped, skip, skip_or_raise
 from django_tasklock.decorators.concurrency import LIMIT_REACHED, PermitOfCall
 from django_tasklock.decorators.options import CallOptions
 from django_tasklock.exceptions import BackendUnavailable
@@ -68,7 +68,7 @@ def free_permits(task: Any, task_id: str, names: Iterable[str]) -> bool:
     return freed
 
 
-class PermitTaskCall(CallKind):
+class PermitTaskCall(CallStrategy):
     """The call of a task's body for a message."""
 
     default_conflict = "retry"
@@ -91,7 +91,7 @@ class PermitTaskCall(CallKind):
         return None if taken else self._resolve_conflict()
 
     def _resolve_conflict(self) -> Skipped:
-        error, word = conflict_of(self.lock), self.options.on_conflict
+        error, word = self.lock.conflict_error(), self.options.on_conflict
         if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
             return skip(self.lock, error)  # that is what on_unavailable="skip" says
         if word in ("retry", "skip", "reject") and (self._met_itself() or self.message.retries):

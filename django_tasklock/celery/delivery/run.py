@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 from functools import cached_property
-from typing import Protocol, cast
+from typing import cast
 
 from celery._state import get_current_worker_task
 
 from django_tasklock.celery.delivery import postrun
 from django_tasklock.celery.delivery.conflict import resolve_conflict
-from django_tasklock.celery.delivery.duplicates import aacquire_now, acquire_busy
+from django_tasklock.celery.delivery.duplicates import Outcome, aacquire_now, acquire_busy
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.line import Line
+from django_tasklock.celery.delivery.retry_lock import LockOverRetry
 from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking.rows import DOWN
 from django_tasklock.celery.state import DeliveryState, state_of
-from django_tasklock.decorators.call import CallKind, Skipped
+from django_tasklock.decorators.call import CallStrategy, Skipped
 from django_tasklock.decorators.options import CallOptions
 from django_tasklock.host import Task
 from django_tasklock.locks.lease import Lease
@@ -26,20 +27,7 @@ from django_tasklock.locks.lock import TaskLock
 logger = logging.getLogger("django_tasklock")
 
 
-class KeptLock(Protocol):
-    """A lock that ``retry()`` may keep for the next try of its message."""
-
-    def wait(self, history: History) -> bool:
-        """Wait for the lock. Return whether it is ours; puts the message off if it is kept for another one."""
-
-    def offer(self) -> None:
-        """Let the message of a next try bring what the lock is kept under."""
-
-    def keep(self, error: BaseException | None) -> bool:
-        """Keep the lock in place of its release, if the run ended with ``retry()``. Return whether it did."""
-
-
-class TaskCall(CallKind):
+class TaskCall(CallStrategy):
     """The call of a task's own body for a message. It asks its history, its line and, busy, what its word says.
 
     ``message``: by default that of the task that the worker runs here. ``kept_lock``: what is done for
@@ -51,7 +39,7 @@ class TaskCall(CallKind):
         self,
         options: CallOptions,
         message: Message | None = None,
-        kept_lock: KeptLock | None = None,
+        kept_lock: LockOverRetry | None = None,
         *,
         callers_park: bool = False,
     ) -> None:
@@ -59,7 +47,7 @@ class TaskCall(CallKind):
         self.lock = cast(TaskLock, options.lock)
         self.message = message or Message(get_current_worker_task())
         self.lock.task = Task(self.message.task.name, self.message.id, self.message.tries)
-        self.late = self.message.late
+        self.acks_late = self.message.acks_late
         self.lines_up = options.on_conflict in ("queue", "coalesce")
         self.callers_park = callers_park and not self.lines_up
         self.kept_lock = kept_lock
@@ -130,7 +118,7 @@ class TaskCall(CallKind):
         """Take the lock, or over from a dead delivery, or wait for it. Return whether it is ours."""
         waits = self.options.on_conflict == "wait"
         taken = self.lock.acquire(blocking=False if waits else None) or self.acquire_busy()
-        if taken and self.late:  # that another delivery has kept a row for it, that would have noted
+        if taken and self.acks_late:  # that another delivery has kept a row for it, that would have noted
             self.state.has_row = bool(self.message.sent or self.state.has_row)
         return taken
 
@@ -140,9 +128,12 @@ class TaskCall(CallKind):
         try:
             outcome = acquire_busy(self.lock, self.message)
         except Duplicate:
-            if self.late:
-                history.record_running()
-            raise
+            if not self.acks_late or history.record_running():
+                raise
+            # It need not have succeeded: go on like one that has waited for it.
+            if not self.lock.acquire(blocking=False):
+                return self.acquire_busy()
+            outcome = Outcome(taken=True, waited=True)
         history.learn(outcome)
         if outcome.unsure:
             history.put_off()
@@ -188,7 +179,7 @@ class TaskCall(CallKind):
             return
         lock, again = self.lock, postrun.AGAIN + self.message.id
         about = [lock.name] if self.callers_park else []
-        if self.late:
+        if self.acks_late:
             about.append(again)
         lock.notes = tuple(about)
         lock.give_back(lease)
@@ -199,5 +190,10 @@ class TaskCall(CallKind):
             self.line.promote_if_flagged()
         elif self.callers_park and noted and lock.name in noted:
             self.line.promote_next()
-        if self.late and noted is not None:
+        if self.acks_late and noted is not None:
             self.state.has_row = again in noted or self.state.has_row or None
+        if self.state.has_row is not None and self.message.returns(error):
+            # The delivery that kept the row may have acknowledged the broker's copy, so the row brings it back.
+            self.state.has_row = None
+            if not self.history.kept:
+                self.history.close(error)

@@ -9,8 +9,8 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
+from django_tasklock.celery.broker import message_lease
 from django_tasklock.celery.messages.renewal import Renewal
-from django_tasklock.celery.messages.timeouts import message_lease
 from django_tasklock.celery.messages.unacked import fetched_by
 
 

@@ -11,8 +11,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from django_tasklock.celery.broker import message_lease
 from django_tasklock.celery.messages.index import Index
-from django_tasklock.celery.messages.timeouts import message_lease, period_of
+from django_tasklock.celery.messages.timeouts import period_of
 
 KEY = "tasklock_message_leases"
 """The hash in the broker: node name to mark."""

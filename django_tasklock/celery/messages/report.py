@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from celery.app import app_or_default
 
+from django_tasklock.celery.broker import message_lease, own_timeout
 from django_tasklock.celery.messages import marks
 from django_tasklock.celery.messages.marks import Mark
 from django_tasklock.celery.messages.renewal import running
-from django_tasklock.celery.messages.timeouts import message_lease, own_timeout, shortest_lease
+from django_tasklock.celery.messages.timeouts import shortest_lease
 
 
 class Terms(NamedTuple):

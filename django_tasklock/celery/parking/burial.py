@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from celery.app.task import Context
 from celery.canvas import Signature
 
-from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.names import in_ascii, key_of
 from django_tasklock.celery.message import HEADER
 from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.envelope import Unfit, check, read, unseal
-from django_tasklock.celery.parking.rows import DEAD, Parked
+from django_tasklock.celery.parking.rows import DEAD, ParkedRow
 from django_tasklock.celery.unique import free
 
 logger = logging.getLogger("django_tasklock")
@@ -21,12 +21,12 @@ logger = logging.getLogger("django_tasklock")
 class Due(NamedTuple):
     """A kept message that was read and may be put back into the broker."""
 
-    row: Parked
+    row: ParkedRow
     name: str
     signature: Signature[Any]
 
 
-def open_row(row: Parked, app: Any) -> Due | None:
+def open_row(row: ParkedRow, app: Any) -> Due | None:
     """Read the message of a row. Return ``None`` if it is gone. Raises ``Unfit``."""
     text = parking.read_message(row)
     if text is None:
@@ -37,7 +37,7 @@ def open_row(row: Parked, app: Any) -> Due | None:
     return Due(row, name, signature)
 
 
-def bury(row: Parked, why: str, app: Any) -> None:
+def bury(row: ParkedRow, why: str, app: Any) -> None:
     """Take a message out of the line, unless an operator thinks otherwise; ended for good if it was revoked.
 
     It keeps nobody waiting: neither the line, nor who wants to publish another one like it.
@@ -46,13 +46,13 @@ def bury(row: Parked, why: str, app: Any) -> None:
         end(row, app, "it was revoked")
         return
     text = parking.read_message(row)
-    problem = why.encode("ascii", "backslashreplace").decode()[:255]
+    problem = in_ascii(why)
     if text is not None and parking.move_to(row, DEAD, problem=problem, place=None):
         logger.error("parked message %s[%s] is dead: %s", row.task, row.task_id, why)
         _cease(row, text, app)
 
 
-def end(row: Parked, app: Any, why: str) -> bool:
+def end(row: ParkedRow, app: Any, why: str) -> bool:
     """Remove a message and store that it is revoked: nobody waits for its result. Return whether it was there."""
     text = parking.read_message(row)
     if text is None or not parking.remove_unchanged(row):
@@ -76,7 +76,7 @@ def revoked(task_id: str) -> bool:
     return task_id in state.revoked
 
 
-def _cease(row: Parked, text: str, app: Any) -> Context | None:
+def _cease(row: ParkedRow, text: str, app: Any) -> Context | None:
     """Leave the line, let another one be published. Return what its result backend must know, if that can be read."""
     try:
         name, signature = read(text, app)
@@ -96,5 +96,5 @@ def _cease(row: Parked, text: str, app: Any) -> Context | None:
     )
 
 
-def _belongs(name: str, signature: Signature[Any], row: Parked) -> bool:
+def _belongs(name: str, signature: Signature[Any], row: ParkedRow) -> bool:
     return key_of(name) == row.key and signature.options.get("task_id") == row.task_id

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from celery.canvas import Signature
@@ -22,6 +21,7 @@ from kombu.serialization import (  # type: ignore[attr-defined]
 )
 
 from django_tasklock.backends.codec import json_object
+from django_tasklock.celery.sending import other_serializers, own_serializer
 
 SALT = "django_tasklock.parked"
 SIGNATURE = "signature"
@@ -99,42 +99,16 @@ def unseal(text: str, app: Any) -> tuple[str, Signature[Any]]:
     return name, signature
 
 
-def send(signature: Signature[Any], task: Any) -> None:
-    """Publish a message, in the serializer of its task or in another one that the app accepts."""
-    try:
-        signature.apply_async()
-    except (EncodeError, TypeError):
-        for serializer in _others(task):
-            try:
-                signature.clone().set(serializer=serializer).apply_async()
-            except (EncodeError, TypeError):
-                continue
-            return
-        raise
-
-
 def _dumped(signature: Signature[Any], task: Any) -> Any:
     try:
-        return dumps(dict(signature), serializer=_own(task))
+        return dumps(dict(signature), serializer=own_serializer(task))
     except (EncodeError, TypeError):
-        for serializer in _others(task):
+        for serializer in other_serializers(task):
             try:
                 return dumps(dict(signature.clone().set(serializer=serializer)), serializer=serializer)
             except (EncodeError, TypeError):
                 continue
         raise
-
-
-def _own(task: Any) -> str:
-    return str(task.serializer or task.app.conf.task_serializer)
-
-
-def _others(task: Any) -> Iterator[str]:
-    """Yield the serializers that the app's workers accept, but for the task's own."""
-    for kind in task.app.conf.accept_content or ():
-        name = registry.type_to_name.get(kind, kind)
-        if name != _own(task) and name in registry.name_to_type:
-            yield name
 
 
 def _signed(kept: dict[str, Any]) -> str:

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 from django_tasklock import signals
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.codec import holder_of, json_object
-from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery.message import HEADER, sealed_for
 from django_tasklock.celery.parking import store as parking
-from django_tasklock.celery.parking.burial import Due, bury, open_row
+from django_tasklock.celery.parking.burial import Due, bury, end, open_row
 from django_tasklock.celery.parking.envelope import Unfit
-from django_tasklock.celery.parking.rows import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, Parked, close_idle
+from django_tasklock.celery.parking.rows import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, ParkedRow, close_idle
+from django_tasklock.celery.unique import seconds_until
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import holder as holders
@@ -62,6 +63,10 @@ def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool
     just now; that who is superseded says so is left to those who look regularly.
     """
     found = next_in_line(key, app, free=free)
+    for _ in range(AT_ONCE):  # of more the promoters take care
+        if found.due is None or not _end_expired(found.due, app):
+            break
+        found = next_in_line(key, app, free=free)
     for row in found.spent:
         bury(row, f"it was put back into the broker {row.attempts} times, and no worker took it", app)
     if strays is not None:
@@ -83,11 +88,11 @@ class Looked(NamedTuple):
 
     due: Due | None
     """The message that is to be put back. ``None``: there is none, one is on its way, or the lock is held."""
-    spent: list[Parked]
+    spent: list[ParkedRow]
     """The messages that were put back too often."""
-    strays: list[tuple[Parked, str]]
+    strays: list[tuple[ParkedRow, str]]
     """The messages in front of it that this app cannot put back, and why."""
-    superseded: list[Parked]
+    superseded: list[ParkedRow]
     """The messages that are to be sent once more to say that they are superseded."""
     alone: bool = False
     """Whether nobody else waits for the lock."""
@@ -95,8 +100,8 @@ class Looked(NamedTuple):
 
 def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
     """Look at who waits for the lock with this key, which is known to be ``free``. Changes nothing."""
-    strays: list[tuple[Parked, str]] = []
-    resting: list[Parked] = []
+    strays: list[tuple[ParkedRow, str]] = []
+    resting: list[ParkedRow] = []
     tasks: set[str] = set()
     while True:
         passed = [row.id for row, _ in strays] + [row.id for row in resting]
@@ -133,7 +138,7 @@ def held(name: str) -> bool:
     return record is not None and not abandoned(record)
 
 
-def supersede(older: list[Parked], app: Any) -> None:
+def supersede(older: list[ParkedRow], app: Any) -> None:
     """End these ``coalesce`` messages, which a newer one has taken the place of: each is sent to say so."""
     for row in older:
         if row.state == PROMOTED:
@@ -142,13 +147,13 @@ def supersede(older: list[Parked], app: Any) -> None:
             _send(row, app, SUPERSEDED)
 
 
-def overdue(row: Parked) -> bool:
+def overdue(row: ParkedRow) -> bool:
     """Return whether a message that was put back has not arrived in time: its queue may have been purged."""
     patience = min(PATIENCE * 2.0 ** max(0, row.attempts - 1), MOST_PATIENCE)
     return row.now - row.changed_at > patience * 1000
 
 
-def _awaits_another(row: Parked, name: str) -> bool:
+def _awaits_another(row: ParkedRow, name: str) -> bool:
     """Return whether a message that was published before is still on its way.
 
     It is not waited for for ever: it may be lost, or lie in the buffer of a worker that is busy with something else.
@@ -157,25 +162,34 @@ def _awaits_another(row: Parked, name: str) -> bool:
     return get_backend().expects(name, row.number, forget=waited) > 0 and not waited
 
 
-def runs(row: Parked) -> bool:
+def runs(row: ParkedRow) -> bool:
     """Return whether the process that ran it last is known to live, or may be storing its result."""
     known = holders.alive(holder_of(json_object(row.holder)))
     storing = row.state == ENDED and row.now - row.changed_at < STORING * 1000
     return known is True or (known is None and storing)
 
 
-def ran_here(row: Parked) -> bool:
+def ran_here(row: ParkedRow) -> bool:
     """Return whether this is the process that ran it last."""
     return holder_of(json_object(row.holder)).boot == holders.BOOT
 
 
-def _send(row: Parked, app: Any, state: str) -> bool:
+def _send(row: ParkedRow, app: Any, state: str) -> bool:
     try:
         due = open_row(row, app)
     except Unfit as error:
         logger.warning("parked message %s[%s] was not sent: %s", row.task, row.task_id, error)
         return False
-    return due is not None and _put_back(due, state)
+    return due is not None and not _end_expired(due, app) and _put_back(due, state)
+
+
+def _end_expired(due: Due, app: Any) -> bool:
+    """End a message that has expired: RabbitMQ drops those, so nobody would say so. Return whether it has."""
+    left = seconds_until(due.signature.options.get("expires"))
+    if left is None or left > 0:
+        return False
+    end(due.row, app, "it has expired")
+    return True
 
 
 def _put_back(due: Due, state: str) -> bool:
@@ -192,7 +206,7 @@ def _put_back(due: Due, state: str) -> bool:
     ours = sealed_for({**(headers.get(HEADER) or {}), "put_back": put_back}, row.task, row.task_id)
     headers = {**headers, HEADER: ours}
     try:
-        signature.clone(headers=headers).apply_async()
+        signature.clone(headers=headers).apply_async(add_to_parent=False)  # who releases the lock did not publish it
     except Exception as error:
         logger.warning("lock %r: %s[%s] could not be sent: %s", due.name, row.task, row.task_id, error)
         back = parking.find(row.task_id)
@@ -213,7 +227,7 @@ class Strays:
         self.app = app
         self._since: dict[tuple[str, str], float] = {}
 
-    def note(self, key: str, strays: list[tuple[Parked, str]]) -> None:
+    def note(self, key: str, strays: list[tuple[ParkedRow, str]]) -> None:
         """Note what was met now. Whose kind has been there for long enough, and this row among them, is dead."""
         now = monotonic()
         kinds = {(key, row.task): (row, why) for row, why in reversed(strays)}
@@ -223,7 +237,7 @@ class Strays:
             if now - self._since.setdefault(kind, now) >= STRAY:
                 self._bury(row, why)
 
-    def _bury(self, row: Parked, why: str) -> None:
+    def _bury(self, row: ParkedRow, why: str) -> None:
         """Bury that row, and those like it that no more can be put back: there may be thousands."""
         for one in parking.find_alike(row, AT_ONCE):
             try:

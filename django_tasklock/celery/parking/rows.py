@@ -48,7 +48,7 @@ _FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class ParkedRow:
     """A row as one query saw it. Times are the database's, in milliseconds since 1970."""
 
     id: int
@@ -70,12 +70,12 @@ class Parked:
     """The message itself, if that query read it."""
 
 
-class Line(NamedTuple):
+class ParkedLine(NamedTuple):
     """What is kept for one lock."""
 
-    head: Parked | None
+    head: ParkedRow | None
     """The message whose turn it is among those that are parked, with its text."""
-    others: list[Parked]
+    others: list[ParkedRow]
     """Those that are neither parked nor over."""
     alone: bool = False
     """Nobody else is parked, and nobody is on the way."""
@@ -86,7 +86,7 @@ class Neighbours(NamedTuple):
 
     newer: bool
     """A message was published later."""
-    older: list[Parked]
+    older: list[ParkedRow]
     """The ``coalesce`` messages that were published before."""
 
 
@@ -101,13 +101,13 @@ def rows_of(alias: str) -> QuerySet[ParkedMessage]:
     return ParkedMessage._base_manager.using(alias)
 
 
-def read(*parts: QuerySet[ParkedMessage], message: bool = False) -> list[Parked]:
+def read(*parts: QuerySet[ParkedMessage], message: bool = False) -> list[ParkedRow]:
     """Return the rows of all parts, by one statement, with the database's time.
 
     A row that is in two parts is returned twice. ``message``: those of the first part with their messages.
     """
     first, *rest = [_columns(rows, message=message and not number) for number, rows in enumerate(parts)]
-    return [Parked(*values) for values in (first.union(*rest, all=True) if rest else first)]
+    return [ParkedRow(*values) for values in (first.union(*rest, all=True) if rest else first)]
 
 
 def _columns(rows: QuerySet[ParkedMessage], *, message: bool) -> QuerySet[ParkedMessage, tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 from django_tasklock.backends.contract import metrics
 from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.backends.database.metrics import DatabaseMetrics, count as new_count, together
-from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.names import in_ascii, key_of
 from django_tasklock.celery.parking.rows import (
     DEAD,
     ENDED,
@@ -25,9 +25,9 @@ from django_tasklock.celery.parking.rows import (
     PROMOTED,
     RUNNING,
     SUPERSEDED,
-    Line,
     Neighbours,
-    Parked,
+    ParkedLine,
+    ParkedRow,
     delete,
     first_of,
     insert,
@@ -39,24 +39,27 @@ from django_tasklock.conf import get_settings
 from django_tasklock.db.clock import Now
 from django_tasklock.models import ParkedMessage
 
+MOVING = 500  # messages on their way that are read at once
 CHUNK = 500  # locks asked about by one query: SQLite knows few parameters
 
 _TAKEN = {"attempts": 0, "problem": ""}  # of what a worker has taken
 
 
-def find(task_id: str) -> Parked | None:
+def find(task_id: str) -> ParkedRow | None:
     """Return the row of a message, if it has one."""
     found = session.run(lambda alias, again: read(rows_of(alias).filter(task_id=task_id)), write=False)
     return found[0] if found else None
 
 
-def read_line(key: str, without: Collection[int] = (), tasks: Collection[str] = (), *, superseded: bool = True) -> Line:
+def read_line(
+    key: str, without: Collection[int] = (), tasks: Collection[str] = (), *, superseded: bool = True
+) -> ParkedLine:
     """Return who waits for the lock with this key, in order of publication. Of ``coalesce`` the newest is the head.
 
     ``without``: rows that are passed over; ``tasks``: tasks all of whose messages are. ``superseded``: also who is.
     """
 
-    def verb(alias: str, again: bool) -> Line:
+    def verb(alias: str, again: bool) -> ParkedLine:
         rows = rows_of(alias).filter(key=key)
         if without:
             rows = rows.exclude(id__in=without)
@@ -77,7 +80,7 @@ def read_line(key: str, without: Collection[int] = (), tasks: Collection[str] = 
             head = head if newer is None or newer.id == head.id else newer
         if superseded:
             others += read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
-        return Line(head, others, alone)
+        return ParkedLine(head, others, alone)
 
     return session.run(verb, write=False)
 
@@ -138,7 +141,7 @@ def mark_started(
     _put(name, number, mode, task, task_id, message, None, False, **new)
 
 
-def start(row: Parked, holder: str) -> bool:
+def start(row: ParkedRow, holder: str) -> bool:
     """Note that a promoted message runs from now on, unless somebody has moved it since it was read.
 
     Return whether it was done.
@@ -217,9 +220,8 @@ _metrics = DatabaseMetrics()
 
 
 def _row(name: str, number: int, mode: str, task: str, task_id: str, message: str, **rest: Any) -> ParkedMessage:
-    shown = name.encode("ascii", "backslashreplace").decode()[:255]
     return ParkedMessage(
-        key=key_of(name), name=shown, ticket=number, mode=mode, task=task[:255], task_id=task_id,
+        key=key_of(name), name=in_ascii(name), ticket=number, mode=mode, task=task[:255], task_id=task_id,
         message=message, parked_at=Now(), changed_at=Now(), **rest,
     )  # fmt: skip
 
@@ -232,11 +234,11 @@ def _free_place(alias: str, key: str, limit: int) -> int | None:
     return random.choice(sorted(free)) if len(taken) < limit and free else None
 
 
-def _same(alias: str, row: Parked) -> QuerySet[ParkedMessage]:
+def _same(alias: str, row: ParkedRow) -> QuerySet[ParkedMessage]:
     return rows_of(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
 
 
-def move_to(row: Parked, state: str, *, sent: int = 0, crashes: int = 0, **more: Any) -> bool:
+def move_to(row: ParkedRow, state: str, *, sent: int = 0, crashes: int = 0, **more: Any) -> bool:
     """Give a message another state, unless somebody has since it was read. Return whether it was done.
 
     ``more``: other columns and what is written there.
@@ -253,7 +255,7 @@ def move_to(row: Parked, state: str, *, sent: int = 0, crashes: int = 0, **more:
     return session.run(verb)
 
 
-def find_older(key: str, number: int, task_id: str) -> list[Parked]:
+def find_older(key: str, number: int, task_id: str) -> list[ParkedRow]:
     """Return the ``coalesce`` messages that still wait and were published before that one."""
     return session.run(lambda alias, again: read(_older(alias, key, number, task_id)), write=False)
 
@@ -263,7 +265,7 @@ def _older(alias: str, key: str, number: int, task_id: str) -> QuerySet[ParkedMe
     return rows.filter(ticket__lt=number).exclude(task_id=task_id)
 
 
-def read_message(row: Parked) -> str | None:
+def read_message(row: ParkedRow) -> str | None:
     """Return the message itself; ``None`` if the row is gone."""
     if row.message is not None:
         return row.message
@@ -281,7 +283,7 @@ def mark_ended(task_id: str) -> None:
     session.run(verb)
 
 
-def remove_unchanged(row: Parked) -> bool:
+def remove_unchanged(row: ParkedRow) -> bool:
     """Remove a row, unless somebody has moved it since it was read. Return whether it was done."""
 
     def verb(alias: str, again: bool) -> bool:
@@ -315,10 +317,10 @@ def next_key(after: str) -> str | None:
     )
 
 
-def find_alike(row: Parked, limit: int) -> list[Parked]:
+def find_alike(row: ParkedRow, limit: int) -> list[ParkedRow]:
     """Return the first rows that wait for the same lock with a message of the same task, that one among them."""
 
-    def verb(alias: str, again: bool) -> list[Parked]:
+    def verb(alias: str, again: bool) -> list[ParkedRow]:
         rows = rows_of(alias).filter(key=row.key, task=row.task).exclude(state=DEAD)
         return read(rows.order_by("ticket", "id")[:limit])
 
@@ -375,7 +377,7 @@ def list_page(state: str, text: str, ids: Sequence[str], after: int, newest: boo
             rows = rows.filter(task_id__in=list(ids))
         if text:
             exact = (rows.filter(task_id=text), rows.filter(key=key_of(text)))
-            part = rows.filter(Q(name__icontains=text) | Q(task__icontains=text))
+            part = rows.filter(Q(name__icontains=in_ascii(text)) | Q(task__icontains=text))
             rows = next((found for found in exact if found.exists()), part)
         if after:
             rows = rows.filter(id__lt=after) if newest else rows.filter(id__gt=after)
@@ -405,14 +407,14 @@ def count_before(ids: Sequence[int]) -> dict[int, int]:
     return session.run(verb, write=False) if ids else {}
 
 
-def moving_of(names: Sequence[str], limit: int = 500) -> dict[str, list[Parked]]:
-    """Return the messages of these locks that are on their way or run, by the names."""
+def moving_of(names: Sequence[str]) -> dict[str, list[ParkedRow]]:
+    """Return the messages of these locks that are on their way or run, by the names, not more than ``MOVING``."""
     keys = {key_of(name): name for name in names}
 
-    def verb(alias: str, again: bool) -> list[Parked]:
-        return read(rows_of(alias).filter(key__in=list(keys), state__in=(PROMOTED, RUNNING, ENDED))[:limit])
+    def verb(alias: str, again: bool) -> list[ParkedRow]:
+        return read(rows_of(alias).filter(key__in=list(keys), state__in=(PROMOTED, RUNNING, ENDED))[:MOVING])
 
-    found: dict[str, list[Parked]] = {}
+    found: dict[str, list[ParkedRow]] = {}
     for row in session.run(verb, write=False) if keys else ():
         found.setdefault(keys[row.key], []).append(row)
     return found

@@ -9,7 +9,7 @@ from celery import current_app
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.parking import promotion, store as parking
-from django_tasklock.celery.parking.rows import Parked
+from django_tasklock.celery.parking.rows import ParkedRow
 
 
 class Stranded(NamedTuple):
@@ -17,7 +17,7 @@ class Stranded(NamedTuple):
 
     key: str
     name: str
-    row: Parked
+    row: ParkedRow
 
     @property
     def waited(self) -> int:

@@ -10,7 +10,8 @@ from typing import Any
 
 from celery.exceptions import Reject
 
-from django_tasklock.celery.message import HEADER, RECEIVED, header_of, visibility_timeout
+from django_tasklock.celery.broker import redelivery_timeout
+from django_tasklock.celery.message import HEADER, RECEIVED, header_of
 from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.rates import LimitOfCall
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
@@ -64,7 +65,7 @@ def may_have_been_used(task: Any, request: Any) -> bool:
     if (getattr(request, "delivery_info", None) or {}).get("redelivered") or header_of(request).get("put_back"):
         return True
     received = getattr(request, RECEIVED, None)
-    return received is not None and monotonic() - received > visibility_timeout(task.app) / 2
+    return received is not None and monotonic() - received > redelivery_timeout(task.app) / 2
 
 
 def is_future(limiter: RateLimiter, ours: dict[str, Any]) -> bool:

@@ -7,13 +7,13 @@ and has to take the next one.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, NoReturn
 
 from celery._state import get_current_task, get_current_worker_task
 from celery.exceptions import Retry
 
-from django_tasklock.celery.message import Message, visibility_timeout
+from django_tasklock.celery.broker import shortest_countdown, visibility_timeout
+from django_tasklock.celery.message import Message
 from django_tasklock.celery.rates.reservations import (
     RATE,
     is_future,
@@ -21,13 +21,12 @@ from django_tasklock.celery.rates.reservations import (
     may_have_been_used,
     pop_reservation,
 )
+from django_tasklock.celery.sending import send
 from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.rates import LimitOfCall
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.reservation import Reservation
 from django_tasklock.types import monotonic
-
-logger = logging.getLogger("django_tasklock")
 
 LONGEST_HOP = 600.0  # seconds that a message stays in the broker at once, or in the memory of a worker that has it
 LEAST, MOST, EVER = 0.01, 0.5, 30.0  # seconds that a message comes early; the last for one that has missed its turn
@@ -67,7 +66,8 @@ class Turn:
         began = monotonic()
         reservation = self._reserve()
         self.missed += reservation.missed
-        patience = 2 * lead(self.limiter, self.missed)
+        early = lead(self.limiter, self.missed)
+        patience = early + max(early, shortest_countdown(self.message.task.app))
         if reservation.wait <= patience:
             then, self.state.on_body_start = self.state.on_body_start, None
             try:
@@ -97,7 +97,7 @@ class Turn:
             left = max(0.0, self.timeout - (monotonic() - began) - seconds)
             travels["left"] = left
         header = reservation_header(travels, message.retries, self.missed)
-        message.again(countdown=seconds, kept=None, put_back=None, **{RATE: header}).apply_async()
+        send(message.again(countdown=seconds, kept=None, put_back=None, **{RATE: header}), message.task)
         raise Retry(f"rate limit {self.limiter.name!r}: its turn is in {wait:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
@@ -120,6 +120,8 @@ def lead(limiter: RateLimiter, missed: int = 0) -> float:
 def countdown(app: Any, limiter: RateLimiter, wait: float, missed: int = 0) -> float:
     """Return for how many seconds to send a message away whose turn is in ``wait``.
 
-    In steps if that is long, each shorter than half of the broker's visibility timeout.
+    In steps if that is long, each shorter than half of the broker's visibility timeout. Not at all if that is too
+    short: it waits in the worker.
     """
-    return float(min(max(0.0, wait - lead(limiter, missed)), LONGEST_HOP, visibility_timeout(app) / 2))
+    seconds = float(min(max(0.0, wait - lead(limiter, missed)), LONGEST_HOP, visibility_timeout(app) / 2))
+    return seconds if seconds >= shortest_countdown(app) else 0.0

@@ -1,0 +1,55 @@
+"""The lock that ``retry()`` keeps for the next try of its message."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from celery.exceptions import Retry
+
+from django_tasklock.backends.contract.metrics import TIMED_OUT
+from django_tasklock.celery.delivery.history import History
+from django_tasklock.celery.message import token_of
+from django_tasklock.celery.state import state_of
+from django_tasklock.celery.unique import seconds_until
+from django_tasklock.locks.lock import TaskLock
+from django_tasklock.locks.transfer import keep_for
+from django_tasklock.types import monotonic
+
+LOOK = 5.0  # seconds between two looks of who waits for a lock that may be kept while it waits
+MARGIN = 60.0  # seconds that a kept lock outlives the countdown: the message may wait in its queue
+
+
+class LockOverRetry:
+    """The lock of a task with ``retry_keeps_lock``: the message that ``retry()`` sends brings a handle of it."""
+
+    def __init__(self, lock: TaskLock, request: Any) -> None:
+        self.lock = lock
+        self.request = request
+        self._handle = ""
+
+    def wait(self, history: History) -> bool:
+        """Wait for the lock, unless it is kept: the message that it is kept for needs a slot, this one's perhaps."""
+        ends = monotonic() + self.lock.terms.patience
+        while True:
+            met = self.lock.met
+            if met is not None and met.holder.kept:
+                history.put_off()
+            left = ends - monotonic()
+            if left <= 0:
+                return False
+            self.lock.on_timeout = "" if left > LOOK else TIMED_OUT
+            if self.lock.acquire(blocking_timeout=min(left, LOOK)):
+                return True
+
+    def offer(self) -> None:
+        """Put lock and handle where ``retry()`` finds them; the next try may come before this one has left."""
+        self._handle = os.urandom(16).hex()
+        state_of(self.request).kept_lock = (self.lock, self._handle)
+
+    def keep(self, error: BaseException | None) -> bool:
+        """Keep the lock until after the countdown if the run ended with ``retry()``. Return whether it did."""
+        if not isinstance(error, Retry) or state_of(self.request).kept_lock is None:
+            return False
+        keep_for(self.lock, max(0.0, seconds_until(error.when) or 0.0) + MARGIN, token_of(self._handle))
+        return True
