@@ -124,14 +124,19 @@ def sections(site: admin.AdminSite, request: HttpRequest) -> list[Section]:
         (Lock, "sweep", _("sweep")),
         (AuditEntry, "changelist", AuditEntry._meta.verbose_name_plural),
     ]
-    user: Any = request.user
     found = []
     for model, page, label in pages:
-        if site.is_registered(model) and user.has_perm(f"tasklock.view_{model._meta.model_name}"):
+        if may_see(site, request, model):
             with suppress(NoReverseMatch):  # a class of the project's own has pages of its own
                 url = address(site, page, model=model)
                 found.append(Section(capfirst(str(label)), url, url == request.path))
     return found
+
+
+def may_see(site: admin.AdminSite, request: HttpRequest, model: type[Model]) -> bool:
+    """Return whether this admin site has our pages of ``model``, and this person may look at them."""
+    user: Any = request.user
+    return site.is_registered(model) and bool(user.has_perm(f"tasklock.view_{model._meta.model_name}"))
 
 
 def query_string(words: Mapping[str, str]) -> str:

@@ -174,10 +174,11 @@ def _count_rate(
 
 @lru_cache(maxsize=1024)
 def _counted_as(sender: str) -> tuple[str, bool]:
-    from django_tasklock.rates.options import TENANT  # whoever counts a rate has it already, others need not
+    # Whoever counts a rate has this already, others need not.
+    from django_tasklock.backends.contract.rates import TENANT, split_tenant
 
-    name, tenant, _ = sender.partition(TENANT)
-    return (name + TENANT.rstrip(":"), True) if tenant else (name, False)
+    name, tenant = split_tenant(sender)
+    return (name, False) if tenant is None else (name + TENANT.rstrip(":"), True)
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from django_tasklock.db.pools import figures, longest_held, timeouts
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.metrics.table import BY_NAME
-from django_tasklock.operations.metrics import Gauges, Histogram, Totals, read_gauges, read_totals
+from django_tasklock.operations.metrics import Gauges, Histogram, LimiterCounts, Totals, read_gauges, read_totals
 
 logger = logging.getLogger("django_tasklock")
 
@@ -108,11 +108,12 @@ def _of_totals(values: dict[str, dict[tuple[str, ...], Any]], totals: Totals) ->
             values["tasklock_limiter_hold_seconds"][key] = limiter.hold
         for event in ("refused", "cancelled", "pushback", "expired", "forced"):
             values[f"tasklock_limiter_{event}_total"][key] = getattr(limiter, event)
-        if not limiter.permits:
-            name = _name_of(limiter.limiter)
-            mean = limiter.wait.seconds / limiter.granted if limiter.granted else 0.0
-            values[f"{name}_rate_limiter_wait_time"][()] = mean
-            values[f"{name}_rate_limiter_throttled_count"][()] = limiter.wait.count + limiter.refused
+    for name, several in _by_metric([limiter for limiter in totals.limiters if not limiter.permits]).items():
+        granted = sum(limiter.granted for limiter in several)
+        mean = sum(limiter.wait.seconds for limiter in several) / granted if granted else 0.0
+        values[f"{name}_rate_limiter_wait_time"][()] = mean
+        throttled = sum(limiter.wait.count + limiter.refused for limiter in several)
+        values[f"{name}_rate_limiter_throttled_count"][()] = throttled
     for message in totals.messages:
         for event in ("parked", "promoted", "superseded", "taken_over"):
             values["tasklock_messages_total"][message.kind, event] = getattr(message, event)
@@ -146,7 +147,8 @@ def _of_gauges(values: dict[str, dict[tuple[str, ...], Any]], gauges: Gauges) ->
             continue
         values["tasklock_limiter_paused_seconds"][key] = limiter.paused
         if limiter.per_minute is not None:
-            values[f"{_name_of(limiter.limiter)}_rate_limiter_requests_per_minute"][()] = limiter.per_minute
+            of_name = values[f"{_name_of(limiter.limiter)}_rate_limiter_requests_per_minute"]
+            of_name[()] = of_name.get((), 0.0) + limiter.per_minute
 
 
 def _of_connections(values: dict[str, dict[tuple[str, ...], Any]]) -> None:
@@ -154,6 +156,14 @@ def _of_connections(values: dict[str, dict[tuple[str, ...], Any]]) -> None:
         values["db_pool_connections_in_use"][alias,] = figures(alias).checked_out
         values["db_connection_hold_time"][alias,] = longest_held(alias)
         values["db_pool_connection_timeouts"][alias,] = timeouts(alias)
+
+
+def _by_metric(limiters: Sequence[LimiterCounts]) -> dict[str, list[LimiterCounts]]:
+    """Return limiters by their part of a metric's name: two whose names differ in what that may not have are one."""
+    found: dict[str, list[LimiterCounts]] = defaultdict(list)
+    for limiter in limiters:
+        found[_name_of(limiter.limiter)].append(limiter)
+    return found
 
 
 def _name_of(limiter: str) -> str:

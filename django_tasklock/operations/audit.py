@@ -6,14 +6,18 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from django.apps import apps
 from django.db import Error, router
 from django.utils import timezone
 
+from django_tasklock.operations.moments import with_zone
 from django_tasklock.operations.values import Act, Actor
 from django_tasklock.texts import shown
+
+if TYPE_CHECKING:
+    from django_tasklock.models import AuditEntry
 
 logger = logging.getLogger("django_tasklock")
 
@@ -55,7 +59,7 @@ def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
 
 def acts(name: str | None = None, limit: int = 50, of: Literal["lock", "limit", ""] = "") -> list[Act]:
     """Return what was done to a lock, or to any, the latest first. ``of``: only to locks, or only to limiters."""
-    from django_tasklock.backends.database.rows import key_of
+    from django_tasklock.backends.database.names import key_of
     from django_tasklock.models import AuditEntry
 
     entries = AuditEntry._base_manager.using(router.db_for_read(AuditEntry))
@@ -65,10 +69,25 @@ def acts(name: str | None = None, limit: int = 50, of: Literal["lock", "limit", 
         entries = (
             entries.filter(action__in=LIMIT_ACTIONS) if of == "limit" else entries.exclude(action__in=LIMIT_ACTIONS)
         )
-    return [
-        Act(entry.at, entry.actor, entry.action, entry.reason, entry.outcome, entry.name, entry.pk)
-        for entry in entries.order_by("-at", "-id")[:limit]
-    ]
+    return [act_of(entry) for entry in entries.order_by("-at", "-id")[:limit]]
+
+
+def recent_acts(name: str, of: Literal["lock", "limit"]) -> list[Act]:
+    """Return the last that was done to a lock, or to a limiter; none, and that is logged, if it cannot be read."""
+    try:
+        return acts(name, limit=20, of=of)
+    except Error as error:
+        what = "limiter" if of == "limit" else of
+        logger.warning("%s %r: its history could not be read: %s", what, name, error)
+        return []
+
+
+def act_of(entry: AuditEntry) -> Act:
+    """Return what an entry says, with the whole name where the column has all of it."""
+    from django_tasklock.backends.database.names import name_of
+
+    name = name_of(entry.name, entry.key) or entry.name
+    return Act(with_zone(entry.at), entry.actor, entry.action, entry.reason, entry.outcome, name, entry.pk)
 
 
 def forget_old_acts(days: int) -> int:
@@ -92,7 +111,7 @@ def _say(level: int, by: Actor, deed: Deed) -> None:
 
 def keep(by: Actor, deeds: list[Deed]) -> None:
     """Write ``deeds`` to the trail, those of one actor at one time."""
-    from django_tasklock.backends.database.rows import key_of
+    from django_tasklock.backends.database.names import in_ascii, key_of
     from django_tasklock.models import AuditEntry
 
     now = timezone.now()
@@ -104,7 +123,7 @@ def keep(by: Actor, deeds: list[Deed]) -> None:
             user_id=user,
             action=deed.action,
             key=key_of(deed.name),
-            name=deed.name.encode("ascii", "backslashreplace").decode()[:255],  # as in the lock table
+            name=in_ascii(deed.name),
             reason=deed.reason,
             outcome=deed.outcome,
         )

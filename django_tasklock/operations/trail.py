@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import router
 
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.operations.audit import act_of
+from django_tasklock.operations.moments import as_stored
 from django_tasklock.operations.values import Act
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ def list_acts(query: ActQuery = ActQuery(), *, below: int | None = None, limit: 
     entries = _wanted(query)
     if below is not None:
         entries = entries.filter(pk__lt=below)
-    found = [_act(entry) for entry in entries.order_by("-pk")[: limit + 1]]
+    found = [act_of(entry) for entry in entries.order_by("-pk")[: limit + 1]]
     more = len(found) > limit
     return ActPage(found[:limit], found[limit - 1].number if more else None)
 
@@ -70,7 +72,7 @@ def each_act(query: ActQuery = ActQuery()) -> Iterator[Act]:  # noqa: B008  # fr
 
 
 def _wanted(query: ActQuery) -> QuerySet[AuditEntry]:
-    from django_tasklock.backends.database.rows import key_of
+    from django_tasklock.backends.database.names import in_ascii, key_of
     from django_tasklock.models import AuditEntry
 
     entries = AuditEntry._base_manager.using(router.db_for_read(AuditEntry))
@@ -79,14 +81,10 @@ def _wanted(query: ActQuery) -> QuerySet[AuditEntry]:
     if query.action:
         entries = entries.filter(action=query.action)
     if query.since is not None:
-        entries = entries.filter(at__gte=query.since)
+        entries = entries.filter(at__gte=as_stored(query.since))
     if query.before is not None:
-        entries = entries.filter(at__lt=query.before)
+        entries = entries.filter(at__lt=as_stored(query.before))
     if query.name:
         exact = entries.filter(key=key_of(query.name))  # by an index
-        entries = exact if exact.exists() else entries.filter(name__icontains=query.name)
+        entries = exact if exact.exists() else entries.filter(name__icontains=in_ascii(query.name))
     return entries
-
-
-def _act(entry: AuditEntry) -> Act:
-    return Act(entry.at, entry.actor, entry.action, entry.reason, entry.outcome, entry.name, entry.pk)

@@ -25,7 +25,7 @@ WIDE = "all => all.filter((one) => one.scrollWidth > one.parentElement.clientWid
 PARK = """
 import json, sys, time
 from django.utils import timezone
-from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.names import key_of
 from django_tasklock.models import AuditEntry, ParkedMessage, SweepEntry
 from django_tasklock.operations.sweep import sweep
 from django_tasklock.operations.values import Actor

@@ -17,7 +17,7 @@ from django.test import Client
 from django_tasklock import StateGuard, TaskLock, model_lock, operations
 from django_tasklock.admin import LockAdmin
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.names import key_of
 from django_tasklock.models import ParkedMessage
 from django_tasklock.operations import Actor
 from tests.support.admin_pages import LIST, Reader, page_of, token_of, words

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.management import call_command
 from django.test import Client
 
 from django_tasklock import TaskLock
+from django_tasklock.admin.words import parked_words
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.database.rows import key_of
+from django_tasklock.backends.database.names import in_ascii, key_of
+from django_tasklock.celery.parking import rows
 from django_tasklock.locks.holder import me
 from django_tasklock.models import AuditEntry, ParkedMessage
+from django_tasklock.operations.parked.listing import STATES
 from tests.support.admin_pages import Reader, page_of, words
 from tests.support.redis_server import free_port
 
@@ -35,10 +39,22 @@ def message(number: int, name: str = "video:1", *, ago: float = 0, **values: Any
     return ParkedMessage(key=key_of(name), name=name, ticket=number, **known)
 
 
+def test_every_state_has_a_word() -> None:
+    kept = {rows.PARKED, rows.PROMOTED, rows.RUNNING, rows.ENDED, rows.SUPERSEDED, rows.DEAD}
+    assert kept == set(STATES) == set(parked_words())
+
+
 def park(number: int, name: str = "video:1", **values: Any) -> ParkedMessage:
     row = message(number, name, **values)
     row.save()
     return row
+
+
+def park_as_stored(name: str) -> None:
+    """As a worker parks it, on a database that knows no such letters."""
+    row = message(1, name)
+    row.name = in_ascii(name)
+    row.save()
 
 
 @pytest.fixture
@@ -106,6 +122,12 @@ class TestWhoMayDoWhat:
             assert (f'href="{page_of("video:1")}"' in visitor(kind).get(LIST).text) is may
 
 
+def test_a_part_of_a_name_that_the_column_cannot_hold(actor: Client) -> None:
+    park_as_stored("account:电影")
+    assert ids(actor, q="电") == ids(actor, q="account:电影") == ["id-1"]
+    assert ids(actor, q="影:") == []
+
+
 class TestWhy:
     """A sentence for every thing that a message can wait for."""
 
@@ -163,6 +185,19 @@ class TestWhy:
         park(9, "video:2", attempts=3)
         assert why(actor, 5) == "No worker takes it: there is no such task"
         assert "It was put back 3 times, and no worker took it." in why(actor, 9)
+
+    def test_the_command_says_the_same(self, actor: Client, take: Any, capsys: Any) -> None:
+        take("video:1")
+        park(5)
+        park(9, state="dead", problem="there is no such task")
+        call_command("parked")
+        told = capsys.readouterr().out.splitlines()
+        assert [line.partition(" s: ")[2] for line in told] == [why(actor, 5), why(actor, 9)]
+        call_command("parked", "--json")
+        assert [" ".join(one["why"]) for one in json.loads(capsys.readouterr().out)["messages"]] == [
+            why(actor, 5),
+            why(actor, 9),
+        ]
 
     def test_over(self, actor: Client) -> None:
         park(5, state="superseded")

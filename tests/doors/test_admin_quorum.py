@@ -26,22 +26,36 @@ def lock(settings: Any, admin_settings: None) -> TaskLock:
     settings.TASKLOCK = {"BACKEND": QUORUM, "LOCATION": [server.url for server in quorum.servers(3)]}
     quorum.clear(3)
     lock = TaskLock("video:42")
-    assert lock.acquire()
+
+    def held_by_all() -> bool:
+        """One that was slow to answer has not granted it."""
+        assert lock.acquire()
+        found = operations.get_lock("video:42").lock
+        return (found is not None and found.instances == 3) or not lock.release()
+
+    eventually(held_by_all)
     yield lock
     lock.release()
 
 
 def test_its_page_says_how_many_instances_have_it(lock: TaskLock, operator: Client) -> None:
-    assert "video:42" in operator.get(LIST).text
-    assert "Instances that have it 3" in words(operator.get(page_of("video:42")).text)
+    """Each time one that is slow to answer is left out, so it is looked at again."""
+
+    def found() -> int | None:
+        lock = operations.get_lock("video:42").lock
+        return None if lock is None else lock.instances
+
+    def written() -> str:
+        out = StringIO()
+        call_command("locks", "video:42", stdout=out, no_color=True)
+        return out.getvalue()
+
+    eventually(lambda: "video:42" in operator.get(LIST).text)
+    eventually(lambda: "Instances that have it 3" in words(operator.get(page_of("video:42")).text))
     with redis.Redis.from_url(quorum.servers(3)[1].url) as client:
         client.delete("task_lock:video:42")
-    found = operations.get_lock("video:42").lock
-    assert found is not None
-    assert found.instances == 2
-    written = StringIO()
-    call_command("locks", "video:42", stdout=written, no_color=True)
-    assert "on 2 instances" in written.getvalue()
+    eventually(lambda: found() == 2)
+    eventually(lambda: "on 2 instances" in written())
 
 
 def test_it_is_released_on_all_of_them(lock: TaskLock, operator: Client) -> None:

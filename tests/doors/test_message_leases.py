@@ -15,9 +15,10 @@ from kombu import pools
 
 from django_tasklock import StateGuard, metrics, model_lock, signals, task_lock
 from django_tasklock.celery import OnceTask, visibility
+from django_tasklock.celery.broker import message_lease
 from django_tasklock.celery.messages import marks, report
 from django_tasklock.celery.messages.index import Index
-from django_tasklock.celery.messages.timeouts import message_lease, period_of
+from django_tasklock.celery.messages.timeouts import period_of
 from django_tasklock.checks.messages import check_message_lease
 from django_tasklock.checks.tasks import check_late_acknowledgement, check_visibility
 from django_tasklock.health import messages as health_messages

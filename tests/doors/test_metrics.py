@@ -167,6 +167,11 @@ class TestRates:
         found = counted()
         assert (found["rates_granted_at_once"], found["rates_granted_waited"], found["rates_pushback"]) == (1, 1, 1)
 
+    def test_the_default_tenant_is_a_tenant(self, counted):
+        RateLimiter("api", "5/m", tenants="2/m").acquire()
+        assert metrics.limiters()["api:tenant"]["granted_at_once"] == 1
+        assert counted()["rates_granted_at_once"] == 1
+
     def test_names_do_not_grow_for_ever(self, monkeypatch):
         monkeypatch.setattr(metrics, "MOST", 2)
         for number in range(4):

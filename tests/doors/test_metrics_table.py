@@ -98,6 +98,21 @@ class TestScraping:
         assert found["tasklock_held", ()] == 0
         assert ("db_pool_connections_in_use", (("database", "default"),)) in found
 
+    def test_the_default_tenant_is_a_tenant(self, store):
+        RateLimiter("api", "5/m", tenants="2/m").acquire()
+        found = shown()
+        for limiter in ("api", "api:tenant"):
+            assert found["tasklock_limiter_granted_total", (("how", "at_once"), ("limiter", limiter))] == 1
+
+    def test_limiters_whose_names_are_one_metric_are_added_up(self, store):
+        """A metric's name has no such letters."""
+        for name, calls in (("限流", 9), ("检索", 1)):
+            for _ in range(calls):
+                RateLimiter(name, "5/m").try_acquire()
+        found = shown()
+        assert found["___rate_limiter_throttled_count", ()] == 4
+        assert found["___rate_limiter_requests_per_minute", ()] == 6
+
     def test_nothing_is_shown_that_is_not_in_the_table(self, store):
         with TaskLock("video:1", kind="video:{id}"):
             pass

@@ -150,6 +150,16 @@ class TestPermits:
         problem(by_key.post(at("release-permit", name)), 400, "invalid")
         assert [entry.reason for entry in AuditEntry.objects.filter(name=name)] == ["stuck"]
 
+    def test_with_the_prefix_it_is_the_same_and_the_prefix_alone_is_none(self, by_key: Api, name: str) -> None:
+        with ConcurrencyLimiter(name, 1):
+            found = by_key.get(at("permits", f"task_lock:{name}")).json()
+            assert found["name"] == name
+            member = found["members"][0]["fingerprint"]
+            released = by_key.post(at("release-permit", f"task_lock:{name}"), {"member": member, "reason": "r"})
+            assert (released.status_code, released.json()["name"]) == (200, name)
+        problem(by_key.get(at("permits", "task_lock:")), 400, "invalid_name")
+        problem(by_key.post(at("release-permit", "task_lock:"), {"member": "x", "reason": "r"}), 400, "invalid_name")
+
 
 class TestAddresses:
     @pytest.mark.parametrize("name", NAMES)

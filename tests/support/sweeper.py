@@ -22,7 +22,7 @@ STEPS = {
     "after the lock": "locks.take_away",
     "before publishing": "requeue.Publisher.publish",
     "after publishing": "requeue.Publisher.publish",
-    "put back": "putback.PutBack.__call__",
+    "put back": "putback.RowRestorer.put_back",
     "holding": "putback.fence",
     "before the message": "stranded.promote",
     "before the audit": "report.record_acts",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from django.contrib import admin
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.safestring import SafeString
@@ -15,7 +16,7 @@ from django.utils.translation import gettext as _, ngettext
 from django_tasklock import operations
 from django_tasklock.admin.audit.export import FORMATS, exported
 from django_tasklock.admin.audit.form import AuditForm
-from django_tasklock.admin.base import StoreAdmin, address, door, offset, query_string
+from django_tasklock.admin.base import StoreAdmin, address, door, may_see, offset, query_string
 from django_tasklock.admin.formats import MOMENT, soft
 from django_tasklock.admin.words import act_word
 from django_tasklock.conf import get_settings
@@ -91,8 +92,8 @@ class Line(NamedTuple):
 
 
 def _lines(acts: Sequence[Act], site: admin.AdminSite, request: HttpRequest) -> list[Line]:
-    of_lock = _page_of(Lock, site, request, "tasklock.view_lock")
-    of_limit = _page_of(RateLimit, site, request, "tasklock.view_ratelimit")
+    of_lock = _page_of(Lock, site, request)
+    of_limit = _page_of(RateLimit, site, request)
     return [
         Line(
             act, act_word(act.action), soft(act.name), (of_limit if act.action in LIMIT_ACTIONS else of_lock)(act.name)
@@ -101,9 +102,8 @@ def _lines(acts: Sequence[Act], site: admin.AdminSite, request: HttpRequest) -> 
     ]
 
 
-def _page_of(model: Any, site: admin.AdminSite, request: HttpRequest, permission: str) -> Callable[[str], str]:
-    user: Any = request.user
-    linked = site.is_registered(model) and user.has_perm(permission)
+def _page_of(model: type[Model], site: admin.AdminSite, request: HttpRequest) -> Callable[[str], str]:
+    linked = may_see(site, request, model)
 
     def page_of(name: str) -> str:
         if not linked or not name or "\\" in name:  # of a name with other characters only its escapes are kept

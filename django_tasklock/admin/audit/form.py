@@ -54,9 +54,9 @@ class AuditForm(forms.Form):
         return {name: text for name, text in given.items() if text}
 
 
-_LAST = date(9990, 1, 1)
+_FIRST, _LAST = date(2, 1, 1), date(9990, 1, 1)  # between them every zone can say when a day begins
 
 
 def _start_of(day: date | None) -> datetime | None:
     """Return when a day begins where the reader is."""
-    return None if day is None else datetime.combine(day, time.min, get_current_timezone())
+    return None if day is None else datetime.combine(max(day, _FIRST), time.min, get_current_timezone())

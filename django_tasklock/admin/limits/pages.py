@@ -14,16 +14,16 @@ from django_tasklock.admin.base import StoreAdmin, is_fragment, known, offset, q
 from django_tasklock.admin.formats import MOMENT, Fact
 from django_tasklock.admin.limits.rows import LimitRow, limit_row, permits_row, sentences
 from django_tasklock.admin.words import act_word
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.limits.values import LimitPage, LimitState, LimitView, PermitsPage
+from django_tasklock.operations.optional import if_supported
 
 
 def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
     """Show the list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
     text, start = request.GET.get("q", "").strip(), offset(request.GET.get("from", ""))
     title = capfirst(str(admin.opts.verbose_name_plural))
-    limits = _limits(text, start, admin.list_per_page)
-    permits = _permits(text)
+    limits = if_supported(lambda: operations.list_limits(text, offset=start, limit=admin.list_per_page))
+    permits = if_supported(lambda: operations.list_permits(text))
     if limits is None and permits is None:
         return admin.page(request, "limits_none", title)
     limits = limits or LimitPage([], 0, None)
@@ -82,24 +82,6 @@ def detail(
     template = "limit_fragment" if is_fragment(request) else "limit"
     trail = () if view is None or view.tenant is None else ((view.limiter, page_of(view.limiter)),)
     return admin.page(request, template, name, trail=trail, **context, **(extra_context or {}))
-
-
-def _limits(text: str, offset: int, limit: int) -> LimitPage | None:
-    try:
-        return operations.list_limits(text, offset=offset, limit=limit)
-    except BackendUnavailable:
-        raise
-    except TaskLockError:
-        return None  # a store without rate limits
-
-
-def _permits(text: str) -> PermitsPage | None:
-    try:
-        return operations.list_permits(text)
-    except BackendUnavailable:
-        raise
-    except TaskLockError:
-        return None
 
 
 def _summary(limits: LimitPage, permits: PermitsPage) -> str:

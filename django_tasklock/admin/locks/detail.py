@@ -18,6 +18,7 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.operations.metrics import PastHold, last_holds
+from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.values import LockDetail, LockState, LockView
 
 
@@ -93,15 +94,9 @@ def _holds(name: str) -> list[HoldRow]:
         "deleted": _("its key was deleted or evicted"),
         "forced": _("taken away"),
     }
-    try:
-        found = last_holds(name)
-    except BackendUnavailable:
-        raise
-    except TaskLockError:
-        return []
     return [
         HoldRow(hold, moment(hold.acquired_at), span(hold.held_for), words.get(hold.ended, hold.ended))
-        for hold in found
+        for hold in if_supported(lambda: last_holds(name)) or ()
     ]
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.utils.formats import date_format
-from django.utils.timezone import localtime, now
+from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from django_tasklock.admin.base import StoreAdmin, address, is_fragment, query_string
+from django_tasklock.admin.base import StoreAdmin, address, is_fragment, may_see, query_string
 from django_tasklock.admin.locks.listing import Choice
 from django_tasklock.admin.plots import Bars, Series
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage, RateLimit
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.metrics import Gauges, Histogram, HourOfCounts, read_gauges, read_hours
+from django_tasklock.operations.optional import if_supported
 
 NONE = "\N{EN DASH}"
 HOURS, DAYS = 24, 14
@@ -55,18 +57,12 @@ def show(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
     gauges = read_gauges()
     if not gauges.store_up:
         raise BackendUnavailable("the store could not be asked")
-    try:
-        hours = read_hours(DAYS * 24 if days else HOURS)
-    except BackendUnavailable:
-        raise
-    except TaskLockError:
-        hours, counted = [], False
-    else:
-        counted = True
+    found = if_supported(lambda: read_hours(DAYS * 24 if days else HOURS))
+    hours = found or []
     steps = by_day(hours) if days else by_hour(hours)
     context: dict[str, Any] = {
         "numbers": _numbers(admin, request, gauges),
-        "counted": counted,
+        "counted": found is not None,
         "spans": [
             Choice(_("the last 24 hours"), "?", not days),
             Choice(_("the last 14 days"), query_string({"over": "days"}), days),
@@ -88,7 +84,7 @@ class Step(NamedTuple):
 
 def by_hour(hours: Sequence[HourOfCounts]) -> list[Step]:
     """Return the last hours, those in which nothing was counted among them."""
-    this = now().replace(minute=0, second=0, microsecond=0)
+    this = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     found = {hour.begins: hour for hour in hours}
     begins = [this - timedelta(hours=back) for back in reversed(range(HOURS))]
     return [Step(_written(at, "H:i"), [found[at]] if at in found else []) for at in begins]
@@ -96,7 +92,7 @@ def by_hour(hours: Sequence[HourOfCounts]) -> list[Step]:
 
 def by_day(hours: Sequence[HourOfCounts]) -> list[Step]:
     """Return the last days, where the reader is."""
-    today = localtime(now()).date()
+    today = localtime(datetime.now(UTC)).date()
     days = [today - timedelta(days=back) for back in reversed(range(DAYS))]
     found: dict[Any, list[HourOfCounts]] = {day: [] for day in days}
     for hour in hours:
@@ -202,12 +198,10 @@ def seconds(value: float) -> str:
 
 
 def _numbers(admin: StoreAdmin, request: HttpRequest, gauges: Gauges) -> list[Number]:
-    locks, site, user = admin.address("changelist"), admin.admin_site, request.user
+    locks, site = admin.address("changelist"), admin.admin_site
 
-    def page_of(model: Any) -> str:
-        may: Any = user
-        seen = site.is_registered(model) and may.has_perm(f"tasklock.view_{model._meta.model_name}")
-        return address(site, "changelist", model=model) if seen else ""
+    def page_of(model: type[Model]) -> str:
+        return address(site, "changelist", model=model) if may_see(site, request, model) else ""
 
     def number(value: float | None) -> str:
         return NONE if value is None else whole(value)

@@ -12,7 +12,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
-from django_tasklock.admin.base import StoreAdmin, address, is_fragment, offset, query_string
+from django_tasklock.admin.base import StoreAdmin, address, is_fragment, may_see, offset, query_string
 from django_tasklock.admin.formats import Fact, moment, soft
 from django_tasklock.admin.locks.listing import Choice
 from django_tasklock.admin.words import parked_word, parked_words
@@ -97,8 +97,7 @@ def detail(
 
 def row_of(admin: StoreAdmin, request: HttpRequest, view: ParkedView) -> Row:
     """Put a message in the reader's language."""
-    info, user = view.info, request.user
-    seen = admin.admin_site.is_registered(Lock) and user.has_perm("tasklock.view_lock")
+    info, seen = view.info, may_see(admin.admin_site, request, Lock)
     return Row(
         view=view,
         url=admin.address("change", info.task_id),

@@ -36,7 +36,7 @@ class Command(BaseCommand):
         act.add_argument("--release", metavar="FINGERPRINT", help="Take the permit of NAME away from this member.")
         parser.add_argument("--reason", default="", help="Why; for the audit trail.")
         parser.add_argument("--search", default="", metavar="TEXT", help="Only those with this text in their names.")
-        parser.add_argument("--limit", type=int, default=100, help="At most so many (default: %(default)s).")
+        parser.add_argument("--limit", type=int, default=100, help="At most so many, up to 200 (default: %(default)s).")
         parser.add_argument("--json", action="store_true", help="One JSON document on stdout.")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -85,17 +85,17 @@ class Command(BaseCommand):
             self.stdout.write(act_in_line(act))
 
     def _act(self, options: dict[str, Any]) -> None:
-        name, shown = options["name"], {"by": actor("limits"), "reason": options["reason"]}
+        name, common = options["name"], {"by": actor("limits"), "reason": options["reason"]}
         if options["reset"]:
-            result = operations.reset_limit(name, **shown)
+            result = operations.reset_limit(name, **common)
         elif options["resume"]:
-            result = operations.resume_limit(name, **shown)
+            result = operations.resume_limit(name, **common)
         elif options["pause"] is not None:
-            result = operations.pause_limit(name, options["pause"], **shown)
+            result = operations.pause_limit(name, options["pause"], **common)
         elif options["release"] is not None:
-            result = operations.release_permit(name, options["release"], **shown)
+            result = operations.release_permit(name, options["release"], **common)
         else:
-            result = operations.change_limit(name, options["share"], **shown)
+            result = operations.change_limit(name, options["share"], **common)
         if options["json"]:
             self._json(as_plain(result))
         elif result and options["verbosity"] > 0:

@@ -100,11 +100,11 @@ class Command(BaseCommand):
             self.stdout.write(in_line(act))
 
     def _act(self, options: dict[str, Any]) -> None:
-        shown = {"by": actor("locks"), "reason": options["reason"], "fingerprint": options["fingerprint"]}
+        common = {"by": actor("locks"), "reason": options["reason"], "fingerprint": options["fingerprint"]}
         if options["release"]:
-            result = operations.release_lock(options["release"], row_state=options["row_state"], **shown)
+            result = operations.release_lock(options["release"], row_state=options["row_state"], **common)
         else:
-            result = operations.ask_to_release(options["ask"], **shown)
+            result = operations.ask_to_release(options["ask"], **common)
         if options["json"]:
             self._json(result_as_plain(result))
         elif result and options["verbosity"] > 0:

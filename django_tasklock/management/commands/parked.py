@@ -9,8 +9,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_tasklock import operations
 from django_tasklock.management.terminal import actor, as_plain, speaking
-
-STATES = ("parked", "promoted", "running", "ended", "superseded", "dead")
+from django_tasklock.operations.parked.listing import STATES
+from django_tasklock.operations.parked.reasons import Reasons
 
 
 class Command(BaseCommand):
@@ -48,23 +48,25 @@ class Command(BaseCommand):
         if options["limit"] < 1:
             raise CommandError("--limit must be 1 or more.")
         found = parked_messages(options["name"], state=options["state"], limit=options["limit"])
+        reasons = Reasons(found)
         if options["json"]:
-            self.stdout.write(json.dumps({"messages": as_plain(found)}, indent=2, default=str))
+            messages = [{**as_plain(one), "why": reasons.of(one)} for one in found]
+            self.stdout.write(json.dumps({"messages": messages}, indent=2, default=str))
             return
         for one in found:
-            why = f": {one.problem}" if one.problem else ""
-            self.stdout.write(f"{one.name}: {one.task}[{one.task_id}] {one.state}, {one.waited:.0f} s{why}")
+            why = " ".join(reasons.of(one))
+            self.stdout.write(f"{one.name}: {one.task}[{one.task_id}] {one.state}, {one.waited:.0f} s: {why}")
 
     def _act(self, options: dict[str, Any]) -> None:
         failed = 0
-        shown = {"by": actor("parked"), "reason": options["reason"]}
+        common = {"by": actor("parked"), "reason": options["reason"]}
         for task_id in options["requeue"] or options["publish"] or options["discard"]:
             if options["requeue"]:
-                obstacle = operations.requeue_parked(task_id, sign=options["sign"], **shown)
+                obstacle = operations.requeue_parked(task_id, sign=options["sign"], **common)
             elif options["publish"]:
-                obstacle = operations.publish_parked(task_id, **shown)
+                obstacle = operations.publish_parked(task_id, **common)
             else:
-                obstacle = operations.discard_parked(task_id, **shown)
+                obstacle = operations.discard_parked(task_id, **common)
             failed += bool(obstacle)
             if options["verbosity"] > 0 or obstacle:
                 self.stdout.write(f"{task_id}: {obstacle or 'done'}")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.backends.contract.rates import split_tenant
+from django_tasklock.conf import get_settings
 from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
 from django_tasklock.names import clean
 from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, PermitsPage, PermitsView
+from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.values import Actor
-from django_tasklock.rates.options import TENANT
 
 INDEXED = 5000  # names that are read from the store's index
 
@@ -32,7 +33,7 @@ def get_permits(name: str) -> PermitsView | None:
 
     Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that has no permits.
     """
-    return permits_view(get_backend().permits, limiter_name(name))
+    return permits_view(get_backend().permits, permits_name(name))
 
 
 def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> LimitResult:
@@ -40,7 +41,7 @@ def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> Li
 
     Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that has no permits.
     """
-    limiter = ConcurrencyLimiter(limiter_name(name), 1)
+    limiter = ConcurrencyLimiter(permits_name(name), 1)
     removed = limiter.remove(member) if member else None
     if removed is None:
         return LimitResult(limiter.name, LimitOutcome.NOT_HELD)
@@ -48,29 +49,23 @@ def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> Li
     return LimitResult(limiter.name, LimitOutcome.RELEASED, member=removed)
 
 
+def permits_name(name: str) -> str:
+    """Return the bare name of a concurrency limiter. Raises ``TaskLockError`` that says why ``name`` can be none."""
+    return clean(name, get_settings().KEY_PREFIX)
+
+
 def limiter_name(name: str) -> str:
     """Return ``name`` if a limiter or a tenant of one can have it. Raises ``TaskLockError`` that says why not."""
-    limiter, tenant = parts(name)
+    limiter, tenant = split_tenant(name)
     clean(limiter)
     if tenant:
         clean(tenant)
     return name
 
 
-def parts(name: str) -> tuple[str, str | None]:
-    """Return a limiter's name and the tenant's; ``None``: it is no tenant's."""
-    limiter, between, tenant = name.partition(TENANT)
-    return limiter, tenant if between else None
-
-
 def permits_or_none(name: str) -> PermitsView | None:
     """Return who has a permit of this name; ``None`` also where the store keeps none."""
-    try:
-        return permits_view(get_backend().permits, name)
-    except BackendUnavailable:
-        raise
-    except TaskLockError:
-        return None
+    return if_supported(lambda: permits_view(get_backend().permits, name))
 
 
 def permits_view(store: Permits, name: str) -> PermitsView | None:

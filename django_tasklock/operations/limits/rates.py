@@ -6,19 +6,17 @@ only some code somewhere has are those that its last caller left in the store.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-
-from django.db import Error
+from typing import NamedTuple
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.rates import RateStore, Terms
+from django_tasklock.backends.contract.rates import TENANT, RateStore, Terms, split_tenant
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.operations.audit import Deed, acts, record_acts
-from django_tasklock.operations.limits.permits import limiter_name, parts, permits_or_none
+from django_tasklock.operations.audit import Deed, recent_acts, record_acts
+from django_tasklock.operations.limits.permits import limiter_name, permits_or_none
 from django_tasklock.operations.limits.values import (
     LimitDetail,
     LimitOutcome,
@@ -28,11 +26,9 @@ from django_tasklock.operations.limits.values import (
     LimitView,
 )
 from django_tasklock.operations.values import Act, Actor
-from django_tasklock.rates.options import TENANT, limit_of
+from django_tasklock.rates.options import check_share, limit_of
 from django_tasklock.rates.usage import RateUsage, usage_of
 from django_tasklock.rates.watch import changed
-
-logger = logging.getLogger("django_tasklock")
 
 MOST = 200  # limiters of one page: each is one question to the store
 INDEXED = 5000  # names that are read from the store's index
@@ -54,9 +50,9 @@ def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, lim
         raise TaskLockError(f"limit must be 1 to {MOST} and offset 0 or more, not {limit} and {offset}")
     store = get_backend().rates
     indexed = store.names(INDEXED)
-    tenants = Counter(parts(known)[0] for known in indexed if TENANT in known)
+    tenants = Counter(split_tenant(known)[0] for known in indexed if TENANT in known)
     # A tenant's slot is booked before the shared one, so for a while only the tenant may be known.
-    names = list(dict.fromkeys([*sorted(get_settings().RATE_LIMITS), *(parts(known)[0] for known in indexed)]))
+    names = list(dict.fromkeys([*sorted(get_settings().RATE_LIMITS), *(split_tenant(known)[0] for known in indexed)]))
     if name is not None:
         names = [name] if name in names or name in indexed else []
     found = [known for known in names if text.lower() in known.lower()]
@@ -83,7 +79,7 @@ def get_limit(name: str) -> LimitDetail:
     known = name in indexed or name in get_settings().RATE_LIMITS or tenants or _terms(store, [name])
     [limit] = _views(store, [name], {name: len(tenants)}) if known else [None]
     shown = _views(store, tenants[:TENANTS], {})
-    history = _history(name)
+    history = recent_acts(name, "limit")
     return LimitDetail(name, limit, shown, permits_or_none(name), history, _paused_by(limit, history))
 
 
@@ -92,9 +88,10 @@ def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
 
     A limiter's tenants have books of their own, and keep them. Raises as ``get_limit`` does.
     """
-    name, store, terms, before = _known(name)
-    if terms is None or before is None:
+    known = _known(name)
+    if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
+    store, terms, before = known
     store.reset(terms)
     changed(name)
     said = ", ".join(f"{window.used} used and {window.ahead} ahead of {window.rate}" for window in before.windows)
@@ -107,11 +104,11 @@ def change_limit(name: str, share: float, *, by: Actor, reason: str = "") -> Lim
 
     Raises as ``get_limit`` does, and ``TaskLockError`` for a share that cannot be.
     """
-    if type(share) not in (int, float) or not 0.000_001 <= share <= 1:
-        raise TaskLockError(f"a share of the limit is more than 0 and at most 1, not {share!r}")
-    name, store, terms, before = _known(name)
-    if terms is None or before is None:
+    check_share(share)
+    known = _known(name)
+    if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
+    store, terms, before = known
     store.adjust(terms, round(share * WHOLE))
     said = f"changed from {before.share * 100:g} % to {share * 100:g} % of {', '.join(map(str, terms.rates))}"
     record_acts(by, [Deed(name, "change_limit", reason, said)])
@@ -126,9 +123,10 @@ def pause_limit(name: str, seconds: float, *, by: Actor, reason: str = "") -> Li
     """
     if type(seconds) not in (int, float) or not 1 <= seconds <= LONGEST_PAUSE:
         raise TaskLockError(f"a limiter is paused for 1 to {LONGEST_PAUSE} seconds, not {seconds!r}")
-    name, store, terms, before = _known(name)
-    if terms is None or before is None:
+    known = _known(name)
+    if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
+    store, terms, before = known
     store.pause(terms, round(seconds * 1_000_000))
     changed(name)
     until = before.time + timedelta(seconds=seconds)
@@ -142,9 +140,10 @@ def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
 
     Raises as ``get_limit`` does.
     """
-    name, store, terms, before = _known(name)
-    if terms is None or before is None:
+    known = _known(name)
+    if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
+    store, terms, before = known
     if not before.paused:
         return LimitResult(name, LimitOutcome.NOT_PAUSED)
     store.pause(terms, 0)
@@ -153,10 +152,18 @@ def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
     return LimitResult(name, LimitOutcome.RESUMED, seconds=before.paused)
 
 
-def _known(name: str) -> tuple[str, RateStore, Terms | None, RateUsage | None]:
+class _Known(NamedTuple):
+    """A limiter of which there are terms, and how it stands."""
+
+    store: RateStore
+    terms: Terms
+    usage: RateUsage
+
+
+def _known(name: str) -> _Known | None:
     name, store = limiter_name(name), get_backend().rates
     terms = _terms(store, [name]).get(name)
-    return name, store, terms, None if terms is None else usage_of(terms, store.use(terms))
+    return None if terms is None else _Known(store, terms, usage_of(terms, store.use(terms)))
 
 
 def _terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
@@ -164,7 +171,7 @@ def _terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
     found = dict(store.terms(names))
     configured = get_settings().RATE_LIMITS
     for name in names:
-        limiter, tenant = parts(name)
+        limiter, tenant = split_tenant(name)
         if name in found or limiter not in configured:
             continue
         limit = limit_of(limiter, configured[limiter])
@@ -181,7 +188,7 @@ def _views(store: RateStore, names: Sequence[str], tenants: Mapping[str, int]) -
 
 
 def _view(store: RateStore, name: str, terms: Terms | None, tenants: int) -> LimitView:
-    limiter, tenant = parts(name)
+    limiter, tenant = split_tenant(name)
     usage = None if terms is None else usage_of(terms, store.use(terms))
     return LimitView(
         name=name,
@@ -220,11 +227,3 @@ def _paused_by(limit: LimitView | None, history: Sequence[Act]) -> Act | None:
     stops = ("pause_limit", "resume_limit", "reset_limit")
     last = next((act for act in history if act.action in stops), None)
     return last if last is not None and last.action == "pause_limit" else None
-
-
-def _history(name: str) -> list[Act]:
-    try:
-        return acts(name, limit=20, of="limit")
-    except Error as error:
-        logger.warning("limiter %r: its history could not be read: %s", name, error)
-        return []

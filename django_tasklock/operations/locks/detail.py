@@ -10,13 +10,14 @@ from django.db import Error
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.conf import get_settings
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import clean
-from django_tasklock.operations.audit import acts
+from django_tasklock.operations.audit import recent_acts
 from django_tasklock.operations.guarded_rows import row_ref, row_side
 from django_tasklock.operations.locks.explanation import explain
 from django_tasklock.operations.locks.listing import parked_behind, view
-from django_tasklock.operations.values import Act, LockDetail, LockView, RowRef, RowSide
+from django_tasklock.operations.optional import if_supported
+from django_tasklock.operations.values import LockDetail, LockView, RowRef, RowSide
 from django_tasklock.types import Record
 
 logger = logging.getLogger("django_tasklock")
@@ -47,7 +48,7 @@ def get_lock(name: str) -> LockDetail:
         waiting = parked_behind([bare]).get(bare, waiting)
     lock = None if known is None else view(known, waiting, known is orphaned)
     row = _row(bare, lock, record)
-    return LockDetail(bare, lock, explain(known, lock, row, waiting), row, parked, _history(bare))
+    return LockDetail(bare, lock, explain(known, lock, row, waiting), row, parked, recent_acts(bare, "lock"))
 
 
 def find_lock(name: str) -> LockView | None:
@@ -67,13 +68,8 @@ def find_row(name: str) -> RowSide | None:
 
 def _orphaned(name: str) -> Record | None:
     """Return what its last holder left behind, looked for among the first that lapsed."""
-    try:
-        page = get_backend().page(Query("orphaned", text=name, limit=100))
-    except TaskLockError as error:
-        if isinstance(error, BackendUnavailable):
-            raise
-        return None  # a store that cannot list
-    return next((record for record in page.records if record.name == name), None)
+    page = if_supported(lambda: get_backend().page(Query("orphaned", text=name, limit=100)))
+    return None if page is None else next((record for record in page.records if record.name == name), None)
 
 
 def _row(name: str, lock: LockView | None, record: Record | None) -> RowSide | None:
@@ -85,11 +81,3 @@ def _row(name: str, lock: LockView | None, record: Record | None) -> RowSide | N
     except Error as error:
         logger.warning("lock %r: its row %s could not be read: %s", name, ref, error)
         return None
-
-
-def _history(name: str) -> list[Act]:
-    try:
-        return acts(name, limit=20, of="lock")
-    except Error as error:
-        logger.warning("lock %r: its history could not be read: %s", name, error)
-        return []

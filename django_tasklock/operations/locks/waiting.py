@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Literal
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query, Waiting
 from django_tasklock.conf import get_settings
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.locks.info import lock_info, moment
 from django_tasklock.names import clean
+from django_tasklock.operations.optional import if_supported
 from django_tasklock.texts import shown
 from django_tasklock.types import Holder, monotonic
 
@@ -114,12 +115,9 @@ def _waited_for(name: str) -> Iterator[str]:
     """Yield the names of other locks that somebody waits for."""
     query, ends, found = Query(waiting=True, limit=LOOKED_AT), monotonic() + PATIENCE, 0
     while True:
-        try:
-            page = get_backend().page(query)
-        except BackendUnavailable:
-            raise
-        except TaskLockError:
-            return  # a store that cannot list
+        page = if_supported(partial(get_backend().page, query))
+        if page is None:
+            return
         for record in page.records:
             found += 1
             if record.name != name:
@@ -130,12 +128,7 @@ def _waited_for(name: str) -> Iterator[str]:
 
 
 def _limiters() -> list[str]:
-    try:
-        return get_backend().permits.names(LOOKED_AT)
-    except BackendUnavailable:
-        raise
-    except TaskLockError:
-        return []  # a store without permits
+    return if_supported(lambda: get_backend().permits.names(LOOKED_AT)) or []
 
 
 def _same(holder: Holder, waiter: Holder) -> bool:

@@ -16,11 +16,15 @@ MOST = 500
 """Messages of one page: of each lock that they wait for the store is asked once."""
 
 
+STATES = ("parked", "promoted", "running", "dead", "ended", "superseded")
+"""The states of kept messages, as ``ParkedInfo.state`` has them."""
+
+
 class ParkedQuery(NamedTuple):
     """Which kept messages are wanted; what is empty does not narrow."""
 
     state: str = ""
-    """One of ``ParkedInfo.state``."""
+    """One of ``STATES``."""
     text: str = ""
     """A message's id, or the name of a lock; or else a part of the name of a lock or of a task."""
     ids: tuple[str, ...] = ()

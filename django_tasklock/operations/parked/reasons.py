@@ -16,7 +16,7 @@ from django_tasklock.types import Record
 
 if TYPE_CHECKING:
     from django_tasklock.celery import ParkedInfo
-    from django_tasklock.celery.parking.rows import Parked
+    from django_tasklock.celery.parking.rows import ParkedRow
 
 logger = logging.getLogger("django_tasklock")
 
@@ -134,5 +134,5 @@ class Reasons:
         logger.warning("what parked messages wait for is not known: %s", error)
 
 
-def _called(row: Parked) -> str:
+def _called(row: ParkedRow) -> str:
     return f"{row.task}[{row.task_id}]"

@@ -25,11 +25,11 @@ from django_tasklock.operations.audit import forget_old_acts
 from django_tasklock.operations.sweep.entries import sweep_entries
 from django_tasklock.operations.sweep.guarded import Guards
 from django_tasklock.operations.sweep.locks import sweep_locks
-from django_tasklock.operations.sweep.putback import PutBack
+from django_tasklock.operations.sweep.putback import RowRestorer
 from django_tasklock.operations.sweep.report import CLASSES, Came, Finding, Kind, Notebook, SweepReport, Tally
 from django_tasklock.operations.sweep.rows import Locks, sweep_rows
 from django_tasklock.operations.sweep.runs import record_run
-from django_tasklock.operations.sweep.terms import Terms, terms
+from django_tasklock.operations.sweep.terms import SweepOptions
 from django_tasklock.operations.values import Actor
 from django_tasklock.types import monotonic
 
@@ -65,7 +65,7 @@ def sweep(
     Raises ``BackendUnavailable`` when the store or the database is down, and ``TaskLockError`` for arguments that
     cannot be meant, ``TransactionOpen`` inside ``atomic()``. What was swept before that is swept.
     """
-    asked = terms(dry_run, older_than, prefix, models, requeue, by, pause)
+    options = SweepOptions.checked(dry_run, older_than, prefix, models, requeue, by, pause)
     from django_tasklock.celery.task_modules import import_task_modules
 
     unknown = import_task_modules()
@@ -73,55 +73,55 @@ def sweep(
     for problem in unknown:
         notes.leave_out(f"rows of guards that are not known here: {problem}")
     if longest is not None:
-        asked = replace(asked, ends=monotonic() + longest)
+        options = replace(options, ends=monotonic() + longest)
     try:
-        _sweep(get_backend(), asked, notes)
+        _sweep(get_backend(), options, notes)
     except (OperationalError, InterfaceError) as error:  # where nothing can be written down
         raise BackendUnavailable(f"the database could not be asked: {error}") from error
     except BackendUnavailable as error:
-        record_run(asked, notes.report(), f"the store could not be asked: {error}")
+        record_run(options, notes.report(), f"the store could not be asked: {error}")
         raise
-    incomplete = f"it was to take {longest:g} s at most: not everything was looked at" if asked.over else ""
+    incomplete = f"it was to take {longest:g} s at most: not everything was looked at" if options.over else ""
     if incomplete:
         notes.leave_out(incomplete)
     report = notes.report()
-    record_run(asked, report, incomplete)
+    record_run(options, report, incomplete)
     if report.swept and not dry_run:
         logger.info("sweep: %s", ", ".join(f"{kind} {one.acted}" for kind, one in report.tallies.items() if one.acted))
     return report
 
 
-def _sweep(backend: LockStore, asked: Terms, notes: Notebook) -> None:
-    guards = Guards(asked)
+def _sweep(backend: LockStore, options: SweepOptions, notes: Notebook) -> None:
+    guards = Guards(options)
     for alias in {router.db_for_write(model) for model in guards.entries}:
         with durable(alias, "sweep"):  # what is put back must be committed before the lock goes
             pass
     for label in guards.unknown:
         notes.leave_out(f"rows of {label}: there is no such model")
-    back = PutBack(asked)
+    restorer = RowRestorer(options)
     unlisted = _cannot_list(backend)
     if unlisted:
         notes.leave_out(f"the index of locks: {unlisted}")
     else:
-        if not asked.models:
-            sweep_entries(backend, asked, notes)
-        sweep_locks(backend, guards, back, asked, notes)
-    if asked.over:
+        if not options.models:
+            sweep_entries(backend, options, notes)
+        sweep_locks(backend, guards, restorer, options, notes)
+    if options.over:
         return
-    if asked.age is not None:
+    if options.age is not None:
         notes.leave_out("claimed rows without a lock: rows have no age")
     elif not backend.across_processes:
         notes.leave_out(f"claimed rows without a lock: {BLIND}")
     else:
-        sweep_rows(Locks(backend, not unlisted), guards, back, asked, notes)
-    if not (asked.dry_run or asked.models or asked.prefix or asked.age):
+        sweep_rows(Locks(backend, not unlisted), guards, restorer, options, notes)
+    if not (options.dry_run or options.models or options.prefix or options.age):
         _forget_old_acts()
-    if asked.models:
+    if options.models:
         notes.leave_out("expired entries and parked messages: they do not tell their model")
     else:
         from django_tasklock.operations.sweep.parked import sweep_parked
 
-        sweep_parked(asked, notes)
+        sweep_parked(options, notes)
 
 
 def _forget_old_acts() -> None:

@@ -14,7 +14,7 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, fenced, registered
 from django_tasklock.guards.rows import Row, read
 from django_tasklock.operations.guarded_rows import lock_name, model_of, row_key
-from django_tasklock.operations.sweep.terms import Terms
+from django_tasklock.operations.sweep.terms import SweepOptions
 from django_tasklock.types import Record
 
 
@@ -32,7 +32,7 @@ class Side(NamedTuple):
 class Guards:
     """Every registered guard, by model."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, options: SweepOptions) -> None:
         self.entries: dict[type[Model], list[Guarded]] = {}
         self.unknown: list[str] = []
         known: set[str] = set()
@@ -42,9 +42,9 @@ class Guards:
                 self.unknown.append(str(one.model))
                 continue
             known.add(model._meta.label_lower)
-            if not terms.models or model._meta.label_lower in terms.models:
+            if not options.models or model._meta.label_lower in options.models:
                 self.entries.setdefault(model, []).append(one._replace(model=model))
-        if unguarded := sorted(terms.models - known):
+        if unguarded := sorted(options.models - known):
             guarded = ", ".join(sorted(known)) or "none"
             raise TaskLockError(f"no guard is registered for {', '.join(unguarded)}; guarded: {guarded}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -13,13 +12,11 @@ from django_tasklock.guards.guard import Guarded
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations.locks.release import take_away
 from django_tasklock.operations.sweep.guarded import Guards, Side
-from django_tasklock.operations.sweep.putback import Back, PutBack
+from django_tasklock.operations.sweep.putback import PutBackResult, RowRestorer
 from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
 from django_tasklock.operations.sweep.stream import PAGE, live_locks, of_kind, second_look
-from django_tasklock.operations.sweep.terms import Terms
+from django_tasklock.operations.sweep.terms import SweepOptions
 from django_tasklock.types import Record
-
-logger = logging.getLogger("django_tasklock")
 
 RENEWED = 20
 """Milliseconds by which the end of a lease must have moved to be a renewal: stores round."""
@@ -33,31 +30,33 @@ class Mark(NamedTuple):
     record: Record
 
 
-def sweep_locks(backend: LockStore, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
+def sweep_locks(
+    backend: LockStore, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: Notebook
+) -> None:
     """Look twice, and act on what the second look confirms."""
-    for batch in second_look(_marks(backend, guards, terms, notes), terms.pause):
+    for batch in second_look(_marks(backend, guards, options, notes), options.pause):
         for start in range(0, len(batch), PAGE):
-            _again(batch[start : start + PAGE], backend, guards, back, terms, notes)
+            _again(batch[start : start + PAGE], backend, guards, restorer, options, notes)
 
 
-def _marks(backend: LockStore, guards: Guards, terms: Terms, notes: Notebook) -> Iterator[Mark]:
+def _marks(backend: LockStore, guards: Guards, options: SweepOptions, notes: Notebook) -> Iterator[Mark]:
     """Look for the first time: what has no expiry, by an index of its own; then all that is held."""
     endless: set[str] = set()
     if backend.counts().no_expiry:
         for page in of_kind(backend, Query("no_expiry", limit=PAGE)):
-            if terms.over:
+            if options.over:
                 return
             endless |= {record.name for record in page}
-            yield from _judged(page, guards, terms)
+            yield from _judged(page, guards, options)
     for page in live_locks(backend):
-        if terms.over:
+        if options.over:
             return
         notes.looked_at["locks"] += len(page)
-        yield from _judged([record for record in page if record.name not in endless], guards, terms)
+        yield from _judged([record for record in page if record.name not in endless], guards, options)
 
 
-def _judged(page: list[Record], guards: Guards, terms: Terms) -> Iterator[Mark]:
-    wanted = [record for record in page if terms.wants(record)]
+def _judged(page: list[Record], guards: Guards, options: SweepOptions) -> Iterator[Mark]:
+    wanted = [record for record in page if options.wants(record)]
     sides = guards.sides(wanted)
     for record in wanted:
         found = judge(record, sides.get(record.holder.row), guards)
@@ -85,7 +84,9 @@ def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str]
     return None  # about to be claimed, or just given back
 
 
-def _again(batch: list[Mark], backend: LockStore, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
+def _again(
+    batch: list[Mark], backend: LockStore, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: Notebook
+) -> None:
     """Look at each for the second time, and act: only if everything is as it was."""
     seen = [backend.get(mark.record.name) for mark in batch]
     sides = guards.sides(record for record in seen if record is not None)
@@ -94,15 +95,15 @@ def _again(batch: list[Mark], backend: LockStore, guards: Guards, back: PutBack,
         if now is None or now.token != mark.record.token or not _still(mark, now, side, guards, backend):
             notes.add(_finding(mark, Came.CHANGED, side, "it was no longer so at the second look"))
             continue
-        notes.add(_act(mark, now, side, backend, guards, back, terms))
-    notes.write(terms.by)
+        notes.add(_act(mark, now, side, backend, guards, restorer, options))
+    notes.write(options.by)
 
 
 def _still(mark: Mark, now: Record, side: Side | None, guards: Guards, backend: LockStore) -> bool:
     found = judge(now, side, guards)
     if found is None or found[0] is not mark.kind:
         return False
-    if mark.kind in (Kind.DEAD, Kind.FINISHED) and _end(now) > _end(mark.record) + RENEWED:
+    if mark.kind in (Kind.DEAD, Kind.FINISHED) and now.lease_ends > mark.record.lease_ends + RENEWED:
         return False  # somebody renews it
     if mark.kind in (Kind.DIFFERS, Kind.FINISHED):  # a look at the lock, at the row, and at the lock: of one moment
         after = backend.get(now.name)
@@ -110,12 +111,14 @@ def _still(mark: Mark, now: Record, side: Side | None, guards: Guards, backend: 
     return True
 
 
-def _end(record: Record) -> float:
-    return float("inf") if record.ttl is None else record.now + record.ttl
-
-
 def _act(
-    mark: Mark, now: Record, side: Side | None, backend: LockStore, guards: Guards, back: PutBack, terms: Terms
+    mark: Mark,
+    now: Record,
+    side: Side | None,
+    backend: LockStore,
+    guards: Guards,
+    restorer: RowRestorer,
+    options: SweepOptions,
 ) -> Finding:
     alive = holders.alive(now.holder)
     if mark.kind is Kind.DIFFERS:
@@ -126,19 +129,19 @@ def _act(
     if mark.kind is Kind.NO_EXPIRY:
         ttl = _remaining(now)
         why = f"{mark.why}: it ends in {ttl / 1000:.0f} s unless renewed"
-        if terms.dry_run:
+        if options.dry_run:
             return _finding(mark, Came.WOULD, side, why)
         done = backend.bound(now.name, now.token, ttl)
         return _finding(mark, Came.SWEPT if done else Came.CHANGED, side, why)
-    row = None if mark.kind is Kind.FINISHED or side is None else _row(side, now, guards, back)
-    if terms.dry_run:
+    row = None if mark.kind is Kind.FINISHED or side is None else _row(side, now, guards, restorer)
+    if options.dry_run:
         came = (
-            back.would(side.model, [row], publish=alive is not True)
+            restorer.preview(side.model, [row], publish=alive is not True)
             if row is not None and side is not None
-            else Back(False)
+            else PutBackResult(False)
         )
         return _finding(mark, Came.WOULD, side, mark.why, came)
-    return release(mark, now, side, row, alive, back, terms)
+    return release(mark, now, side, row, alive, restorer, options)
 
 
 def _remaining(record: Record) -> int:
@@ -146,14 +149,14 @@ def _remaining(record: Record) -> int:
     timeout.
     """
     hold, lease = get_settings().default_spans
-    return hold if not record.token else max(record.until - record.now, lease or hold)
+    return hold if not record.token else max(record.until - record.now, lease)
 
 
-def _row(side: Side, record: Record, guards: Guards, back: PutBack) -> Guarded | None:
+def _row(side: Side, record: Record, guards: Guards, restorer: RowRestorer) -> Guarded | None:
     """Return the guard of a row that this lock's holder has claimed; ``None``: there is nothing to put back."""
     if side.row is None or (side.row.token is not None and side.row.token != record.token):
         return None
-    one = guards.of(side, record, back.publisher.task_of)
+    one = guards.of(side, record, restorer.publisher.task_of)
     if one is None or (side.row.token is None and side.row.state != one.guard.claim_as):
         return None
     return one
@@ -165,18 +168,20 @@ def release(
     side: Side | None,
     row: Guarded | None,
     alive: bool | None,
-    back: PutBack,
-    terms: Terms,
+    restorer: RowRestorer,
+    options: SweepOptions,
 ) -> Finding:
     """Put the row back, then free the lock. With a task to be published it is the other way round: its worker is to
     find the lock free, and a sweep that is killed in between leaves a claimed row without a lock, which the next one
     finds.
     """
-    came = Back(False)
-    first = terms.requeue and alive is not True
+    came = PutBackResult(False)
+    first = options.requeue and alive is not True
     removed = bool(take_away(now)) if first else False
     if row is not None and side is not None and (removed or not first):
-        came = back(side.model, side.pk, now.token, [row], publish=alive is not True, free=[now.name] if first else [])
+        came = restorer.put_back(
+            side.model, side.pk, now.token, [row], publish=alive is not True, free=[now.name] if first else []
+        )
     if not first:
         removed = bool(take_away(now))
     if came.done or (removed and (row is None or came.why)):
@@ -184,16 +189,16 @@ def release(
     return _finding(mark, Came.CHANGED, side, "somebody else was first just now", came)
 
 
-def _finding(mark: Mark, came: Came, side: Side | None, why: str, back: Back | None = None) -> Finding:
-    back = back or Back(False)
+def _finding(mark: Mark, came: Came, side: Side | None, why: str, result: PutBackResult | None = None) -> Finding:
+    result = result or PutBackResult(False)
     return Finding(
         kind=mark.kind,
         came=came,
-        why=f"{why}; {back.why}" if back.why else why,
+        why=f"{why}; {result.why}" if result.why else why,
         name=mark.record.name,
         row=mark.record.holder.row,
         holder=str(mark.record.holder),
-        put_back=back.done,
-        published=back.published,
-        unpublished=back.unpublished,
+        put_back=result.done,
+        published=result.published,
+        unpublished=result.unpublished,
     )

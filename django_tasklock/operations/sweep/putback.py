@@ -18,7 +18,7 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, fence, fenced
 from django_tasklock.locks.holder import me
 from django_tasklock.operations.sweep.guarded import put_back_to
-from django_tasklock.operations.sweep.terms import Terms
+from django_tasklock.operations.sweep.terms import SweepOptions
 from django_tasklock.types import AcquireRequest, Grant
 
 logger = logging.getLogger("django_tasklock")
@@ -27,7 +27,7 @@ MOMENT = 3000
 """Milliseconds after which a lock that is held for a moment ends by itself."""
 
 
-class Back(NamedTuple):
+class PutBackResult(NamedTuple):
     """What came of it. ``done``: the row was put back; ``why``: what stood in the way."""
 
     done: bool
@@ -36,13 +36,13 @@ class Back(NamedTuple):
     why: str = ""
 
 
-class PutBack:
-    """As often as one sweep needs it."""
+class RowRestorer:
+    """Puts rows back, as often as one sweep needs it."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, options: SweepOptions) -> None:
         from django_tasklock.celery.republish import Publisher
 
-        self.requeue = terms.requeue
+        self.requeue = options.requeue
         self.publisher = Publisher()
 
     def publishable(self, entries: list[Guarded], publish: bool) -> tuple[Guarded | None, str]:
@@ -57,14 +57,14 @@ class PutBack:
         why = self.publisher.obstacle(one.locked, one.pk)
         return (None, why) if why else (one, "")
 
-    def would(self, model: type[Model], entries: list[Guarded], *, publish: bool) -> Back:
-        """Return what ``__call__`` would come to: ``done`` as far as that can be told beforehand."""
+    def preview(self, model: type[Model], entries: list[Guarded], *, publish: bool) -> PutBackResult:
+        """Return what ``put_back`` would come to: ``done`` as far as that can be told beforehand."""
         one, why = self.publishable(entries, publish)
         if put_back_to(entries[0].guard, fenced(model), published=one is not None) is None:
-            return Back(False, unpublished=why, why=_ALIKE)
-        return Back(True, unpublished=why)
+            return PutBackResult(False, unpublished=why, why=_ALIKE)
+        return PutBackResult(True, unpublished=why)
 
-    def __call__(
+    def put_back(
         self,
         model: type[Model],
         pk: Any,
@@ -73,7 +73,7 @@ class PutBack:
         *,
         publish: bool,
         free: Sequence[str] = (),
-    ) -> Back:
+    ) -> PutBackResult:
         """Take the row from the claim with ``token``; only if it still has it. ``publish``: where that was asked for.
 
         ``free``: the row's locks, which nobody has. Where the row has no token they are held for a moment, so that
@@ -86,23 +86,23 @@ class PutBack:
         guard = (one or entries[0]).guard
         state = put_back_to(guard, fenced(model), published=one is not None)
         if state is None:
-            return Back(False, unpublished=why, why=_ALIKE)
+            return PutBackResult(False, unpublished=why, why=_ALIKE)
         if free and not fenced(model):
             with held(free) as ours:
-                return self._do(model, pk, token, one, guard, state, why) if ours else Back(False)
+                return self._do(model, pk, token, one, guard, state, why) if ours else PutBackResult(False)
         return self._do(model, pk, token, one, guard, state, why)
 
     def _do(
         self, model: type[Model], pk: Any, token: str, one: Guarded | None, guard: StateGuard, state: Any, why: str
-    ) -> Back:
+    ) -> PutBackResult:
         if one is None:
-            return Back(fence(model, pk, guard, token, state), unpublished=why)
+            return PutBackResult(fence(model, pk, guard, token, state), unpublished=why)
         due = 0.0
         sent = ""
         try:
             with durable(router.db_for_write(model), f"put {model._meta.label} {pk!r} back"):
                 if not fence(model, pk, guard, token, state):
-                    return Back(False)
+                    return PutBackResult(False)
                 sent, due = self.publisher.publish(one.locked, one.pk, pk)
         except (Error, TaskLockError):
             raise  # of the database or the store: nothing else would fare better
@@ -110,10 +110,10 @@ class PutBack:
             logger.warning(
                 "%s %r: its task was not published, so the row stays as it is: %r", model._meta.label, pk, error
             )
-            return Back(False, unpublished=str(error) or repr(error), why="its task could not be published")
+            return PutBackResult(False, unpublished=str(error) or repr(error), why="its task could not be published")
         if time.monotonic() >= due:  # the message may have been run, and turned away, before the commit
             sent, _ = self.publisher.publish(one.locked, one.pk, pk)
-        return Back(True, published=sent)
+        return PutBackResult(True, published=sent)
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from django_tasklock.guards.guard import Guarded
 from django_tasklock.guards.rows import Row, claimed_pages, read
 from django_tasklock.operations.guarded_rows import lock_name
 from django_tasklock.operations.sweep.guarded import Guards, alike, claiming
-from django_tasklock.operations.sweep.putback import Back, PutBack
+from django_tasklock.operations.sweep.putback import PutBackResult, RowRestorer
 from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
 from django_tasklock.operations.sweep.stream import live_locks, second_look
-from django_tasklock.operations.sweep.terms import Terms
+from django_tasklock.operations.sweep.terms import SweepOptions
 
 CANNOT_LIST = "the store cannot list its locks, so one of another name cannot be ruled out"
 
@@ -75,12 +75,12 @@ class Locks:
         return [mark for mark in left if mark.row.token not in met and mark.called not in met]
 
 
-def sweep_rows(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> None:
+def sweep_rows(locks: Locks, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: Notebook) -> None:
     """Look twice, and act on what the second look confirms.
 
     A row is looked at before its lock: who has claimed it had the lock before, and has it until the row is closed.
     """
-    for batch in second_look(_marks(locks, guards, back, terms, notes), terms.pause):
+    for batch in second_look(_marks(locks, guards, restorer, options, notes), options.pause):
         still = _unchanged(batch)
         abandoned = {mark.called for mark in locks.missing(still)}
         same = {mark.called for mark in still}
@@ -90,32 +90,34 @@ def sweep_rows(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes:
             elif mark.called not in abandoned:
                 notes.add(_finding(mark, Came.CHANGED, "it had a live lock at the second look"))
             else:
-                notes.add(_act(mark, locks, back, terms))
-        notes.write(terms.by)
+                notes.add(_act(mark, locks, restorer, options))
+        notes.write(options.by)
 
 
-def _marks(locks: Locks, guards: Guards, back: PutBack, terms: Terms, notes: Notebook) -> Iterator[Mark]:
+def _marks(
+    locks: Locks, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: Notebook
+) -> Iterator[Mark]:
     for model, field, where, key, entries in guards.claims():
         for rows in claimed_pages(model, where, field, key):
-            if terms.over:
+            if options.over:
                 return
             notes.looked_at["rows"] += len(rows)
-            yield from locks.missing(list(_wanted(model, entries, rows, back, terms)))
+            yield from locks.missing(list(_wanted(model, entries, rows, restorer, options)))
 
 
 def _wanted(
-    model: type[Model], every: list[Guarded], rows: Iterable[Row], back: PutBack, terms: Terms
+    model: type[Model], every: list[Guarded], rows: Iterable[Row], restorer: RowRestorer, options: SweepOptions
 ) -> Iterator[Mark]:
     for row in rows:
         entries = claiming(every, row)
-        if row.token is None and not terms.requeue and not back.would(model, entries, publish=False).done:
+        if row.token is None and not options.requeue and not restorer.preview(model, entries, publish=False).done:
             continue  # claimable already: there is nothing to put back
         names = {lock_name(one, row.pk) for one in entries}
         known = None not in names
         if row.token is None and not known:
             continue  # nothing tells whether it is worked on
         mark = Mark(model, entries, row, tuple(name for name in names if name is not None), known)
-        if not terms.prefix or any(name.startswith(terms.prefix) for name in mark.names):
+        if not options.prefix or any(name.startswith(options.prefix) for name in mark.names):
             yield mark
 
 
@@ -131,15 +133,15 @@ def _unchanged(batch: list[Mark]) -> list[Mark]:
     return [mark for mark in batch if now.get(mark.called) == mark.row]
 
 
-def _act(mark: Mark, locks: Locks, back: PutBack, terms: Terms) -> Finding:
+def _act(mark: Mark, locks: Locks, restorer: RowRestorer, options: SweepOptions) -> Finding:
     if not alike(mark.entries):
         return _finding(mark, Came.KEPT, "several guards claim rows like this, and put them back differently")
     if not locks.listed and (not mark.known or any(isinstance(one.locked, type) for one in mark.entries)):
         return _finding(mark, Came.KEPT, CANNOT_LIST)
-    if terms.dry_run:
-        came = back.would(mark.model, mark.entries, publish=True)
+    if options.dry_run:
+        came = restorer.preview(mark.model, mark.entries, publish=True)
         return _finding(mark, Came.WOULD if came.done else Came.KEPT, came.why or _WHY, came)
-    came = back(mark.model, mark.row.pk, mark.row.token or "", mark.entries, publish=True, free=mark.names)
+    came = restorer.put_back(mark.model, mark.row.pk, mark.row.token or "", mark.entries, publish=True, free=mark.names)
     if came.done:
         return _finding(mark, Came.SWEPT, _WHY, came)
     return _finding(mark, Came.KEPT if came.why else Came.CHANGED, came.why or "it changed hands just now", came)
@@ -148,15 +150,15 @@ def _act(mark: Mark, locks: Locks, back: PutBack, terms: Terms) -> Finding:
 _WHY = "claimed, and no live lock has its token or its row"
 
 
-def _finding(mark: Mark, came: Came, why: str, back: Back | None = None) -> Finding:
-    back = back or Back(False)
+def _finding(mark: Mark, came: Came, why: str, result: PutBackResult | None = None) -> Finding:
+    result = result or PutBackResult(False)
     return Finding(
         kind=Kind.ABANDONED,
         came=came,
         why=why,
         name=mark.name,
         row=mark.called,
-        put_back=back.done,
-        published=back.published,
-        unpublished=back.unpublished,
+        put_back=result.done,
+        published=result.published,
+        unpublished=result.unpublished,
     )

@@ -13,12 +13,13 @@ from django.db import Error, router
 from django.utils import timezone
 
 from django_tasklock.backends.codec import json_object
+from django_tasklock.operations.moments import with_zone
 from django_tasklock.operations.sweep.report import SweepReport
 from django_tasklock.texts import shown
 
 if TYPE_CHECKING:
     from django_tasklock.models import SweepEntry
-    from django_tasklock.operations.sweep.terms import Terms
+    from django_tasklock.operations.sweep.terms import SweepOptions
 
 logger = logging.getLogger("django_tasklock")
 
@@ -47,11 +48,11 @@ class SweepRun:
     """``SweepReport.as_dict()`` with the first hundred findings."""
 
 
-def record_run(asked: Terms, report: SweepReport, problem: str = "") -> None:
+def record_run(options: SweepOptions, report: SweepReport, problem: str = "") -> None:
     """Write down that a sweep has run. If it cannot be written, that is logged: the sweep does without."""
     from django_tasklock.models import SweepEntry
 
-    if asked.dry_run:
+    if options.dry_run:
         return
     kept = {**report.as_dict(), "findings": [finding.as_dict() for finding in report.findings[:LISTED]]}
     kept["unlisted"] = report.unlisted + max(0, len(report.findings) - LISTED)
@@ -59,8 +60,8 @@ def record_run(asked: Terms, report: SweepReport, problem: str = "") -> None:
     try:
         made = runs.create(
             at=timezone.now(),
-            actor=shown(asked.by.name),
-            scope=shown(_scope(asked)),
+            actor=shown(options.by.name),
+            scope=shown(_scope(options)),
             swept=report.swept,
             seconds=report.seconds,
             problem=shown(problem),
@@ -99,21 +100,21 @@ def last_sweep_age() -> float | None:
     return None if at is None else max(0.0, (timezone.now() - at).total_seconds())
 
 
-def _scope(asked: Terms) -> str:
+def _scope(options: SweepOptions) -> str:
     parts = []
-    if asked.prefix:
-        parts.append(f"prefix={asked.prefix}")
-    if asked.models:
-        parts.append(f"models={','.join(sorted(asked.models))}")
-    if asked.age is not None:
-        parts.append(f"older_than={asked.age / 1000:g}")
+    if options.prefix:
+        parts.append(f"prefix={options.prefix}")
+    if options.models:
+        parts.append(f"models={','.join(sorted(options.models))}")
+    if options.age is not None:
+        parts.append(f"older_than={options.age / 1000:g}")
     return " ".join(parts)
 
 
 def _run(entry: SweepEntry) -> SweepRun:
     return SweepRun(
         number=entry.pk,
-        at=entry.at,
+        at=with_zone(entry.at),
         actor=entry.actor,
         scope=entry.scope,
         swept=entry.swept,

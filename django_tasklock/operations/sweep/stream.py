@@ -34,7 +34,7 @@ def live_locks(backend: LockStore) -> Iterator[list[Record]]:
             offset = max(0, offset - PAGE // 2)
             continue
         fresh = [record for record in page.records if record.name not in met]
-        met |= {record.name: _end(record) for record in page.records}
+        met |= {record.name: record.lease_ends for record in page.records}
         yield fresh
         if page.next is None:
             return
@@ -45,11 +45,7 @@ def _joins(records: list[Record], met: dict[str, float]) -> bool:
     """Return whether nothing can have been missed between what was read before and these: the first stands where it
     stood.
     """
-    return bool(records) and met.get(records[0].name) == _end(records[0])
-
-
-def _end(record: Record) -> float:
-    return float("inf") if record.ttl is None else record.now + record.ttl
+    return bool(records) and met.get(records[0].name) == records[0].lease_ends
 
 
 def of_kind(backend: LockStore, query: Query) -> Iterator[list[Record]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 from django.apps import apps
 from django.db.models import Model
@@ -20,7 +21,7 @@ LONGEST_REQUEST = 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SweepOptions:
     """The arguments of ``sweep()``, checked."""
 
     dry_run: bool
@@ -35,6 +36,36 @@ class Terms:
     ends: float | None = None
     """By the monotonic clock, when it is to look at nothing more; ``None``: it looks at everything."""
 
+    @classmethod
+    def checked(
+        cls,
+        dry_run: bool,
+        older_than: Duration | None,
+        prefix: str,
+        models: Iterable[type[Model] | str],
+        requeue: bool,
+        by: Actor,
+        pause: float,
+    ) -> Self:
+        """Return the options. Raises ``TaskLockError`` for what cannot be meant."""
+        if not 0 <= pause < math.inf:
+            raise TaskLockError(f"pause must be a number of seconds, 0 or more, not {pause!r}")
+        labels = set()
+        for model in models:
+            try:
+                labels.add((apps.get_model(model) if isinstance(model, str) else model)._meta.label_lower)
+            except (LookupError, ValueError) as error:
+                raise TaskLockError(f"there is no model {model!r}: {error}") from error
+        return cls(
+            dry_run=dry_run,
+            age=None if older_than is None else milliseconds(older_than, "older_than"),
+            prefix=strip_prefix(prefix, get_settings().KEY_PREFIX),
+            models=frozenset(labels),
+            requeue=requeue,
+            by=by,
+            pause=pause,
+        )
+
     @property
     def over(self) -> bool:
         """Whether it has taken as long as it may."""
@@ -47,32 +78,3 @@ class Terms:
         if self.models and record.holder.row.partition(":")[0] not in self.models:
             return False
         return self.age is None or (bool(record.token) and record.now - record.at >= self.age)
-
-
-def terms(
-    dry_run: bool,
-    older_than: Duration | None,
-    prefix: str,
-    models: Iterable[type[Model] | str],
-    requeue: bool,
-    by: Actor,
-    pause: float,
-) -> Terms:
-    """Return the terms. Raises ``TaskLockError`` for what cannot be meant."""
-    if not 0 <= pause < math.inf:
-        raise TaskLockError(f"pause must be a number of seconds, 0 or more, not {pause!r}")
-    labels = set()
-    for model in models:
-        try:
-            labels.add((apps.get_model(model) if isinstance(model, str) else model)._meta.label_lower)
-        except (LookupError, ValueError) as error:
-            raise TaskLockError(f"there is no model {model!r}: {error}") from error
-    return Terms(
-        dry_run=dry_run,
-        age=None if older_than is None else milliseconds(older_than, "older_than"),
-        prefix=strip_prefix(prefix, get_settings().KEY_PREFIX),
-        models=frozenset(labels),
-        requeue=requeue,
-        by=by,
-        pause=pause,
-    )

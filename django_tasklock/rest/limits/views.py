@@ -13,7 +13,7 @@ from rest_framework.serializers import Serializer
 
 from django_tasklock import operations
 from django_tasklock.operations import LimitOutcome
-from django_tasklock.operations.limits.permits import limiter_name
+from django_tasklock.operations.limits.permits import limiter_name, permits_name
 from django_tasklock.operations.limits.values import LimitResult
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import Door
@@ -28,11 +28,12 @@ class LimitDoor(Door):
     tag = "limits"
     permission: tuple[str, ...] = access.VIEW_LIMITS
     throttle_scope = "tasklock_view"
+    checked = staticmethod(limiter_name)
 
     def named(self, name: str) -> str:
         """Return the limiter's name; a problem for what can be none."""
         with refused_as(400, "invalid_name"):
-            return limiter_name(name)
+            return self.checked(name)
 
     def asked(self, kind: type[Serializer]) -> dict[str, Any]:
         """Return the parameters of a list, checked."""
@@ -186,6 +187,7 @@ class PermitsView(LimitDoor):
     """``GET concurrency/{name}``: who has its permits."""
 
     operation_id = "concurrency_read"
+    checked = staticmethod(permits_name)
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return its members; 404 while there are none."""
@@ -206,6 +208,7 @@ class ReleasePermitView(LimitAct):
     """``POST concurrency/{name}/release``: take one member's permit. It goes on running, and learns of it."""
 
     operation_id = "concurrency_release"
+    checked = staticmethod(permits_name)
     body = serializers.MemberSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:

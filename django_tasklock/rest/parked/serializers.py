@@ -9,6 +9,7 @@ from rest_framework import serializers
 
 from django_tasklock.celery import ParkedInfo
 from django_tasklock.operations import ParkedPage, ParkedQuery, ParkedView
+from django_tasklock.operations.parked.listing import STATES
 from django_tasklock.rest.shapes import AskSerializer, Shape
 
 
@@ -16,7 +17,7 @@ class MessagesQuerySerializer(Shape):
     """The parameters of the list."""
 
     state = serializers.ChoiceField(
-        choices=["parked", "promoted", "running", "dead", "ended", "superseded"],
+        choices=STATES,
         default="",
         allow_blank=True,
         help_text="Only messages in this state.",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import tzinfo
 from types import SimpleNamespace
 from typing import Any, cast
 
+from django.utils.timezone import get_current_timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -68,6 +70,14 @@ class ReportSerializer(Shape):
     report = Report(help_text="As `manage.py sweep_locks --json` has it.")
 
 
+class Moment(serializers.DateTimeField):
+    """A time with a zone, also where ``USE_TZ`` is off: the project's if it is given without one."""
+
+    def default_timezone(self) -> tzinfo:
+        """Return the zone of a time that has none."""
+        return get_current_timezone()
+
+
 class AuditQuerySerializer(Shape):
     """The parameters of the audit trail."""
 
@@ -82,8 +92,8 @@ class AuditQuerySerializer(Shape):
         max_length=420,
         help_text="The name of a lock or limiter, or a part of it.",
     )
-    since = serializers.DateTimeField(default=None, allow_null=True, help_text="Not before this time.")
-    before = serializers.DateTimeField(default=None, allow_null=True, help_text="Before this time.")
+    since = Moment(default=None, allow_null=True, help_text="Not before this time.")
+    before = Moment(default=None, allow_null=True, help_text="Before this time.")
     below = serializers.IntegerField(default=None, allow_null=True, min_value=1, max_value=2**62)
     limit = serializers.IntegerField(default=100, min_value=1, max_value=1000)
 
