@@ -339,6 +339,14 @@ class TestLimits:
             assert limiter.tenant("a").try_acquire() is None
             assert limiter.tenant("b").try_acquire()
 
+    @pytest.mark.parametrize("rates", [["1000/m"], ["10/s", "5000/d"]], ids=str)
+    def test_what_tenants_share(self, memory: str, rates: list[str]) -> None:
+        """A quota of theirs has no room for what fits into the limit."""
+        limiter = RateLimiter("mail", *rates, tenants="60/m")
+        with testing.limit_reached(limiter):
+            assert limiter.tenant("a").try_acquire() is None
+        assert limiter.tenant("a").try_acquire()
+
 
 class TestStoreDown:
     def test_policies_decide(self, memory: str) -> None:

@@ -37,6 +37,9 @@ RETIRED = {
     r"\bRunning\(|\bDelivered\b|\bRedelivered\b|DeliveredInside|OnceRun": "Call, TaskCall, History, Line, NestedCall",
     r"\bameet\b|\bvouch\(|\blook_after\(": "resolve_duplicate, record_running, clean_up_after",
     r"\bforgo\b|\bbrought\(|may_park": "cancel_reservation, peek_reservation, takes_lock",
+    r"\bCallKind\b|\bKeptLock\b|\bconflict_of\(": "CallStrategy, LockOverRetry, conflict_error",
+    r"\blate_record\b|\bregistry\.taken\b|\bPutBack\b": "lazy_record, process_locks, RowRestorer",
+    r"\bown_table\b|\breturns\.give\b": "table_options, background_work.submit",
     r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
 }
 DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}
