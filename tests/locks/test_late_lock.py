@@ -90,9 +90,7 @@ def test_what_is_over_before_the_store_is_back_is_not_taken(down: Proxy, store: 
 def test_what_ends_while_its_lock_is_taken_leaves_none_behind(
     down: Proxy, store: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = TaskLock(name)
-    assert lock.acquire()
-    backend, outcomes = get_backend(), []
+    lock, backend, outcomes = TaskLock(name), get_backend(), []
     acquire = backend.acquire
 
     def then_release(ask: Any) -> Any:
@@ -101,7 +99,8 @@ def test_what_ends_while_its_lock_is_taken_leaves_none_behind(
             outcomes.append(lock.release())
         return answer
 
-    monkeypatch.setattr(backend, "acquire", then_release)
+    monkeypatch.setattr(backend, "acquire", then_release)  # before the heartbeat asks for it: that may last until it heals
+    assert lock.acquire()
     down.heal()
     eventually(lambda: outcomes, 30)
     assert outcomes == [Released.GONE]

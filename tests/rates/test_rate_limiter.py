@@ -558,13 +558,13 @@ class TestSignals:
 
     def test_a_reservation_that_was_missed(self):
         limiter = RateLimiter("api", "1/0.2s", margin=0.02)
-        limiter.acquire()
-        reservation = limiter.reserve()
+        while (reservation := limiter.reserve()).late >= 0:  # until one has to wait
+            pass
         eventually(lambda: reservation.late > 0.05)
         with Received(signals.rate_late) as late:
             reservation.use()
         assert late[0]["late"] >= 0.05
-        assert limiter.usage().used == 1
+        assert limiter.usage().used <= 1  # none, if the machine stalled just now
 
 
 @TWINS
