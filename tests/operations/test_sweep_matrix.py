@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_tasklock import list_all_task_locks
-from django_tasklock.celery import count_parked
+from django_tasklock.celery import count_parked, parked_messages
 from django_tasklock.celery.parking import promotion
 from tests.support.sweeping import swept, told
 from tests.testapp.models import Video
@@ -89,7 +89,7 @@ def test_one_sweep_frees_what_a_killed_worker_held(celery_site, only, monkeypatc
     for key in (*RUNNING, row.pk, "kept"):
         celery_site.started(key)
     celery_site.publish(ONCE + "queued_hold", "line")
-    celery_site.wait_until(lambda: count_parked("hold:line"))  # its state says so before it is
+    celery_site.wait_until(lambda: parked_messages("hold:line", state="parked"))  # its result says so before
     worker.kill()
     report = swept(pause=0.02)
     assert told(report) == {"dead": (7, 7, 0, 0), "parked": (1, 1, 0, 0)}
