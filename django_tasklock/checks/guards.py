@@ -12,6 +12,7 @@ from django.db.models.constants import LOOKUP_SEP
 
 from django_tasklock.columns import TOKEN, table_options
 from django_tasklock.guards.guard import StateGuard, fenced, registered, unfit
+from django_tasklock.guards.rows import indexed
 
 
 def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -59,7 +60,7 @@ def _wanting(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[c
             id="tasklock.W003",
         )
     wanted = TOKEN if fenced(model) else guard.field  # what tells a claimed row
-    if fits and wanted not in indexed(model):
+    if fits and wanted not in indexed(model).union(_limiting(model)):
         yield checks.Warning(
             f"No index of {label} begins with {wanted!r}: a sweep reads the whole table.",
             hint=f"Add models.Index(fields=[{wanted!r}]) to its Meta.indexes, and migrate.",
@@ -68,19 +69,11 @@ def _wanting(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[c
         )
 
 
-def indexed(model: type[Model]) -> set[str]:
-    """Return the fields by which rows are found without reading all: first of an index, or the condition of one."""
+def _limiting(model: type[Model]) -> Iterator[str]:
+    """Yield the fields by which an index of some of the rows is limited."""
     meta: Any = table_options(model)
-    found = {field.name for field in meta.local_concrete_fields if field.db_index or field.unique}
-    for index in (*meta.indexes, *(one for one in meta.constraints if hasattr(one, "fields"))):
-        first = index.fields[0] if index.fields else _column(next(iter(index.expressions), None))
-        found |= {str(first).removeprefix("-"), *_names(getattr(index, "condition", None))}
-    return found | {together[0] for together in meta.unique_together if together}
-
-
-def _column(expression: object) -> object:
-    """Return the field of ``F("state")`` or ``F("state").desc()``; of anything else none that the sweep could use."""
-    return getattr(getattr(expression, "expression", expression), "name", "")
+    for index in (*meta.indexes, *meta.constraints):
+        yield from _names(index.condition if hasattr(index, "fields") else None)
 
 
 def _names(condition: object) -> Iterator[str]:

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from django.core.exceptions import FieldDoesNotExist, FieldError, ValidationError
 from django.db import router
-from django.db.models import Exists, F, Model, Q
+from django.db.models import CompositePrimaryKey, Exists, F, Model, Q
 
 from django_tasklock.columns import EPOCH, TOKEN, table_options
 from django_tasklock.exceptions import TaskLockError
@@ -140,6 +140,8 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
     it.
     """
     label = model._meta.label
+    if isinstance(model._meta.pk, CompositePrimaryKey):
+        return [(f"{label} has a primary key of several columns, which no claim can name.", "Give it one of its own.")]
     found = []
     for name in (guard.field, *((TOKEN, EPOCH) if fenced(model) else ())):
         try:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from django.db import router
 from django.db.models import Model, Q, QuerySet
 
-from django_tasklock.columns import EPOCH, TOKEN
+from django_tasklock.columns import EPOCH, TOKEN, table_options
 from django_tasklock.guards.guard import fenced
 
 PAGE = 1000  # rows read by one query
@@ -62,6 +62,22 @@ def claimed_pages(model: type[Model], where: Q, field: str, key: str) -> Iterato
         if not full:
             return
         last = page[-1]
+
+
+def indexed(model: type[Model]) -> set[str]:
+    """Return the fields that an index of all rows begins with."""
+    meta: Any = table_options(model)
+    found = {field.name for field in meta.local_concrete_fields if field.db_index or field.unique}
+    for index in (*meta.indexes, *meta.constraints):
+        if hasattr(index, "fields") and index.condition is None:
+            first = index.fields[0] if index.fields else _column(next(iter(index.expressions), None))
+            found.add(str(first).removeprefix("-"))
+    return found | {together[0] for together in meta.unique_together if together}
+
+
+def _column(expression: object) -> object:
+    """Return the field of ``F("state")`` or ``F("state").desc()``; of anything else none that the sweep could use."""
+    return getattr(getattr(expression, "expression", expression), "name", "")
 
 
 def _everything(model: type[Model]) -> QuerySet[Any]:

@@ -424,6 +424,21 @@ class TestGuards:
         assert "guarded by its state alone" in message.msg
         assert "django_tasklock.models.GuardedModel" in message.hint
 
+    @isolate_apps("tests.testapp")
+    def test_e004_no_claim_names_several_columns(self):
+        class Scene(GuardedModel):
+            pk = models.CompositePrimaryKey("film", "number")
+            film = models.IntegerField()
+            number = models.IntegerField()
+            status = models.CharField(max_length=20, db_index=True)
+
+            class Meta:
+                app_label = "testapp"
+
+        guard().register(Scene)
+        (message,) = found("E004")
+        assert "primary key of several columns" in message.msg
+
     def test_w007_rows_that_no_index_finds_once_for_each(self):
         for _ in range(2):
             guard(field="progress", claim_from=[0], claim_as=1).register("testapp.PlainVideo")
@@ -444,6 +459,7 @@ class TestGuards:
             ({"unique_together": [("state", "title")]}, True),
             ({"indexes": [models.Index(fields=["title", "state"], name="one")]}, False),
             ({"indexes": [models.Index(Lower("state"), name="one")]}, False),
+            ({"indexes": [models.Index(fields=["state"], name="one", condition=Q(title="x"))]}, False),
             ({"indexes": [models.Index(fields=["title"], name="one", condition=Q(title="x"))]}, False),
             ({"constraints": [models.CheckConstraint(condition=~Q(state=""), name="one")]}, False),
         ],

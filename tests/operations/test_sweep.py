@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from django.db.models import F, Index
 
 from django_tasklock import StaleClaim, TaskLock, acquire_task_lock
 from django_tasklock.backends import get_backend
@@ -259,12 +260,17 @@ def test_a_claimed_row_is_found_by_its_state_where_tokens_have_no_index(
     assert state(row) == ("uploading", "", 2)
 
 
-def test_with_an_index_of_tokens_every_state_is_found(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "index", [Index(fields=["lock_token"]), Index(fields=["-lock_token"]), Index(F("lock_token"), name="one")], ids=str
+)
+def test_with_an_index_of_tokens_every_state_is_found(
+    store: str, monkeypatch: pytest.MonkeyPatch, index: Index
+) -> None:
     guarded_function(guard=ONCE)
     row = claimed(state="a state of its own")
     monkeypatch.setattr(Video._meta.get_field("lock_token"), "db_index", False)
     assert told(swept()) == {}
-    monkeypatch.setattr(Video._meta.get_field("lock_token"), "db_index", True)
+    monkeypatch.setattr(Video._meta, "indexes", [index])
     assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
     assert state(row) == ("uploading", "", 2)
 

@@ -12,7 +12,7 @@ from django.db.models import Model, Q
 from django_tasklock.columns import TOKEN
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, fenced, registered
-from django_tasklock.guards.rows import Row, read
+from django_tasklock.guards.rows import Row, indexed, read
 from django_tasklock.operations.guarded_rows import lock_name, model_of, row_key
 from django_tasklock.operations.sweep.terms import SweepOptions
 from django_tasklock.types import Record
@@ -63,7 +63,7 @@ class Guards:
             groups: dict[str, list[Guarded]] = {}
             for one in entries:
                 groups.setdefault(one.guard.field, []).append(one)
-            if fenced(model) and _indexed(model, TOKEN):
+            if fenced(model) and TOKEN in indexed(model):
                 yield model, entries[0].guard.field, Q(**{f"{TOKEN}__gt": ""}), TOKEN, entries
                 continue
             for field, group in groups.items():
@@ -117,14 +117,6 @@ class Guards:
 def claiming(entries: list[Guarded], row: Row) -> list[Guarded]:
     """Return the guards by which the row may have been claimed: those that claim as it is, else any."""
     return [one for one in entries if one.guard.claim_as == row.state] or entries
-
-
-def _indexed(model: type[Model], column: str) -> bool:
-    """Return whether an index begins with the column."""
-    meta = model._meta
-    if meta.get_field(column).db_index:  # type: ignore[union-attr]
-        return True
-    return any(index.fields[:1] == [column] and index.condition is None for index in meta.indexes)
 
 
 def alike(entries: list[Guarded]) -> bool:
