@@ -99,7 +99,7 @@ def test_what_ends_while_its_lock_is_taken_leaves_none_behind(
             outcomes.append(lock.release())
         return answer
 
-    monkeypatch.setattr(backend, "acquire", then_release)  # before the heartbeat asks for it: that may last until it heals
+    monkeypatch.setattr(backend, "acquire", then_release)  # before the heartbeat asks: that may last until it heals
     assert lock.acquire()
     down.heal()
     eventually(lambda: outcomes, 30)
