@@ -18,8 +18,9 @@ from django_tasklock.celery.delivery.run import TaskCall
 from django_tasklock.celery.host import LockAttribute, task_here, will_retry
 from django_tasklock.celery.message import HEADER, RECEIVED, header_of, hide, sealed_for, written_for
 from django_tasklock.celery.misplaced import refuse_of_another
-from django_tasklock.celery.parking import dead, order
+from django_tasklock.celery.parking import order
 from django_tasklock.celery.parking.promotion import Promoter
+from django_tasklock.celery.parking.refused import on_refused
 from django_tasklock.celery.rates import reservations
 from django_tasklock.celery.rates.reservations import RATE
 from django_tasklock.celery.rates.spread import pop_published_reservation
@@ -54,8 +55,8 @@ def install() -> None:
     signals.task_failure.connect(cleanup.on_failure, weak=False, dispatch_uid="tasklock.failure")
     signals.task_postrun.connect(reservations.on_postrun, weak=False, dispatch_uid="tasklock.unused")
     signals.task_revoked.connect(cleanup.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
-    signals.task_unknown.connect(dead.on_refused, weak=False, dispatch_uid="tasklock.unknown")
-    signals.task_rejected.connect(dead.on_refused, weak=False, dispatch_uid="tasklock.refused")
+    signals.task_unknown.connect(on_refused, weak=False, dispatch_uid="tasklock.unknown")
+    signals.task_rejected.connect(on_refused, weak=False, dispatch_uid="tasklock.refused")
     signals.worker_init.connect(begin_renewing, weak=False, dispatch_uid="tasklock.messages")
     signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")
     signals.worker_shutting_down.connect(end_promoting, weak=False, dispatch_uid="tasklock.end")

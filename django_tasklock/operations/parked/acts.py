@@ -12,7 +12,7 @@ def requeue_parked(task_id: str, *, by: Actor, reason: str = "", sign: bool = Fa
     ``sign``: you know that a worker of an older version has parked it, which did not sign. Raises
     ``BackendUnavailable``.
     """
-    from django_tasklock.celery.parking.dead import requeue
+    from django_tasklock.celery.parking.manual import requeue
 
     name, obstacle = requeue(task_id, sign_it=sign)
     if not obstacle:
@@ -26,7 +26,7 @@ def publish_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
     Workers do the same every few seconds; a message that was published before it and is lost is not waited for here.
     Raises ``BackendUnavailable``.
     """
-    from django_tasklock.celery.parking.dead import publish
+    from django_tasklock.celery.parking.manual import publish
 
     name, obstacle = publish(task_id)
     if not obstacle:
@@ -39,7 +39,7 @@ def discard_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
 
     Raises ``BackendUnavailable``.
     """
-    from django_tasklock.celery.parking.dead import discard
+    from django_tasklock.celery.parking.manual import discard
 
     name, obstacle = discard(task_id, f"{by.name}: {reason}" if reason else by.name)
     if not obstacle:
