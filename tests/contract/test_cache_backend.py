@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from urllib.parse import urlsplit
 
 import pytest
 from django.conf import settings as django_settings
@@ -215,8 +216,23 @@ class TestStoreDown:
             lambda: backend.get("video:1"),
             lambda: backend.remove("video:1"),
         ):
-            with pytest.raises(BackendUnavailable):
+            with pytest.raises(BackendUnavailable, match="could not be asked") as caught:
                 verb()
+            assert caught.value.down
+
+    @pytest.mark.redis
+    @pytest.mark.parametrize("path", [DJANGO_REDIS, CORE_REDIS])
+    def test_a_refusal_is_no_outage(self, path, redis):
+        """A full memory, a replica, a missing right: others may hold the lock, so no policy runs a body without it."""
+        url = urlsplit(django_settings.CACHES["default"]["LOCATION"])
+        redis.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">x", "~*", "+@read", "+@connection")
+        try:
+            backend = a_cache(path, LOCATION=f"redis://reader:x@{url.hostname}:{url.port}{url.path}")
+            with pytest.raises(BackendUnavailable, match="refused") as caught:
+                backend.acquire(an_ask("video:1"))
+            assert not caught.value.down
+        finally:
+            redis.execute_command("ACL", "DELUSER", "reader")
 
     def test_a_client_that_hides_its_errors_is_seen_through(self, backend):
         mine = an_ask("video:1")

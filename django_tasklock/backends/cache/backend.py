@@ -207,8 +207,28 @@ class CacheBackend(LockStore):
         except (TaskLockError, ImproperlyConfigured):
             raise
         except Exception as error:  # each client has errors of its own
-            message = f"the cache {self.private.alias!r} could not be asked: {error!r}"
-            raise BackendUnavailable(message, name=name) from error
+            down = self._answers_nobody(error)
+            what = "could not be asked" if down else "refused"
+            raise BackendUnavailable(
+                f"the cache {self.private.alias!r} {what}: {error!r}", name=name, down=down
+            ) from error
+
+    def _answers_nobody(self, error: BaseException | None) -> bool:
+        """Tell whether the cache is down, as far as is known: if it was not the network, it is asked for something.
+
+        One that does not know us by our password answers us as one that is down would.
+        """
+        seen = set()
+        while error is not None and error not in seen:  # django-redis makes rings of them
+            if isinstance(error, OSError):
+                return True
+            seen.add(error)
+            error = error.__cause__ or error.__context__
+        try:
+            self.private.cache.get(self._key("", "-probe:"))
+        except Exception:
+            return True
+        return False
 
     def _probe(self, cache: BaseCache, name: str | None) -> None:
         """Tell a key that is not there from a cache that is not there: some clients answer alike."""
