@@ -55,9 +55,9 @@ def seed(url: str, expired: int, live: int, dead: int) -> None:
     """Locks as the scripts leave them: a value with an expiry, and a place in the index."""
     import redis
 
-    from django_tasklock.locks.holder import me
+    from django_tasklock.locks.holder import holder_json
 
-    holder = json.loads(me())
+    holder = json.loads(holder_json())
     ended = json.dumps({**holder, "pid": DEAD, "boot": "0"}, separators=(",", ":"))
     elsewhere = json.dumps({**holder, "host": "elsewhere", "boot": "0", "proc": "0:0"}, separators=(",", ":"))
     with redis.Redis.from_url(url) as client:

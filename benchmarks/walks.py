@@ -260,11 +260,11 @@ def _published(task: Any) -> tuple[int, Any]:
 
 def _dead(**more: str) -> str:
     """The text of a holder of this machine whose process has ended."""
-    from django_tasklock.locks.holder import me
+    from django_tasklock.locks.holder import holder_json
 
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    return json.dumps({**json.loads(me()), "pid": ended.pid, "boot": "another", **more}, separators=(",", ":"))
+    return json.dumps({**json.loads(holder_json()), "pid": ended.pid, "boot": "another", **more}, separators=(",", ":"))
 
 
 def _expect(found: object, wanted: object) -> None:

@@ -31,7 +31,7 @@ from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, Tas
 from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.holder import me
+from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.info import busy_error
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
@@ -65,7 +65,7 @@ def publish(
     own = _name(task.name, name)
     span = _span(task, terms, options)
     handle = os.urandom(16).hex()
-    request = AcquireRequest(own, token_of(handle), PROVISIONAL, span, me(Task(task.name, task_id), kept=True))
+    request = AcquireRequest(own, token_of(handle), PROVISIONAL, span, holder_json(Task(task.name, task_id), kept=True))
     try:
         answer = backend.acquire(request)
     except BackendUnavailable as error:

@@ -20,7 +20,7 @@ BOOT = os.urandom(6).hex()
 """Tells this process from an earlier one with the same host name and pid; new after a fork."""
 
 
-def me(task: host.Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0) -> str:
+def holder_json(task: host.Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0) -> str:
     """Return this process, and ``task`` or the task that runs in it, as a JSON object: see ``Holder``."""
     if task is None and host.current.runs_task():
         task = host.current.current_task()

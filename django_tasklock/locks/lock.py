@@ -29,7 +29,7 @@ from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.acquire import atake, take
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.holder import me
+from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import GONE, Lease
 from django_tasklock.locks.takes import Leases, Takes
@@ -459,7 +459,7 @@ class Acquirable(ABC):
         lease = Lease(self._store(), self.name, terms.lease_ms, weakref.ref(self), self._on_lost)
         if self.brings is not None:
             lease.token, self.brings = self.brings, None
-        holder = me(self.task, self.row, limit=self.limit if self.noun == "limiter" else 0)
+        holder = holder_json(self.task, self.row, limit=self.limit if self.noun == "limiter" else 0)
         lease.kind = self.kind if terms.counted else None
         request = AcquireRequest(
             self.name,

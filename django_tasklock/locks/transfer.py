@@ -8,7 +8,7 @@ from __future__ import annotations
 from django_tasklock.conf import Duration, milliseconds
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
-from django_tasklock.locks.holder import me
+from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.types import AcquireRequest, Grant
 
@@ -28,7 +28,7 @@ def keep_for(lock: TaskLock, seconds: Duration, token: str | None = None) -> boo
     try:
         if token is None:
             return lease.backend.extend(lease.name, lease.token, span, span)
-        request = AcquireRequest(lease.name, token, span, span, me(kept=True), lease.token, kind=lease.kind)
+        request = AcquireRequest(lease.name, token, span, span, holder_json(kept=True), lease.token, kind=lease.kind)
         return isinstance(lease.backend.acquire(request), Grant)
     except BackendUnavailable as error:
         events.unavailable(lock.name, error, "keep for its lease")

@@ -16,7 +16,7 @@ from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.envelope import sign
 from django_tasklock.celery.parking.promotion import Promoter
 from django_tasklock.host import Task
-from django_tasklock.locks.holder import me
+from django_tasklock.locks.holder import holder_json
 from django_tasklock.models import ParkedMessage
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support.celery_site.courier import Courier
@@ -62,7 +62,7 @@ class Interleaved:
         """Another process, which ran this message and is dead."""
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
-        here = json.loads(me(Task(self.task.name, self.result.id)))
+        here = json.loads(holder_json(Task(self.task.name, self.result.id)))
         return json.dumps({**here, "pid": ended.pid, "boot": boot})
 
     def lock(self, holder: str, until: int = 60_000) -> None:

@@ -18,7 +18,7 @@ from django_tasklock.celery import parked_messages
 from django_tasklock.celery.delivery import retry_lock
 from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.host import Task as Known
-from django_tasklock.locks.holder import me
+from django_tasklock.locks.holder import holder_json
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support.guards import MEMORY, elsewhere, new_token
 from tests.support.once_app import OnceApp, once_app
@@ -36,7 +36,7 @@ def held_by_the_dead(task_id: str = "other", *, ttl: int = 60_000, hold: int = 3
     """By a process of this machine that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    holder = {**json.loads(me(Known("a.task", task_id))), "pid": process.pid, "boot": "gone", **known}
+    holder = {**json.loads(holder_json(Known("a.task", task_id))), "pid": process.pid, "boot": "gone", **known}
     assert isinstance(get_backend().acquire(AcquireRequest("a", new_token(), ttl, hold, json.dumps(holder))), Grant)
 
 
@@ -129,13 +129,15 @@ class TestWaitingForOneThatIsKept:
         task.delay(1)
         message = app.take()
         token = new_token()
-        get_backend().acquire(AcquireRequest("a", token, 60_000, 60_000, me(Known(task.name, "other"))))
+        get_backend().acquire(AcquireRequest("a", token, 60_000, 60_000, holder_json(Known(task.name, "other"))))
         acquire, asked = TaskLock.acquire, []
 
         def meanwhile(lock: TaskLock, *what: Any, **how: Any) -> bool:
             if lock.name == "a" and "blocking_timeout" in how and not asked:
                 asked.append(how)
-                kept = AcquireRequest("a", new_token(), 60_000, 60_000, me(Known(task.name, "other"), kept=True), token)
+                kept = AcquireRequest(
+                    "a", new_token(), 60_000, 60_000, holder_json(Known(task.name, "other"), kept=True), token
+                )
                 assert isinstance(get_backend().acquire(kept), Grant)
             return acquire(lock, *what, **how)
 

@@ -28,7 +28,7 @@ from django_tasklock.celery.parking.promotion import Promoter, promote
 from django_tasklock.celery.parking.rows import session
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.locks.holder import BOOT, me
+from django_tasklock.locks.holder import BOOT, holder_json
 from django_tasklock.models import ParkedMessage
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support.celery_site.courier import Courier, Killed, promoted_by_processes
@@ -844,9 +844,9 @@ class TestTable:
     def test_one_row_for_a_message(self):
         assert self.park("a")
         assert self.park("a")
-        parking.mark_started("n", 1, "queue", "a.task", "a", "{}", me(), 2)
+        parking.mark_started("n", 1, "queue", "a.task", "a", "{}", holder_json(), 2)
         assert rows("task_id", "state", "crashes") == [("a", "running", 2)]
-        assert not parking.record_running("n", 1, "queue", "a.task", "a", "{}", me())
+        assert not parking.record_running("n", 1, "queue", "a.task", "a", "{}", holder_json())
         assert parking.remove("a")
         assert not parking.remove("a")
         assert parking.find("a") is None
@@ -927,9 +927,9 @@ class TestTable:
         row = parking.find("a")
         assert row is not None
         with answer_lost("UPDATE") as lost:
-            assert parking.start(row, me())
+            assert parking.start(row, holder_json())
         assert len(lost) == 1
-        assert not parking.start(row, me())
+        assert not parking.start(row, holder_json())
         assert rows("state", "sent") == [("running", 1)]
         row = parking.find("a")
         assert row is not None
@@ -953,7 +953,7 @@ class TestTable:
     def test_what_may_wait_again_is_not_forgotten(self):
         self.park("a")
         assert not parking.remove("a", of=BOOT)
-        parking.mark_started("n", 1, "queue", "a.task", "a", "{}", me(), 0)
+        parking.mark_started("n", 1, "queue", "a.task", "a", "{}", holder_json(), 0)
         assert not parking.remove("a", of="another")
         assert parking.remove("a", of=BOOT)
 

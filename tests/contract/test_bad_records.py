@@ -25,7 +25,7 @@ from django_tasklock import (
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.host import Task
-from django_tasklock.locks.holder import me
+from django_tasklock.locks.holder import holder_json
 from django_tasklock.operations import Actor, acts, get_lock, list_locks, list_permits, release_lock, sweep
 from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.texts import shown
@@ -161,7 +161,7 @@ def test_the_admin(bad, admin_settings, operator):
 
 
 def test_the_sweep_sees_what_is_behind_them(bad):
-    dead = json.dumps({**json.loads(me()), "pid": 2**22 - 3, "boot": "0" * 12}, separators=(",", ":"))
+    dead = json.dumps({**json.loads(holder_json()), "pid": 2**22 - 3, "boot": "0" * 12}, separators=(",", ":"))
     now = int(time.time() * 1000)
     bad.set("task_lock:dead", value(holder=json.loads(dead), at=now + 5), px=60_000)
     bad.zadd("task_lock#index", {"task_lock:dead": now + 60_000})
@@ -233,4 +233,4 @@ class TestChosenTexts:
 
     def test_a_holder(self):
         assert str(Holder(host="h\n", pid=4, task="t\x1b", task_id="i\r")) == "h\\n:4 (t\\x1b[i\\r])"
-        assert json.loads(me(Task("t", "x\n")))["task_id"] == "x\n"
+        assert json.loads(holder_json(Task("t", "x\n")))["task_id"] == "x\n"

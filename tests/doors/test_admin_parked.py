@@ -16,7 +16,7 @@ from django_tasklock.admin.words import parked_words
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import in_ascii, key_of
 from django_tasklock.celery.parking import rows
-from django_tasklock.locks.holder import me
+from django_tasklock.locks.holder import holder_json
 from django_tasklock.models import AuditEntry, ParkedMessage
 from django_tasklock.operations.parked.listing import STATES
 from tests.support.admin_pages import Reader, page_of, words
@@ -170,11 +170,11 @@ class TestWhy:
         assert "the newest message runs" in why(actor, 9)
 
     def test_it_runs(self, actor: Client) -> None:
-        park(5, state="running", holder=me())
+        park(5, state="running", holder=holder_json())
         assert "has run it for 0 s. It is kept in case that process dies." in why(actor, 5)
 
     def test_the_process_that_ran_it_has_ended(self, actor: Client) -> None:
-        gone = {**json.loads(me()), "boot": "other", "pid": 2**22 + 1}
+        gone = {**json.loads(holder_json()), "boot": "other", "pid": 2**22 + 1}
         park(5, state="running", holder=json.dumps(gone))
         park(9)
         assert "which ran it, has ended" in why(actor, 5)

@@ -16,14 +16,14 @@ import pytest
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.host import Task
 from django_tasklock.locks import holder as holders
-from django_tasklock.locks.holder import alive, me
+from django_tasklock.locks.holder import alive, holder_json
 from django_tasklock.types import Holder
 from tests.support.public import forked
 from tests.support.stores import eventually
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc to look at")
 
-SAY_WHO = "from django_tasklock.locks.holder import me; print(me(), flush=True); import sys; sys.stdin.read()"
+SAY_WHO = "from django_tasklock.locks import holder; print(holder.holder_json(), flush=True); input()"
 
 
 def read(text: str) -> Holder:
@@ -53,7 +53,7 @@ def stat_of(pid: int | str) -> list[str]:
 
 class TestKnown:
     def test_this_process(self):
-        assert alive(read(me())) is True
+        assert alive(read(holder_json())) is True
 
     def test_another_process_until_it_ends(self, other):
         process, holder = other
@@ -96,7 +96,7 @@ class TestKnown:
     def test_a_process_of_another_user(self):
         """The kernel refuses to signal it, which says that it is there."""
         if os.geteuid() == 0:
-            mine = read(me())
+            mine = read(holder_json())
 
             def as_nobody() -> bool | None:
                 os.setuid(65534)
@@ -106,21 +106,21 @@ class TestKnown:
 
             assert forked(as_nobody) is True
         else:
-            machine, _, _ = read(me()).proc.rpartition(":")
+            machine, _, _ = read(holder_json()).proc.rpartition(":")
             assert alive(Holder("h", 1, "b", proc=f"{machine}:{stat_of(1)[19]}")) is True
 
 
 class TestForked:
     def test_a_child_is_somebody_else(self):
-        mine = read(me())
-        child = read(forked(me))
+        mine = read(holder_json())
+        child = read(forked(holder_json))
         assert child.boot != mine.boot
         assert child.pid != mine.pid
         assert child.proc != mine.proc
         assert alive(child) is False  # it has ended
 
     def test_a_child_knows_its_parent(self):
-        mine = me()
+        mine = holder_json()
         assert forked(lambda: alive(read(mine))) is True
 
     def test_a_parent_knows_its_child(self):
@@ -129,7 +129,7 @@ class TestForked:
         pid = os.fork()
         if not pid:  # pragma: no cover - the child
             with contextlib.suppress(BaseException):
-                os.write(say, me().encode())
+                os.write(say, holder_json().encode())
                 os.read(hear, 1)
             os._exit(0)
         try:
@@ -162,7 +162,7 @@ class TestNotKnown:
     @pytest.mark.parametrize("began", ["", "x", "-1"])
     @pytest.mark.parametrize("pid", [0, -1, 2**31 - 1, 2**70, -(2**70)])
     def test_garbage(self, pid, began):
-        machine, _, _ = read(me()).proc.rpartition(":")
+        machine, _, _ = read(holder_json()).proc.rpartition(":")
         assert alive(Holder("h", pid, "b", proc=f"{machine}:{began}")) in (None, False)
         assert alive(Holder("h", pid, "b", proc=began)) is None
 
@@ -185,14 +185,14 @@ class TestNotKnown:
 
 class TestWritten:
     def test_what_is_kept_of_a_process(self):
-        holder = json.loads(me(Task("app.t", "id-1", 2)))
+        holder = json.loads(holder_json(Task("app.t", "id-1", 2)))
         assert holder["task"] == "app.t"
         assert holder["task_id"] == "id-1"
         assert holder["retries"] == 2
         assert holder["proc"].endswith(":" + stat_of("self")[19])
 
     def test_the_first_try_is_not_worth_a_word(self):
-        assert "retries" not in json.loads(me(Task("app.t", "id-1")))
+        assert "retries" not in json.loads(holder_json(Task("app.t", "id-1")))
 
     def test_records_of_older_versions_are_read(self):
         old = '{"host": "web1", "pid": 7, "boot": "b", "task": "app.t", "task_id": "id-1"}'

@@ -19,7 +19,7 @@ from django_tasklock.backends.contract.queries import Query
 from django_tasklock.backends.memory import advance
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.guards.guard import registered
-from django_tasklock.locks.holder import me
+from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.transfer import keep_for
 from django_tasklock.operations import LockDetail, LockState, RowRef, count_locks, get_lock, list_locks
 from django_tasklock.operations.guarded_rows import lock_name
@@ -45,7 +45,7 @@ def dead_holder() -> str:
     """A holder whose process has ended, on this machine."""
     ended = subprocess.Popen(["true"])
     ended.wait()
-    known = json.loads(me())
+    known = json.loads(holder_json())
     machine = known["proc"].rpartition(":")[0]
     return json.dumps({**known, "pid": ended.pid, "boot": "another", "proc": f"{machine}:1"}, separators=(",", ":"))
 
@@ -228,14 +228,14 @@ class TestRow:
 
     def test_claimed_by_somebody_else(self, store, video):
         Video.objects.filter(pk=video.pk).update(lock_token="0" * 32, status="processing")
-        granted(get_backend().acquire(an_ask("film:1", holder=me(row=f"testapp.video:{video.pk}"))))
+        granted(get_backend().acquire(an_ask("film:1", holder=holder_json(row=f"testapp.video:{video.pk}"))))
         detail = get_lock("film:1")
         assert not detail.row.agrees
         assert "claimed by somebody else" in sentences(detail)
 
     def test_finished(self, store, video):
         Video.objects.filter(pk=video.pk).update(status="ready")
-        granted(get_backend().acquire(an_ask("film:1", holder=me(row=f"testapp.video:{video.pk}"))))
+        granted(get_backend().acquire(an_ask("film:1", holder=holder_json(row=f"testapp.video:{video.pk}"))))
         assert "claimed by nobody" in sentences(get_lock("film:1"))
 
     @pytest.mark.parametrize(
@@ -247,12 +247,12 @@ class TestRow:
         ],
     )
     def test_of_which_nothing_is_known(self, store, row, sentence):
-        granted(get_backend().acquire(an_ask("film:1", holder=me(row=row))))
+        granted(get_backend().acquire(an_ask("film:1", holder=holder_json(row=row))))
         assert sentence in sentences(get_lock("film:1"))
 
     def test_found_by_its_row(self, store, video):
-        granted(get_backend().acquire(an_ask("film:1", holder=me(row=f"testapp.video:{video.pk}"))))
-        granted(get_backend().acquire(an_ask("film:2", holder=me(row=f"testapp.video:{video.pk}0"))))
+        granted(get_backend().acquire(an_ask("film:1", holder=holder_json(row=f"testapp.video:{video.pk}"))))
+        granted(get_backend().acquire(an_ask("film:2", holder=holder_json(row=f"testapp.video:{video.pk}0"))))
         found = list_locks(Query(row=f"testapp.video:{video.pk}")).locks
         assert [lock.info.name for lock in found] == ["film:1"]
 

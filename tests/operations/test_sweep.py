@@ -142,7 +142,7 @@ def test_a_plain_lock_of_a_dead_process_is_released(store: str) -> None:
 
 def test_a_process_with_the_same_pid_is_another_one(store: str) -> None:
     """gold standard 8.18: the same host name and the same pid after a restart."""
-    ours = json.loads(holders.me())
+    ours = json.loads(holders.holder_json())
     other = {**ours, "boot": "000000000000", "proc": ours["proc"].rpartition(":")[0] + ":1"}  # began at another time
     hold("before", json.dumps(other))
     hold("now", json.dumps({**ours, "boot": "000000000000"}))  # this process, as it was before a fork, say
@@ -177,7 +177,7 @@ def test_an_overdue_lock_is_released_and_its_row_put_back(store: str) -> None:
 def test_an_overdue_holder_that_runs_on_can_write_nothing(store: str) -> None:
     guarded_function()
     row = Video.objects.create()
-    token = hold(f"video:{row.pk}", holders.me(), timeout=1, row=lock_row(row.pk))
+    token = hold(f"video:{row.pk}", holders.holder_json(), timeout=1, row=lock_row(row.pk))
     claim = Claim.take(Video, row.pk, GUARD, token)
     eventually(lambda: told(swept()) == {"overdue": (1, 1, 0, 0)})
     with pytest.raises(StaleClaim):
@@ -349,7 +349,7 @@ def test_the_lock_of_a_finished_row_is_released(store: str) -> None:
 def test_the_lock_of_a_finished_row_is_kept_while_its_process_runs(store: str) -> None:
     guarded_function(guard=ONCE)
     row = claimed(state="ready", token="")
-    hold(f"video:{row.pk}", holders.me(), row=lock_row(row.pk))
+    hold(f"video:{row.pk}", holders.holder_json(), row=lock_row(row.pk))
     report = swept()
     assert told(report) == {"finished": (1, 0, 0, 1)}
     assert "runs" in found(report, "finished").why

@@ -211,7 +211,7 @@ def test_a_task_that_began_while_the_store_was_down_is_not_touched(celery_site, 
 
 
 def test_a_stopped_holder_is_not_a_dead_one(celery_site, only) -> None:
-    code = "import sys; from django_tasklock.locks.holder import me; print(me(), flush=True); sys.stdin.read()"
+    code = "from django_tasklock.locks import holder; print(holder.holder_json(), flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as process:
         assert process.stdout is not None
         holder = process.stdout.readline()

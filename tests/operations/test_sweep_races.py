@@ -118,7 +118,7 @@ def test_a_new_holder_is_never_released(monkeypatch: pytest.MonkeyPatch, moment:
     def changes_hands() -> None:
         get_backend().release(name, token)
         Video.objects.filter(pk=row.pk).update(status="uploading", lock_token="")
-        ours = hold(name, holders.me(), row=f"testapp.video:{row.pk}")
+        ours = hold(name, holders.holder_json(), row=f"testapp.video:{row.pk}")
         taken.append(elsewhere(lambda: Claim.take(Video, row.pk, ONCE, ours)))
 
     if moment == "the looks":

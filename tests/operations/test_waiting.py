@@ -14,7 +14,7 @@ import pytest
 
 from django_tasklock import BackendUnavailable, ConcurrencyLimiter, RateLimiter, TaskLock, context, operations
 from django_tasklock.backends import get_backend
-from django_tasklock.locks.holder import me
+from django_tasklock.locks.holder import holder_json
 from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support.stores import an_ask, clear, eventually, granted, stores
@@ -154,7 +154,7 @@ def test_another_thread_of_its_process_is_said_to_be_that(store: str) -> None:
 def test_a_permit_by_its_own_class(store: str) -> None:
     """As projects wait for one: the entry in the queue of permits is longer."""
     limiter = ConcurrencyLimiter("transcode", 1)
-    get_backend().acquire(an_ask("a", holder=me()))
+    get_backend().acquire(an_ask("a", holder=holder_json()))
     with limiter:
         thread = threading.Thread(target=_enter, args=(ConcurrencyLimiter("transcode", 1),))
         thread.start()

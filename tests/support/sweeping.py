@@ -28,7 +28,7 @@ MINUTE, HOUR = 60_000, 3_600_000
 
 def dead_holder(**more: Any) -> str:
     """A process of this machine that has ended."""
-    code = "from django_tasklock.locks.holder import me; print(me())"
+    code = "from django_tasklock.locks.holder import holder_json; print(holder_json())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     return json.dumps({**json.loads(said), **more})
 

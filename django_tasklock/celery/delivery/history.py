@@ -36,7 +36,7 @@ from django_tasklock.celery.parking.rows import (
     brief_connection,
 )
 from django_tasklock.exceptions import CrashLoop
-from django_tasklock.locks.holder import me
+from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.lock import TaskLock
 
 logger = logging.getLogger("django_tasklock")
@@ -173,7 +173,7 @@ class History:
         if row is None or not self.promoted or self._past.freed or row.crashes > self._takeovers:
             return False
         if message.acks_late:
-            self.kept = parking.start(row, me())
+            self.kept = parking.start(row, holder_json())
             started = self.kept
         else:
             started = parking.remove_unchanged(row)
@@ -203,7 +203,7 @@ class History:
         self.kept = True
         try:
             # Also if it is not started again: until that is its result, it is what another delivery of it finds.
-            parking.mark_started(*self.entry.columns, self.entry.sealed(), me(), crashes)
+            parking.mark_started(*self.entry.columns, self.entry.sealed(), holder_json(), crashes)
         except DOWN as error:
             if not looped:
                 raise

@@ -16,7 +16,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, fence, fenced
-from django_tasklock.locks.holder import me
+from django_tasklock.locks.holder import holder_json
 from django_tasklock.operations.sweep.guarded import put_back_to
 from django_tasklock.operations.sweep.terms import SweepOptions
 from django_tasklock.types import AcquireRequest, Grant
@@ -122,7 +122,7 @@ def held(names: Sequence[str]) -> Iterator[bool]:
     backend, token, taken = get_backend(), os.urandom(16).hex(), []
     try:
         for name in sorted(names):
-            if not isinstance(backend.acquire(AcquireRequest(name, token, MOMENT, MOMENT, me())), Grant):
+            if not isinstance(backend.acquire(AcquireRequest(name, token, MOMENT, MOMENT, holder_json())), Grant):
                 break
             taken.append(name)
         yield len(taken) == len(names)
