@@ -12,8 +12,8 @@ from django.core.cache import cache
 from django.http import HttpRequest, JsonResponse
 from django.utils.translation import gettext_lazy as _
 
+from django_tasklock.api_keys import ApiKey, Scope, matching
 from django_tasklock.conf import get_settings
-from django_tasklock.keys import ApiKey, Scope, matching
 
 SCHEME = "api-key"
 IN_QUERY = "api_key"

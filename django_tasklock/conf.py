@@ -17,8 +17,8 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from django_tasklock.api_keys import ApiKey, keys_of, problems as key_problems
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.keys import ApiKey, keys_of, problems as key_problems
 from django_tasklock.texts import without_password
 
 Duration = int | float | timedelta

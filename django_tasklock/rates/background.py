@@ -13,7 +13,7 @@ from django.db import connections
 
 from django_tasklock.backends.contract.rates import Booked
 from django_tasklock.logs import log
-from django_tasklock.rates.where import Where
+from django_tasklock.rates.stored import StoredLimit
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ background_work = BackgroundWork()
 """The work of this process."""
 
 
-async def shield_booking(where: Where, cost: int, question: Awaitable[T]) -> T:
+async def shield_booking(stored: StoredLimit, cost: int, question: Awaitable[T]) -> T:
     """Await a question that may book. If cancelled, let it end and give back what it booked."""
     asking = asyncio.ensure_future(question)
 
@@ -68,7 +68,7 @@ async def shield_booking(where: Where, cost: int, question: Awaitable[T]) -> T:
             return
         booked = done.result()
         if isinstance(booked, Booked):
-            background_work.submit(lambda: where.cancel(cost, booked.slot, booked.epoch))
+            background_work.submit(lambda: stored.cancel(cost, booked.slot, booked.epoch))
 
     try:
         return await asyncio.shield(asking)

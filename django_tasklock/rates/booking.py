@@ -15,9 +15,9 @@ from django_tasklock.rates.options import Limit
 from django_tasklock.rates.outage import outage_of
 from django_tasklock.rates.reservation import Limiter, Part, Reservation
 from django_tasklock.rates.sleepers import Slot
+from django_tasklock.rates.stored import StoredLimit
 from django_tasklock.rates.terms import agreed
 from django_tasklock.rates.watch import LimiterView, view_of
-from django_tasklock.rates.where import Where
 from django_tasklock.types import monotonic
 
 
@@ -32,15 +32,15 @@ class Booking:
         """The name of the limiter; of a tenant ``name`` has more."""
         self.outage = outage_of(root)
         """The absence of the store, if it was met; tenants share it."""
-        self._at: tuple[LockStore, Where] | None = None
+        self._at: tuple[LockStore, StoredLimit] | None = None
 
     @property
-    def where(self) -> Where:
+    def stored(self) -> StoredLimit:
         """The store of the settings in force, with its terms."""
         backend, at = get_backend(), self._at
         if at is None or at[0] is not backend:
             store = agreed(backend.rates)
-            at = self._at = backend, Where(store, self.terms, store.clock)
+            at = self._at = backend, StoredLimit(store, self.terms, store.clock)
         return at[1]
 
     def check_cost(self, cost: int) -> None:
@@ -56,8 +56,8 @@ class Booking:
 
     def book(self, limiter: Limiter, deadline: float, cost: int, spaced: bool = False) -> Reservation:
         """Book the first slot. Raises ``RateLimitExceeded`` if that is too late, ``BackendUnavailable``."""
-        where = self.where
-        new = Reservation(limiter, where, cost, deadline)
+        stored = self.stored
+        new = Reservation(limiter, stored, cost, deadline)
         if spaced:
             new.spaced = True
         if self.outage.met and (standing := self.outage.standing()) is not None:
@@ -67,7 +67,7 @@ class Booking:
         asks = spaced or view.lonely
         view.booking += 1
         try:
-            answer = where.store.reserve(where.terms, cost, longest, spaced, asks)
+            answer = stored.store.reserve(stored.terms, cost, longest, spaced, asks)
         except BackendUnavailable as error:
             self.go_without(new, error)
             return new
@@ -78,16 +78,16 @@ class Booking:
 
     async def abook(self, limiter: Limiter, deadline: float, cost: int) -> Reservation:
         """Do what ``book`` does, for coroutines."""
-        where = self.where
-        new = Reservation(limiter, where, cost, deadline)
+        stored = self.stored
+        new = Reservation(limiter, stored, cost, deadline)
         if self.outage.met and (standing := self.outage.standing()) is not None:
             self.go_without(new, standing)
             return new
         view, longest = view_of(self.name), new.longest_at(new.began)
-        question = where.store.areserve(where.terms, cost, longest, view.lonely)
+        question = stored.store.areserve(stored.terms, cost, longest, view.lonely)
         view.booking += 1
         try:
-            answer = await shield_booking(where, cost, question)
+            answer = await shield_booking(stored, cost, question)
         except BackendUnavailable as error:
             self.go_without(new, error)
             return new
@@ -98,19 +98,19 @@ class Booking:
 
     def book_many(self, limiter: Limiter, deadline: float, cost: int, number: int) -> list[Reservation]:
         """Book so many slots, all or none, spread evenly. Raises as ``book`` does."""
-        where = self.where
-        several = [Reservation(limiter, where, cost, deadline) for _ in range(number)]
+        stored = self.stored
+        several = [Reservation(limiter, stored, cost, deadline) for _ in range(number)]
         if not several:
             return several
         sent = monotonic()
         try:
-            answers = where.store.reserve_many(where.terms, cost, several[0].longest, number)
+            answers = stored.store.reserve_many(stored.terms, cost, several[0].longest, number)
         except BackendUnavailable as error:
             with _all_or_none(several):
                 for new in several:
                     self.go_without(new, error)
             return several
-        view = where.view
+        view = stored.view
         with _all_or_none(several):
             for new, answer in zip(several, answers, strict=False):
                 self._take(new, view, sent, answer)
@@ -118,15 +118,15 @@ class Booking:
 
     def resume(self, limiter: Limiter, deadline: float, part: Part, spaced: bool) -> Reservation:
         """Take up what another process has booked: its slot, or another one if that was missed. Raises as ``book``."""
-        where = self.where
-        new = Reservation(limiter, where, part.cost, deadline)
+        stored = self.stored
+        new = Reservation(limiter, stored, part.cost, deadline)
         new.spaced = spaced
         try:
-            answer = where.store.resume(where.terms, part.cost, part.slot, part.epoch, new.longest, spaced)
+            answer = stored.store.resume(stored.terms, part.cost, part.slot, part.epoch, new.longest, spaced)
         except BackendUnavailable as error:
             self.go_without(new, error)
             return new
-        booked = self._take(new, where.view, new.began, answer)
+        booked = self._take(new, stored.view, new.began, answer)
         if booked.slot > part.slot and abs(booked.epoch - part.epoch) <= 1:
             new.missed = True
             events.late(self.name, max(0, booked.time - booked.wait - booked.pause - part.slot) / 1_000_000)
@@ -134,7 +134,7 @@ class Booking:
 
     def past(self, limiter: Limiter, deadline: float, part: Part) -> Reservation:
         """Return a reservation whose own turn has come, and that asks nobody: another process has slept for it."""
-        found = Reservation(limiter, self.where, part.cost, deadline)
+        found = Reservation(limiter, self.stored, part.cost, deadline)
         found.slot = Slot(Booked(part.slot, 0, part.epoch, 0, 0), found.began, found.began)
         return found
 
@@ -144,7 +144,7 @@ class Booking:
         view.hear(sent, answer)
         if isinstance(answer, Refused):
             raise new.refused(answer)
-        new.slot = new.where.note(answer, sent)
+        new.slot = new.stored.note(answer, sent)
         return answer
 
     def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
@@ -152,14 +152,14 @@ class Booking:
         action = self.outage.fail(self.name, self.limit, error)
         if action != "local" or self.name != self.root:  # of a tenant the shared limit's part is what counts
             return
-        where = self.outage.local(self.where.in_force, self.limit.workers)
-        reservation.move_to(where)
+        stored = self.outage.local(self.stored.in_force, self.limit.workers)
+        reservation.move_to(stored)
         sent, longest = monotonic(), reservation.longest
-        answer = where.store.reserve(where.terms, reservation.cost, longest)
+        answer = stored.store.reserve(stored.terms, reservation.cost, longest)
         view_of(self.name).hear(sent, answer)
         if isinstance(answer, Refused):
             raise reservation.refused(answer)
-        reservation.slot = where.note(answer, sent)
+        reservation.slot = stored.note(answer, sent)
 
 
 @contextmanager

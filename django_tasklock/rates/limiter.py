@@ -113,12 +113,12 @@ class RateLimiter:
     @property
     def store(self) -> RateStore:
         """The store that keeps it."""
-        return self.booking.where.store
+        return self.booking.stored.store
 
     @property
     def in_force(self) -> Terms:
         """The terms that hold: those of its store, as far as this process knows."""
-        return self.booking.where.in_force
+        return self.booking.stored.in_force
 
     def acquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
         """Wait until the call may be made. ``timeout``: seconds, by default ``max_wait``.
@@ -226,7 +226,7 @@ class RateLimiter:
         for part in parts_of(token, self.name) if token else ():
             if limiter is None:
                 break
-            returned = limiter.booking.where.cancel(part.cost, part.slot, part.epoch)
+            returned = limiter.booking.stored.cancel(part.cost, part.slot, part.epoch)
             limiter = limiter.shared
         return returned
 

@@ -8,7 +8,7 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.rates import events
 from django_tasklock.rates.options import Limit, OnOutage
 from django_tasklock.rates.server_clock import ServerClock
-from django_tasklock.rates.where import Where
+from django_tasklock.rates.stored import StoredLimit
 from django_tasklock.types import monotonic
 
 AGAIN = 1.0  # seconds during which a store that did not answer is not asked again, where one may go on without it
@@ -31,12 +31,12 @@ class Outage:
         self._until = 0.0
         self._local: tuple[RateStore, ServerClock] | None = None
 
-    def local(self, terms: Terms, workers: int) -> Where:
+    def local(self, terms: Terms, workers: int) -> StoredLimit:
         """Return where to book meanwhile: in this process, its share of ``terms``."""
         if self._local is None:
             self._local = MemoryRates({}), ServerClock()
         store, clock = self._local
-        return Where(store, share_of(terms, workers), clock)
+        return StoredLimit(store, share_of(terms, workers), clock)
 
     def answered(self) -> None:
         """Note that the store can be asked."""

@@ -14,7 +14,7 @@ from django_tasklock.rates import events
 from django_tasklock.rates.background import background_work, shield_booking
 from django_tasklock.rates.schedule import PATIENCE, Schedule
 from django_tasklock.rates.sleepers import Slot
-from django_tasklock.rates.where import Where
+from django_tasklock.rates.stored import StoredLimit
 from django_tasklock.types import monotonic
 
 AT_ONCE = 0.001  # seconds: no margin is shorter
@@ -80,17 +80,17 @@ class Reservation:
     _schedule: Schedule | None = None
     _waited = False
 
-    def __init__(self, limiter: Limiter, where: Where, cost: int, deadline: float) -> None:
+    def __init__(self, limiter: Limiter, stored: StoredLimit, cost: int, deadline: float) -> None:
         self.limiter = limiter
-        self.where = where
+        self.stored = stored
         self.cost = cost
         self.deadline = deadline
         """When the caller will not wait any longer, by this process's clock."""
         self.began = monotonic()
 
-    def move_to(self, where: Where) -> None:
+    def move_to(self, stored: StoredLimit) -> None:
         """Have it in another store, which does not know yet what it has missed in this one."""
-        self.where, self._schedule = where, None
+        self.stored, self._schedule = stored, None
 
     @property
     def booked(self) -> bool:
@@ -116,7 +116,7 @@ class Reservation:
     @property
     def late(self) -> float:
         """Seconds since its turn by the store's clock; never too few. Negative: not yet."""
-        return 0.0 if self.slot is None else self.slot.late(self.where.clock)
+        return 0.0 if self.slot is None else self.slot.late(self.stored.clock)
 
     @property
     def longest(self) -> int:
@@ -126,13 +126,13 @@ class Reservation:
     def longest_at(self, now: float) -> int:
         """Return ``longest`` at a time of this process's clock."""
         left = int((self.deadline - now) * 1_000_000)
-        return min(self.where.terms.horizon, left) if left > 0 else 0
+        return min(self.stored.terms.horizon, left) if left > 0 else 0
 
     @property
     def schedule(self) -> Schedule:
         """Its next steps, once it has to wait."""
         if self._schedule is None:
-            self._schedule = Schedule(self.where, self.cost)
+            self._schedule = Schedule(self.stored, self.cost)
         return self._schedule
 
     def use(self) -> Self:
@@ -167,7 +167,7 @@ class Reservation:
         if self.limiter.shared is not None:
             return False
         late = monotonic() - slot.sent - slot.booked.wait / 1_000_000
-        return late <= AT_ONCE or late * 1_000_000 <= self.where.margin
+        return late <= AT_ONCE or late * 1_000_000 <= self.stored.margin
 
     def _sleep(self, ends: float) -> bool:
         """Sleep until its turn, and that at the shared limit; False if that is later than ``ends``."""
@@ -181,12 +181,12 @@ class Reservation:
                     self._arrive()
                 elif self.schedule.joins(self.slot):
                     self._leave()
-                    with self.where.view.asking(PATIENCE):
+                    with self.stored.view.asking(PATIENCE):
                         self._arrive()
                         if self.schedule.joins(self.slot):
                             self._exchange()
                 else:
-                    with self.where.view.asking(self.schedule.patience):
+                    with self.stored.view.asking(self.schedule.patience):
                         if self._next() == 0:
                             self._ask()
             if self.limiter.shared is None:
@@ -210,12 +210,12 @@ class Reservation:
                     self._arrive()
                 elif self.schedule.joins(self.slot):
                     self._leave()
-                    async with self.where.view.aasking(PATIENCE):
+                    async with self.stored.view.aasking(PATIENCE):
                         self._arrive()
                         if self.schedule.joins(self.slot):
                             await self._aexchange()
                 else:
-                    async with self.where.view.aasking(self.schedule.patience):
+                    async with self.stored.view.aasking(self.schedule.patience):
                         if self._next() == 0:
                             await self._aask()
             if self.limiter.shared is not None:
@@ -257,10 +257,10 @@ class Reservation:
 
     def _exchange(self) -> None:
         old, sent = self._missed_slots(), monotonic()
-        where, slots = self.where, [slot.booked.slot for slot in old]
+        stored, slots = self.stored, [slot.booked.slot for slot in old]
         try:
-            answers = where.store.exchange(
-                where.terms, self.cost, slots, old[0].booked.epoch, self.longest, self.schedule.leeway
+            answers = stored.store.exchange(
+                stored.terms, self.cost, slots, old[0].booked.epoch, self.longest, self.schedule.leeway
             )
         except BaseException as error:
             self._not_exchanged(old, error)
@@ -269,10 +269,10 @@ class Reservation:
 
     async def _aexchange(self) -> None:
         old, sent = self._missed_slots(), monotonic()
-        where, slots = self.where, [slot.booked.slot for slot in old]
+        stored, slots = self.stored, [slot.booked.slot for slot in old]
         try:
-            answers = await where.store.aexchange(
-                where.terms, self.cost, slots, old[0].booked.epoch, self.longest, self.schedule.leeway
+            answers = await stored.store.aexchange(
+                stored.terms, self.cost, slots, old[0].booked.epoch, self.longest, self.schedule.leeway
             )
         except BaseException as error:
             self._not_exchanged(old, error)
@@ -293,7 +293,7 @@ class Reservation:
 
     def _ask(self) -> None:
         old, late, sent = self._asking()
-        (store, terms, _), booked, leeway = self.where, old.booked, self.schedule.leeway
+        (store, terms, _), booked, leeway = self.stored, old.booked, self.schedule.leeway
         try:
             answer = store.resume(terms, self.cost, booked.slot, booked.epoch, self.longest, self.spaced, leeway)
         except BackendUnavailable as error:
@@ -303,10 +303,10 @@ class Reservation:
 
     async def _aask(self) -> None:
         old, late, sent = self._asking()
-        (store, terms, _), booked, leeway = self.where, old.booked, self.schedule.leeway
+        (store, terms, _), booked, leeway = self.stored, old.booked, self.schedule.leeway
         question = store.aresume(terms, self.cost, booked.slot, booked.epoch, self.longest, leeway)
         try:
-            answer = await shield_booking(self.where, self.cost, question)
+            answer = await shield_booking(self.stored, self.cost, question)
         except BackendUnavailable as error:
             self.limiter.go_without(self, error)
         else:
@@ -327,7 +327,7 @@ class Reservation:
     def refused(self, answer: Refused) -> Exception:
         """End it: there is no slot in time. The error to raise."""
         self.state = "cancelled"
-        return events.refused(self.where.in_force, answer.wait, self.longest)
+        return events.refused(self.stored.in_force, answer.wait, self.longest)
 
     def _done(self) -> None:
         self.state = "used"
@@ -349,14 +349,14 @@ class Reservation:
         if self.shared is not None:
             self.shared.cancel()
         slot = self._end()
-        return slot is not None and self.where.cancel(self.cost, slot.booked.slot, slot.booked.epoch)
+        return slot is not None and self.stored.cancel(self.cost, slot.booked.slot, slot.booked.epoch)
 
     async def acancel(self) -> bool:
         """Do what ``cancel`` does, for coroutines."""
         if self.shared is not None:
             await self.shared.acancel()
         slot = self._end()
-        return slot is not None and await self.where.acancel(self.cost, slot.booked.slot, slot.booked.epoch)
+        return slot is not None and await self.stored.acancel(self.cost, slot.booked.slot, slot.booked.epoch)
 
     def _abandon(self) -> None:
         """Cancel it from elsewhere: a cancelled task had better not await its own clean-up."""
@@ -364,8 +364,8 @@ class Reservation:
             self.shared._abandon()
         slot = self._end()
         if slot is not None:
-            where, cost, booked = self.where, self.cost, slot.booked
-            background_work.submit(lambda: where.cancel(cost, booked.slot, booked.epoch))
+            stored, cost, booked = self.stored, self.cost, slot.booked
+            background_work.submit(lambda: stored.cancel(cost, booked.slot, booked.epoch))
 
     def _end(self) -> Slot | None:
         """End it; the slot to give back, if there is one."""
@@ -389,8 +389,8 @@ class Reservation:
             self.shared.settle(actual)
         if slot is None:
             return False
-        where, booked = self.where, slot.booked
-        done = where.store.settle(where.terms, self.cost, booked.slot, booked.epoch, actual)
+        stored, booked = self.stored, slot.booked
+        done = stored.store.settle(stored.terms, self.cost, booked.slot, booked.epoch, actual)
         self.cost = actual
         return done
 
@@ -401,8 +401,8 @@ class Reservation:
             await self.shared.asettle(actual)
         if slot is None:
             return False
-        where, booked = self.where, slot.booked
-        done = await where.store.asettle(where.terms, self.cost, booked.slot, booked.epoch, actual)
+        stored, booked = self.stored, slot.booked
+        done = await stored.store.asettle(stored.terms, self.cost, booked.slot, booked.epoch, actual)
         self.cost = actual
         return done
 

@@ -21,7 +21,7 @@ from functools import cached_property
 from django_tasklock.backends.contract.rates import Booked, Refused
 from django_tasklock.rates import events
 from django_tasklock.rates.sleepers import Sleepers, Slot
-from django_tasklock.rates.where import Where
+from django_tasklock.rates.stored import StoredLimit
 from django_tasklock.types import monotonic
 
 CONFIRM = 1.0  # seconds asleep after which the store is asked on waking
@@ -35,8 +35,8 @@ PATIENT = 2  # misses before there is any
 class Schedule:
     """The next step of one reservation that has to wait, from one step to the next. It asks nobody."""
 
-    def __init__(self, where: Where, cost: int) -> None:
-        self._where = where
+    def __init__(self, stored: StoredLimit, cost: int) -> None:
+        self._stored = stored
         self._cost = cost
         self._left: Slot | None = None
         self._halfway = False
@@ -56,7 +56,7 @@ class Schedule:
         return None
 
     def _asks_now(self, slot: Slot, left: float) -> bool:
-        confirmed = self._short and left > 0 and self._where.view.confirms(slot.booked, LOOK / 2)
+        confirmed = self._short and left > 0 and self._stored.view.confirms(slot.booked, LOOK / 2)
         if self._halfway and not confirmed:
             return True
         if left > 0:
@@ -65,11 +65,11 @@ class Schedule:
 
     def _stands(self, slot: Slot) -> bool:
         """Return whether the limiter surely stands as it did when the slot was booked."""
-        known = self._where.view.current(slot.booked, slot.sent)
+        known = self._stored.view.current(slot.booked, slot.sent)
         return monotonic() - slot.heard < CONFIRM if known is None else known
 
     def _was_missed(self, slot: Slot) -> bool:
-        return slot.missed(self._where.clock, self._where.margin)
+        return slot.missed(self._stored.clock, self._stored.margin)
 
     def joins(self, slot: Slot | None) -> bool:
         """Return whether what it has missed is exchanged together with what others of this process have missed."""
@@ -84,19 +84,19 @@ class Schedule:
     @property
     def patience(self) -> float:
         """Seconds to wait for somebody else's answer."""
-        return max(0.001, self._where.margin / 2_000_000)
+        return max(0.001, self._stored.margin / 2_000_000)
 
     @property
     def leeway(self) -> int:
         """Microseconds: none for the first misses, then one margin, three, seven..."""
-        return min(MOST, self._where.margin * ((1 << min(max(0, self._misses - PATIENT), 16)) - 1))
+        return min(MOST, self._stored.margin * ((1 << min(max(0, self._misses - PATIENT), 16)) - 1))
 
     # Asleep
 
     @cached_property
     def _sleepers(self) -> Sleepers:
         """Those among whom its slot is: the same when it wakes, although the view may be forgotten meanwhile."""
-        return self._where.view.sleepers((self._where, self._cost))
+        return self._stored.view.sleepers((self._stored, self._cost))
 
     def leave(self, slot: Slot | None) -> None:
         """Leave the slot to whoever wakes before."""
@@ -118,13 +118,13 @@ class Schedule:
         return slot if left is None else self._sleepers.reclaim(left)
 
     def _take(self) -> Slot | None:
-        return self._sleepers.take(self._where.clock, self._where.margin)
+        return self._sleepers.take(self._stored.clock, self._stored.margin)
 
     # Asking
 
     def missed(self, own: Slot) -> list[Slot]:
         """Take the slots that are to be exchanged: its own, and those of others."""
-        clock, margin = self._where.clock, self._where.margin
+        clock, margin = self._stored.clock, self._stored.margin
         return [own, *self._sleepers.take_missed(clock, margin, own.booked.epoch)]
 
     def put_back(self, slots: Sequence[Slot]) -> None:
@@ -134,25 +134,25 @@ class Schedule:
 
     def exchanged(self, old: Sequence[Slot], sent: float, answers: Sequence[Booked | Refused]) -> Slot | None:
         """Return the slot to go on with, of those that came in exchange; ``None``: there is none in time."""
-        where, sleepers = self._where, self._sleepers
+        stored, sleepers = self._stored, self._sleepers
         for slot, answer in zip(old, answers, strict=False):
-            where.view.hear(sent, answer)
+            stored.view.hear(sent, answer)
             if isinstance(answer, Refused):
                 continue
-            sleepers.put(where.note(answer, sent))
+            sleepers.put(stored.note(answer, sent))
             if answer.slot > slot.booked.slot and answer.epoch == slot.booked.epoch:
-                events.late(where.terms.name, slot.late(where.clock))
+                events.late(stored.terms.name, slot.late(stored.clock))
         self.put_back(old[len(answers) :])
         self._misses += 1
         return self._take()
 
     def answered(self, old: Slot, late: float, sent: float, answer: Booked | Refused) -> Slot | None:
         """Return the slot to go on with; ``None``: there is none in time. ``late``: of ``old``, when it was asked."""
-        self._where.view.hear(sent, answer)
+        self._stored.view.hear(sent, answer)
         if isinstance(answer, Refused):
             return self._take()  # what is refused is the last one's slot, and this may not be the last
         if answer.slot > old.booked.slot and abs(answer.epoch - old.booked.epoch) <= 1 and late > 0:
             self._misses += 1
-            events.late(self._where.terms.name, late)
+            events.late(self._stored.terms.name, late)
         self._halfway = False
-        return self._where.note(answer, sent)
+        return self._stored.note(answer, sent)

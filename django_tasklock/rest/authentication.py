@@ -8,9 +8,9 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed, Throttled
 from rest_framework.request import Request
 
+from django_tasklock.api_keys import ApiKey, Scope
 from django_tasklock.authentication import CHALLENGE, KeyRefused, authenticate
 from django_tasklock.conf import get_settings
-from django_tasklock.keys import ApiKey, Scope
 
 PERMISSIONS: dict[Scope, frozenset[str]] = {
     "read": frozenset({"tasklock.view_lock", "tasklock.view_ratelimit", "tasklock.view_parkedmessage"}),

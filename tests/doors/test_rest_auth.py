@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import RequestFactory
 from rest_framework.request import Request
 
-from django_tasklock import keys
+from django_tasklock import api_keys
 from django_tasklock.models import AuditEntry
 from django_tasklock.rest.authentication import ApiKeyAuthentication, KeyUser
 from tests.support.guards import held
@@ -297,12 +297,12 @@ class TestKeys:
         """No early exit, and nothing else looks at what was sent."""
         compared = []
         monkeypatch.setattr(
-            keys.hmac,
+            api_keys.hmac,
             "compare_digest",
             lambda a, b, real=hmac.compare_digest: (compared.append((a, b)), real(a, b))[1],
         )
         many = {"grafana": KEY, **{f"key {number}": secrets.token_hex(16) for number in range(5)}, "oncall": OTHER_KEY}
-        found = keys.matching(given.encode(), keys.keys_of(many))
+        found = api_keys.matching(given.encode(), api_keys.keys_of(many))
         assert (found and found.name) == {KEY: "grafana", OTHER_KEY: "oncall"}.get(given)
         assert len(compared) == len(many)
         assert {len(side) for pair in compared for side in pair} == {32}  # digests: no length is told either
@@ -317,7 +317,7 @@ class TestKeys:
         assert not ApiKeyAuthentication().authenticate_header(request)
 
     def test_the_first_of_two_names_for_one_secret(self):
-        assert keys.matching(b"same", keys.keys_of({"a": "same", "b": "same"})).name == "a"
+        assert api_keys.matching(b"same", api_keys.keys_of({"a": "same", "b": "same"})).name == "a"
 
     def test_not_in_the_query_string(self, rest, name):
         told = problem(Api().get(PREFIX + "locks", {"api_key": KEY}), 401, "not_authenticated")
@@ -338,9 +338,9 @@ class TestKeys:
         assert KEY not in response.content.decode()
 
     def test_a_key_may_nothing_else(self):
-        who = KeyUser(keys.ApiKey("grafana", KEY))
+        who = KeyUser(api_keys.ApiKey("grafana", KEY))
         assert not who.has_perm("tasklock.change_auditentry")
-        assert not KeyUser(keys.ApiKey("grafana", KEY, frozenset({"read"}))).has_perm("tasklock.view_auditentry")
+        assert not KeyUser(api_keys.ApiKey("grafana", KEY, frozenset({"read"}))).has_perm("tasklock.view_auditentry")
         assert not who.has_perm("auth.change_user")
         assert (who.is_staff, who.is_superuser, who.get_username()) == (False, False, "key grafana")
 

@@ -12,8 +12,8 @@ from django.core.cache import caches
 from django.test import RequestFactory
 
 from django_tasklock import RateLimiter, authentication
+from django_tasklock.api_keys import SCOPES
 from django_tasklock.authentication import WRONG_KEYS, KeyRefused, address_of, authenticate, refusal
-from django_tasklock.keys import SCOPES
 from tests.support.guards import held
 from tests.support.rest import KEY, OTHER_KEY, PREFIX, Api, problem, url
 

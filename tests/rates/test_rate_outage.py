@@ -139,10 +139,10 @@ class TestSleepers:
         limiter = RateLimiter(name, "1/0.3s", on_unavailable="local", workers=1)
         limiter.acquire()
         reserved = limiter.reserve()
-        store = reserved.where.store
+        store = reserved.stored.store
         proxy.refuse()
         assert reserved.use().booked
-        assert reserved.where.store is not store
+        assert reserved.stored.store is not store
         assert reserved.cancel()  # there
 
 

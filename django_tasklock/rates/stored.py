@@ -1,4 +1,4 @@
-"""``Where`` a reservation is booked: in which store, and by which terms."""
+"""A limit in the store that keeps it: where a reservation is booked, and by which terms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_tasklock.rates.watch import LimiterView, view_of
 from django_tasklock.types import monotonic
 
 
-class Where(NamedTuple):
+class StoredLimit(NamedTuple):
     """A store, the terms of a limiter in it, and what is known of that store's clock."""
 
     store: RateStore
