@@ -17,8 +17,8 @@ from django_tasklock.operations.values import RowRef, RowSide
 from django_tasklock.types import Record, fingerprint
 
 
-class GuardedRow(NamedTuple):
-    """A row, and the guard that judges it. ``None``: no guard is known here, only the columns of ``GuardedModel``."""
+class LockedRow(NamedTuple):
+    """The row of a lock, and its guard. ``None``: none is known here, only the columns of ``GuardedModel``."""
 
     model: type[Model]
     pk: Any
@@ -64,7 +64,7 @@ def row_key(model: type[Model], text: str) -> Any:
     return key
 
 
-def row_of(name: str, ref: RowRef | None) -> GuardedRow | None:
+def row_of(name: str, ref: RowRef | None) -> LockedRow | None:
     """Return the row of a lock, with the guard whose lock has that name, if there are several on its model.
 
     ``None`` where neither a guard nor columns of its model could judge it.
@@ -79,10 +79,10 @@ def row_of(name: str, ref: RowRef | None) -> GuardedRow | None:
         return None
     for guarded in guards:
         if lock_name(guarded, pk) == name:
-            return GuardedRow(model, pk, guarded.guard)
+            return LockedRow(model, pk, guarded.guard)
     if guards:
-        return GuardedRow(model, pk, guards[0].guard)
-    return GuardedRow(model, pk, None) if fenced(model) else None
+        return LockedRow(model, pk, guards[0].guard)
+    return LockedRow(model, pk, None) if fenced(model) else None
 
 
 def lock_name(guarded: Guarded, pk: Any) -> str | None:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -53,7 +53,8 @@ def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **d
         header = header_of(getattr(sender, "request", None))
         if not header and (request := _received.get(task_id)) is not None:
             header = header_of(request._context)
-        _later(sender, task_id, lock_name(sender, header, args, kwargs), limiter_names(sender, args, kwargs), header)
+        name, permits = lock_name(sender, header, args, kwargs), limiter_names(sender, args, kwargs)
+        _EndedDelivery(sender, task_id, name, permits, header).clean_up_later()
 
 
 def comes_back(task: Any, exception: Exception) -> bool:
@@ -74,7 +75,8 @@ def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False
     args, kwargs = getattr(request, "args", None) or (), getattr(request, "kwargs", None) or {}
     permits = limiter_names(sender, args, kwargs) if terminated else set()
     name = lock_name(sender, header, args, kwargs)
-    _later(sender, request.id, name, permits, header, None if terminated else header.get("kept"))
+    kept = None if terminated else header.get("kept")
+    _EndedDelivery(sender, request.id, name, permits, header, kept).clean_up_later()
 
 
 def _cancel_reservation(task: Any, request: Any) -> None:
@@ -96,64 +98,69 @@ def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str 
         return None
 
 
-def _later(
-    task: Any, task_id: str, name: str | None, permits: set[str], header: dict[str, Any], kept: str | None = None
-) -> None:
-    if name is None and not permits:
-        return
-    what = (task, task_id, name, permits, header, kept)
-    threading.Thread(target=_settle, args=what, name="tasklock-ending", daemon=True).start()
+class _EndedDelivery(NamedTuple):
+    """A delivery that its own process cannot clean up after, and what it may have had."""
 
+    task: Any
+    task_id: str
+    name: str | None
+    """The name of its lock."""
+    permits: set[str]
+    """The limiters of which it may have had permits."""
+    header: dict[str, Any]
+    kept: str | None = None
+    """The handle of a lock that an earlier try kept for it, if it never began."""
 
-def _settle(
-    task: Any, task_id: str, name: str | None, permits: set[str], header: dict[str, Any], kept: str | None
-) -> None:
-    """Free what a message had. ``kept``: the handle of a lock that an earlier try kept for it, and it never began."""
-    what = f"limiter {', '.join(sorted(permits))!r}" if name is None else f"lock {name!r}"
-    try:
-        if kept is not None and name is not None:
+    def clean_up_later(self) -> None:
+        """Free what it had, from a thread."""
+        if self.name is not None or self.permits:
+            threading.Thread(target=self._clean_up, name="tasklock-ending", daemon=True).start()
+
+    def _clean_up(self) -> None:
+        what = f"limiter {', '.join(sorted(self.permits))!r}" if self.name is None else f"lock {self.name!r}"
+        try:
+            if self.kept is not None and self.name is not None:
+                with no_fork():
+                    get_backend().release(self.name, token_of(self.kept))
+            # Else its process goes on, and frees everything when it ends.
+            if self._free_when_dead() and self.name is not None:
+                with no_fork():
+                    self._leave_line(self.name)
+        except BackendUnavailable as error:
+            logger.warning("%s of %s[%s] is left to its lease: %s", what, self.task.name, self.task_id, error)
+        except Exception:
+            logger.exception("%s of %s[%s] is left to its lease", what, self.task.name, self.task_id)
+        finally:
+            release_connections()  # nobody else closes those of a thread that ends
+
+    def _free_when_dead(self) -> bool:
+        """Wait for the end of its process, and free its lock and its permits. Return False if that still lives."""
+        ends = time.monotonic() + WATCH
+        while time.monotonic() < ends:
             with no_fork():
-                get_backend().release(name, token_of(kept))
-        # Else its process goes on, and frees everything when it ends.
-        if _free_when_dead(task, task_id, name, permits) and name is not None:
-            with no_fork():
-                _clear(task, task_id, name, header)
-    except BackendUnavailable as error:
-        logger.warning("%s of %s[%s] is left to its lease: %s", what, task.name, task_id, error)
-    except Exception:
-        logger.exception("%s of %s[%s] is left to its lease", what, task.name, task_id)
-    finally:
-        release_connections()  # nobody else closes those of a thread that ends
-
-
-def _clear(task: Any, task_id: str, name: str, header: dict[str, Any]) -> None:
-    try:
-        if "ticket" in header:
-            get_backend().arrived(name, task_id)
-        parking.remove(task_id)
-        free(header, task_id)
-        promote(name, task.app)
-    finally:
-        close_idle()
-
-
-def _free_when_dead(task: Any, task_id: str, name: str | None, permits: set[str]) -> bool:
-    """Wait for the end of a task's process, and free its lock and its permits. Return False if it still lives."""
-    ends = time.monotonic() + WATCH
-    while time.monotonic() < ends:
-        with no_fork():
-            if _free_if_dead(task, task_id, name) and free_permits(task, task_id, permits):
-                return True
-        time.sleep(STEP)
-    return False
-
-
-def _free_if_dead(task: Any, task_id: str, name: str | None) -> bool:
-    record = None if name is None else get_backend().get(name)
-    if record is None or record.holder.task_id != task_id or record.holder.task != task.name:
-        return True
-    if alive(record.holder) is not False:
+                if self._free_lock() and free_permits(self.task, self.task_id, self.permits):
+                    return True
+            time.sleep(STEP)
         return False
-    if get_backend().remove(record.name, record.token) is not None:
-        logger.warning("lock %r is free: the process of %s[%s] died", name, task.name, task_id)
-    return True
+
+    def _free_lock(self) -> bool:
+        """Free its lock, if it has one. Return False if its process still lives."""
+        record = None if self.name is None else get_backend().get(self.name)
+        if record is None or record.holder.task_id != self.task_id or record.holder.task != self.task.name:
+            return True
+        if alive(record.holder) is not False:
+            return False
+        if get_backend().remove(record.name, record.token) is not None:
+            logger.warning("lock %r is free: the process of %s[%s] died", self.name, self.task.name, self.task_id)
+        return True
+
+    def _leave_line(self, name: str) -> None:
+        """Take it out of its line, and let the next one have its turn."""
+        try:
+            if "ticket" in self.header:
+                get_backend().arrived(name, self.task_id)
+            parking.remove(self.task_id)
+            free(self.header, self.task_id)
+            promote(name, self.task.app)
+        finally:
+            close_idle()

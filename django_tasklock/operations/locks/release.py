@@ -19,7 +19,7 @@ from django_tasklock.locks.holder import alive
 from django_tasklock.locks.info import lock_info
 from django_tasklock.names import clean
 from django_tasklock.operations.audit import Deed, record_acts
-from django_tasklock.operations.guarded_rows import GuardedRow, row_of, row_ref, states_after
+from django_tasklock.operations.guarded_rows import LockedRow, row_of, row_ref, states_after
 from django_tasklock.operations.values import Actor, Outcome, Result
 from django_tasklock.texts import shown
 from django_tasklock.types import Record, fingerprint as fingerprint_of
@@ -97,7 +97,7 @@ def _gone(name: str, record: Record, fenced: bool) -> Result:
     return Result(name, Outcome.CHANGED_HANDS, lock_info(now), fenced)
 
 
-def _chosen(row: GuardedRow | None, state: Any, name: str) -> Any:
+def _chosen(row: LockedRow | None, state: Any, name: str) -> Any:
     if row is None:
         if state is not None:
             raise TaskLockError(f"lock {name!r} guards no row, so none can be left {state!r}", name=name)
@@ -116,7 +116,7 @@ def _chosen(row: GuardedRow | None, state: Any, name: str) -> Any:
     raise TaskLockError(f"row_state must be one of {', '.join(map(repr, states))}, not {state!r}", name=name)
 
 
-def _said(row: GuardedRow | None, fenced: bool, state: Any, record: Record) -> str:
+def _said(row: LockedRow | None, fenced: bool, state: Any, record: Record) -> str:
     """Return what was done to the row, for the audit trail."""
     if row is None:
         what = shown(record.holder.row)
@@ -127,7 +127,7 @@ def _said(row: GuardedRow | None, fenced: bool, state: Any, record: Record) -> s
     return f", {row.model._meta.label} {row.pk} {left}"
 
 
-def _fence(row: GuardedRow, record: Record, state: Any) -> bool:
+def _fence(row: LockedRow, record: Record, state: Any) -> bool:
     from django.db import router
 
     with durable(router.db_for_write(row.model), f"release {record.name!r}"):
