@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
@@ -256,8 +256,16 @@ def test_one_box_ticks_all_others_of_the_page(visit: Visits, site: Example) -> N
     expect(everything).to_be_checked()
     everything.uncheck()
     expect(page.locator("input[name=lock]:checked")).to_have_count(0)
-    page.locator("#tasklock-refresh").click()  # the part that is shown anew has it, too
-    everything.check()
+    answers: list[Route] = []
+    page.route("**/*fragment=1*", lambda answer: answers.append(answer))
+    page.locator("[data-tasklock-live]").first.evaluate("part => part.dataset.old = 'old'")
+    with page.expect_request("**/*fragment=1*"):
+        page.locator("#tasklock-refresh").click()
+    everything.check()  # before the part is there that is shown anew
+    for answer in answers:
+        answer.continue_()
+    expect(page.locator("[data-old]")).to_have_count(0)
+    expect(everything).to_be_checked()
     page.get_by_role("button", name="Release the selected locks").click()
     expect(page.locator("#tasklock-chosen tbody tr")).to_have_count(3)
     assert lies(page) == []

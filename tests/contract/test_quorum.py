@@ -229,8 +229,15 @@ class TestEmptyInstances:
 
     def test_where_all_are_empty_all_vote_at_once(self, backend):
         quorum.clear(3)
-        granted(backend.acquire(an_ask(NAME)))
-        assert None not in tokens()
+
+        def has_three_votes() -> bool:
+            mine = an_ask(NAME)
+            granted(backend.acquire(mine))
+            votes = tokens()
+            backend.release(NAME, mine.token)
+            return None not in votes
+
+        eventually(has_three_votes)  # for a grant two are enough: a third that is slow is not waited for
 
     def test_too_few_that_vote_are_no_majority(self, backend, proxies):
         granted(backend.acquire(an_ask("other")))
@@ -306,6 +313,7 @@ class TestGivenBack:
 
     def test_a_minority_gives_nothing_back(self, backend, proxies):
         granted(backend.acquire(mine := an_ask(NAME)))
+        eventually(lambda: self.renewed(backend, mine, 60_000) == [mine.token.encode()] * 3)  # also on one that is slow
         for server in quorum.servers(3)[:2]:
             with redis.Redis.from_url(server.url) as client:
                 client.delete(f"task_lock:{NAME}")
@@ -401,7 +409,7 @@ class TestInstances:
 
     def test_a_record_says_how_many_have_it(self, backend, proxies):
         granted(backend.acquire(an_ask(NAME)))
-        assert backend.get(NAME).instances == 3
+        eventually(lambda: backend.get(NAME).instances == 3)  # one that is slow is not waited for
         flush(1)
         assert [record.instances for record in backend.records()] == [2]
 

@@ -56,7 +56,9 @@
         const pairs = parts().map((part) => [part, fresh.getElementById(part.id)]);
         if (pairs.some(([, part]) => part === null)) return false;
         const restore = focused();
+        const ticks = new Set(picks().filter((box) => box.checked).map((box) => box.value));
         for (const [part, by] of pairs) part.replaceWith(document.adoptNode(by));
+        for (const box of picks()) box.checked = ticks.has(box.value); // of the same hold, or message: its value says which
         restore();
         showAll();
         const say = parts().map((part) => part.dataset.tasklockSay).join(" ");
