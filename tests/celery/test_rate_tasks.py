@@ -282,7 +282,7 @@ class TestTogether:
     def test_a_row_is_given_back_while_its_task_waits(self, celery_site):
         celery_site.worker(concurrency=1)
         video = Video.objects.create()
-        full(five(), 5)
+        full(five(), 15)  # three seconds: a worker may need one to have the message
         result = celery_site.publish("rated_guarded", video.pk)
         waits(celery_site)
         celery_site.wait_until(lambda: Video.objects.filter(status="processing").count() == 0)
@@ -291,7 +291,7 @@ class TestTogether:
 
     def test_a_lock_that_a_retry_keeps_is_free_meanwhile_and_unique_until_the_body_begins(self, celery_site):
         celery_site.worker(concurrency=1)
-        full(five(), 5)
+        full(five(), 15)  # three seconds: a worker may need one to have the message
         result = celery_site.publish("rated_once", "a")
         waits(celery_site)
         celery_site.wait_until(lambda: celery_site.lock("once:a") is None)

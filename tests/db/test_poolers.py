@@ -101,9 +101,7 @@ def backends() -> set[int]:
 def test_it_is_one_and_pools_transactions(pooler: PgBouncer) -> None:
     """Else nothing here is shown: one client is answered by two processes of the server, now by this, now by that."""
     assert pooler.show("CONFIG")["pool_mode"] == "transaction"
-    found = in_threads(6, backends)
-    assert len(set().union(*found)) == SERVERS
-    assert any(len(one) == SERVERS for one in found)
+    eventually(lambda: SERVERS in [len(one) for one in in_threads(6, backends)])  # in a stall threads go one by one
 
 
 def test_locks_are_taken_renewed_and_given_back(pooler: PgBouncer) -> None:
