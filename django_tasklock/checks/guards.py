@@ -73,7 +73,8 @@ def _limiting(model: type[Model]) -> Iterator[str]:
     """Yield the fields by which an index of some of the rows is limited."""
     meta: Any = table_options(model)
     for index in (*meta.indexes, *meta.constraints):
-        yield from _names(index.condition if hasattr(index, "fields") else None)
+        if hasattr(index, "fields"):  # a check is no index
+            yield from _names(getattr(index, "condition", None))
 
 
 def _names(condition: object) -> Iterator[str]:

@@ -69,7 +69,7 @@ def indexed(model: type[Model]) -> set[str]:
     meta: Any = table_options(model)
     found = {field.name for field in meta.local_concrete_fields if field.db_index or field.unique}
     for index in (*meta.indexes, *meta.constraints):
-        if hasattr(index, "fields") and index.condition is None:
+        if hasattr(index, "fields") and getattr(index, "condition", None) is None:
             first = index.fields[0] if index.fields else _column(next(iter(index.expressions), None))
             found.add(str(first).removeprefix("-"))
     return found | {together[0] for together in meta.unique_together if together}
