@@ -37,7 +37,8 @@ def failed(site, result):
 
 
 def nothing_is_left(site):
-    site.wait_until(lambda: not parked_messages() and not site.locks.keys("task_lock:*"), 40)
+    # A row whose result is being stored is left alone for a minute.
+    site.wait_until(lambda: not parked_messages() and not site.locks.keys("task_lock:*"), 120)
 
 
 def test_it_ends(celery_site):
