@@ -218,11 +218,11 @@ class CacheBackend(LockStore):
 
         One that does not know us by our password answers us as one that is down would.
         """
-        seen = set()
-        while error is not None and error not in seen:  # django-redis makes rings of them
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:  # django-redis makes rings of them
             if isinstance(error, OSError):
                 return True
-            seen.add(error)
+            seen.add(id(error))
             error = error.__cause__ or error.__context__
         try:
             self.private.cache.get(self._key("", "-probe:"))
