@@ -204,6 +204,8 @@ class Acquirable(ABC):
         except BaseException:
             heartbeat.release_later(lease, self.terms.hold_ms)
             raise
+        if outcome is Released.RELEASED and not lost and not lock_released.receivers:
+            return outcome
         return events.released(self, lease, outcome, lost)
 
     def extend(self, timeout: Duration | None = None) -> bool:

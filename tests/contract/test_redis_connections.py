@@ -10,11 +10,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend, pool, wire
 from django_tasklock.backends.redis.location import TIMEOUT
 from django_tasklock.backends.redis.pool import MOST, Idle
+from django_tasklock.backends.redis.shared import SharedConnection
 from django_tasklock.conf import Settings
 from django_tasklock.types import Grant
 from tests.support.proxy import Proxy, command
@@ -239,6 +240,34 @@ def test_idle_ones_are_bounded() -> None:
     assert closed == [0, 1, 2, 3, 4]
 
 
+@contextlib.asynccontextmanager
+async def silent_connection() -> AsyncIterator[SharedConnection]:
+    """One to a server that hears everything and says nothing."""
+
+    ended = asyncio.Event()
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
+
+    server = await asyncio.start_server(hear, "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+
+        async def disconnect(nowait: bool) -> None:
+            writer.close()
+            await writer.wait_closed()
+
+        connection = SharedConnection(SimpleNamespace(_reader=reader, _writer=writer, disconnect=disconnect))
+        try:
+            yield connection
+        finally:
+            await connection.close()
+            await ended.wait()
+
+
 class TestCoroutinesShare:
     """One connection to ask, one to listen, however many there are."""
 
@@ -318,6 +347,29 @@ class TestCoroutinesShare:
         asyncio.run(main())
         assert proxy.accepted == 1
         assert sum(one[0] in (b"EVAL", b"EVALSHA") for one in proxy.requests) <= 3
+
+    def test_replies_that_come_in_parts(self) -> None:
+        """Numbers, which have a short way, and what else there is, cut at every place."""
+        replies = {b":1\r\n": 1, b"*2\r\n$6\r\n:3\r\nxy\r\n:2\r\n": [b":3\r\nxy", 2], b":44\r\n": 44, b":-5\r\n": -5}
+        whole = b"".join(replies)
+
+        async def main() -> None:
+            async with silent_connection() as connection:
+                for first in range(len(whole) + 1):
+                    for second in range(first, len(whole) + 1):
+                        asked = [connection.ask(b"") for _ in replies]
+                        for part in (whole[:first], whole[first:second], whole[second:]):
+                            connection.data_received(part)
+                        assert [await one for one in asked] == list(replies.values()), (first, second)
+                for reply, value in replies.items():
+                    for cut in range(1, len(reply)):
+                        alone = connection.ask(b"")
+                        connection.data_received(reply[:cut])
+                        assert not alone.done(), (reply, cut)
+                        connection.data_received(reply[cut:])
+                        assert await alone == value, (reply, cut)
+
+        asyncio.run(main())
 
     def test_a_connection_that_was_closed_meanwhile(self, proxy: Proxy, store: redis.Redis, name: str) -> None:
         async def main() -> None:

@@ -88,6 +88,8 @@ class SharedConnection(asyncio.Protocol):
         self.over = False
         """Whether it was closed, by either side, as far as the loop has noticed."""
         self._last = False
+        self._midway = False
+        """Whether the parser may have a part of a reply."""
         parser = reader()
         self._feed, self._gets = parser.feed, parser.gets
         self._transport: asyncio.Transport = connection._writer.transport
@@ -139,7 +141,19 @@ class SharedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in what has arrived."""
-        self._heard = self._loop.time()
+        if data[:1] == b":" and not self._midway and data.find(b"\r\n") == len(data) - 2 > 0 and self._asked:
+            asked = self._asked.popleft()  # a number, and whole: what nearly every script says
+            if not asked.done():
+                asked.set_result(int(data[1:-2]))
+        else:
+            self._parse(data)
+        if self._asked:
+            self._heard = self._loop.time()
+        elif self._last and not self._ears:
+            self.fail(redis.ConnectionError("closed"))
+
+    def _parse(self, data: bytes) -> None:
+        """Give every reply that is whole to who has asked for it, every message to who listens."""
         try:
             self._feed(data)
             while (reply := self._gets()) is not False:
@@ -160,8 +174,7 @@ class SharedConnection(asyncio.Protocol):
                     asked.set_result(reply)
         except (RedisError, IndexError) as error:  # what cannot be read, or nobody has asked for
             self.fail(redis.ConnectionError(f"the server said what it was not asked for: {error}"))
-        if self._last and not (self._asked or self._ears):
-            self.fail(redis.ConnectionError("closed"))
+        self._midway = bool(self._asked or self._ears)  # nothing comes that nobody has asked for
 
     def eof_received(self) -> None:
         """Note that the server has closed it."""
