@@ -18,6 +18,8 @@ HEADER = "tasklock"
 RECEIVED = "tasklock_received"
 """The attribute of a request with the time when the worker's main process was given it, on the monotonic clock."""
 REPLACED = 1_000_000  # more than there are retries
+AT_ONCE = 0.1
+"""Seconds within which no broker delivers a message again: to ask Celery's settings takes longer than the lock."""
 
 
 class Message:
@@ -74,7 +76,7 @@ class Message:
     def _lay_long(self) -> bool:
         """Return whether it lay in this worker's buffer for so long that another may be given it soon, or has been."""
         waited = self.waited
-        return bool(waited) and waited > redelivery_timeout(self.task.app) / 2
+        return waited > AT_ONCE and waited > redelivery_timeout(self.task.app) / 2
 
     def returns(self, error: BaseException | None) -> bool:
         """Return whether the broker brings this very message again after ``error``: the worker stops, or rejects it."""
