@@ -54,10 +54,12 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
 
 
 def _refusal(error: BackendUnavailable) -> checks.CheckMessage:
-    cause = type(error.__cause__).__name__
-    if "Redis refused" in str(error) or "Authentication" in cause:
+    from django_tasklock.backends.redis.errors import here
+
+    if not (error.down or here(error)):
         text = f"The store does not let us lock: {error}"
-        return checks.Error(text, hint="See docs/operations.md for the rights locks need.", id="tasklock.E005")
+        hint = "Change what it complains of; docs/operations.md has the rights that locks need."
+        return checks.Error(text, hint=hint, id="tasklock.E005")
     hint = "Is it up, and can this machine reach it? Until it answers, ON_UNAVAILABLE says what tasks do."
     return checks.Warning(f"The store cannot be reached: {error}", hint=hint, id="tasklock.W010")
 

@@ -14,6 +14,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import ClassVar, Self, cast
 
@@ -28,7 +29,7 @@ from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcq
 from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.acquire import atake, take
-from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat, tell_aside
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import GONE, Lease
@@ -341,7 +342,11 @@ class Acquirable(ABC):
 
     def __enter__(self) -> Self:
         self.on_busy = "raise"
-        if self.enter_if_free():
+        try:
+            entered = self.enter_if_free()
+        finally:
+            self.on_busy = Acquirable.on_busy  # that of the next acquire()
+        if entered:
             return self
         raise self.conflict_error()
 
@@ -371,7 +376,11 @@ class Acquirable(ABC):
 
     async def __aenter__(self) -> Self:
         self.on_busy = "raise"
-        if await self.aenter_if_free():
+        try:
+            entered = await self.aenter_if_free()
+        finally:
+            self.on_busy = Acquirable.on_busy  # that of the next acquire()
+        if entered:
             return self
         raise self.conflict_error()
 
@@ -535,7 +544,7 @@ class Acquirable(ABC):
     def _extended(self, lease: Lease, asked: float, ttl: int, hold_ms: int, done: bool) -> bool:
         if not done:
             if lease.lose("the store no longer knows it"):
-                events.lost(lease, lease.lost)
+                tell_aside([partial(events.lost, lease, lease.lost)])
             return False
         if lease.lost:
             return False
@@ -656,6 +665,6 @@ def _heard(lease: Lease, record: Record | None) -> None:
     """Take note of what the store said: who has the lock."""
     if record is None or record.token != lease.token:
         if lease.lose(GONE):  # the heartbeat drops it at its next turn
-            events.lost(lease, GONE)
+            tell_aside([partial(events.lost, lease, GONE)])
     elif record.asked and lease.request_release():
-        events.release_requested(lease)
+        tell_aside([partial(events.release_requested, lease)])

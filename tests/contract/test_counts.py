@@ -7,9 +7,10 @@ import time
 
 import pytest
 
+from django_tasklock import TaskLock, backends
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import Count
-from django_tasklock.exceptions import TaskLockError
+from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
 from django_tasklock.types import AcquireRequest, Busy, Grant, Released
 from tests.support.stores import BEYOND, LISTING, WAKING, an_ask, clear, eventually, granted, make, stores
 
@@ -132,6 +133,15 @@ class TestLocks:
         for word in ("skip", "skip", "retry", ""):
             assert isinstance(backend.acquire(ask("video:1", on_busy=word)), Busy)
         assert numbers(backend) == {"acquired": 1, "conflict:skip": 2, "conflict:retry": 1}
+
+    def test_one_object_in_a_block_and_without(self, backend, monkeypatch):
+        monkeypatch.setattr(backends, "current", backend)
+        granted(backend.acquire(an_ask("video:1")))
+        lock = TaskLock("video:1", kind=KIND)
+        with pytest.raises(TaskLockAcquireError), lock:
+            raise AssertionError("it is busy")
+        assert not lock.acquire()
+        assert numbers(backend) == {"conflict:raise": 1, "conflict:skip": 1}
 
     def test_who_follows_an_earlier_hold_transfers_it(self, backend):
         first, second = ask("video:1"), ask("video:1")

@@ -148,6 +148,41 @@ class TestVerbs:
         run(main)
 
 
+class TestListeners:
+    """They may block, ask the database, or fail: whoever finds the loss out does none of that."""
+
+    def test_of_a_loss_that_aensure_held_finds_out(self, store):
+        async def main():
+            told, done = [], threading.Event()
+
+            def listen(reason):
+                told.append(threading.get_ident())
+                done.set()
+                raise RuntimeError("a listener's own trouble")
+
+            async with TaskLock("video:1", on_lost=listen) as lock:
+                await sync_to_async(get_backend().remove)("video:1")
+                lock.lease.looked = 0.0
+                with pytest.raises(LockLost):
+                    await lock.aensure_held()
+                await until(done.is_set)
+            assert told != [threading.get_ident()]
+            assert len(told) == 1
+
+        run(main)
+
+    def test_of_a_loss_that_aextend_finds_out(self, store):
+        async def main():
+            told = []
+            async with TaskLock("video:1", on_lost=lambda reason: told.append(threading.get_ident())) as lock:
+                await sync_to_async(get_backend().remove)("video:1")
+                assert not await lock.aextend()
+                await until(lambda: told)
+            assert told != [threading.get_ident()]
+
+        run(main)
+
+
 class TestHolders:
     """A lock belongs to an asyncio task as it belongs to a thread."""
 
