@@ -528,6 +528,39 @@ def test_a_forked_child_neither_renews_nor_releases_what_its_parent_holds(
     assert not store.exists(f"task_lock:{name}")
 
 
+@pytest.mark.parametrize(
+    ("decorator", "held"),
+    [
+        ("task_lock({name!r})", "TaskLock({name!r}).locked()"),
+        ("concurrency_limited({name!r}, 1)", "bool(ConcurrencyLimiter({name!r}, 1).info().members)"),
+    ],
+    ids=["lock", "permit"],
+)
+def test_a_forked_child_leaves_the_decorated_body_of_its_parent(
+    crew: Crew, name: str, decorator: str, held: str
+) -> None:
+    """By ``sys.exit()``, as daemons do: the parent is at work still, and nobody else may begin."""
+    parent = crew.hire(f"""
+        import warnings
+        from django_tasklock import ConcurrencyLimiter, concurrency_limited, task_lock
+        warnings.simplefilter("ignore", DeprecationWarning)
+        @{decorator.format(name=name)}
+        def body():
+            pid = os.fork()
+            if not pid:
+                raise SystemExit
+            os.waitpid(pid, 0)
+            return {held.format(name=name)}
+        def run():
+            try:
+                return body()
+            except SystemExit:
+                os._exit(0)  # the child, out of the body
+    """)
+    assert parent.do("run()") is True
+    assert parent.do(held.format(name=name)) is False
+
+
 def test_a_child_does_not_keep_its_dead_parents_lock_alive(crew: Crew, store: Store, name: str) -> None:
     parent = crew.hire(f"""
         import warnings
