@@ -15,10 +15,12 @@ from weakref import WeakSet
 
 from django.core.exceptions import FieldDoesNotExist, FieldError, ValidationError
 from django.db import router
-from django.db.models import CompositePrimaryKey, Exists, F, Model, Q
+from django.db.models import CharField, CompositePrimaryKey, Exists, F, Model, Q, TextField
 
 from django_tasklock.columns import EPOCH, TOKEN, table_options
 from django_tasklock.exceptions import TaskLockError
+
+TOKEN_LENGTH = 32
 
 
 class Guarded(NamedTuple):
@@ -140,6 +142,8 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
     it.
     """
     label = model._meta.label
+    if model._meta.abstract:
+        return [(f"{label} is abstract: it has no rows.", "Guard a model that has a table.")]
     if isinstance(model._meta.pk, CompositePrimaryKey):
         return [(f"{label} has a primary key of several columns, which no claim can name.", "Give it one of its own.")]
     found = []
@@ -152,6 +156,8 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
         if field not in table_options(model).local_concrete_fields:
             text = f"{label}.{name} is no column of its own table, so one UPDATE cannot judge it."
             found.append((text, "Guard the model whose table has the column."))
+        elif why := _unfit_column(field):
+            found.append((f"{label}.{name} {why[0]}.", why[1]))
     if found:
         return found
     try:
@@ -162,6 +168,19 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
         text = f"The guard of {label} excludes by a joined table, so one UPDATE cannot judge it."
         return [(text, "Write it as exclude=Exists(...), or exclude by a column of the row.")]
     return []
+
+
+def _unfit_column(field: Any) -> tuple[str, str] | None:
+    """Return why a guard cannot write its column, and what to do."""
+    if getattr(field, "generated", False):
+        return "is generated: no UPDATE writes it", "Guard a column that is written."
+    if field.name == EPOCH and field.null:
+        return "may be NULL, which no claim can raise by one", "Make it a BigIntegerField(default=0), and migrate."
+    short = field.max_length is not None and field.max_length < TOKEN_LENGTH
+    if field.name == TOKEN and (not isinstance(field, CharField | TextField) or short):
+        hint = f"Make it a CharField(max_length={TOKEN_LENGTH}, blank=True, default=''), and migrate."
+        return f"cannot hold a token, which is a text of {TOKEN_LENGTH} characters", hint
+    return None
 
 
 def fence(model: type[Model], pk: Any, guard: StateGuard | None, token: str, state: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from copy import copy
 from datetime import timedelta
 from pathlib import Path
 
@@ -438,6 +439,42 @@ class TestGuards:
         guard().register(Scene)
         (message,) = found("E004")
         assert "primary key of several columns" in message.msg
+
+    @isolate_apps("tests.testapp")
+    def test_e004_an_abstract_model(self):
+        class Idea(GuardedModel):
+            status = models.CharField(max_length=20, db_index=True)
+
+            class Meta:
+                app_label = "testapp"
+                abstract = True
+
+        guard().register(Idea)
+        (message,) = found("E004")
+        assert "abstract" in message.msg
+
+    @pytest.mark.parametrize(
+        ("columns", "says"),
+        [
+            ({"lock_token": models.UUIDField(null=True)}, "cannot hold a token"),
+            ({"lock_token": models.CharField(max_length=16)}, "cannot hold a token"),
+            ({"lock_epoch": models.BigIntegerField(null=True)}, "may be NULL"),
+        ],
+        ids=["uuid", "short", "null"],
+    )
+    @isolate_apps("tests.testapp")
+    def test_e004_columns_that_cannot_work(self, columns, says):
+        """With an epoch that may be NULL a stale write could be accepted: NULL + 1 is NULL."""
+        own = {
+            "lock_token": models.CharField(max_length=32, default=""),
+            "lock_epoch": models.BigIntegerField(default=0),
+            "status": models.CharField(max_length=20, db_index=True),
+            "__module__": __name__,
+            "Meta": type("Meta", (), {"app_label": "testapp"}),
+        }
+        guard().register(type("Reel", (models.Model,), own | {name: copy(field) for name, field in columns.items()}))
+        (message,) = found("E004")
+        assert says in message.msg
 
     def test_w007_rows_that_no_index_finds_once_for_each(self):
         for _ in range(2):
