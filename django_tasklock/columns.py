@@ -34,7 +34,7 @@ else:
 
 
 class _Claimed(_Field):
-    """A column that only a claim writes: kept in a row that exists, and not carried into a copy of it."""
+    """A column that no save writes: kept in a row that exists, and not carried into a copy of it."""
 
     plain: str
     """What it is to a migration: a column like any other."""
