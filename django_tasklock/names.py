@@ -237,6 +237,11 @@ class _Filling(Formatter):
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
         converted = super().convert_field(value, conversion)
+        if isinstance(value, set | frozenset):
+            raise self._refused(
+                f"is a {type(value).__name__}, which each process writes in an order of its own, so no two would have"
+                " one lock; pass it sorted, as a tuple"
+            )
         if not isinstance(value, str) and _ADDRESS.search(text := format(converted)):
             raise self._refused(
                 f"is {text[:60]}, which says where it is in memory, so no two calls would have one lock; write e.g."

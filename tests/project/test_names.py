@@ -202,6 +202,13 @@ class TestObjectsWithoutAName:
         assert " at 0x" in message
         assert "write e.g. {x.id}" in message
 
+    @pytest.mark.parametrize("tags", [{"a", "b"}, frozenset("ab")], ids=["set", "frozenset"])
+    def test_so_is_a_set_which_each_process_writes_in_another_order(self, tags):
+        template = NameTemplate("tags:{tags}", lambda tags: None)
+        with pytest.raises(TaskLockError, match=r"\{tags\} is a (frozen)?set.*pass it sorted, as a tuple"):
+            template.name((tags,), {})
+        assert template.name((tuple(sorted(tags)),), {}) == "tags:('a', 'b')"
+
     def test_so_is_an_unsaved_instance(self):
         names = NameTemplate("video:{video}", lambda video: None)
         with pytest.raises(TaskLockError, match=r"\{video\} is an unsaved Video.*save it first.*\{video.pk\}"):
