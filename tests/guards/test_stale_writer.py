@@ -82,6 +82,7 @@ def test_a_stopped_holder_is_refused_while_its_successor_works_and_afterwards(
     refused(a, video)
     assert states(video) == ("ready", 50, 2)
     assert b.do("lock.release()") is Released.RELEASED
+    a.do("eventually(lambda: lost)")
     assert a.do("lost") == ["it could not be renewed in time"]
 
 
