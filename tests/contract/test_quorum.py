@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from django_tasklock import TaskLock, get_lock_info
 from django_tasklock.backends.quorum import QuorumBackend
-from django_tasklock.backends.quorum.ballot import renewed
+from django_tasklock.backends.quorum.ballot import most_of, renewed
 from django_tasklock.backends.quorum.proposals import Proposals
 from django_tasklock.backends.quorum.rounds import LIMIT
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.checks.deploy import check_store
 from django_tasklock.conf import QUORUM, Settings
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.types import AcquireRequest, Busy, Grant, Released, Renewal, RenewalResult
+from django_tasklock.types import AcquireRequest, Busy, Grant, Holder, Record, Released, Renewal, RenewalResult
 from tests.support import quorum
 from tests.support.proxy import Proxy, anything
 from tests.support.rate_callers import at_once
@@ -54,6 +54,18 @@ def tokens() -> list[bytes | None]:
     """Who has the lock on each instance."""
     values = quorum.values_of(NAME, [server.url for server in quorum.servers(3)])
     return [None if value is None else value[10:42] for value in values]
+
+
+@pytest.mark.parametrize("lefts", [(None, 60_000), (60_000, None), (50_000, 60_000)])
+def test_a_lock_ends_where_it_is_kept_longest_whichever_clock_is_ahead(lefts: tuple[int | None, int | None]) -> None:
+    """The one of the later clock was believed: what had no expiry on the others was shown to end, and not swept."""
+    first, second = (
+        Record(NAME, "token", Holder(), at=moment, until=moment + 7_200_000, now=moment, fence=7, ttl=left)
+        for moment, left in enumerate(lefts, start=1000)
+    )
+    found = most_of([first, second])
+    assert found.ttl == (None if None in lefts else 60_000)
+    assert found.instances == 2
 
 
 def flush(number: int) -> None:

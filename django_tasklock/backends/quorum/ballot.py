@@ -113,17 +113,16 @@ def record_of(found: Sequence[list[Any]], places: Places, name: str) -> Record |
 
 
 def most_of(records: Sequence[Record]) -> Record:
-    """Return one of some records of a lock: of the token that most of them have, the latest."""
+    """Return one of some records of a lock: of the token that most of them have, the latest, with the time left where
+    it is kept longest. Which is the latest is told by clocks that differ: it need not be the one that keeps it.
+    """
     times = Counter(record.token for record in records)
-
-    def rank(found: Record) -> tuple[int, int, int, int, float]:
-        left = float("inf") if found.ttl is None else found.ttl
-        return times[found.token], found.fence, found.at, found.until, left
-
-    best = max(records, key=rank)
+    best = max(records, key=lambda found: (times[found.token], found.fence, found.at, found.until))
     same = [found for found in records if found.token == best.token]
+    lefts = [found.ttl for found in same]
+    longest = None if None in lefts else max(left for left in lefts if left is not None)
     waiting, asked = max(found.waiting for found in records), max(found.asked for found in same)
-    return replace(best, instances=len(same), waiting=waiting, asked=asked)
+    return replace(best, ttl=longest, instances=len(same), waiting=waiting, asked=asked)
 
 
 def granted_alike(answers: Answers, needed: int) -> bool:
