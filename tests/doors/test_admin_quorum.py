@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_a_sweep_goes_over_all_of_them(lock: TaskLock) -> None:
     """What lost its expiry is given one, on each: on a majority, and on one alone, whose clock need not be ahead."""
     servers = [redis.Redis.from_url(server.url) for server in quorum.servers(3)]
 
-    def swept() -> bool:
+    def swept(lost: list[redis.Redis]) -> bool:
         """One that was slow to answer is left as it is."""
         for client in lost:
             client.persist("task_lock:video:42")
@@ -89,6 +90,6 @@ def test_a_sweep_goes_over_all_of_them(lock: TaskLock) -> None:
         return all(client.pttl("task_lock:video:42") > 0 for client in servers)
 
     for lost in (servers[:2], servers[:1], servers[1:2], servers[2:]):
-        eventually(swept)
+        eventually(partial(swept, lost))
     for client in servers:
         client.close()
