@@ -127,9 +127,14 @@ def _kept_kind(kind: type[_Claimed], field: type[Any], plain: str) -> type[Any]:
     return type(f"{kind.__name__}{field.__name__}", (kind, field), {"plain": plain, "__module__": __name__})
 
 
+def table_model(model: type[models.Model]) -> type[models.Model]:
+    """Return the model that has the table: a proxy has none of its own."""
+    return model._meta.concrete_model or model
+
+
 def table_options(model: type[models.Model]) -> Options[Any]:
-    """Return the ``_meta`` of the model that has the table: a proxy has no columns of its own."""
-    return (model._meta.concrete_model or model)._meta
+    """Return the ``_meta`` of the model that has the table."""
+    return table_model(model)._meta
 
 
 def protect(model: type[models.Model]) -> None:

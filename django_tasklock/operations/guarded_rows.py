@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.db.models import Model
 
-from django_tasklock.columns import TOKEN
+from django_tasklock.columns import table_model
 from django_tasklock.conf import get_settings
 from django_tasklock.guards.guard import Guarded, StateGuard, fenced, registered
-from django_tasklock.guards.rows import epoch_of, read
+from django_tasklock.guards.rows import Row, epoch_of, read, state_columns
 from django_tasklock.names import clean, each_of
 from django_tasklock.operations.values import RowRef, RowSide
 from django_tasklock.types import Record, fingerprint
 
 
 class LockedRow(NamedTuple):
-    """The row of a lock, and its guard. ``None``: none is known here, only the columns of ``GuardedModel``."""
+    """The row of a lock, and its guard."""
 
     model: type[Model]
     pk: Any
     guard: StateGuard | None
+    """``None``: none is known here, or several of different columns; only those of ``GuardedModel`` can be told."""
+    row: Row | None
+    """What it says; ``None`` if it is gone."""
+    states: list[Any]
+    """What it may be left in when its lock is taken away: the guard's own choice first. None without a guard."""
 
 
 def row_ref(record: Record) -> RowRef | None:
@@ -39,15 +45,15 @@ def model_of(guarded: Guarded) -> type[Model] | None:
         return None
 
 
-def guards_of(label: str) -> list[Guarded]:
-    """Return the guards in use on the model with this label, ``videos.video``: those in task modules too."""
+def guards_of(model: type[Model]) -> list[Guarded]:
+    """Return the guards in use on the rows of a model, its proxies' included: those in task modules too."""
     from django_tasklock.celery.task_modules import import_task_modules
 
     import_task_modules()
     found = []
     for guarded in registered():
-        model = model_of(guarded)
-        if model is not None and model._meta.label_lower == label:
+        guarded_model = model_of(guarded)
+        if guarded_model is not None and table_model(guarded_model) is table_model(model):
             found.append(guarded)
     return found
 
@@ -64,25 +70,70 @@ def row_key(model: type[Model], text: str) -> Any:
     return key
 
 
-def row_of(name: str, ref: RowRef | None) -> LockedRow | None:
-    """Return the row of a lock, with the guard whose lock has that name, if there are several on its model.
+def row_of(record: Record) -> LockedRow | None:
+    """Return the row of a lock, with the guard by which its holder claims it; without, if that cannot be told.
 
-    ``None`` where neither a guard nor columns of its model could judge it.
+    ``None`` where neither a guard nor columns of its model could judge it. Raises database errors.
     """
+    from django_tasklock.celery.republish import Publisher
+
+    ref = row_ref(record)
     if ref is None:
         return None
-    guards = guards_of(ref.model)
     try:
-        model = apps.get_model(ref.model)
+        model: type[Model] = apps.get_model(ref.model)
         pk = row_key(model, ref.pk)
     except (LookupError, ValueError, TypeError, ValidationError):
         return None
-    for guarded in guards:
-        if lock_name(guarded, pk) == name:
-            return LockedRow(model, pk, guarded.guard)
-    if guards:
-        return LockedRow(model, pk, guards[0].guard)
-    return LockedRow(model, pk, None) if fenced(model) else None
+    guards = guards_of(model)
+    if not guards and not fenced(model):
+        return None
+    row = next(iter(read(model, state_columns(guards), [pk])), None)
+    found = [one.guard for one in claimants(record, pk, row, guards, Publisher().task_of)]
+    if len({guard.field for guard in found}) != 1:
+        return LockedRow(model, pk, None, row, []) if fenced(model) else None
+    return LockedRow(model, pk, found[0], row, states_after(found))
+
+
+def guard_of(
+    record: Record, pk: Any, row: Row | None, guards: list[Guarded], task_of: Callable[[Any], Any]
+) -> Guarded | None:
+    """Return the guard by which the holder of this lock claims its row; ``None`` if they differ that may be meant.
+
+    ``guards``: of the row's model. ``task_of``: see ``Publisher``.
+    """
+    found = claimants(record, pk, row, guards, task_of)
+    return found[0] if found and alike(found) else None
+
+
+def claimants(
+    record: Record, pk: Any, row: Row | None, guards: list[Guarded], task_of: Callable[[Any], Any]
+) -> list[Guarded]:
+    """Return those of ``guards`` by which the holder of this lock may claim its row: of its task, with its name, and
+    in whose state the row is, as far as any of them are.
+    """
+
+    def of_its_task(one: Guarded) -> bool:
+        task = record.holder.task
+        return bool(task) and str(getattr(task_of(one.locked), "name", "")) == task
+
+    def with_its_name(one: Guarded) -> bool:
+        return lock_name(one, pk) == record.name
+
+    def in_whose_state_it_is(one: Guarded) -> bool:
+        return row is not None and row.claimed_by(one.guard)
+
+    found = guards
+    for fits in (of_its_task, with_its_name, in_whose_state_it_is):
+        if alike(found):
+            break
+        found = [one for one in found if fits(one)] or found
+    return found
+
+
+def alike(guards: Iterable[Guarded]) -> bool:
+    """Return whether they put a row back in the same way."""
+    return len({(one.guard.field, one.guard.claim_as, one.guard.retry) for one in guards}) < 2
 
 
 def lock_name(guarded: Guarded, pk: Any) -> str | None:
@@ -102,38 +153,34 @@ def lock_name(guarded: Guarded, pk: Any) -> str | None:
         return None
 
 
-def row_side(name: str, ref: RowRef | None, token: str) -> RowSide | None:
-    """Return what the row says, beside the lock with ``token``; ``None``: nothing could judge it. Raises database
-    errors.
-    """
-    row = row_of(name, ref)
-    if row is None or ref is None:
+def row_side(record: Record) -> RowSide | None:
+    """Return what the row of a lock says; ``None``: nothing could judge it. Raises database errors."""
+    ref, found = row_ref(record), row_of(record)
+    if found is None or ref is None:
         return None
-    has_token, field = fenced(row.model), "" if row.guard is None else row.guard.field
-    seen = next(iter(read(row.model, field or TOKEN, [row.pk])), None)
-    row_token = None if seen is None else seen.token
-    state = seen.state if seen is not None and field else None
+    guard, row = found.guard, found.row
+    if row is not None and row.token is not None and record.token:
+        agrees = row.token == record.token
+    else:
+        agrees = row is not None and guard is not None and row.claimed_by(guard)
     return RowSide(
         ref=ref,
-        exists=seen is not None,
-        field=field,
-        state=state,
-        fingerprint=fingerprint(row_token or ""),
-        epoch=epoch_of(row.model, row.pk),
-        fenced=has_token,
-        agrees=row_token == token if has_token and token else row.guard is not None and state == row.guard.claim_as,
-        states=states_after(row.guard),
+        exists=row is not None,
+        field="" if guard is None else guard.field,
+        state=None if row is None or guard is None else row.states[guard.field],
+        fingerprint=fingerprint("" if row is None else row.token or ""),
+        epoch=epoch_of(found.model, found.pk),
+        fenced=fenced(found.model),
+        agrees=agrees,
+        states=found.states,
     )
 
 
-def states_after(guard: StateGuard | None) -> list[Any]:
-    """Return what a row may be left in when its lock is taken away: the guard's own choice first. None without a
-    guard.
-    """
-    if guard is None:
-        return []
-    found = [guard.retry]
-    for state in (*guard.claim_from, guard.failed):
-        if state is not None and state not in found:
-            found.append(state)
+def states_after(guards: list[StateGuard]) -> list[Any]:
+    """Return what these guards, of one column, may leave a row in."""
+    found: list[Any] = []
+    for guard in guards:
+        for state in (guard.retry, *guard.claim_from, guard.failed):
+            if state is not None and state not in found:
+                found.append(state)
     return found

@@ -95,7 +95,7 @@ class TestLocation:
         with pytest.raises(BackendUnavailable) as caught:
             call(way, backend, "acquire", an_ask("video:1"))
         assert caught.value.down
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20
 
     def test_a_server_that_is_no_cluster(self, redis_server):
         backend = ClusterBackend(Settings(LOCATION=redis_server.url.replace("redis://", "redis+cluster://")[:-2]))

@@ -75,7 +75,7 @@ def test_nothing_is_executed_while_a_slot_is_moved_and_it_is_said_in_time(cluste
         began = time.monotonic()
         with pytest.raises(BackendUnavailable, match="being moved") as caught:
             call(way, backend, "release", "video:1", mine.token)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20
         assert (caught.value.down, caught.value.doubt) == (False, False)
         assert waits.granted is None
         assert [keys_in(node, slot) for node in (source, target)] == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -121,14 +120,12 @@ def test_a_dead_waiter_is_passed_over_at_once(cluster, backend, other):
     granted(backend.acquire(mine))
     dead = other.waiter(an_ask("video:1"))
     assert isinstance(dead.acquire(), Busy)
-    with Waiting(backend, "video:1") as alive:
+    with Waiting(backend, "video:1", looks=60) as alive:
         eventually(lambda: len(backend.waiters("video:1").waiting) == 2)
         assert all(one.present for one in backend.waiters("video:1").waiting)
         dead.subscriber.connection.disconnect()
-        began = time.monotonic()
         backend.release("video:1", mine.token)
-        eventually(lambda: alive.granted, 5)
-        assert alive.at - began < 1.0
+        eventually(lambda: alive.granted, 20)  # long before it looks by itself
 
 
 def test_who_has_given_its_token_up_is_passed_over(cluster, backend, other):
@@ -146,7 +143,5 @@ def test_who_has_given_its_token_up_is_passed_over(cluster, backend, other):
 
 def test_when_its_holder_dies_the_first_has_it(cluster, backend, other):
     granted(backend.acquire(an_ask("video:1", ttl=300)))
-    began = time.monotonic()
     with Waiting(other, "video:1", 0.3) as waits:
-        eventually(lambda: waits.granted, 5)
-    assert waits.at - began < 1.5
+        eventually(lambda: waits.granted, 20)

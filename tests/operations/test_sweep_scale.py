@@ -89,7 +89,7 @@ def test_the_index_is_used_for_claimed_rows(db: None, model: Any, index: str) ->
     if connection.vendor != "sqlite":  # others choose by statistics, which an empty table has none of
         return
     guarded_function(model, guard=ONCE)
-    for _, _, where, key, _ in Guards(SweepOptions.checked(False, None, "", (), False, Actor("test"), 0.0)).claims():
+    for _, where, key, _ in Guards(SweepOptions.checked(False, None, "", (), False, Actor("test"), 0.0)).claims():
         plan = model._base_manager.filter(where).order_by(key)[:1000].explain()
         assert f"USING INDEX testapp_{index}" in plan
         assert "TEMP" not in plan, "nothing is sorted"

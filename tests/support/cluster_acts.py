@@ -49,7 +49,6 @@ class Waiting:
         self.request = an_ask(name)
         self.looks = looks
         self.granted: Grant | None = None
-        self.at = 0.0
         self._over = threading.Event()
         self.thread = threading.Thread(target=self._wait, daemon=True)
 
@@ -64,7 +63,7 @@ class Waiting:
                     time.sleep(0.05)
                     continue
                 if isinstance(answer, Grant):
-                    self.granted, self.at = answer, time.monotonic()
+                    self.granted = answer
 
     def __enter__(self) -> Waiting:
         self.thread.start()

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import uuid
+
 from django.db import models
 
 from django_tasklock.models import GuardedModel
 
-__all__ = ["Channel", "Clip", "Feature", "Note", "PlainFeature", "PlainVideo", "Sequel", "Ticket", "Video", "Work"]
+__all__ = [
+    "Channel",
+    "Clip",
+    "Feature",
+    "Import",
+    "Note",
+    "PlainFeature",
+    "PlainImport",
+    "PlainVideo",
+    "Reel",
+    "Sequel",
+    "Ticket",
+    "Trailer",
+    "Video",
+    "Work",
+]
 
 
 class Video(GuardedModel):
@@ -23,6 +40,28 @@ class PlainVideo(models.Model):
     status = models.CharField(max_length=20, default="uploading", db_index=True)
     progress = models.IntegerField(default=0)
     hls_file = models.CharField(max_length=200, null=True)
+
+
+class Import(Video):
+    """Another name of the same rows."""
+
+    class Meta:
+        proxy = True
+
+
+class PlainImport(PlainVideo):
+    """The same, guarded by its state alone."""
+
+    class Meta:
+        proxy = True
+
+
+class Reel(models.Model):
+    """Its key has many spellings, and it has two states."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    status = models.CharField(max_length=20, default="uploading")
+    review = models.CharField(max_length=20, default="uploading")
 
 
 class Note(models.Model):
@@ -49,6 +88,26 @@ class Clip(GuardedModel):
 
     channel = models.ForeignKey(Channel, on_delete=models.CASCADE)
     status = models.CharField(max_length=20, default="uploading")
+
+
+class WithChannels(models.Manager["Trailer"]):
+    """Joins the channel to whatever is read."""
+
+    def get_queryset(self) -> models.QuerySet[Trailer]:
+        return super().get_queryset().select_related("channel")
+
+
+class Trailer(GuardedModel):
+    """Its channel may be missing, and is joined all the same."""
+
+    channel = models.ForeignKey(Channel, on_delete=models.CASCADE, null=True)
+    status = models.CharField(max_length=20, default="uploading")
+    hls_file = models.CharField(max_length=200, null=True)
+
+    objects = WithChannels()
+
+    class Meta:
+        base_manager_name = "objects"
 
 
 class Work(models.Model):

@@ -75,5 +75,5 @@ def lock_names(row: Model) -> list[str]:
     """Return the names of the locks that guards of this model go with, as far as the primary key is enough to make
     them.
     """
-    names = (lock_name(guarded, row.pk) for guarded in guards_of(row._meta.label_lower))
+    names = (lock_name(guarded, row.pk) for guarded in guards_of(type(row)))
     return list(dict.fromkeys(name for name in names if name))

@@ -17,7 +17,7 @@ from django_tasklock.operations.guarded_rows import row_ref, row_side
 from django_tasklock.operations.locks.explanation import explain
 from django_tasklock.operations.locks.listing import parked_behind, view
 from django_tasklock.operations.optional import if_supported
-from django_tasklock.operations.values import LockDetail, LockView, RowRef, RowSide
+from django_tasklock.operations.values import LockDetail, LockView, RowSide
 from django_tasklock.types import Record
 
 logger = logging.getLogger("django_tasklock")
@@ -47,7 +47,7 @@ def get_lock(name: str) -> LockDetail:
     if len(parked) == LISTED:
         waiting = parked_behind([bare]).get(bare, waiting)
     lock = None if known is None else view(known, waiting, known is orphaned)
-    row = _row(bare, lock, record)
+    row = None if record is None else _row(record)
     return LockDetail(bare, lock, explain(known, lock, row, waiting), row, parked, recent_acts(bare, "lock"))
 
 
@@ -63,7 +63,7 @@ def find_row(name: str) -> RowSide | None:
     """Return the guarded row of the lock ``name``, without all the rest of ``get_lock``, which raises the same."""
     bare = clean(name, get_settings().KEY_PREFIX)
     record = get_backend().get(bare)
-    return None if record is None else _row(bare, view(record, 0), record)
+    return None if record is None else _row(record)
 
 
 def _orphaned(name: str) -> Record | None:
@@ -72,12 +72,9 @@ def _orphaned(name: str) -> Record | None:
     return None if page is None else next((record for record in page.records if record.name == name), None)
 
 
-def _row(name: str, lock: LockView | None, record: Record | None) -> RowSide | None:
-    ref: RowRef | None = None if record is None else row_ref(record)
-    if lock is None or ref is None:
-        return None
+def _row(record: Record) -> RowSide | None:
     try:
-        return row_side(name, ref, "" if record is None else record.token)
+        return row_side(record)
     except Error as error:
-        logger.warning("lock %r: its row %s could not be read: %s", name, ref, error)
+        logger.warning("lock %r: its row %s could not be read: %s", record.name, row_ref(record), error)
         return None

@@ -19,7 +19,7 @@ from django_tasklock.locks.holder import alive
 from django_tasklock.locks.info import lock_info
 from django_tasklock.names import clean
 from django_tasklock.operations.audit import Deed, record_acts
-from django_tasklock.operations.guarded_rows import LockedRow, row_of, row_ref, states_after
+from django_tasklock.operations.guarded_rows import LockedRow, row_of
 from django_tasklock.operations.values import Actor, Outcome, Result
 from django_tasklock.texts import shown
 from django_tasklock.types import Record, fingerprint as fingerprint_of
@@ -41,8 +41,8 @@ def release_lock(
         return refused
     if record is None:
         return Result(bare, Outcome.NOT_HELD)
-    row = row_of(bare, row_ref(record))
-    state = _chosen(row, row_state, bare)
+    row = row_of(record)
+    state = _chosen(row, row_state, record)
     fenced = row is not None and _fence(row, record, state)
     result = take_away(record, fenced)
     done = f"{result.outcome}{_said(row, fenced, state, record)}; held by {record.holder}"
@@ -97,23 +97,22 @@ def _gone(name: str, record: Record, fenced: bool) -> Result:
     return Result(name, Outcome.CHANGED_HANDS, lock_info(now), fenced)
 
 
-def _chosen(row: LockedRow | None, state: Any, name: str) -> Any:
-    if row is None:
-        if state is not None:
+def _chosen(row: LockedRow | None, state: Any, record: Record) -> Any:
+    name = record.name
+    if row is None or not row.states:
+        if state is None:
+            return None
+        if not record.holder.row:
             raise TaskLockError(f"lock {name!r} guards no row, so none can be left {state!r}", name=name)
-        return None
-    states = states_after(row.guard)
-    if row.guard is None:
-        if state is not None:
-            text = f"no guard of the row of lock {name!r} is known here, so it cannot be left {state!r}, only as it is"
-            raise TaskLockError(text, name=name)
-        return None
+        unknown = f"which guard claimed the row of lock {name!r} is not known here"
+        but = "" if row is None else ", only as it is"
+        raise TaskLockError(f"{unknown}, so it cannot be left {state!r}{but}", name=name)
     if state is None:
-        return states[0]
-    for known in states:  # a form sends text
+        return row.states[0]
+    for known in row.states:  # a form sends text
         if state in (known, str(known)):
             return known
-    raise TaskLockError(f"row_state must be one of {', '.join(map(repr, states))}, not {state!r}", name=name)
+    raise TaskLockError(f"row_state must be one of {', '.join(map(repr, row.states))}, not {state!r}", name=name)
 
 
 def _said(row: LockedRow | None, fenced: bool, state: Any, record: Record) -> str:

@@ -113,7 +113,7 @@ def _sweep(backend: LockStore, options: SweepOptions, notes: Notebook) -> None:
     elif not backend.across_processes:
         notes.leave_out(f"claimed rows without a lock: {BLIND}")
     else:
-        sweep_rows(Locks(backend, not unlisted), guards, restorer, options, notes)
+        sweep_rows(Locks(backend, guards, not unlisted), guards, restorer, options, notes)
     if not (options.dry_run or options.models or options.prefix or options.age):
         _forget_old_acts()
     if options.models:

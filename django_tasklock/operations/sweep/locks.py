@@ -80,7 +80,8 @@ def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str]
     if side.row.token:
         return Kind.DIFFERS, "its row is claimed by another token: whoever claimed it last is the one that may write"
     if not guards.claimable(side):
-        return Kind.FINISHED, f"its row is not claimed any more, and {side.row.state!r}"
+        said = ", ".join(f"{state!r}" for state in side.row.states.values())
+        return Kind.FINISHED, f"its row is not claimed any more, and {said}"
     return None  # about to be claimed, or just given back
 
 
@@ -157,7 +158,7 @@ def _row(side: Side, record: Record, guards: Guards, restorer: RowRestorer) -> G
     if side.row is None or (side.row.token is not None and side.row.token != record.token):
         return None
     one = guards.of(side, record, restorer.publisher.task_of)
-    if one is None or (side.row.token is None and side.row.state != one.guard.claim_as):
+    if one is None or (side.row.token is None and not side.row.claimed_by(one.guard)):
         return None
     return one
 

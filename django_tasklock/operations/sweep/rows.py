@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db.models import Model
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.guards.guard import Guarded
-from django_tasklock.guards.rows import Row, claimed_pages, read
-from django_tasklock.operations.guarded_rows import lock_name
-from django_tasklock.operations.sweep.guarded import Guards, alike, claiming
+from django_tasklock.guards.rows import Row, claimed_pages, read, state_columns
+from django_tasklock.operations.guarded_rows import alike, lock_name
+from django_tasklock.operations.sweep.guarded import Guards, claiming
 from django_tasklock.operations.sweep.putback import PutBackResult, RowRestorer
 from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
 from django_tasklock.operations.sweep.stream import live_locks, second_look
@@ -37,21 +37,22 @@ class Mark(NamedTuple):
         return self.names[0] if self.known and len(self.names) == 1 else ""
 
     @property
-    def field(self) -> str:
-        """The state column."""
-        return self.entries[0].guard.field
+    def key(self) -> tuple[type[Model], Any]:
+        """Its model and primary key."""
+        return self.model, self.row.pk
 
     @property
     def called(self) -> str:
-        """As ``Holder.row`` calls it."""
+        """As people are told of it."""
         return f"{self.model._meta.label_lower}:{self.row.pk}"
 
 
 class Locks:
     """The live locks, as far as they say anything of a row."""
 
-    def __init__(self, backend: LockStore, listed: bool) -> None:
+    def __init__(self, backend: LockStore, guards: Guards, listed: bool) -> None:
         self.backend = backend
+        self.guards = guards
         self.listed = listed
         """Whether the store can list them."""
 
@@ -67,12 +68,13 @@ class Locks:
         if not left or not self.listed:
             return left
         tokens = {mark.row.token for mark in left if mark.row.token}
-        rows = {mark.called for mark in left}
+        rows = {mark.key for mark in left}
         met: set[str] = set()
+        worked_on: set[tuple[type[Model], Any]] = set()
         for page in live_locks(self.backend):
             met |= {record.token for record in page if record.token in tokens}
-            met |= {record.holder.row for record in page if record.holder.row in rows}
-        return [mark for mark in left if mark.row.token not in met and mark.called not in met]
+            worked_on |= rows.intersection(map(self.guards.row_of, page))
+        return [mark for mark in left if mark.row.token not in met and mark.key not in worked_on]
 
 
 def sweep_rows(locks: Locks, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: Notebook) -> None:
@@ -97,8 +99,8 @@ def sweep_rows(locks: Locks, guards: Guards, restorer: RowRestorer, options: Swe
 def _marks(
     locks: Locks, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: Notebook
 ) -> Iterator[Mark]:
-    for model, field, where, key, entries in guards.claims():
-        for rows in claimed_pages(model, where, field, key):
+    for model, where, key, entries in guards.claims():
+        for rows in claimed_pages(model, where, state_columns(entries), key):
             if options.over:
                 return
             notes.looked_at["rows"] += len(rows)
@@ -123,14 +125,14 @@ def _wanted(
 
 def _unchanged(batch: list[Mark]) -> list[Mark]:
     """Return those whose rows have the state and the token that were seen at first."""
-    now: dict[str, Row] = {}
-    groups: dict[tuple[type[Model], str], list[Mark]] = {}
+    groups: dict[tuple[type[Model], tuple[str, ...]], list[Mark]] = {}
     for mark in batch:
-        groups.setdefault((mark.model, mark.field), []).append(mark)
-    for (model, field), marks in groups.items():
-        label = model._meta.label_lower
-        now |= {f"{label}:{row.pk}": row for row in read(model, field, [mark.row.pk for mark in marks])}
-    return [mark for mark in batch if now.get(mark.called) == mark.row]
+        groups.setdefault((mark.model, tuple(mark.row.states)), []).append(mark)
+    still: list[Mark] = []
+    for (model, columns), marks in groups.items():
+        now = {row.pk: row for row in read(model, columns, [mark.row.pk for mark in marks])}
+        still += [mark for mark in marks if now.get(mark.row.pk) == mark.row]
+    return still
 
 
 def _act(mark: Mark, locks: Locks, restorer: RowRestorer, options: SweepOptions) -> Finding:

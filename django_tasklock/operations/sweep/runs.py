@@ -105,7 +105,7 @@ def _scope(options: SweepOptions) -> str:
     if options.prefix:
         parts.append(f"prefix={options.prefix}")
     if options.models:
-        parts.append(f"models={','.join(sorted(options.models))}")
+        parts.append(f"models={','.join(sorted(model._meta.label_lower for model in options.models))}")
     if options.age is not None:
         parts.append(f"older_than={options.age / 1000:g}")
     return " ".join(parts)

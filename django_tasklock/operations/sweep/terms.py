@@ -10,6 +10,7 @@ from typing import Self
 from django.apps import apps
 from django.db.models import Model
 
+from django_tasklock.columns import table_model
 from django_tasklock.conf import Duration, get_settings, milliseconds
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import strip_prefix
@@ -28,8 +29,8 @@ class SweepOptions:
     age: int | None
     """Milliseconds that a lock must have been held, or an entry lapsed."""
     prefix: str
-    models: frozenset[str]
-    """Labels in lower case; empty: all."""
+    models: frozenset[type[Model]]
+    """Of their tables: a proxy's is that of its model. Empty: all."""
     requeue: bool
     by: Actor
     pause: float
@@ -50,17 +51,17 @@ class SweepOptions:
         """Return the options. Raises ``TaskLockError`` for what cannot be meant."""
         if not 0 <= pause < math.inf:
             raise TaskLockError(f"pause must be a number of seconds, 0 or more, not {pause!r}")
-        labels = set()
+        tables = set()
         for model in models:
             try:
-                labels.add((apps.get_model(model) if isinstance(model, str) else model)._meta.label_lower)
+                tables.add(table_model(apps.get_model(model) if isinstance(model, str) else model))
             except (LookupError, ValueError) as error:
                 raise TaskLockError(f"there is no model {model!r}: {error}") from error
         return cls(
             dry_run=dry_run,
             age=None if older_than is None else milliseconds(older_than, "older_than"),
             prefix=strip_prefix(prefix, get_settings().KEY_PREFIX),
-            models=frozenset(labels),
+            models=frozenset(tables),
             requeue=requeue,
             by=by,
             pause=pause,
@@ -75,6 +76,12 @@ class SweepOptions:
         """Return whether a held lock is one of those that were asked for."""
         if not record.name.startswith(self.prefix):
             return False
-        if self.models and record.holder.row.partition(":")[0] not in self.models:
+        if self.models and not self._names_one(record):
             return False
         return self.age is None or (bool(record.token) and record.now - record.at >= self.age)
+
+    def _names_one(self, record: Record) -> bool:
+        try:
+            return table_model(apps.get_model(record.holder.row.partition(":")[0])) in self.models
+        except (LookupError, ValueError):
+            return False

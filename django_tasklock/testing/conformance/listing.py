@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.testing.conformance.store import NAMES, SHORT, StoreContract, an_ask, held, lapse, ttl_of
+from django_tasklock.testing.conformance.store import (
+    NAMES,
+    SHORT,
+    StoreContract,
+    an_ask,
+    eventually,
+    held,
+    lapse,
+    ttl_of,
+)
 from django_tasklock.types import Renewal
 
 
@@ -69,7 +78,8 @@ class ListingContract(StoreContract):
         backend.acquire(an_ask("second", ttl=10 * SHORT))  # however long a busy machine takes until the next
         backend.acquire(an_ask("first", ttl=SHORT))
         lapse(backend, "second")
-        assert [record.name for record in backend.records()] == ["lives"]
+        # Of several instances one may have it a moment longer than most.
+        eventually(lambda: [record.name for record in backend.records()] == ["lives"])
         lapsed = backend.records(expired=True)
         assert [record.name for record in lapsed] == ["first", "second"]
         assert all(ttl_of(record) <= 0 for record in lapsed)
