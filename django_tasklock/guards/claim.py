@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import FieldDoesNotExist
-from django.db import connections, router, transaction
+from django.db import Error, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Model, Q, QuerySet
 
 from django_tasklock import signals
 from django_tasklock.columns import EPOCH, TOKEN
 from django_tasklock.db.connections import worth_returning
-from django_tasklock.db.reconnect import PATIENCE, repeatable, replaced, resilient
+from django_tasklock.db.reconnect import PATIENCE, repeatable, resilient
 from django_tasklock.db.transactions import HINT, durable, joined, unchanged
 from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError, TransactionOpen
 from django_tasklock.guards.guard import StateGuard, fenced
@@ -101,9 +101,7 @@ class Claim:
             self.taken = True
         except BaseException:
             if self._sent:  # committed or not: a time limit may strike anywhere, and nobody would close the row
-                if ours:
-                    connection.close()
-                self._withdraw()
+                self._close_struck(self._closing(self.guard.retry), ours)
             raise
         finally:
             if ours and self._spares(connection, opens):
@@ -145,19 +143,11 @@ class Claim:
         Nobody can claim it before the commit, so writes to *other* tables in here are fenced
         too. Keep it short. Raises ``StaleClaim``; an outer ``atomic()`` is allowed.
         """
-        connection = connections[self.using]
-        if not joined(connection):
-            replaced(connection)
         state = self._state
-        opens = connection.connection is None
+        opens = connections[self.using].connection is None
         try:
-            with transaction.atomic(using=self.using):
-                rows = self.rows()
-                if connection.features.has_select_for_update:
-                    row = rows.select_for_update().first()
-                else:  # SQLite: a write takes the lock that counts there
-                    rows.update(**self._nothing)
-                    row = rows.first()
+            with ExitStack() as stack:
+                row = self._resilient(lambda: self._begin(stack), patience=PATIENCE)
                 if row is not None:
                     yield row
         except BaseException:
@@ -179,6 +169,19 @@ class Claim:
     async def aupdate(self, **values: Any) -> None:
         """Do what ``update`` does, for coroutines."""
         await sync_to_async(self.update)(**values)
+
+    def _begin(self, stack: ExitStack) -> Any:
+        """Enter a transaction, which ``stack`` ends, and return the row, locked; ``None`` if it is another's."""
+        with ExitStack() as begun:  # a snapshot may be too old to lock the row: the next try has one of its own
+            begun.enter_context(transaction.atomic(using=self.using))
+            rows = self.rows()
+            if connections[self.using].features.has_select_for_update:
+                row = rows.select_related(None).select_for_update().first()  # outer joins cannot be locked
+            else:  # SQLite: a write takes the lock that counts there
+                rows.update(**self._nothing)
+                row = rows.first()
+            stack.push(begun.pop_all())
+        return row
 
     def _claim(self, where: Q, values: dict[str, Any]) -> None:
         with durable(self.using, self._verb):
@@ -202,14 +205,20 @@ class Claim:
             self.epoch = found[2]
         return claimed, found
 
-    def _withdraw(self) -> None:
+    def _close_struck(self, values: dict[str, Any], ours: bool) -> None:
+        """Close the row once more, if it is still open, after something struck as that was written. ``ours``: no
+        transaction of the caller's goes with the connection, of which nobody knows what it is in the middle of.
+        """
         try:
-            self._resilient(lambda: self.rows().update(**self._closing(self.guard.retry)))
+            if ours:
+                connections[self.using].close()
+            self._resilient(lambda: self.rows().update(**values))
         except Exception:
-            logger.exception("%s: could not be given back", self.name)
+            logger.exception("%s: could not be left as %r", self.name, values.get(self.guard.field))
 
     def _close(self, state: Any) -> None:
         values = self._closing(state)
+        ours = not joined(connections[self.using])
         try:
             if values:
                 self._write(values)
@@ -219,6 +228,12 @@ class Claim:
         except StaleClaim as error:
             if not error.gone:  # else there is nothing to close, and it was said
                 raise
+        except (Error, TaskLockError):  # the database's own, and it was asked twice
+            raise
+        except BaseException:  # a time limit
+            if values:
+                self._close_struck(values, ours)
+            raise
 
     def _closing(self, state: Any) -> dict[str, Any]:
         # Without the token nobody takes the row for one that is worked on; its epoch still refuses who had it before.

@@ -38,7 +38,7 @@ from tests.support.guards import (
     reply_is_lost,
     states,
 )
-from tests.testapp.models import Note, PlainVideo, Video
+from tests.testapp.models import Note, PlainVideo, Trailer, Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 
@@ -525,6 +525,40 @@ class TestLostAnswers:
         assert states(row)[0] == "uploading"
         assert not TaskLock(f"claim-databases:{row.pk}").locked()
 
+    @both
+    @pytest.mark.parametrize("after", [True, False], ids=["after the write", "instead of it"])
+    @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, RuntimeError])
+    @pytest.mark.parametrize("ends", ["ready", "failed"])
+    def test_a_time_limit_that_strikes_as_the_row_is_closed_leaves_it_closed(self, model, after, error, ends):
+        """``RuntimeError`` stands for ``SoftTimeLimitExceeded``."""
+        row = model.objects.create()
+        struck = []
+
+        def execute(execute, sql, params, many, context):
+            closes = not struck and sql.startswith("UPDATE") and ends in params
+            if closes and not after:
+                struck.append(sql)
+                raise error
+            result = execute(sql, params, many, context)
+            if closes:
+                struck.append(sql)
+                raise error
+            return result
+
+        def body(claim):
+            assert claim.valid
+            if ends == "failed":
+                raise LookupError("the body's own")
+
+        work = locked_body(model, body, ONCE)
+        raised = pytest.raises((error, LookupError) if ends == "failed" else error)
+        with heard(claim_stale) as told, connection.execute_wrapper(execute), raised:
+            work(row.pk)
+        assert len(struck) == 1
+        assert told == []
+        assert states(row)[0] == ends
+        assert not TaskLock(f"claim-databases:{row.pk}").locked()
+
 
 class TestChangedRows:
     """MySQL without FOUND_ROWS counts the rows an UPDATE changed. Elsewhere that is acted."""
@@ -631,6 +665,38 @@ class TestSnapshots:
             assert claim.valid, "this is no old view"
             claim.update(progress=40)
         assert states(video) == ("processing", 0, 2)
+
+    def test_a_take_over_that_commits_as_the_row_is_locked_is_seen(self, monkeypatch):
+        """A snapshot cannot lock what was changed since: PostgreSQL answers with a serialization failure."""
+        if connection.vendor == "postgresql":
+            from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+            set_option(monkeypatch, "isolation_level", IsolationLevel.SERIALIZABLE)
+        elif connection.vendor == "sqlite":
+            set_option(monkeypatch, "transaction_mode", "DEFERRED")
+        video = Video.objects.create()
+        stale = take(video)
+        overtook = []
+
+        def execute(execute, sql, params, many, context):
+            if not overtook and ("FOR UPDATE" in sql or sql.startswith("UPDATE")):
+                if connection.vendor == "postgresql":  # which takes the snapshot with the first statement
+                    context["cursor"].execute("SELECT 1 FROM testapp_video")
+                overtook.append(elsewhere(lambda: take(video)))
+            return execute(sql, params, many, context)
+
+        told_of = pytest.raises(StaleClaim)
+        with heard(claim_stale) as told, connection.execute_wrapper(execute), told_of, stale.transaction():
+            pytest.fail("the row is another's")
+        assert len(told) == 1
+        assert overtook[0].valid
+
+
+def test_a_fenced_transaction_where_the_base_manager_joins_what_may_be_missing():
+    """PostgreSQL locks no rows of an outer join."""
+    trailer = Trailer.objects.create()
+    with take(trailer).transaction() as row:
+        assert row == trailer
 
 
 class TestTwoConnections:
