@@ -21,9 +21,8 @@ from django.test.utils import isolate_apps
 
 from django_tasklock import StateGuard, model_lock
 from django_tasklock.checks import TAG
-from django_tasklock.guards import guard as guards
 from django_tasklock.models import GuardedModel
-from tests.support.guards import GUARD, MEMORY
+from tests.support.guards import GUARD, MEMORY, no_guards
 from tests.testapp.models import Note, PlainVideo, Video
 
 BACKENDS = "django_tasklock.backends"
@@ -36,7 +35,7 @@ SECRET = "3q8nDkYH2rTtVb5mXw9LpZc7FsJ4aGeU"  # 32 characters
 @pytest.fixture(autouse=True)
 def registered():
     """No guard but those that the test registers."""
-    guards.replace_registered([])
+    no_guards()
 
 
 @pytest.fixture(autouse=True)

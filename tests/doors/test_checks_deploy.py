@@ -18,9 +18,8 @@ from django_tasklock.celery import OnceTask
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.checks import TAG
 from django_tasklock.decorators import locks as decorators
-from django_tasklock.guards import guard as guards
 from django_tasklock.models import LockRow
-from tests.support.guards import GUARD, MEMORY
+from tests.support.guards import GUARD, MEMORY, no_guards
 from tests.support.redis_server import free_port
 from tests.testapp.models import Video
 
@@ -37,7 +36,7 @@ def nothing_else(settings, monkeypatch):
     """No guard, no lock and no task but those of the test."""
     import_task_modules()  # once in a process: what they register would count as the test's
     settings.CACHES = {"default": settings.CACHES["locmem"]}
-    guards.replace_registered([])
+    no_guards()
     monkeypatch.setattr(decorators, "_undecided", type(decorators._undecided)())
     monkeypatch.setattr("django_tasklock.celery.visibility.acknowledged_early", list)  # of tasks that others made
 

@@ -9,8 +9,8 @@ from django.core.cache import caches
 from django.core.checks import run_checks
 
 from django_tasklock.checks import TAG
-from django_tasklock.guards import guard as guards
 from tests.support import environment
+from tests.support.guards import no_guards
 from tests.support.stores import an_ask, granted, make
 
 DJANGO_REDIS, DJANGO = "django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"
@@ -33,7 +33,7 @@ def sentinel(*nodes: tuple[str, int], url: str = "redis://video/3", **more):
 
 @pytest.fixture(autouse=True)
 def _no_guards():
-    guards.replace_registered([])
+    no_guards()
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,8 @@ from django.utils import translation
 
 from django_tasklock import TaskLock, get_lock_info
 from django_tasklock.backends import get_backend
-from django_tasklock.guards import guard as guards
 from django_tasklock.operations import acts
-from tests.support.guards import ONCE
+from tests.support.guards import ONCE, no_guards
 from tests.support.stores import an_ask, clear, granted
 from tests.support.sweeping import claimed, dead_holder, guarded_function, hold, lapsed
 from tests.testapp.models import Video
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def store(request: pytest.FixtureRequest, settings: Any) -> None:
     if request.param == "database":
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
-    guards.replace_registered([])
+    no_guards()
     clear(request.param)
 
 

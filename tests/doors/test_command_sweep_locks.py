@@ -15,12 +15,11 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_tasklock.backends import get_backend
-from django_tasklock.guards import guard as guards
 from django_tasklock.management.commands.sweep_locks import Command
 from django_tasklock.operations import acts
 from django_tasklock.operations.sweep import PAUSE
 from django_tasklock.tasks import sweep_locks as task
-from tests.support.guards import GUARD, ONCE
+from tests.support.guards import GUARD, ONCE, no_guards
 from tests.support.redis_server import RedisServer
 from tests.support.stores import clear
 from tests.support.sweeping import between_looks, claimed, dead_holder, guarded_function, hold, lapsed
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> None:
-    guards.replace_registered([])
+    no_guards()
     clear("redis")
 
 

@@ -15,12 +15,11 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.backends.memory import reset
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.guards import guard as guards
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations import Actor, acts
 from django_tasklock.operations.sweep import stream
-from tests.support.guards import AGAIN, GUARD, ONCE
+from tests.support.guards import AGAIN, GUARD, ONCE, no_guards
 from tests.support.stores import clear, eventually
 from tests.support.sweeping import (
     ELSEWHERE,
@@ -49,7 +48,7 @@ def store(request: pytest.FixtureRequest, settings: Any) -> str:
     kind: str = request.param
     if kind == "database":
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
-    guards.replace_registered([])
+    no_guards()
     clear(kind)
     return kind
 
@@ -435,7 +434,7 @@ def test_a_guard_whose_model_is_gone_is_told(store: str) -> None:
 @pytest.mark.database
 def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(settings: Any) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.cache.CacheBackend"}
-    guards.replace_registered([])
+    no_guards()
     clear("redis")
     guarded_function(guard=ONCE)
     guarded_function(PlainVideo, name="a:{video_id}:{video_id.__class__}", guard=ONCE)
@@ -452,7 +451,7 @@ def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(settings: Any
 def test_with_locks_of_one_process_rows_are_not_judged(settings: Any) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
     reset()
-    guards.replace_registered([])
+    no_guards()
     guarded_function(guard=ONCE)
     row = claimed()
     report = swept()
@@ -463,7 +462,7 @@ def test_with_locks_of_one_process_rows_are_not_judged(settings: Any) -> None:
 
 def test_a_store_that_is_down_is_told_and_nothing_else(settings: Any) -> None:
     settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0"}
-    guards.replace_registered([])
+    no_guards()
     guarded_function(guard=ONCE)
     row = claimed()
     with pytest.raises(BackendUnavailable):

@@ -12,12 +12,11 @@ from django.db import connections, transaction
 from django_tasklock import StaleClaim
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import TransactionOpen
-from django_tasklock.guards import guard as guards
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations.sweep import locks, putback, stream, sweep
 from django_tasklock.types import Renewal
-from tests.support.guards import GUARD, ONCE, elsewhere
+from tests.support.guards import GUARD, ONCE, elsewhere, no_guards
 from tests.support.stores import clear, eventually
 from tests.support.sweeping import (
     between_looks,
@@ -41,7 +40,7 @@ def store(request: pytest.FixtureRequest, settings: Any) -> str:
     """The store, empty; no guard is registered."""
     if request.param == "database":
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
-    guards.replace_registered([])
+    no_guards()
     clear(request.param)
     guarded_function(guard=ONCE)
     return str(request.param)
@@ -98,7 +97,7 @@ def test_a_row_that_is_closed_between_the_looks_is_left_alone(monkeypatch: pytes
 
 def test_a_row_whose_worker_writes_to_it_between_the_looks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has lost its lock, as after a flush of the store, and is alive."""
-    guards.replace_registered([])
+    no_guards()
     guarded_function(guard=GUARD)
     row = claimed()
     worker = Claim(Video, row.pk, GUARD, row.lock_token)
@@ -194,7 +193,7 @@ def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its state alone would not tell: so its lock is held for the moment of the UPDATE."""
-    guards.replace_registered([])
+    no_guards()
     guarded_function(PlainVideo, name="plain:{video_id}", guard=ONCE)
     row = claimed(PlainVideo)
     busy: list[bool] = []

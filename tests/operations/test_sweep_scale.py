@@ -12,13 +12,13 @@ import redis
 
 from benchmarks.sweep import seed
 from django_tasklock.backends import get_backend
-from django_tasklock.guards import guard as guards, rows as guarded_rows
+from django_tasklock.guards import rows as guarded_rows
 from django_tasklock.operations import Actor
 from django_tasklock.operations.sweep import report as reports
 from django_tasklock.operations.sweep.guarded import Guards
 from django_tasklock.operations.sweep.terms import SweepOptions
 from tests.support import environment
-from tests.support.guards import ONCE, new_token
+from tests.support.guards import ONCE, new_token, no_guards
 from tests.support.stores import clear
 from tests.support.sweeping import guarded_function, hold, swept, told
 from tests.testapp.models import PlainVideo, Video
@@ -30,7 +30,7 @@ EXPIRED, LIVE, DEAD = 20_000, 3_000, 1_500
 
 @pytest.fixture(autouse=True)
 def empty() -> None:
-    guards.replace_registered([])
+    no_guards()
     clear("redis")
 
 

@@ -8,10 +8,9 @@ from uuid import UUID
 import pytest
 
 from django_tasklock import Claim, StaleClaim, StateGuard, TaskLock, TaskLockError, current_claim, model_lock
-from django_tasklock.guards import guard as guards
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations import Actor, get_lock, release_lock
-from tests.support.guards import GUARD, new_token
+from tests.support.guards import GUARD, new_token, no_guards
 from tests.support.public import in_store
 from tests.support.stores import stores
 from tests.support.sweeping import guarded_function, swept, told
@@ -28,10 +27,8 @@ REVIEW = StateGuard(field="review", claim_from=["uploading"], claim_as="coding",
 @pytest.fixture(params=stores("redis", "database"), autouse=True)
 def store(request: pytest.FixtureRequest, settings: Any) -> Any:
     """The store in force, empty; no guard is registered."""
-    before = guards.registered()
-    guards.replace_registered([])
+    no_guards()
     yield from in_store(request.param, settings)
-    guards.replace_registered(before)
 
 
 @pytest.mark.parametrize("spelled", [lambda key: key.hex, lambda key: str(key).upper(), lambda key: f"{{{key}}}", str])

@@ -16,6 +16,8 @@ from django.db.models import Q
 from django.dispatch import Signal
 
 from django_tasklock import Claim, StaleClaim, StateGuard, TaskLock
+from django_tasklock.celery.task_modules import import_task_modules
+from django_tasklock.guards.guard import replace_registered
 from tests.support.stores import eventually
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "held",
     "held_by_another",
     "new_token",
+    "no_guards",
     "race",
     "raw_connection",
     "reply_is_lost",
@@ -52,6 +55,12 @@ ONCE = StateGuard(claim_from=["uploading"], claim_as="processing", done="ready",
 """A row that is being worked on may not be claimed: a claim cannot be repeated by accident."""
 AGAIN = StateGuard(claim_from=[*_OPEN, "ready"], claim_as="processing", done="ready")
 """There is always something to claim: for races."""
+
+
+def no_guards() -> None:
+    """Let no guard be known, nor become so: those of task modules are registered as an app first asks for them."""
+    import_task_modules()
+    replace_registered([])
 
 
 def new_token() -> str:
