@@ -12,7 +12,7 @@ from django_tasklock.context import ensure_standing
 from django_tasklock.db.connections import Scope
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.decorators.locks import Locked
-from django_tasklock.decorators.wrapping import check_decoratable, check_no_coroutine, is_async
+from django_tasklock.decorators.wrapping import check_decoratable, check_has_run, is_async
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
 from django_tasklock.names import NameTemplate
@@ -153,7 +153,7 @@ def rate_limited(
                     limited.acquire(args, kwargs)
                 ensure_standing()
                 result = function(*args, **kwargs)
-                check_no_coroutine(function, result)
+                check_has_run(function, result)
                 return result
 
         wrapper.rate_limit = limited  # type: ignore[attr-defined]

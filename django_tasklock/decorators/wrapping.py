@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -31,10 +32,12 @@ def check_decoratable(function: Any) -> None:
     name = getattr(function, "__qualname__", repr(function))
     if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
         raise TaskLockError(f"{name} already is a task: put the lock decorator below the task decorator")
-    if any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in (function, call_of(function))):
-        raise TaskLockError(
-            f"{name} is a generator: it would run after its lock was released; lock inside of it instead"
-        )
+    generates = any(
+        inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in (function, call_of(function))
+    )
+    if generates or getattr(function, "__globals__", None) is vars(contextlib):  # contextmanager's own wrapper
+        what = "a generator" if generates else "a context manager"
+        raise TaskLockError(f"{name} is {what}: it would run after its lock was released; lock inside of it instead")
     if isinstance(function, staticmethod | classmethod):
         raise TaskLockError(f"{name}: put @{type(function).__name__} above the lock decorator, not below it")
     if not callable(function):
@@ -43,18 +46,31 @@ def check_decoratable(function: Any) -> None:
         )
 
 
-def check_no_coroutine(function: Any, result: Any) -> None:
-    """Raise ``TaskLockError`` if what ``function`` returned is a coroutine, whose body has not begun.
+def check_has_run(function: Any, result: Any) -> None:
+    """Raise ``TaskLockError`` if ``result`` of ``function`` is its body, which has not begun: a coroutine, a generator.
 
-    ``is_async`` does not see that where a plain wrapper, of a decorator that knows no coroutines, stands before it.
+    ``is_async`` and ``check_decoratable`` do not see that where a plain wrapper, of a decorator that knows neither,
+    stands before it.
     """
-    if inspect.iscoroutine(result):
-        result.close()  # never awaited, which Python need not mention as well
-        name = getattr(function, "__qualname__", repr(function))
+    body = getattr(result, "gen", result) if _manages_context(result) else result
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.iscoroutine(body):
+        body.close()  # never awaited, which Python need not mention as well
         raise TaskLockError(
             f"{name} returned a coroutine: its body would run after its lock, or its turn; put the decorator directly"
             " above its 'async def', below the one that hides it"
         )
+    # A generator expression is a result like any other; the function itself as a generator is not.
+    code = getattr(body, "gi_code", None) or getattr(body, "ag_code", None)
+    if code is not None and code is getattr(inspect.unwrap(function), "__code__", None):
+        raise TaskLockError(
+            f"{name} is a generator behind another decorator: its body would run after its lock, or its turn; lock"
+            " inside of it instead"
+        )
+
+
+def _manages_context(result: Any) -> bool:
+    return isinstance(result, contextlib.AbstractContextManager | contextlib.AbstractAsyncContextManager)
 
 
 def wrap(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call], signature: inspect.Signature) -> F:
@@ -82,7 +98,7 @@ def wrap(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call
                 with ExitStack() as stack:
                     if call.enter(stack):
                         result = function(*args, **kwargs)
-                        check_no_coroutine(function, result)
+                        check_has_run(function, result)
                         return result
             except BaseException:
                 call.struck()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import json
@@ -64,6 +65,28 @@ def nowhere(settings):
 def report(day, pages=3, *, draft=False):
     """Write a report."""
     return {"day": day, "pages": pages, "draft": draft, "held": held(f"report:{day}")}
+
+
+every_decorator = pytest.mark.parametrize(
+    "decorate",
+    [
+        task_lock("a"),
+        model_lock(Video, "a", guard=ONCE, pk="pk"),
+        concurrency_limited("a", 1),
+        rate_limited("a", "10/s"),
+    ],
+    ids=["task_lock", "model_lock", "concurrency_limited", "rate_limited"],
+)
+
+
+def traced(function):
+    """A decorator that knows neither coroutines nor generators."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
 
 
 class TestTaskLock:
@@ -444,26 +467,50 @@ class TestWhatIsRefused:
             with pytest.raises(TaskLockError, match="is a generator: it would run after its lock was released"):
                 task_lock("a")(function)
 
+    @every_decorator
+    @pytest.mark.parametrize("kind", [contextlib.contextmanager, contextlib.asynccontextmanager])
+    def test_context_managers(self, decorate, kind):
+        def session(pk):
+            yield pk
+
+        with pytest.raises(TaskLockError, match="session is a context manager: it would run after its lock"):
+            decorate(kind(session))
+
+    @every_decorator
     @pytest.mark.parametrize(
-        "decorate",
-        [
-            task_lock("a"),
-            model_lock(Video, "a", guard=ONCE, pk="pk"),
-            concurrency_limited("a", 1),
-            rate_limited("a", "10/s"),
-        ],
-        ids=["task_lock", "model_lock", "concurrency_limited", "rate_limited"],
+        "kind", [traced, lambda f: traced(contextlib.contextmanager(f)), lambda f: traced(traced(f))]
     )
+    @pytest.mark.django_db
+    def test_a_generator_behind_a_plain_wrapper(self, decorate, kind):
+        def rows(pk):
+            yield pytest.fail("it ran")
+
+        async def async_rows(pk):
+            yield pytest.fail("it ran")
+
+        video = Video.objects.create()
+        with pytest.raises(TaskLockError, match="rows is a generator behind another decorator"):
+            decorate(kind(rows))(video.pk)
+        if kind is traced:
+            video = Video.objects.create()
+            with pytest.raises(TaskLockError, match="async_rows is a generator behind another decorator"):
+                decorate(kind(async_rows))(video.pk)
+        assert not held("a")
+
+    @every_decorator
+    @pytest.mark.django_db
+    def test_a_generator_that_is_a_result_is_none(self, decorate):
+        @decorate
+        @traced
+        def work(pk):
+            return (number for number in range(3))
+
+        assert list(work(Video.objects.create().pk)) == [0, 1, 2]
+
+    @every_decorator
     @pytest.mark.django_db
     def test_a_coroutine_behind_a_plain_wrapper(self, decorate):
         """Called, it would run when it is awaited: by then the lock is another's."""
-
-        def traced(function):
-            @functools.wraps(function)
-            def wrapper(*args, **kwargs):
-                return function(*args, **kwargs)
-
-            return wrapper
 
         @decorate
         @traced
