@@ -158,6 +158,12 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
             found.append((text, "Guard the model whose table has the column."))
         elif why := _unfit_column(field):
             found.append((f"{label}.{name} {why[0]}.", why[1]))
+        elif name == guard.field:
+            found += [
+                (f"{label}.{name} is guarded with {state!r}, which {why[0]}.", why[1])
+                for state in dict.fromkeys((*guard.claim_from, guard.claim_as, guard.done, guard.failed))
+                if state is not None and (why := _unfit_state(field, state))
+            ]
     if found:
         return found
     try:
@@ -180,6 +186,25 @@ def _unfit_column(field: Any) -> tuple[str, str] | None:
     if field.name == TOKEN and (not isinstance(field, CharField | TextField) or short):
         hint = f"Make it a CharField(max_length={TOKEN_LENGTH}, blank=True, default=''), and migrate."
         return f"cannot hold a token, which is a text of {TOKEN_LENGTH} characters", hint
+    return None
+
+
+def _unfit_state(field: Any, state: Any) -> tuple[str, str] | None:
+    """Return why a row that is in this state would not say so, and what to do: they are compared as Python has them."""
+    while field.remote_field:
+        field = field.target_field
+    if isinstance(state, Model):
+        return "is a row, and the column has its key", f"Write {state.pk!r}."
+    if hasattr(state, "resolve_expression"):
+        return "is an expression, which no row is equal to", "Write the state itself."
+    try:
+        kept = field.to_python(state)
+    except ValidationError as error:
+        return f"cannot be in the column: {' '.join(error.messages)}", ""
+    if kept != state:
+        return f"is {kept!r} once it is in the column", f"Write {kept!r}."
+    if isinstance(kept, str) and field.max_length is not None and len(kept) > field.max_length:
+        return f"is longer than the column, of {field.max_length} characters", "Make it longer, and migrate."
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import date
 
 import pytest
 from django.db import connection
@@ -99,8 +100,8 @@ class TestClaiming:
 
     def test_a_row_without_a_state_is_not_taken_for_one_that_is_gone(self):
         ticket = Ticket.objects.create()
-        guard = StateGuard(field="day", claim_from=["2026-01-01"], claim_as="2026-01-02")
-        with pytest.raises(GuardRejected, match="its day is None, not one of '2026-01-01'"):
+        guard = StateGuard(field="day", claim_from=[date(2026, 1, 1)], claim_as=date(2026, 1, 2))
+        with pytest.raises(GuardRejected, match=r"its day is None, not one of datetime.date\(2026, 1, 1\)"):
             take(ticket, guard)
 
     def test_the_exclusion_may_ask_another_table(self):

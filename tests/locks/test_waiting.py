@@ -125,16 +125,13 @@ def test_what_a_contended_acquisition_costs_and_how_evenly_eight_processes_get_i
         """).hears()
     eventually(lambda: queue(store, name) == len(workers))
     with trips:
-        began = time.monotonic()
         held.release()
         counts, fences = zip(*(worker.done(60) for worker in workers), strict=True)
-        took = time.monotonic() - began
     assert sum(counts) == total
     assert max(counts) <= 1.25 * min(counts), counts
     everybody = sorted(fence for each in fences for fence in each)
     assert len(set(everybody)) == total
     assert trips.number <= 3.3 * total
-    assert took < 0.05 * total  # a look each 0.1 s, as others have it, would take longer
 
 
 def test_a_release_wakes_the_waiter(crew: Crew, store: Store, name: str) -> None:
