@@ -117,6 +117,8 @@ class Claim:
         """
         if TOKEN in values or EPOCH in values:
             raise TypeError(f"{TOKEN} and {EPOCH} belong to the claim; update() may not write them")
+        if not values.keys().isdisjoint(("pk", self.model._meta.pk.name, self.model._meta.pk.attname)):
+            raise TypeError("the primary key is how the claim knows its row; update() may not write it")
         self._write(values, again=repeatable(values))
 
     def finish(self) -> None:

@@ -210,6 +210,13 @@ class TestWriting:
             with pytest.raises(TypeError, match="belong to the claim"):
                 claim.update(**column)
 
+    def test_the_key_by_which_the_claim_knows_its_row_is_not_for_writing(self):
+        claim = take(Video.objects.create())
+        for column in ({"pk": 4711}, {"id": 4711}):
+            with pytest.raises(TypeError, match="primary key"):
+                claim.update(progress=1, **column)
+        claim.update(progress=2)
+
     def test_valid_says_whose_the_row_is(self):
         video = Video.objects.create()
         first = take(video)

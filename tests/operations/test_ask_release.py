@@ -113,6 +113,26 @@ def test_a_guarded_row_is_given_back(store):
     assert get_lock(f"video:{video.pk}").lock is None
 
 
+@fast
+@pytest.mark.parametrize("besides", [(), (ValueError("no such codec"),)], ids=["alone", "among others"])
+def test_a_row_whose_group_of_tasks_was_ended_by_it_is_given_back(store, besides):
+    """``asyncio.TaskGroup`` raises it in a group; with errors of its own beside it the body has failed."""
+    video = Video.objects.create()
+
+    @model_lock(Video, "video:{pk}", pk="pk", guard=GUARD)
+    def work(pk: int) -> None:
+        assert ask_to_release(f"video:{pk}", by=BY)
+        try:
+            current_lock().ensure_held()
+        except ReleaseAsked as asked:
+            raise ExceptionGroup("of the body", [ExceptionGroup("of its part", [asked]), *besides]) from None
+
+    with pytest.raises(ExceptionGroup):
+        work(video.pk)
+    video.refresh_from_db()
+    assert (video.status, video.lock_token) == (GUARD.failed if besides else GUARD.retry, "")
+
+
 def test_the_next_holder_is_not_asked(store):
     first = an_ask("video:1")
     granted(get_backend().acquire(first))
