@@ -7,6 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
+from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django_tasklock.exceptions import TaskLockError
@@ -29,7 +30,7 @@ def is_async(function: Any) -> bool:
 
 def check_decoratable(function: Any) -> None:
     """Raise ``TaskLockError`` for what a lock cannot be put around."""
-    name = getattr(function, "__qualname__", repr(function))
+    name = _called(function)
     if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
         raise TaskLockError(f"{name} already is a task: put the lock decorator below the task decorator")
     generates = any(
@@ -52,25 +53,26 @@ def check_has_run(function: Any, result: Any) -> None:
     ``is_async`` and ``check_decoratable`` do not see that where a plain wrapper, of a decorator that knows neither,
     stands before it.
     """
-    body = getattr(result, "gen", result) if _manages_context(result) else result
-    name = getattr(function, "__qualname__", repr(function))
-    if inspect.iscoroutine(body):
-        body.close()  # never awaited, which Python need not mention as well
+    if inspect.iscoroutine(result):
+        result.close()  # never awaited, which Python need not mention as well
         raise TaskLockError(
-            f"{name} returned a coroutine: its body would run after its lock, or its turn; put the decorator directly"
-            " above its 'async def', below the one that hides it"
+            f"{_called(function)} returned a coroutine: its body would run after its lock, or its turn; put the"
+            " decorator directly above its 'async def', below the one that hides it"
         )
+    body = result.gen if type(result).__module__ == "contextlib" and hasattr(result, "gen") else result
+    if not isinstance(body, GeneratorType | AsyncGeneratorType):
+        return
+    code = body.gi_code if isinstance(body, GeneratorType) else body.ag_code
     # A generator expression is a result like any other; the function itself as a generator is not.
-    code = getattr(body, "gi_code", None) or getattr(body, "ag_code", None)
-    if code is not None and code is getattr(inspect.unwrap(function), "__code__", None):
+    if code is getattr(inspect.unwrap(function), "__code__", None):
         raise TaskLockError(
-            f"{name} is a generator behind another decorator: its body would run after its lock, or its turn; lock"
-            " inside of it instead"
+            f"{_called(function)} is a generator behind another decorator: its body would run after its lock, or its"
+            " turn; lock inside of it instead"
         )
 
 
-def _manages_context(result: Any) -> bool:
-    return isinstance(result, contextlib.AbstractContextManager | contextlib.AbstractAsyncContextManager)
+def _called(function: Any) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))
 
 
 def wrap(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call], signature: inspect.Signature) -> F:
