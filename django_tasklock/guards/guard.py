@@ -159,11 +159,11 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
         elif why := _unfit_column(field):
             found.append((f"{label}.{name} {why[0]}.", why[1]))
         elif name == guard.field:
-            found += [
+            found += dict.fromkeys(  # claim_as may be in claim_from, and a state need not be hashable
                 (f"{label}.{name} is guarded with {state!r}, which {why[0]}.", why[1])
-                for state in dict.fromkeys((*guard.claim_from, guard.claim_as, guard.done, guard.failed))
+                for state in (*guard.claim_from, guard.claim_as, guard.done, guard.failed)
                 if state is not None and (why := _unfit_state(field, state))
-            ]
+            )
     if found:
         return found
     try:
@@ -201,6 +201,8 @@ def _unfit_state(field: Any, state: Any) -> tuple[str, str] | None:
         kept = field.to_python(state)
     except ValidationError as error:
         return f"cannot be in the column: {' '.join(error.messages)}", ""
+    except (TypeError, ValueError) as error:  # of a project's own field
+        return f"cannot be in the column: {error}", ""
     if kept != state:
         return f"is {kept!r} once it is in the column", f"Write {kept!r}."
     if isinstance(kept, str) and field.max_length is not None and len(kept) > field.max_length:

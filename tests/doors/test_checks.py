@@ -404,6 +404,25 @@ class TestGuards:
         with pytest.raises(TaskLockError, match="is guarded with"):
             one.ensure_fits(model)
 
+    @isolate_apps("tests.testapp")
+    def test_e004_of_a_field_of_the_projects_own(self):
+        class Halves(models.IntegerField):
+            def to_python(self, value):
+                return value // 2 * 2
+
+        class Reaction(GuardedModel):
+            status = models.JSONField(db_index=True)
+            step = Halves(db_index=True)
+
+            class Meta:
+                app_label = "testapp"
+
+        guard(claim_from=[["new"], ["busy"]], claim_as=["busy"]).ensure_fits(Reaction)  # states that cannot be hashed
+        with pytest.raises(TaskLockError, match="'new', which cannot be in the column: unsupported operand"):
+            guard(field="step", claim_from=["new"], claim_as=2).ensure_fits(Reaction)
+        with pytest.raises(TaskLockError, match="3, which is 2 once it is in the column. Write 2"):
+            guard(field="step", claim_from=[0], claim_as=3).ensure_fits(Reaction)
+
     def test_e004_an_exclusion_that_joins_another_table(self):
         """The UPDATE would come after a SELECT, or compare what it has read before it waited: not one step."""
         guard(field="text", exclude=Q(video__status="ready")).register(Note)
