@@ -70,6 +70,20 @@ def row_key(model: type[Model], text: str) -> Any:
     return key
 
 
+def named_row(record: Record) -> tuple[type[Model], Any] | None:
+    """Return the model whose table has the row that a lock's holder says it works on, and the primary key; ``None``:
+    it says none, or none that can be.
+
+    A holder writes the key as its caller spelled it: ``7`` and ``"007"`` are one row.
+    """
+    label, _, text = record.holder.row.partition(":")
+    try:
+        model = table_model(apps.get_model(label))
+        return model, row_key(model, text)
+    except (LookupError, ValueError, TypeError, ValidationError):
+        return None
+
+
 def row_of(record: Record) -> LockedRow | None:
     """Return the row of a lock, with the guard by which its holder claims it; without, if that cannot be told.
 
@@ -77,14 +91,10 @@ def row_of(record: Record) -> LockedRow | None:
     """
     from django_tasklock.celery.republish import Publisher
 
-    ref = row_ref(record)
-    if ref is None:
+    named = named_row(record)
+    if named is None:
         return None
-    try:
-        model: type[Model] = apps.get_model(ref.model)
-        pk = row_key(model, ref.pk)
-    except (LookupError, ValueError, TypeError, ValidationError):
-        return None
+    model, pk = named
     guards = guards_of(model)
     if not guards and not fenced(model):
         return None

@@ -10,10 +10,10 @@ import pytest
 from django_tasklock import Claim, StaleClaim, StateGuard, TaskLock, TaskLockError, current_claim, model_lock
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations import Actor, get_lock, release_lock
-from tests.support.guards import GUARD, new_token, no_guards
+from tests.support.guards import GUARD, ONCE, new_token, no_guards
 from tests.support.public import in_store
 from tests.support.stores import stores
-from tests.support.sweeping import guarded_function, swept, told
+from tests.support.sweeping import guarded_function, hold, swept, told
 from tests.testapp.models import Import, PlainImport, PlainVideo, Reel, Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -68,6 +68,17 @@ def test_a_row_that_is_claimed_through_a_proxy_is_worked_on() -> None:
     imports(video.pk)
     video.refresh_from_db()
     assert video.status == "imported"
+
+
+def test_a_row_that_is_claimed_through_a_proxy_without_a_guard_here_is_worked_on() -> None:
+    """Its worker has a newer deployment, say."""
+    guarded_function(PlainVideo, "code:{video_id}", guard=ONCE)
+    video = PlainVideo.objects.create(status="processing")
+    hold("import:elsewhere", row=f"testapp.plainimport:{video.pk}")
+    assert told(swept()) == {}
+    video.refresh_from_db()
+    assert video.status == "processing"
+    assert TaskLock("import:elsewhere").locked()
 
 
 def test_of_two_columns_that_of_the_claim_is_put_back() -> None:

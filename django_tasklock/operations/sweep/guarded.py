@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from django.core.exceptions import ValidationError
 from django.db.models import Model, Q
 
 from django_tasklock.columns import TOKEN, table_model
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, fenced, registered
 from django_tasklock.guards.rows import Row, indexed, read, state_columns
-from django_tasklock.operations.guarded_rows import guard_of, model_of, row_key
+from django_tasklock.operations.guarded_rows import guard_of, model_of, named_row
 from django_tasklock.operations.sweep.terms import SweepOptions
 from django_tasklock.types import Record
 
@@ -34,17 +33,16 @@ class Guards:
     def __init__(self, options: SweepOptions) -> None:
         self.entries: dict[type[Model], list[Guarded]] = {}
         self.unknown: list[str] = []
-        self._tables: dict[str, type[Model]] = {}
+        labels: set[str] = set()
         for one in registered():
             model = model_of(one)
             if model is None:
                 self.unknown.append(str(one.model))
                 continue
-            table = table_model(model)
-            self._tables |= {model._meta.label_lower: table, table._meta.label_lower: table}
-            self.entries.setdefault(table, []).append(one._replace(model=model))
+            labels.add(model._meta.label_lower)
+            self.entries.setdefault(table_model(model), []).append(one._replace(model=model))
         if unguarded := sorted(model._meta.label_lower for model in options.models - self.entries.keys()):
-            guarded = ", ".join(sorted(self._tables)) or "none"
+            guarded = ", ".join(sorted(labels)) or "none"
             raise TaskLockError(f"no guard is registered for {', '.join(unguarded)}; guarded: {guarded}")
         if options.models:
             self.entries = {table: self.entries[table] for table in options.models}
@@ -77,18 +75,9 @@ class Guards:
                     seen |= Q(**{f"{field}__in": states})
 
     def row_of(self, record: Record) -> tuple[type[Model], Any] | None:
-        """Return the model and the primary key of the row that a lock names; ``None``: none of a guarded model.
-
-        A holder writes the key as its caller spelled it: ``7`` and ``"007"`` are one row.
-        """
-        label, _, text = record.holder.row.partition(":")
-        model = self._tables.get(label)
-        if model not in self.entries:
-            return None
-        try:
-            return model, row_key(model, text)
-        except (ValidationError, ValueError, TypeError):
-            return None  # of another model that had this label
+        """Return the model and the primary key of the row that a lock names; ``None``: none of a guarded model."""
+        named = named_row(record)
+        return named if named is not None and named[0] in self.entries else None
 
     def sides(self, records: Iterable[Record]) -> dict[str, Side]:
         """Return the rows that these locks name, by what ``Holder.row`` calls them; those of unknown models are left
