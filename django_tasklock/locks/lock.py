@@ -33,7 +33,7 @@ from django_tasklock.locks.heartbeat import heartbeat, tell_aside
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import GONE, Lease
-from django_tasklock.locks.takes import Leases, Takes
+from django_tasklock.locks.takes import Leases, Refusal, Takes
 from django_tasklock.locks.terms import Terms, patience
 from django_tasklock.names import Names, clean, clean_all, each_of
 from django_tasklock.signals import lock_acquired, lock_released
@@ -76,10 +76,6 @@ class Acquirable(ABC):
     """The same of who has waited for it."""
     row = ""
     """The guarded row that is worked on, ``videos.video:42``: for people, beside the lock."""
-    met: Record | None = None
-    """Who had the lock when the last ``acquire()`` found it busy, where that could be read."""
-    conflict: TaskLockAcquireError | None = None
-    """Why the last ``acquire()`` through this object returned False."""
     _block: Lease | None = None
     _blocks = 0
 
@@ -122,7 +118,7 @@ class Acquirable(ABC):
         home = self._takes.here()
         if home and self._reenter(home):
             return True
-        lease, request = self._begin(wait > 0)
+        lease, request = self._begin(home, wait > 0)
         try:
             if wait:
                 return self._settle(lease, home, *take(lease.backend, request, wait))
@@ -142,7 +138,7 @@ class Acquirable(ABC):
         home = self._takes.here()
         if home and self._reenter(home):
             return True
-        lease, request = self._begin(wait > 0)
+        lease, request = self._begin(home, wait > 0)
         try:
             if wait:
                 return self._settle(lease, home, *await atake(lease.backend, request, wait))
@@ -155,8 +151,24 @@ class Acquirable(ABC):
             heartbeat.release_later(lease, request.ttl_ms)
             raise
 
+    @property
+    def conflict(self) -> TaskLockAcquireError | None:
+        """Why the caller's last ``acquire()`` through this object returned False; ``None`` if it did not."""
+        refusal = self._takes.refusal()
+        return None if refusal is None else refusal.error
+
+    @property
+    def met(self) -> Record | None:
+        """Who had the lock when the caller's last ``acquire()`` found it busy, where that could be read."""
+        refusal = self._takes.refusal()
+        return None if refusal is None else refusal.met
+
+    def note_conflict(self, error: TaskLockAcquireError, met: Record | None = None) -> None:
+        """Note why the caller was refused, and by whom."""
+        self._takes.refused(Refusal(error, met))
+
     def conflict_error(self) -> TaskLockAcquireError:
-        """Return why the last ``acquire()`` returned False."""
+        """Return ``conflict``, or an error that says no more than that the lock is busy."""
         return self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
 
     def release(self, lease: Lease | None = None) -> Released:
@@ -463,9 +475,8 @@ class Acquirable(ABC):
         self._takes.again(lease)
         return True
 
-    def _begin(self, waits: bool) -> tuple[Lease, AcquireRequest]:
-        if self.conflict is not None or self.met is not None:
-            self.conflict = self.met = None
+    def _begin(self, home: Leases, waits: bool) -> tuple[Lease, AcquireRequest]:
+        self._takes.ask_anew(home)
         terms = self.terms
         lease = Lease(self._store(), self.name, terms.lease_ms, weakref.ref(self), self._on_lost)
         if self.brings is not None:
@@ -489,9 +500,7 @@ class Acquirable(ABC):
 
     def _settle(self, lease: Lease, home: Leases, asked: float, answer: Grant | Busy) -> bool:
         if isinstance(answer, Busy):
-            self.met = answer.record
-            self.conflict = self._busy(answer)
-            self._takes.refused()
+            self.note_conflict(self._busy(answer), answer.record)
             return False
         lease.granted(answer, asked, self.terms.hold_ms)
         lease.since = now = monotonic()
@@ -510,8 +519,7 @@ class Acquirable(ABC):
         if error.doubt:  # otherwise there is nothing to undo, however long the outage
             heartbeat.release_later(lease, request.ttl_ms)
         if error.busy is not None:  # which no silence turns into anything else
-            self.met = error.busy.record
-            self.conflict = self._busy(error.busy)
+            self.note_conflict(self._busy(error.busy), error.busy.record)
             return False
         action = self.terms.on_unavailable
         if action == "run" and not error.down:
@@ -521,9 +529,9 @@ class Acquirable(ABC):
             error.name = error.name or self.name
             raise error
         if action == "skip":
-            self._takes.refused()
-            self.conflict = TaskLockAcquireError(f"{self.noun} {self.name!r} was not taken: {error}", name=self.name)
-            self.conflict.__cause__ = error
+            conflict = TaskLockAcquireError(f"{self.noun} {self.name!r} was not taken: {error}", name=self.name)
+            conflict.__cause__ = error
+            self.note_conflict(conflict)
             return False
         without = Lease(lease.backend, self.name, self.terms.lease_ms, lease.lock, self._on_lost)
         without.without_lock, without.kind = True, lease.kind

@@ -7,13 +7,15 @@ import sys
 import threading
 import weakref
 from contextvars import ContextVar
+from typing import NamedTuple
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 
-from django_tasklock.exceptions import TaskLockError
+from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
 from django_tasklock.locks import lease as now
 from django_tasklock.locks.lease import Lease
 from django_tasklock.names import each_of
+from django_tasklock.types import Record
 
 LINEAGE = 8  # calls of one coroutine that know of each other
 PRUNE = 50  # threads and asyncio tasks that have shared one object, before those that ended are forgotten
@@ -191,15 +193,23 @@ def _callers(task: asyncio.Task[object]) -> Leases | None:
     return caller if thread == caller.thread and around is caller.executor else None
 
 
+class Refusal(NamedTuple):
+    """Why a caller was refused, and who had the lock, where that could be read."""
+
+    error: TaskLockAcquireError
+    met: Record | None = None
+
+
 class _Take:
     """What one thread, asyncio task or call has from the object: taken so many times, or refused."""
 
-    __slots__ = ("home", "lease", "times")
+    __slots__ = ("home", "lease", "refusal", "times")
 
     def __init__(self, home: weakref.ref[Leases], lease: Lease | None, times: int) -> None:
         self.home = home
         self.lease = lease
         self.times = times
+        self.refusal: Refusal | None = None
 
     @property
     def now(self) -> Lease | None:
@@ -228,7 +238,7 @@ class Takes:
     the caller's, those of a process say.
     """
 
-    __slots__ = ("_by", "_own", "_permits", "_prune_at", "last")
+    __slots__ = ("_by", "_own", "_permits", "_prune_at", "_refusal", "last")
 
     def __init__(self, *, permits: bool = False, own: Leases | None = None) -> None:
         self._by: dict[int, _Take] = {}  # by the id of what the entry keeps alive, so that no other has it
@@ -237,6 +247,7 @@ class Takes:
         self._prune_at = PRUNE
         self.last: Lease | None = None
         """What was taken last, by whomever."""
+        self._refusal: Refusal | None = None  # of whoever was refused last
 
     def here(self) -> Leases:
         """Return everything the caller has taken, through any object."""
@@ -276,11 +287,26 @@ class Takes:
         lease.count += 1
         self.last = lease
 
-    def refused(self) -> None:
-        """Note that the caller was refused: it has nothing, whatever others took through this object."""
+    def refused(self, refusal: Refusal) -> None:
+        """Note why the caller was refused: it has nothing, whatever others took through this object."""
         home = self.here()
-        if self._of(home) is None:
-            self._note(home, None, 0)
+        if (take := self._of(home)) is None:
+            take = self._note(home, None, 0)
+        take.refusal = self._refusal = refusal
+
+    def ask_anew(self, home: Leases) -> None:
+        """Note that the caller, whose leases are ``home``, asks again: what it was told before counts no more."""
+        if self._refusal is not None and (take := self._by.get(id(home.ref))) is not None:
+            take.refusal = None
+
+    def refusal(self) -> Refusal | None:
+        """Return why the caller's last request was refused, ``None`` if it was not; for a caller who never asked, what
+        the one refused last was told.
+        """
+        if self._refusal is None:
+            return None
+        take = self._by.get(id(self.here().ref)) or self._asked_before()
+        return self._refusal if take is None else take.refusal
 
     def inherit(self, times: int) -> None:
         """Add ``times`` to how often the caller has taken its lease: those of the lost lease that this one replaces."""
@@ -308,13 +334,14 @@ class Takes:
         if self.last is lease:
             self.last = None
 
-    def _note(self, home: Leases, lease: Lease | None, times: int) -> None:
-        self._by[id(home.ref)] = _Take(home.ref, lease, times)
+    def _note(self, home: Leases, lease: Lease | None, times: int) -> _Take:
+        noted = self._by[id(home.ref)] = _Take(home.ref, lease, times)
         if len(self._by) >= self._prune_at:
             for key, take in list(self._by.items()):  # in place: meanwhile other threads note what they take
                 if take.home() is None:
                     self._by.pop(key, None)
             self._prune_at = 2 * max(len(self._by), PRUNE)
+        return noted
 
     def _of(self, home: Leases) -> _Take | None:
         """Return what the owner of ``home`` has taken through this object and not given back."""

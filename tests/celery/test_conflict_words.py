@@ -167,9 +167,9 @@ class FakeMessage:
 
 def met(lock, ttl, left):
     now = 1_700_000_000_000
-    lock.met = Record(
-        "video:1", "t", Holder(), now, now + round(left * 1000), now, 1, None if ttl is None else ttl * 1000
-    )
+    ttl_ms = None if ttl is None else ttl * 1000
+    record = Record("video:1", "t", Holder(), now, now + round(left * 1000), now, 1, ttl_ms)
+    lock.note_conflict(TaskLockAcquireError("busy"), record)
     return lock
 
 

@@ -75,6 +75,26 @@ class TestWhoWasRefused:
         with ThreadPoolExecutor(1) as other:
             assert other.submit(lock.release).result(20) is Released.RELEASED
 
+    def test_each_is_told_its_own_reason(self, store):
+        """What one was refused for was forgotten as soon as another thread asked through the same object."""
+        lock = TaskLock("video:1")
+        with ThreadPoolExecutor(1) as refused, ThreadPoolExecutor(1) as asks_later, ThreadPoolExecutor(1) as stranger:
+            with TaskLock("video:1") as holders:
+                assert refused.submit(lock.acquire).result() is False
+                met = refused.submit(lambda: lock.met).result()
+                assert met.token == holders.token
+            assert asks_later.submit(lock.acquire).result()
+            assert asks_later.submit(lambda: (lock.conflict, lock.met)).result() == (None, None)
+            assert refused.submit(lambda: lock.met).result() == met
+            assert "is held by" in str(refused.submit(lock.conflict_error).result())
+            assert stranger.submit(lambda: lock.met).result() == met  # who never asked may be told what another was
+            assert refused.submit(lock.acquire).result() is False
+            assert refused.submit(lambda: lock.met).result().token == asks_later.submit(lambda: lock.token).result()
+            assert asks_later.submit(lock.release).result()
+            assert refused.submit(lock.acquire).result()
+            assert refused.submit(lambda: (lock.conflict, lock.met)).result() == (None, None)
+            assert refused.submit(lock.release).result()
+
     def test_the_store_was_down_and_the_policy_skips(self, store, monkeypatch):
         lock = TaskLock("video:1", on_unavailable="skip")
         with ThreadPoolExecutor(1) as other:

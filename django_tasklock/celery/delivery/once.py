@@ -62,7 +62,7 @@ def held_here(lock: Acquirable) -> bool:
     if lease is None or lease.released or lease.lost:
         return False
     text = f"lock {lock.name!r} is held by this very thread, which called its task again"
-    lock.conflict = TaskLockAcquireError(text, name=lock.name)
+    lock.note_conflict(TaskLockAcquireError(text, name=lock.name))
     return True
 
 
