@@ -82,6 +82,15 @@ limiter_block: ContextVar[Block | None] = ContextVar("tasklock_limiter", default
 """The innermost of a concurrency limiter."""
 
 
+def innermost(block: Block | None) -> Block | None:
+    """Return ``block``, or the first around it that may still be left: a time limit has struck in the end of the others,
+    so that nobody leaves them, and their locks are gone.
+    """
+    while block is not None and block.lock() is None:
+        block = block.around
+    return block
+
+
 def forget() -> None:
     """Let what runs here be inside of nothing: for tests, which leave blocks that nobody left."""
     lock_block.set(None)
@@ -102,7 +111,7 @@ def ensure_standing() -> None:
         block = variable.get()
         while block is not None:
             lease = block.lease
-            if (lease.asked or lease.lost) and not (lease.released or lease.foreign):
+            if not lease.released and (lease.asked or lease.lost) and not lease.foreign:
                 lock = block.lock()
                 if lock is not None:
                     judge(lock, lease)

@@ -23,7 +23,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
-from django_tasklock.context import Block, judge, lock_block
+from django_tasklock.context import Block, innermost, judge, lock_block
 from django_tasklock.db.transactions import mention_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
 from django_tasklock.host import Task
@@ -444,6 +444,9 @@ class Acquirable(ABC):
         lease = self._takes.find()
         if lease is not None and self._takes.returned(lease):
             self._give_up(lease, lease.span or self.terms.hold_ms, later)
+            block = self.innermost.get()
+            if block is not None and block.lease is lease:  # it was struck before it was left
+                self.innermost.set(block.around)
 
     def _give_up(self, lease: Lease, longest: int, later: bool = False) -> None:
         """Release at once what nobody will release later."""
@@ -626,7 +629,7 @@ class TaskLock(Acquirable):
         """Become ``current_lock()``; for code that acquires and releases around a body by itself. Return the lease."""
         try:
             lease = self._block = self.mine()
-            around = lock_block.get()
+            around = innermost(lock_block.get())
             lease.entered.append(around)
             self._blocks += 1
             lock_block.set(Block(weakref.ref(self), lease, around))
