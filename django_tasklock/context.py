@@ -83,8 +83,8 @@ limiter_block: ContextVar[Block | None] = ContextVar("tasklock_limiter", default
 
 
 def innermost(block: Block | None) -> Block | None:
-    """Return ``block``, or the first around it that may still be left: a time limit has struck in the end of the others,
-    so that nobody leaves them, and their locks are gone.
+    """Return ``block``, or the first around it that may still be left: nobody leaves those whose locks are gone, since
+    a time limit has struck in their end.
     """
     while block is not None and block.lock() is None:
         block = block.around

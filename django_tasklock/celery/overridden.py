@@ -20,11 +20,12 @@ _ahead: ContextVar[list[type[Any]]] = ContextVar("tasklock_ahead")
 @contextmanager
 def locked(kind: type[Any]) -> Iterator[None]:
     """Let the next ``run`` of this class be the body: the lock is taken."""
-    before = _ahead.set([kind])
+    before = _ahead.get([])
     try:
+        _ahead.set([kind])  # in here: a time limit that struck after it would let another ``run`` go without a lock
         yield
     finally:
-        _ahead.reset(before)
+        _ahead.set(before)
 
 
 def lock_in_run(kind: type[Any], call: Callable[..., Any]) -> None:

@@ -94,6 +94,10 @@ LONG = 3600.0
 """Seconds, the most that a body may run by default. One that may run longer holds no connection meanwhile."""
 
 
+TWICE = 2
+"""How often what ends with a stack stands on it: a time limit may strike as the first is called."""
+
+
 def worth_returning(connection: BaseDatabaseWrapper, long: bool) -> bool:
     """Return whether a body should not keep the connection that taking its lock has opened, until it needs one again.
 
@@ -121,15 +125,17 @@ class Scope:
         self._before: Scope | None = None
         self._key: Hashable = None
         self._process = 0
+        self._ended = False
 
     @classmethod
     def begin(cls, stack: ExitStack | AsyncExitStack, everything: bool | None = None, *, long: bool = False) -> Scope:
         """Return a new one, which notes connections from here on and ends with ``stack``."""
         scope = cls(everything, long=long)
-        if isinstance(stack, AsyncExitStack):  # first: a time limit may strike in between
-            stack.push_async_exit(scope.later)
-        else:
-            stack.push(scope)
+        for _ in range(TWICE):
+            if isinstance(stack, AsyncExitStack):  # first: a time limit may strike in between
+                stack.push_async_exit(scope.later)
+            else:
+                stack.push(scope)
         scope._begin()
         return scope
 
@@ -162,6 +168,7 @@ class Scope:
         """End, for an ``ExitStack``."""
         if self._over() and (self.everything or self.opened):
             self._clear(kept=not self.everything)
+        self._ended = True
 
     async def later(self, *how: object) -> None:
         """End, for an ``AsyncExitStack``.
@@ -170,9 +177,10 @@ class Scope:
         """
         if self._over() and (self.everything or self.opened or how[1] is not None):
             await to_the_end(self._clear)
+        self._ended = True
 
     def _over(self) -> bool:
-        if self._process != os.getpid():  # a forked child leaves the body of its parent
+        if self._ended or self._process != os.getpid():  # a forked child leaves the body of its parent
             return False
         if _scope.get() is self:
             _scope.set(self._before)

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 from django_tasklock.context import ensure_standing
-from django_tasklock.db.connections import LONG, Scope
+from django_tasklock.db.connections import LONG, TWICE, Scope
 from django_tasklock.db.threads import to_the_end
 from django_tasklock.decorators.options import CallOptions, GuardedRow
 from django_tasklock.exceptions import (
@@ -101,8 +101,10 @@ class Call:
         self._lease = lease = self.lock.enter()
         if self.options.row is not None:
             self._closing = Closing(self._new_claim(self.options.row, lease))
-            stack.push(self._closing)
+            for _ in range(TWICE):
+                stack.push(self._closing)
             try:
+                self._closing.begin()
                 self._closing.claim.claim()
             except GuardRejected as error:
                 return self._rejected(error)
@@ -121,8 +123,10 @@ class Call:
         lease = self.lock.enter()
         if self.options.row is not None:
             self._closing = Closing(self._new_claim(self.options.row, lease))
-            stack.push_async_exit(self._closing.later)
+            for _ in range(TWICE):
+                stack.push_async_exit(self._closing.later)
             try:
+                self._closing.begin()
                 await to_the_end(self._closing.claim.claim)
             except GuardRejected as error:
                 return self._rejected(error)
@@ -198,30 +202,46 @@ def skip(lock: Acquirable, error: TaskLockAcquireError, reason: str = "already_p
 
 
 class Closing:
-    """The end of a claim: it is the current one while the body runs; then how that ended is written."""
+    """The end of a claim: it is the current one while the body runs; then how that ended is written.
+
+    To be called ``TWICE``: a time limit that strikes in the first call leaves the rest to the second.
+    """
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.begun = False
         """The body was run. If not, the row is left as claimable as it was."""
+        self._over = False
         self._process = os.getpid()
         self._before = current.get()
-        current.set(claim)
+
+    def begin(self) -> None:
+        """Let the claim be the current one."""
+        current.set(self.claim)
 
     def __call__(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
         current.set(self._before)
         if self._due:
-            close(self.claim, error, self.begun)
+            self._close(error)
 
     async def later(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
         """End it for a coroutine: the writes go to a thread, the claim stays in this context."""
         current.set(self._before)
         if self._due:
-            await to_the_end(close, self.claim, error, self.begun)
+            await to_the_end(self._close, error)
 
     @property
     def _due(self) -> bool:
-        return self.claim.taken and self._process == os.getpid()  # a forked child leaves the body of its parent
+        if self._over or not self.claim.taken:
+            return False
+        return self._process == os.getpid()  # a forked child leaves the body of its parent
+
+    def _close(self, error: BaseException | None) -> None:
+        self.claim.ended = False  # its body may have said so, and that was rolled back
+        try:
+            close(self.claim, error, self.begun)
+        finally:
+            self._over = self.claim.ended
 
 
 def close(claim: Claim, error: BaseException | None, begun: bool = True) -> None:

@@ -58,6 +58,9 @@ class Claim:
     long = False
     """Whether the body may run for hours: with ``None`` the connection is closed after the claim then."""
 
+    ended = False
+    """Whether it was written how the body ended, as far as that can be; who writes it again sets it back."""
+
     def __init__(self, model: type[Model], pk: Any, guard: StateGuard, token: str) -> None:
         self.model = model
         self.pk = pk
@@ -222,6 +225,7 @@ class Claim:
         values = self._closing(state)
         ours = not joined(connections[self.using])
         try:
+            self.ended = True  # whatever strikes from here on
             if values:
                 self._write(values)
                 self._closed = True

@@ -8,9 +8,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import redis
@@ -18,19 +20,25 @@ import redis
 from django_tasklock import (
     ConcurrencyLimiter,
     Released,
+    StateGuard,
     TaskLock,
     acquire_task_lock,
+    model_lock,
     release_task_lock,
     task_lock,
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.overridden import lock_in_run, locked
 from django_tasklock.context import limiter_block, lock_block
+from django_tasklock.db.connections import Scope
+from django_tasklock.guards.claim import current
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.takes import leases_here
 from tests.support.proxy import Proxy, scripts
 from tests.support.public import PROJECT, script, setting
 from tests.support.stores import eventually
+from tests.testapp.models import PlainVideo, Video
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -144,6 +152,69 @@ def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) 
     assert (lock_block.get(), limiter_block.get()) == (None, None), "each later call would go through such blocks"
     eventually(lambda: not left())
     assert not [hold.name for hold in heartbeat.leases() if hold.name.startswith(name)]
+
+
+READY_OR_NOT = {"uploading", "done", "failed"}
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("model", [Video, PlainVideo])
+@pytest.mark.parametrize("fails", [False, True])
+def test_struck_anywhere_a_guarded_call_is_over(settings: Any, name: str, model: Any, fails: bool) -> None:
+    """Its row, its claim and its scope of connections: what is left would be the next body's in this thread."""
+    settings.TASKLOCK = setting("redis")
+    guard = StateGuard(claim_from=["uploading"], claim_as="processing", done="done", failed="failed")
+
+    @model_lock(model, f"{name}:{{pk}}", pk="pk", guard=guard)
+    def work(pk: int) -> None:
+        if fails:
+            raise LookupError
+
+    number, left = -1, {}
+    while True:
+        number += 1  # never at the 0th: that one connects
+        pk = model.objects.create().pk
+        with struck_at(number) as struck, suppress(LookupError):
+            work(pk)
+        if not number:
+            continue
+        if not struck:
+            break
+        state = model.objects.values_list("status", flat=True).get(pk=pk)
+        here = {"row": state not in READY_OR_NOT, "claim": current.get() is not None, "scope": bool(Scope.active)}
+        left.update({struck[0]: [what for what in here if here[what]]} if any(here.values()) else {})
+        current.set(None)
+        Scope.active.clear()
+    assert number > 100
+    assert not left, "\n".join(f"{where}: {what}" for where, what in left.items())
+
+
+def test_struck_anywhere_no_other_run_is_taken_for_locked() -> None:
+    """Of a task with a ``__call__`` of its own: its next ``run`` would be the body of a lock that nobody has."""
+
+    class OwnCall:
+        name = "own"
+
+        @staticmethod
+        def run() -> str:
+            return "ran"
+
+        @classmethod
+        def _get_app(cls) -> Any:
+            return SimpleNamespace(tasks={"own": None})
+
+    called = MagicMock(return_value="locked")
+    lock_in_run(OwnCall, called)
+    number = 0
+    while True:
+        number += 1
+        with struck_at(number) as struck, locked(OwnCall):
+            pass
+        assert OwnCall.run() == "locked", struck
+        if not struck:
+            break
+    assert number > 2
 
 
 # By a real signal, at an exact moment
