@@ -522,6 +522,51 @@ class TestWhatIsRefused:
             work(video.pk)
         assert not held("a")
 
+    @every_decorator
+    @pytest.mark.parametrize("started", [False, True])
+    @pytest.mark.django_db(transaction=True)
+    def test_a_task_of_an_event_loop(self, decorate, started, monkeypatch):
+        """It would run, or go on, when the loop has the word again: by then the lock is another's. It is cancelled."""
+        ran = []
+
+        async def body():
+            ran.append("begun")
+            await asyncio.sleep(0)
+            ran.append("unlocked")
+
+        async def call(pk):
+            task = asyncio.create_task(body())
+            if started:
+                await asyncio.sleep(0)
+            work = decorate(lambda pk: task)
+            with pytest.raises(TaskLockError, match="returned a Task of asyncio that is not done, which is cancelled"):
+                work(pk)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        video = Video.objects.create()
+        monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # a plain function with a row, called in a loop
+        asyncio.run(call(video.pk))
+        assert ran == ["begun"] * started
+        assert not held("a")
+
+    def test_another_future_of_an_event_loop(self):
+        async def call():
+            future = asyncio.get_running_loop().create_future()
+            with pytest.raises(TaskLockError, match="returned a Future of asyncio that is not done"):
+                task_lock("a")(lambda: future)()
+            assert future.cancelled()
+
+        asyncio.run(call())
+
+    def test_a_future_that_is_done_is_a_result(self):
+        async def call():
+            future = asyncio.get_running_loop().create_future()
+            future.set_result(42)
+            assert await task_lock("a")(lambda: future)() == 42
+
+        asyncio.run(call())
+
     def test_a_decorator_in_the_wrong_place(self):
         for kind in (classmethod, staticmethod):
             with pytest.raises(TaskLockError, match=f"put @{kind.__name__} above the lock decorator"):
