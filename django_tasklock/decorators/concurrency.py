@@ -10,7 +10,7 @@ from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
 from django_tasklock.decorators.call import Call, CallStrategy, Skipped, skip_or_raise
 from django_tasklock.decorators.options import CallOptions, check_conflict, check_release
-from django_tasklock.decorators.wrapping import check_decoratable, wrap
+from django_tasklock.decorators.wrapping import check_decoratable, check_indexes, wrap
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
 from django_tasklock.locks.semaphore import ConcurrencyLimiter, check_limit
@@ -141,6 +141,7 @@ def concurrency_limited(
     def decorate(function: F) -> F:
         check_decoratable(function)
         template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
+        check_indexes(name, function)
         label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
         patience, counted_as = options.patience(label), clean_kind(label)
         permit = PermitOfCall(template, limit)

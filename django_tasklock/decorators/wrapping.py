@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
+from string import Formatter
 from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -46,6 +48,26 @@ def check_decoratable(function: Any) -> None:
         raise TaskLockError(
             f"{function!r} cannot be decorated: it is not callable (was it called as @task_lock, without a name?)"
         )
+
+
+_FROM_THE_END = re.compile(r"\[-[0-9]+\]")
+
+
+def check_indexes(template: object, function: Any) -> None:
+    """Raise ``TaskLockError`` for a template over the arguments of ``function`` that counts from the end of one.
+
+    ``str.format`` reads ``{items[-1]}`` as the key ``"-1"``, which no sequence has: each call would fail.
+    """
+    if not isinstance(template, str):
+        return
+    for _, field, spec, _ in Formatter().parse(template):
+        if field is not None and _FROM_THE_END.search(field):
+            raise TaskLockError(
+                f"template {template!r} of {_called(function)!r} counts from the end in {{{field}}}, which a template"
+                " cannot: str.format looks for that text as a key; give a callable that makes the name",
+                name=template,
+            )
+        check_indexes(spec, function)
 
 
 def check_has_run(function: Any, result: Any) -> None:

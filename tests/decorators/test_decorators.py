@@ -430,6 +430,15 @@ class TestWhatIsRefused:
             (lambda: task_lock(b"a")(lambda: None), "must be str, not bytes"),
             (lambda: task_lock("x" * 10_240)(lambda: None), "10240"),
             (lambda: task_lock("v:{")(lambda: None), "cannot be read"),
+            (
+                lambda: task_lock("v:{ids[-1]}")(lambda ids: None),
+                r"'v:\{ids\[-1\]\}' of .*<lambda>' counts from the end",
+            ),
+            (lambda: task_lock(["a", "v:{ids[0][-1]}"])(lambda ids: None), "counts from the end"),
+            (lambda: task_lock("v:{n:{ids[-2]}}")(lambda n, ids: None), "counts from the end"),
+            (lambda: model_lock(Video, "v:{pk[-1].x}", guard=GUARD)(lambda pk: None), "counts from the end"),
+            (lambda: concurrency_limited("v:{ids[-1]}", 1)(lambda ids: None), "counts from the end"),
+            (lambda: rate_limited("v", "1/s", tenant="{ids[-1]}", tenants="1/s")(lambda ids: None), "from the end"),
             (lambda: task_lock("a", timeout=0)(lambda: None), "timeout must be a positive number"),
             (lambda: task_lock("a", lease=-1)(lambda: None), "lease must be a positive number"),
             (lambda: task_lock("a", lease=float("nan"))(lambda: None), "lease must be a positive number"),
@@ -451,6 +460,13 @@ class TestWhatIsRefused:
     def test_what_cannot_work(self, decorate, match):
         with pytest.raises(TaskLockError, match=match):
             decorate()
+
+    def test_what_only_looks_like_an_index_from_the_end_is_none(self):
+        @task_lock("v:{{[-1]}}:[-2]:{ids[0]}:{of[a-1]}")
+        def work(ids, of):
+            return current_lock().name
+
+        assert work([7, 8], {"a-1": 9}) == "v:{[-1]}:[-2]:7:9"
 
     def test_generators(self):
         def generator(n):
