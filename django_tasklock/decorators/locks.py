@@ -128,6 +128,7 @@ def task_lock(
     """
     options = LockOptions(
         label=_label(name),
+        decorator="task_lock",
         timeout=timeout,
         lease=lease,
         on_conflict=on_conflict,
@@ -169,6 +170,7 @@ def model_lock(
     """
     options = LockOptions(
         label=_label(name),
+        decorator="model_lock",
         timeout=timeout,
         lease=lease,
         on_conflict=on_conflict,

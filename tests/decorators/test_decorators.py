@@ -67,6 +67,11 @@ def report(day, pages=3, *, draft=False):
     return {"day": day, "pages": pages, "draft": draft, "held": held(f"report:{day}")}
 
 
+def report_name(pk):
+    """A name that is made by a function."""
+    return f"report:{pk}"
+
+
 every_decorator = pytest.mark.parametrize(
     "decorate",
     [
@@ -460,6 +465,40 @@ class TestWhatIsRefused:
     def test_what_cannot_work(self, decorate, match):
         with pytest.raises(TaskLockError, match=match):
             decorate()
+
+    @pytest.mark.parametrize(
+        ("options", "match"),
+        [
+            ({"on_conflict": "later"}, "on_conflict must be one of 'skip'"),
+            (
+                {"on_conflict": "skip", "blocking_timeout": 5},
+                "blocking_timeout goes with on_conflict='wait', not 'skip'",
+            ),
+            ({"on_conflict": "wait", "blocking_timeout": -1}, "blocking_timeout must be a positive"),
+            ({"on_unavailable": "die"}, "on_unavailable must be 'run'"),
+            ({"release_connections": 1}, "release_connections must be True"),
+            ({"queue_limit": 3}, "queue_limit goes with on_conflict='queue', not None"),
+            ({"on_conflict": "queue", "queue_limit": 0}, "queue_limit must be a number of messages"),
+        ],
+    )
+    def test_it_is_said_of_which_decorator(self, options, match):
+        with pytest.raises(TaskLockError, match=r"^@task_lock\('v:\{pk\}'\): " + match):
+            task_lock("v:{pk}", **options)
+        with pytest.raises(TaskLockError, match=r"^@task_lock\('a \+ report_name'\): " + match):
+            task_lock(["a", report_name], **options)
+        with pytest.raises(TaskLockError, match=r"^@model_lock\('v:\{pk\}'\): " + match):
+            model_lock(Video, "v:{pk}", guard=GUARD, **options)
+        if "queue_limit" not in options:
+            with pytest.raises(TaskLockError, match=r"^@concurrency_limited\('v:\{pk\}'\): " + match):
+                concurrency_limited("v:{pk}", 3, **options)
+            with pytest.raises(TaskLockError, match=r"^@concurrency_limited\('report_name'\): " + match):
+                concurrency_limited(report_name, 3, **options)
+
+    def test_it_is_said_of_words_that_only_locks_of_one_name_have(self):
+        with pytest.raises(TaskLockError, match=r"^@concurrency_limited\('a'\): on_conflict='queue' is for locks"):
+            concurrency_limited("a", 3, on_conflict="queue")
+        with pytest.raises(TaskLockError, match=r"^@task_lock\('a \+ b'\): on_conflict='queue' keeps messages"):
+            task_lock(["a", "b"], on_conflict="queue")
 
     def test_what_only_looks_like_an_index_from_the_end_is_none(self):
         @task_lock("v:{{[-1]}}:[-2]:{ids[0]}:{of[a-1]}")
