@@ -172,7 +172,7 @@ class StoreAdmin(_ModelAdmin):
         return self._has(request, "view")
 
     def has_release_permission(self, request: HttpRequest) -> bool:
-        """Ask for both permissions: who acts is shown what it does."""
+        """Ask for both permissions: whoever acts is shown what it does."""
         return self._has(request, "view") and self._has(request, self.may_act)
 
     def has_add_permission(self, request: HttpRequest) -> bool:

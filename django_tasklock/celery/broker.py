@@ -74,6 +74,6 @@ def _transport(url: Any, transport: str | None) -> Any:
 
 @cache
 def _transport_at(url: str | tuple[str, ...], transport: str | None) -> Any:
-    """Return kombu's own answer: who reads the address itself misses aliases, sockets and lists."""
+    """Return kombu's own answer: whoever reads the address itself misses aliases, sockets and lists."""
     address: Any = url or None
     return Connection(address, transport=transport).get_transport_cls()

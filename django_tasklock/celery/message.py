@@ -129,7 +129,7 @@ def header_of(request: Any) -> dict[str, Any]:
 
 
 def sealed_for(header: Mapping[str, Any], task: Any, task_id: Any) -> dict[str, Any]:
-    """Return our header as it travels with this message: who sends it on with another one sends nothing."""
+    """Return our header as it travels with this message: whoever sends it on with another one sends nothing."""
     return {**header, "of": [task, task_id]}
 
 

@@ -74,7 +74,7 @@ def asked_by_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = 
 
     ``celery_once_enable_wait``, or ``celery_once_enable_retry``, waits for a busy lock for at most
     ``celery_once_blocking_timeout``, by default the timeout; False rejects. ``celery_once_sleep`` is
-    accepted and not needed: who waits is woken. ``otherwise``: what is done when busy if they do not say.
+    accepted and not needed: whoever waits is woken. ``otherwise``: what is done when busy if they do not say.
     """
     words = [word for word in kwargs if word.startswith(_MARK)]
     if not words:

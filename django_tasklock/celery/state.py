@@ -16,7 +16,7 @@ class DeliveryState:
     """The state of one delivery in the process that runs it."""
 
     begun: bool = False
-    """Whether the run has begun: who calls the task inside of it makes a call of its own."""
+    """Whether the run has begun: whoever calls the task inside of it makes a call of its own."""
     had_turn: bool = False
     """Whether its turn at the rate limit has come."""
     on_body_start: Callable[[], None] | None = None

@@ -1,4 +1,4 @@
-"""The import of the project's task modules: what is decorated in them is known only to who has imported them."""
+"""The import of the project's task modules: what is decorated in them is known only to whoever has imported them."""
 
 from __future__ import annotations
 

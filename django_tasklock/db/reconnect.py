@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import random
 import re
+import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -102,7 +104,7 @@ def resilient(
 
     ``again=False``: never if it may have been executed; such a step is sent on a connection that was looked at before.
     In a transaction of the caller's nothing is sent again; ``within``: whether this is one, where that was asked.
-    Raises the database's error.
+    Raises the database's error; in its place what struck in the end of the step's own transaction, which it hides.
     """
     if joined(connection) if within is None else within:
         return step(False)
@@ -110,11 +112,16 @@ def resilient(
         replaced(connection)
     began = time.monotonic()
     tries, tried = 0, False
+    outside = sys.exc_info()[1]
     while True:
         connected = connection.connection is not None
         try:
             return step(tried)
         except errors_of(connection) as error:
+            strike = _hidden(error, outside)
+            if strike is not None:
+                _close(connection)  # in a transaction of which Django knows nothing any more
+                raise strike from strike.__cause__
             if not _passing(connection, error):
                 raise
             tries += 1
@@ -166,6 +173,31 @@ def _pool_cannot_connect(connection: Any, error: Exception) -> bool:
         connection.Database.connect(**{**connection.get_connection_params(), "connect_timeout": 1}).close()
     except errors_of(connection) as refusal:
         return not _NO_ROOM.search(str(refusal))
+    return False
+
+
+def _hidden(error: BaseException, outside: BaseException | None) -> BaseException | None:
+    """Return what a signal has struck with, a time limit say, before ``error``, whose context it is; or ``None``.
+
+    Django switches autocommit on after it, in the transaction that was neither committed nor rolled back, and the
+    database refuses that. ``outside``: what was being dealt with before, which is its caller's business.
+    """
+    found = error.__context__
+    while found is not None and found is not outside:
+        if not isinstance(found, Exception) or _from_a_signal(found):
+            return found
+        found = found.__context__
+    return None
+
+
+def _from_a_signal(error: Exception) -> bool:
+    """Return whether the handler of a signal has raised it: time limits of Celery are exceptions like any other."""
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
     return False
 
 

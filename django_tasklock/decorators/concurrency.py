@@ -9,12 +9,11 @@ from typing import Any, Literal, TypeVar, get_args
 from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
 from django_tasklock.decorators.call import Call, CallStrategy, Skipped, skip_or_raise
-from django_tasklock.decorators.options import CallOptions, check_conflict, check_release
-from django_tasklock.decorators.wrapping import check_decoratable, wrap
+from django_tasklock.decorators.options import CallOptions, check_conflict, check_policy, check_release, whose
+from django_tasklock.decorators.wrapping import check_decoratable, check_indexes, wrap
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
 from django_tasklock.locks.semaphore import ConcurrencyLimiter, check_limit
-from django_tasklock.locks.terms import POLICIES
 from django_tasklock.names import NameTemplate
 from django_tasklock.types import LimiterInfo
 
@@ -29,8 +28,9 @@ LIMIT_REACHED = "limit_reached"
 
 @dataclass(frozen=True, slots=True)
 class PermitOptions:
-    """The options of ``concurrency_limited``, checked once."""
+    """The options of ``concurrency_limited``, checked once. ``label``: its name, or whose, for people."""
 
+    label: str
     limit: int
     timeout: Timeout
     lease: LeaseTime
@@ -42,22 +42,24 @@ class PermitOptions:
     def __post_init__(self) -> None:
         """Raise ``TaskLockError`` for what cannot work."""
         check_limit(self.limit)
-        check_release(self.release_connections)
+        here = whose("concurrency_limited", self.label)
+        check_release(here, self.release_connections)
         if self.on_conflict in ("queue", "coalesce"):
             raise TaskLockError(
-                f"on_conflict={self.on_conflict!r} is for locks: a message is parked behind one holder, and a limiter"
-                f" has {self.limit}; use 'retry', which also gives the worker back, or 'wait', which keeps the order"
+                f"{here}: on_conflict={self.on_conflict!r} is for locks: a message is parked behind one holder, and"
+                f" a limiter has {self.limit}; use 'retry', which also gives the worker back, or 'wait', which keeps"
+                " the order"
             )
         if self.on_conflict is not None and self.on_conflict not in WORDS:
-            raise TaskLockError(f"on_conflict must be one of {', '.join(map(repr, WORDS))}, not {self.on_conflict!r}")
-        if self.on_unavailable not in (None, *POLICIES):
-            raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {self.on_unavailable!r}")
+            known = ", ".join(map(repr, WORDS))
+            raise TaskLockError(f"{here}: on_conflict must be one of {known}, not {self.on_conflict!r}")
+        check_policy(here, self.on_unavailable)
         if self.blocking_timeout is not None:
-            check_conflict("wait" if self.on_conflict is None else self.on_conflict, self.blocking_timeout, None)
+            check_conflict(here, "wait" if self.on_conflict is None else self.on_conflict, self.blocking_timeout, None)
 
-    def patience(self, name: str) -> Duration:
-        """Return how long one of this name waits that waits, by default for its timeout."""
-        hold, _ = spans(self.timeout, self.lease, name)
+    def patience(self) -> Duration:
+        """Return how long a call waits that waits, by default for its timeout."""
+        hold, _ = spans(self.timeout, self.lease, self.label)
         return self.blocking_timeout or hold / 1000
 
     def limiter(self, name: str, patience: Duration, kind: str) -> ConcurrencyLimiter:
@@ -136,13 +138,16 @@ def concurrency_limited(
 
     Put it *below* ``@shared_task``. Raises ``TaskLockError`` at decoration for what cannot work.
     """
-    options = PermitOptions(limit, timeout, lease, on_conflict, blocking_timeout, on_unavailable, release_connections)
+    label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+    options = PermitOptions(
+        label, limit, timeout, lease, on_conflict, blocking_timeout, on_unavailable, release_connections
+    )
 
     def decorate(function: F) -> F:
         check_decoratable(function)
         template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
-        label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
-        patience, counted_as = options.patience(label), clean_kind(label)
+        check_indexes(name, function)
+        patience, counted_as = options.patience(), clean_kind(label)
         permit = PermitOfCall(template, limit)
 
         def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

@@ -25,7 +25,7 @@ from django_tasklock.conf import (
 )
 from django_tasklock.decorators.call import Call, PlainCall
 from django_tasklock.decorators.options import GuardedRow, LockOptions
-from django_tasklock.decorators.wrapping import check_decoratable, wrap
+from django_tasklock.decorators.wrapping import check_decoratable, check_indexes, wrap
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.locks.lock import TaskLock
@@ -128,6 +128,7 @@ def task_lock(
     """
     options = LockOptions(
         label=_label(name),
+        decorator="task_lock",
         timeout=timeout,
         lease=lease,
         on_conflict=on_conflict,
@@ -169,6 +170,7 @@ def model_lock(
     """
     options = LockOptions(
         label=_label(name),
+        decorator="model_lock",
         timeout=timeout,
         lease=lease,
         on_conflict=on_conflict,
@@ -220,6 +222,8 @@ def _decorator(name: Name | Sequence[Name], options: LockOptions, rows: _Rows | 
             template = NameTemplates(names, function, prefix=prefix)
         else:
             template = NameTemplate(names[0], function, prefix=prefix)
+        for one in names:
+            check_indexes(one, function)
         locked = Locked(template, options.on_conflict, timeout=options.timeout)
         if rows is not None:
             rows.check(function, template)

@@ -61,21 +61,26 @@ class LockOptions:
     queue_limit: int | None = None
     release_connections: bool | None = None
     reentrant: bool = False
+    decorator: str = ""
+    """Which one was given them; of a task the label says where they stand."""
 
     def __post_init__(self) -> None:
         spans(self.timeout, self.lease, self.label)
-        check_conflict(self.on_conflict, self.blocking_timeout, self.queue_limit)
-        check_release(self.release_connections)
-        if self.on_unavailable is not None and self.on_unavailable not in POLICIES:
-            known = "'run', 'raise' or 'skip'"
-            raise TaskLockError(f"{self.label}: on_unavailable must be {known}, not {self.on_unavailable!r}")
+        check_conflict(self.where, self.on_conflict, self.blocking_timeout, self.queue_limit)
+        check_release(self.where, self.release_connections)
+        check_policy(self.where, self.on_unavailable)
+
+    @property
+    def where(self) -> str:
+        """Whose they are, for people."""
+        return whose(self.decorator, self.label) if self.decorator else self.label
 
     def check_several(self, conflict: str | None = None) -> None:
         """Raise ``TaskLockError`` for what cannot be done with a lock of several names."""
         word = conflict or self.on_conflict
         if word in ("queue", "coalesce"):
             raise TaskLockError(
-                f"{self.label}: on_conflict={word!r} keeps messages in the order of one name, and this lock has"
+                f"{self.where}: on_conflict={word!r} keeps messages in the order of one name, and this lock has"
                 " several; take 'skip', 'raise', 'wait', 'retry' or 'reject', or lock one name"
             )
 
@@ -99,23 +104,36 @@ class LockOptions:
         return CallOptions(lock, conflict, row, self.queue_limit, self.release_connections)
 
 
-def check_conflict(on_conflict: str | None, blocking_timeout: Duration | None, queue_limit: int | None) -> None:
-    """Raise ``TaskLockError`` for what cannot be done when the lock is busy."""
+def whose(decorator: str, label: str) -> str:
+    """Return what people are told of a decorator whose options cannot work, at the beginning of a sentence."""
+    return f"@{decorator}({label!r})"
+
+
+def check_conflict(
+    where: str, on_conflict: str | None, blocking_timeout: Duration | None, queue_limit: int | None
+) -> None:
+    """Raise ``TaskLockError`` for what cannot be done when the lock is busy. ``where``: whose options, for people."""
     if on_conflict is not None and on_conflict not in WORDS:
         known = ", ".join(map(repr, WORDS))
-        raise TaskLockError(f"on_conflict must be one of {known}, not {on_conflict!r}")
+        raise TaskLockError(f"{where}: on_conflict must be one of {known}, not {on_conflict!r}")
     if blocking_timeout is not None:
-        milliseconds(blocking_timeout, "blocking_timeout")
+        milliseconds(blocking_timeout, f"{where}: blocking_timeout")
         if on_conflict != "wait":
-            raise TaskLockError(f"blocking_timeout goes with on_conflict='wait', not {on_conflict!r}")
+            raise TaskLockError(f"{where}: blocking_timeout goes with on_conflict='wait', not {on_conflict!r}")
     if queue_limit is not None:
         if on_conflict != "queue":
-            raise TaskLockError(f"queue_limit goes with on_conflict='queue', not {on_conflict!r}")
+            raise TaskLockError(f"{where}: queue_limit goes with on_conflict='queue', not {on_conflict!r}")
         if type(queue_limit) is not int or queue_limit < 1:
-            raise TaskLockError(f"queue_limit must be a number of messages, 1 or more, not {queue_limit!r}")
+            raise TaskLockError(f"{where}: queue_limit must be a number of messages, 1 or more, not {queue_limit!r}")
 
 
-def check_release(release_connections: object) -> None:
+def check_release(where: str, release_connections: object) -> None:
     """Raise ``TaskLockError`` for what ``release_connections`` cannot be."""
     if release_connections is not None and not isinstance(release_connections, bool):
-        raise TaskLockError(f"release_connections must be True, False or None, not {release_connections!r}")
+        raise TaskLockError(f"{where}: release_connections must be True, False or None, not {release_connections!r}")
+
+
+def check_policy(where: str, on_unavailable: object) -> None:
+    """Raise ``TaskLockError`` for what ``on_unavailable`` cannot be."""
+    if on_unavailable is not None and on_unavailable not in POLICIES:
+        raise TaskLockError(f"{where}: on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}")

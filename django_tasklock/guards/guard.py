@@ -108,6 +108,14 @@ class StateGuard:
         self.retry = retry
         self._fits: WeakSet[type[Model]] = WeakSet()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: all but the models that were looked at, whose weak references cannot be."""
+        return {name: value for name, value in vars(self).items() if name != "_fits"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Take over what was pickled. The copy looks at its models for itself."""
+        vars(self).update(state, _fits=WeakSet())
+
     def ensure_fits(self, model: type[Model]) -> None:
         """Raise ``TaskLockError`` if one UPDATE cannot judge whose a row of ``model`` is. Looked at once."""
         if model in self._fits:

@@ -261,7 +261,7 @@ class RateLimiter:
         return usage_of(self.in_force, await self.store.ause(self.terms))
 
     def reset(self) -> None:
-        """Forget what was used and booked, pauses too; who sleeps books again. Raises ``BackendUnavailable``."""
+        """Forget what was used and booked, pauses too; whoever sleeps books again. Raises ``BackendUnavailable``."""
         self.store.reset(self.terms)
         changed(self.name)
 

@@ -80,7 +80,7 @@ def outage_of(name: str) -> Outage:
 
 
 def forget() -> None:
-    """Forget every outage that this process has met; who has one of them goes on with it."""
+    """Forget every outage that this process has met; whoever has one of them goes on with it."""
     for outage in _outages.values():
         outage.__init__()  # type: ignore[misc]
 

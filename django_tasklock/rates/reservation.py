@@ -380,7 +380,7 @@ class Reservation:
             self.slot = self._schedule.reclaim(self.slot)
 
     def settle(self, actual: int) -> bool:
-        """Say that the call has cost ``actual`` units: the difference is given back, or charged to who comes next.
+        """Say that the call has cost ``actual`` units: the difference is given back, or charged to whoever comes next.
 
         False: it made no difference. Raises ``BackendUnavailable``, ``TaskLockError`` before its use.
         """

@@ -5,7 +5,7 @@ The caller sleeps until its turn and goes, without asking again. It does ask aga
 * when it is later than the margin, and nobody else of this process sleeps whose slot it could take: then
   the slot is exchanged for another one, after some misses with the more leeway the more often it was
   late, so that nobody is late for ever, and nobody goes too late;
-* when it stands in line: who is alone here asks in any case, and so can have the slot of one who is late;
+* when it stands in line: whoever is alone here asks in any case, and so can have the slot of one who is late;
 * after a sleep of more than a second, because meanwhile the limiter may have been stopped or
   reset; whoever else of this process has asked within the last moments has asked for it, too;
 * in the middle of a long sleep: a slot that was given back may be nearer.
@@ -113,7 +113,7 @@ class Schedule:
         return self._take() or left._replace(booked=left.booked._replace(epoch=0, asks=True))
 
     def reclaim(self, slot: Slot | None) -> Slot | None:
-        """Return its own slot, or another one of the sleepers if somebody has taken it; for who goes no further."""
+        """Return its own slot, or another one of the sleepers if somebody has taken it; for whoever goes no further."""
         left, self._left = self._left, None
         return slot if left is None else self._sleepers.reclaim(left)
 

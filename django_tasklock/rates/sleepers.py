@@ -1,7 +1,7 @@
 """The slots of those who sleep in one process: whoever wakes takes the first one that is still good.
 
 So a thread that wakes late costs nothing while another one of its process is in time for its slot, and
-keeps its rank: it takes the next slot, and who comes behind it the next but one.
+keeps its rank: it takes the next slot, and whoever comes behind it the next but one.
 """
 
 from __future__ import annotations

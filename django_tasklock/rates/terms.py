@@ -1,4 +1,4 @@
-"""Whose terms hold: those of a named limiter belong to its store, and who has others follows those, and says so."""
+"""Whose terms hold: those of a named limiter belong to its store, and whoever has others follows those, and says so."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Standing:
         self.terms = own
         """The terms in force."""
         self.due = float("-inf")
-        """When to say its own again, by who books and by who asks in his sleep."""
+        """When to say its own again, by whoever books and by whoever asks in his sleep."""
         self.warned = float("-inf")
         self._turn = threading.Lock()
 

@@ -52,7 +52,7 @@ class LimiterView:
 
     @property
     def lonely(self) -> bool:
-        """True if nobody else of this process waits here: who does will ask before going, for nobody else does."""
+        """True if nobody else of this process waits here: whoever does will ask before going, for nobody else does."""
         if self.booking:
             return False
         return not any(len(found) for of in self._sleepers.valuerefs() if (found := of()) is not None)
@@ -122,7 +122,7 @@ def view_of(name: str) -> LimiterView:
 
 
 def changed(name: str) -> None:
-    """Note that this process has stopped or reset the limiter: who sleeps here asks on waking."""
+    """Note that this process has stopped or reset the limiter: whoever sleeps here asks on waking."""
     view_of(name).last = Sighting(monotonic(), -1, -1)
 
 

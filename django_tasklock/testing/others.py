@@ -32,7 +32,7 @@ class HeldLock:
         self._lease = lease
 
     def release(self) -> None:
-        """Let the holder give the lock back; who waits for it gets it."""
+        """Let the holder give the lock back; whoever waits for it gets it."""
         self.backend.release(self.name, self.token)
 
     def kill(self) -> None:

@@ -56,7 +56,7 @@ def locks_off() -> Iterator[None]:
     """Grant every lock, permit and rate in this block: for tests of something else.
 
     Nobody is ever in anybody's way, no call waits, and nothing is listed. The holder holds its lock until it releases
-    it. Guards judge their rows as always, and who takes its own lock twice is refused, which is its mistake.
+    it. Guards judge their rows as always, and whoever takes its own lock twice is refused, which is its mistake.
 
         >>> with testing.locks_off():
         ...     acquire_task_lock("report"), acquire_task_lock("report"), is_task_locked("report")

@@ -103,7 +103,7 @@ def test_acts(visit: Visits, busy: Example) -> None:
 
 
 def test_it_keeps_itself_up_to_date(visit: Visits, busy: Example) -> None:
-    """The list and the page show again what changes; who may only look sees no buttons."""
+    """The list and the page show again what changes; whoever may only look sees no buttons."""
     page = visit("viewer")
     page.clock.install()
     page.goto(LIST)

@@ -103,7 +103,7 @@ class TestReject:
         assert busy_site.waiting() == 0
 
     def test_a_member_of_a_group_or_chord_is_skipped(self, busy_site):
-        """Who waits for its result would wait for ever."""
+        """Whoever waits for its result would wait for ever."""
         header = [late_once.s("a"), late_once.s("b")]
         members = [result.get(timeout=20) for result in group(header).apply_async().results]
         assert [value["status"] for value in members] == ["skipped", "success"]

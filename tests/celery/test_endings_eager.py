@@ -1,4 +1,4 @@
-"""Who calls its own task in the middle of it never waits for itself: directly, eagerly, here and in a worker."""
+"""Whoever calls its own task in the middle of it never waits for itself: directly, eagerly, here and in a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits in line is next, however the one before has ended, and however its own wait ends.
+"""Whoever waits in line is next, however the one before has ended, and however its own wait ends.
 
 Without the workers' look for what was left behind: it is the end itself that promotes.
 """

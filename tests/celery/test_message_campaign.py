@@ -29,7 +29,7 @@ KILLS = int(os.environ.get("TASKLOCK_TEST_KILLS", "4"))
 """The campaign itself, by hand and with nothing beside it: 60."""
 SLOTS = 4
 AT_ONCE = 4
-"""Messages under way, those with a countdown included: who survives has a slot for each."""
+"""Messages under way, those with a countdown included: whoever survives has a slot for each."""
 TASKS = ("hold", "hardy_once", "hardy_decorated")
 LATE: dict[str, Any] = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 

@@ -25,7 +25,7 @@ def app(settings: Any) -> Iterator[OnceApp]:
 
 @pytest.fixture
 def current(app: OnceApp) -> Iterator[OnceApp]:
-    """The same, as the app of this thread: who decorates a function is not asked which app is meant."""
+    """The same, as the app of this thread: whoever decorates a function is not asked which app is meant."""
     before = _state._tls.current_app
     app.app.set_current()
     yield app

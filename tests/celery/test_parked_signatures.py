@@ -1,4 +1,4 @@
-"""Who can write to the table of parked messages can neither run code with it nor have a task run."""
+"""Whoever can write to the table of parked messages can neither run code with it nor have a task run."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_the_holder_is_killed(celery_site):
 
 
 def test_a_flush_while_many_wait(celery_site):
-    """Who was promoted promotes the next one, so that it does not take a promoter's round for each."""
+    """Whoever was promoted promotes the next one, so that it does not take a promoter's round for each."""
     celery_site.worker(concurrency=2)
     gate, _ = held(celery_site, "queued_hold")
     results = [celery_site.publish("queued_hold", "a") for _ in range(30)]

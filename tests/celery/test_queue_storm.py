@@ -44,7 +44,7 @@ def closings(transactional_db):
 
 
 class Storm:
-    """250 messages, 200 of them in one line, each with a row of its own; who works at them is killed."""
+    """250 messages, 200 of them in one line, each with a row of its own; whoever works at them is killed."""
 
     def __init__(self, site):
         self.site = site

@@ -1,4 +1,4 @@
-"""Tasks with a rate limit: who has to wait leaves the worker to others, and comes back with the reservation it has."""
+"""Tasks with a rate limit: whoever has to wait leaves the worker to others, and comes back with its reservation."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class TestWaiting:
         assert booked(slow()) == (1, 0)
 
     def test_a_stop_keeps_the_reservation(self, celery_site):
-        """Who comes at its time is told to wait longer, and books nothing."""
+        """Whoever comes at its time is told to wait longer, and books nothing."""
         celery_site.worker(concurrency=1)
         limiter = full(five(), 15)  # three seconds: a worker may need one to have the message
         celery_site.publish("rated_retrying", "a")

@@ -282,7 +282,7 @@ class TestAnotherMachine:
         assert len(celery_site.events("start", "a")) == 1
 
     def test_it_ends_while_the_second_watches(self, celery_site, monkeypatch):
-        """Who waits is woken by the release, before Celery has stored the first one's result."""
+        """Whoever waits is woken by the release, before Celery has stored the first one's result."""
         celery_site.configure(lease=60, visibility_timeout=1)
         monkeypatch.setenv(MACHINE, "elsewhere")
         celery_site.worker(concurrency=1)

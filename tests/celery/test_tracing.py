@@ -185,7 +185,7 @@ class TestWhereNobodyTraces:
         assert signals.lock_released.receivers == listening
 
     def test_a_trace_that_is_not_sampled_stays_so(self, app: OnceApp, spans: Any, monkeypatch: Any) -> None:
-        """Who runs the message is told, and no lock is listened to."""
+        """Whoever runs the message is told, and no lock is listened to."""
         monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider(sampler=ALWAYS_OFF))
         listening = signals.lock_released.receivers[:]
         app.task(key="a", name="traced.task").delay()

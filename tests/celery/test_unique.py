@@ -515,7 +515,7 @@ class TestOtherKeys:
 
 
 class TestCanvas:
-    """Who was given an id beforehand is waited for, so it is published in any case."""
+    """Whoever was given an id beforehand is waited for, so it is published in any case."""
 
     @BOTH
     def test_a_group(self, app, until):

@@ -12,7 +12,9 @@ from django.conf import settings as django_settings
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
+from redis import Redis
 
+from django_tasklock import task_lock
 from django_tasklock.backends.cache import CacheBackend, backend as module, weakness
 from django_tasklock.backends.cache.alias import PrivateCache, cache_key
 from django_tasklock.conf import Settings
@@ -233,6 +235,37 @@ class TestStoreDown:
             assert not caught.value.down
         finally:
             redis.execute_command("ACL", "DELUSER", "reader")
+
+    @pytest.mark.parametrize("path", [DJANGO_REDIS, CORE_REDIS])
+    @pytest.mark.parametrize("user", [":wrong@", ""], ids=["wrong", "none"])
+    def test_a_password_that_the_server_does_not_know_is_no_outage(self, redis_server, path, user):
+        """Others, who have the right one, are served."""
+        with Redis.from_url(redis_server.url) as client:
+            client.config_set("requirepass", "right")
+        backend = a_cache(path, LOCATION=redis_server.url.replace("//", f"//{user}"))
+        mine = an_ask("video:1")
+        for verb in (
+            lambda: backend.acquire(mine),
+            lambda: backend.release("video:1", mine.token),
+            lambda: backend.renew([Renewal("video:1", mine.token, 1000)]),
+            lambda: backend.get("video:1"),
+        ):
+            with pytest.raises(BackendUnavailable, match="refused.*Authentication") as caught:
+                verb()
+            assert not caught.value.down
+
+    def test_no_policy_runs_a_body_without_it_then(self, redis_server, settings):
+        with Redis.from_url(redis_server.url) as client:
+            client.config_set("requirepass", "right")
+        for path in (DJANGO_REDIS, CORE_REDIS):
+            settings.CACHES = {"locks": {"BACKEND": path, "LOCATION": redis_server.url.replace("//", "//:wrong@")}}
+            settings.TASKLOCK = {
+                "BACKEND": "django_tasklock.backends.cache.CacheBackend",
+                "LOCATION": "locks",
+                "ON_UNAVAILABLE": "run",
+            }
+            with pytest.raises(BackendUnavailable, match="refused"):
+                task_lock("video:1")(lambda: pytest.fail("it ran"))()
 
     def test_a_client_that_hides_its_errors_is_seen_through(self, backend):
         mine = an_ask("video:1")

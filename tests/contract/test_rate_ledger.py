@@ -158,7 +158,7 @@ class TestOrder:
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND + GRID
 
     def test_nobody_slips_in_where_a_call_cost_less(self):
-        """Who waits already would be overtaken by whoever comes later."""
+        """Whoever waits already would be overtaken by whoever comes later."""
         state = State()
         heavy = ledger_verbs.reserve(a_book(state), 3, HOUR)
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND

@@ -82,7 +82,7 @@ def test_a_user_without_the_keys(configure: Any, user: Any, store: redis.Redis, 
 def test_a_user_without_channels_waits_by_asking(
     configure: Any, user: Any, store: redis.Redis, stranger: RedisBackend, name: str, way: str, warnings_logged: Any
 ) -> None:
-    """Who may not listen is not in the queue, and gets the lock when it is free all the same."""
+    """Whoever may not listen is not in the queue, and gets the lock when it is free all the same."""
     tell_deaf.cache_clear()
     configure(LOCATION=user("~task_lock*", "resetchannels", "+@all"))
     ask = an_ask(name)

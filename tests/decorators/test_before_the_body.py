@@ -201,7 +201,7 @@ def a_function(name: str) -> None:
     "take", [a_block, a_function, lambda name: task_lock(name)(lambda: None)()], ids=["with", "function", "decorator"]
 )
 def test_a_lock_that_is_free_before_the_commit_is_mentioned_once(store: str, said: Any, take: Any) -> None:
-    """Who takes it next reads what was there before, and overwrites what is written here."""
+    """Whoever takes it next reads what was there before, and overwrites what is written here."""
     video = Video.objects.create()
     with transaction.atomic():
         with TaskLock("outer"):

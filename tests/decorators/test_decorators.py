@@ -67,6 +67,11 @@ def report(day, pages=3, *, draft=False):
     return {"day": day, "pages": pages, "draft": draft, "held": held(f"report:{day}")}
 
 
+def report_name(pk):
+    """A name that is made by a function."""
+    return f"report:{pk}"
+
+
 every_decorator = pytest.mark.parametrize(
     "decorate",
     [
@@ -430,6 +435,15 @@ class TestWhatIsRefused:
             (lambda: task_lock(b"a")(lambda: None), "must be str, not bytes"),
             (lambda: task_lock("x" * 10_240)(lambda: None), "10240"),
             (lambda: task_lock("v:{")(lambda: None), "cannot be read"),
+            (
+                lambda: task_lock("v:{ids[-1]}")(lambda ids: None),
+                r"'v:\{ids\[-1\]\}' of .*<lambda>' counts from the end",
+            ),
+            (lambda: task_lock(["a", "v:{ids[0][-1]}"])(lambda ids: None), "counts from the end"),
+            (lambda: task_lock("v:{n:{ids[-2]}}")(lambda n, ids: None), "counts from the end"),
+            (lambda: model_lock(Video, "v:{pk[-1].x}", guard=GUARD)(lambda pk: None), "counts from the end"),
+            (lambda: concurrency_limited("v:{ids[-1]}", 1)(lambda ids: None), "counts from the end"),
+            (lambda: rate_limited("v", "1/s", tenant="{ids[-1]}", tenants="1/s")(lambda ids: None), "from the end"),
             (lambda: task_lock("a", timeout=0)(lambda: None), "timeout must be a positive number"),
             (lambda: task_lock("a", lease=-1)(lambda: None), "lease must be a positive number"),
             (lambda: task_lock("a", lease=float("nan"))(lambda: None), "lease must be a positive number"),
@@ -451,6 +465,47 @@ class TestWhatIsRefused:
     def test_what_cannot_work(self, decorate, match):
         with pytest.raises(TaskLockError, match=match):
             decorate()
+
+    @pytest.mark.parametrize(
+        ("options", "match"),
+        [
+            ({"on_conflict": "later"}, "on_conflict must be one of 'skip'"),
+            (
+                {"on_conflict": "skip", "blocking_timeout": 5},
+                "blocking_timeout goes with on_conflict='wait', not 'skip'",
+            ),
+            ({"on_conflict": "wait", "blocking_timeout": -1}, "blocking_timeout must be a positive"),
+            ({"on_unavailable": "die"}, "on_unavailable must be 'run'"),
+            ({"release_connections": 1}, "release_connections must be True"),
+            ({"queue_limit": 3}, "queue_limit goes with on_conflict='queue', not None"),
+            ({"on_conflict": "queue", "queue_limit": 0}, "queue_limit must be a number of messages"),
+        ],
+    )
+    def test_it_is_said_of_which_decorator(self, options, match):
+        with pytest.raises(TaskLockError, match=r"^@task_lock\('v:\{pk\}'\): " + match):
+            task_lock("v:{pk}", **options)
+        with pytest.raises(TaskLockError, match=r"^@task_lock\('a \+ report_name'\): " + match):
+            task_lock(["a", report_name], **options)
+        with pytest.raises(TaskLockError, match=r"^@model_lock\('v:\{pk\}'\): " + match):
+            model_lock(Video, "v:{pk}", guard=GUARD, **options)
+        if "queue_limit" not in options:
+            with pytest.raises(TaskLockError, match=r"^@concurrency_limited\('v:\{pk\}'\): " + match):
+                concurrency_limited("v:{pk}", 3, **options)
+            with pytest.raises(TaskLockError, match=r"^@concurrency_limited\('report_name'\): " + match):
+                concurrency_limited(report_name, 3, **options)
+
+    def test_it_is_said_of_words_that_only_locks_of_one_name_have(self):
+        with pytest.raises(TaskLockError, match=r"^@concurrency_limited\('a'\): on_conflict='queue' is for locks"):
+            concurrency_limited("a", 3, on_conflict="queue")
+        with pytest.raises(TaskLockError, match=r"^@task_lock\('a \+ b'\): on_conflict='queue' keeps messages"):
+            task_lock(["a", "b"], on_conflict="queue")
+
+    def test_what_only_looks_like_an_index_from_the_end_is_none(self):
+        @task_lock("v:{{[-1]}}:[-2]:{ids[0]}:{of[a-1]}")
+        def work(ids, of):
+            return current_lock().name
+
+        assert work([7, 8], {"a-1": 9}) == "v:{[-1]}:[-2]:7:9"
 
     def test_generators(self):
         def generator(n):
@@ -521,6 +576,51 @@ class TestWhatIsRefused:
         with pytest.raises(TaskLockError, match="work returned a coroutine.*directly above its 'async def'"):
             work(video.pk)
         assert not held("a")
+
+    @every_decorator
+    @pytest.mark.parametrize("started", [False, True])
+    @pytest.mark.django_db(transaction=True)
+    def test_a_task_of_an_event_loop(self, decorate, started, monkeypatch):
+        """It would run, or go on, when the loop has the word again: by then the lock is another's. It is cancelled."""
+        ran = []
+
+        async def body():
+            ran.append("begun")
+            await asyncio.sleep(0)
+            ran.append("unlocked")
+
+        async def call(pk):
+            task = asyncio.create_task(body())
+            if started:
+                await asyncio.sleep(0)
+            work = decorate(lambda pk: task)
+            with pytest.raises(TaskLockError, match="returned a Task of asyncio that is not done, which is cancelled"):
+                work(pk)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        video = Video.objects.create()
+        monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # a plain function with a row, called in a loop
+        asyncio.run(call(video.pk))
+        assert ran == ["begun"] * started
+        assert not held("a")
+
+    def test_another_future_of_an_event_loop(self):
+        async def call():
+            future = asyncio.get_running_loop().create_future()
+            with pytest.raises(TaskLockError, match="returned a Future of asyncio that is not done"):
+                task_lock("a")(lambda: future)()
+            assert future.cancelled()
+
+        asyncio.run(call())
+
+    def test_a_future_that_is_done_is_a_result(self):
+        async def call():
+            future = asyncio.get_running_loop().create_future()
+            future.set_result(42)
+            assert await task_lock("a")(lambda: future)() == 42
+
+        asyncio.run(call())
 
     def test_a_decorator_in_the_wrong_place(self):
         for kind in (classmethod, staticmethod):

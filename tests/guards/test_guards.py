@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
+import pickle
 from datetime import date
 
 import pytest
@@ -25,6 +27,26 @@ both = pytest.mark.parametrize("model", [Video, PlainVideo])
 def take(row, guard: StateGuard = GUARD) -> Claim:
     """A claim on the row, with a token of its own."""
     return Claim.take(type(row), row.pk, guard, new_token())
+
+
+@pytest.mark.parametrize("through", [copy.copy, copy.deepcopy, lambda guard: pickle.loads(pickle.dumps(guard))])
+def test_a_guard_travels_to_another_process(through):
+    """As an argument of a process that is spawned: used here before, or not."""
+    note = Note.objects.create(video_id=(video := Video.objects.create()).pk)
+    for exclude in (None, Q(progress=5), Exists(Note.objects.filter(video_id=OuterRef("pk")))):
+        guard = StateGuard(claim_from=["uploading"], claim_as="processing", done="ready", exclude=exclude)
+        for _ in "new", "used":
+            other = through(guard)
+            assert (other.field, other.claim_from, other.claim_as) == ("status", ("uploading",), "processing")
+            assert (other.done, other.failed, other.retry) == ("ready", None, "uploading")
+            row = Video.objects.create()
+            take(row, other).finish()
+            assert states(row)[0] == "ready"
+            take(Video.objects.create(), guard)
+    with pytest.raises(GuardRejected):
+        take(video, other)
+    note.delete()
+    take(video, other)
 
 
 class TestClaiming:

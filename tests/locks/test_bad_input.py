@@ -250,7 +250,7 @@ class TestDurations:
     @pytest.mark.parametrize("patience", [*NOT_POSITIVE, *NOT_A_DURATION], ids=repr)
     @each(*DECORATORS)
     def test_blocking_timeout_of_a_decorator(self, enter, patience):
-        with pytest.raises(TaskLockError, match="^blocking_timeout must be"):
+        with pytest.raises(TaskLockError, match=r"^@(task|model)_lock\('video:42'\): blocking_timeout must be"):
             enter("video:42", blocking_timeout=patience, on_conflict="wait")
 
     @pytest.mark.parametrize("patience", [*NOT_POSITIVE, *NOT_A_DURATION], ids=repr)
@@ -270,7 +270,7 @@ class TestDurations:
     @each(*DECORATORS)
     @pytest.mark.parametrize("on_conflict", ["skip", "raise"])
     def test_waiting_with_another_policy(self, enter, on_conflict):
-        with pytest.raises(TaskLockError, match="blocking_timeout goes with on_conflict='wait'"):
+        with pytest.raises(TaskLockError, match=r"^@\w+\('video:42'\): blocking_timeout goes with on_conflict='wait'"):
             enter("video:42", blocking_timeout=5, on_conflict=on_conflict)
 
     @pytest.mark.parametrize("timeout", [*NOT_POSITIVE, *NOT_A_DURATION], ids=repr)

@@ -142,7 +142,7 @@ def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) 
     get_backend().wire.close()
 
     def left() -> list[str]:
-        # Who is struck as its __exit__ begins never runs it; the lock's object is dropped then.
+        # Whoever is struck as its __exit__ begins never runs it; the lock's object is dropped then.
         return [where.get(lock.name, lock.name) for lock in get_backend().records() if lock.name.startswith(name)] + [
             where[mine] for mine in where if what is permit and get_backend().permits.members(mine)
         ]

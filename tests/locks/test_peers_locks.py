@@ -327,7 +327,7 @@ class TestDifferences:
             assert not mine.info().without_timeout
 
     def test_a_token_cannot_be_chosen(self, store: str) -> None:
-        """Who chooses it can choose somebody else's."""
+        """Whoever chooses it can choose somebody else's."""
         with pytest.raises(TypeError):
             lock(token="test")
         with pytest.raises(TypeError):

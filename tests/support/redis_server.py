@@ -26,8 +26,9 @@ class NoRedis(Exception):
 def free_port() -> int:
     """A TCP port on 127.0.0.1 that nobody listens on, and that the system gives to nobody else for a minute.
 
-    For so long a connection that was closed here first is remembered (TIME_WAIT). Who asks for the port by its number
-    can have it nevertheless, so a server starts there: no other test that runs at the same time is given the same.
+    For so long a connection that was closed here first is remembered (TIME_WAIT). Whoever asks for the port by its
+    number can have it nevertheless, so a server starts there: no other test that runs at the same time is given
+    the same.
     """
     with socket.socket() as probe, socket.socket() as client:
         probe.bind(("127.0.0.1", 0))

@@ -35,6 +35,8 @@ from django_tasklock.types import (
 FENCE_FOR = 86_400  # seconds for which the last fence of a name is remembered
 MARGIN = 0.1  # the last part of a lease, at most a second, in which nothing is deleted any more
 REMEMBERED = 20_000  # leases whose local deadline is kept
+_STRANGERS = frozenset({"AuthenticationError", "AuthorizationError"})
+"""Names of errors of clients: the server answers, and does not know us. It serves others, who may hold the lock."""
 
 
 class CacheBackend(LockStore):
@@ -214,12 +216,13 @@ class CacheBackend(LockStore):
             ) from error
 
     def _answers_nobody(self, error: BaseException | None) -> bool:
-        """Tell whether the cache is down, as far as is known: if it was not the network, it is asked for something.
-
-        One that does not know us by our password answers us as one that is down would.
+        """Tell whether the cache is down, as far as is known: if it was neither the network nor our password, it is
+        asked for something.
         """
         seen: set[int] = set()
         while error is not None and id(error) not in seen:  # django-redis makes rings of them
+            if not _STRANGERS.isdisjoint(kind.__name__ for kind in type(error).__mro__):
+                return False  # to redis-py these are lost connections
             if isinstance(error, OSError):
                 return True
             seen.add(id(error))

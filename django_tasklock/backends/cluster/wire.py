@@ -67,7 +67,7 @@ class ClusterWire:
         """Run scripts that may be run twice, at all nodes at once. Return their replies; ``BackendUnavailable`` where
         there is none.
 
-        ``patient``: who does not answer is asked again; else those that do are not kept waiting for that.
+        ``patient``: whoever does not answer is asked again; else those that do are not kept waiting for that.
         """
         began = monotonic()
         replies: list[Any] = [_Unanswered()] * len(asks)

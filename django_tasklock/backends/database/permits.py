@@ -1,6 +1,6 @@
 """Permits as rows of one table, beside a row for each limiter that makes its grants follow one another.
 
-Who takes a permit reads that row, counts the permits, and adds its own in the transaction that changes
+Whoever takes a permit reads that row, counts the permits, and adds its own in the transaction that changes
 the row from what was read: of any number of processes that count the same one is granted, at every
 isolation level. Releases and renewals touch only the permit's own row.
 """
@@ -56,7 +56,7 @@ class DatabasePermits(DatabaseLeases, Permits):
             key = key_of(request.name)
             live: list[Row] = []
             for _ in range(RACES):
-                # In this order: who is granted between the two is either counted or has changed the fence.
+                # In this order: whoever is granted between the two is either counted or has changed the fence.
                 last, now = look(alias, key)
                 rows = rows_of(permits(alias).filter(key=key))
                 live = [row for row in rows if row.live]

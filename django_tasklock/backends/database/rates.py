@@ -3,7 +3,7 @@
 A row is changed only by an UPDATE that names the version that was read, so of any number of
 processes that read the same book one writes in it, at every isolation level; the others
 read again. Correct, and slower than Redis: two queries for each verb, more under contention,
-and who loses such a race may be overtaken by one that came a moment later.
+and whoever loses such a race may be overtaken by one that came a moment later.
 """
 
 from __future__ import annotations

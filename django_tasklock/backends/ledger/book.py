@@ -12,7 +12,7 @@ No two slots have the same number, so that whoever gives his back twice gives it
 are sixteen microseconds apart, and whoever takes one that was given back has the next number in
 between. Numbers that nobody holds any more are remembered (``gone``) until their window is over.
 
-Who says that he will ask again before he goes, and has to wait for longer than a moment, has no slot
+Whoever says that he will ask again before he goes, and has to wait for longer than a moment, has no slot
 of his own but one in the line: on arrival he claims the first one there that is still good. So
 who is late takes the next one, and everybody behind him the next but one, in place of one who
 goes to the end. His epoch is the book's and one, which older versions of this do not know.
@@ -76,7 +76,7 @@ class Ledger:
             self.meta["from"] = self.time + self.terms.longest
 
     def replan(self) -> None:
-        """Let other terms hold from now on: what is booked for later is dropped, and who sleeps books again.
+        """Let other terms hold from now on: what is booked for later is dropped, and whoever sleeps books again.
 
         Slots in the next moment stay booked, for their callers may go to them without asking again.
         """

@@ -1,4 +1,4 @@
-"""What locks and permits of one process have in common: the verbs of who holds one."""
+"""What locks and permits of one process have in common: the verbs of whoever holds one."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def advance(seconds: float) -> None:
 
 
 def shut(down: bool) -> None:
-    """Be down, or up again: nobody can ask a store that is down, and who waits in it hears of that at once."""
+    """Be down, or up again: nobody can ask a store that is down, and whoever waits in it hears of that at once."""
     with store.up:
         store.mutex = Down() if down else store.up
         store.ring()

@@ -158,7 +158,7 @@ def renewed(codes: Sequence[int | None], needed: int) -> RenewalResult | None:
 
 
 def codes_of(answers: Answers) -> list[Any]:
-    """Return what each said; ``None``: nothing. Who may have done it before is taken to have done it."""
+    """Return what each said; ``None``: nothing. Whoever may have done it before is taken to have done it."""
     return [answer.reply if answer.error is None else None for answer in answers]
 
 

@@ -104,7 +104,7 @@ class Verbs:
     ) -> Verb[tuple[int | None, Ballot, Answers]]:
         """Question for votes until there is a majority, of ours or of somebody else's; its fence if it is ours.
 
-        ``keeps``: who waits goes on after it has given way to others.
+        ``keeps``: whoever waits goes on after it has given way to others.
         """
         again = False
         answers: Answers = []

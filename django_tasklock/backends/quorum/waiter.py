@@ -5,9 +5,9 @@ ranks are proposed by the waiters, alike to all instances, so that nearly always
 hears of it, and asks for a common fence: that, not the push, is what grants it the lock. Where different ones were
 first, because one came as the release did, the contenders settle it as those do who do not wait (``Ballot.first``).
 
-What is promised: who waits is woken by a release, no later than by the first majority that has executed it, and looks
-once a second besides, as it does where the holder died. Order of arrival, unless two came, or were late, within
-about a round trip.
+What is promised: whoever waits is woken by a release, no later than by the first majority that has executed it, and
+looks once a second besides, as it does where the holder died. Order of arrival, unless two came, or were late,
+within about a round trip.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 MUTEX = "tasklock_message_leases_mutex"
-"""The key of who looks for abandoned messages just now."""
+"""The key of whoever looks for abandoned messages just now."""
 CHUNK = 1000
 """Messages renewed by one command: Redis serves nobody else meanwhile."""
 
@@ -29,7 +29,7 @@ class Index:
         options = {
             **connection.transport_options,
             "visibility_timeout": lease,
-            # Who is killed while it looks keeps all others from looking for so long: with kombu, which now and then
+            # Whoever is killed while it looks keeps all others from looking for so long: with kombu, which now and then
             # looks, too, five minutes.
             "unacked_mutex_key": MUTEX,
             "unacked_mutex_expire": max(1, int(patience * 2)),

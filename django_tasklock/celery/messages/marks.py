@@ -18,7 +18,7 @@ from django_tasklock.celery.messages.timeouts import period_of
 KEY = "tasklock_message_leases"
 """The hash in the broker: node name to mark."""
 LOOKED = "tasklock_message_leases_looked"
-"""The key of who looks for workers without a mark just now."""
+"""The key of whoever looks for workers without a mark just now."""
 LONGEST = 24 * 3600.0
 """Seconds after its end for which the mark of a dead worker stays, for people to see."""
 PATIENCE = 2.0
@@ -73,8 +73,8 @@ def read(index: Index) -> list[Mark]:
 
 
 def read_marks(app: Any) -> list[Mark]:
-    """Do what ``read`` does, for who is no worker: over a connection for this one question. Any error may come out of
-    it.
+    """Do what ``read`` does, for whoever is no worker: over a connection for this one question. Any error may come
+    out of it.
     """
     lease = message_lease(app)
     if lease is None:

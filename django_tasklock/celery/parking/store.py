@@ -365,7 +365,7 @@ def count_by_name(names: Sequence[str]) -> dict[str, int]:
 
 
 def list_page(state: str, text: str, ids: Sequence[str], after: int, newest: bool, limit: int) -> list[ParkedMessage]:
-    """Return rows by their ids, each with the database's time as ``now``: who was parked first comes first.
+    """Return rows by their ids, each with the database's time as ``now``: whoever was parked first comes first.
 
     ``ids``: only messages with these; ``after``: the row's id to go on behind; ``text``: a message's id or the name of
     a lock, by an index, or a part of one, or of a task's name.

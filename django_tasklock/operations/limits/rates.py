@@ -84,7 +84,7 @@ def get_limit(name: str) -> LimitDetail:
 
 
 def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
-    """Forget what was used and booked of this name, a pause and a lowered limit too. Who sleeps books again.
+    """Forget what was used and booked of this name, a pause and a lowered limit too. Whoever sleeps books again.
 
     A limiter's tenants have books of their own, and keep them. Raises as ``get_limit`` does.
     """

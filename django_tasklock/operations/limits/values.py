@@ -76,7 +76,7 @@ class LimitPage:
 
 @dataclass(frozen=True, slots=True)
 class PermitsView:
-    """A concurrency limiter. Its limit is its callers'; a store knows that of who has a permit."""
+    """A concurrency limiter. Its limit is its callers'; a store knows that of whoever has a permit."""
 
     name: str
     limit: int | None

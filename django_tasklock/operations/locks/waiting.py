@@ -81,8 +81,8 @@ def find_awaited(name: str) -> list[Awaited]:
     """Return what the holder of a lock waits for: other locks, permits of concurrency limiters, a rate.
 
     Its place in their queues says so: nothing is written for it. Looked through are the queues of the first fifty locks
-    that somebody waits for and of as many limiters, for a third of a second. Who sleeps for a second and more until its
-    rate lets it go notes that of the locks that it has. Where waiters poll nothing is known.
+    that somebody waits for and of as many limiters, for a third of a second. Whoever sleeps for a second and more until
+    its rate lets it go notes that of the locks that it has. Where waiters poll nothing is known.
 
     Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be.
     """

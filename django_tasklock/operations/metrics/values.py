@@ -66,18 +66,18 @@ class KindCounts:
     hold: Histogram = field(default_factory=Histogram)
     """How long it was held by those who gave it back."""
     expired: int = 0
-    """Leases that ran out, as far as somebody has found that out: the sweep does, or who wants the lock next."""
+    """Leases that ran out, as far as somebody has found that out: the sweep does, or whoever wants the lock next."""
     deleted: int = 0
     """Locks that went before their time: deleted by hand, or evicted."""
     lost: int = 0
     """Holders that learned, while they ran, that the lock is not theirs any more."""
     forced: int = 0
-    """Locks that were taken away: by an operator, a sweep, or who knows that the holder's process is dead."""
+    """Locks that were taken away: by an operator, a sweep, or whoever knows that the holder's process is dead."""
     transferred: int = 0
     """Locks that went from a hold to the one that follows it, as over a retry; neither acquired nor released there."""
     conflicts: Mapping[str, int] = field(default_factory=dict)
     """Times that it was busy, by what was to be done then: ``skip``, ``raise``, ``retry``, ``reject``, ``queue``,
-    ``coalesce``, and ``timeout`` of who had waited."""
+    ``coalesce``, and ``timeout`` of whoever had waited."""
 
     @property
     def acquired(self) -> int:

@@ -30,7 +30,7 @@ class ParkedQuery(NamedTuple):
     ids: tuple[str, ...] = ()
     """Only messages with these ids."""
     newest: bool = False
-    """True: who was parked last comes first."""
+    """True: whoever was parked last comes first."""
     after: int = 0
     """The ``ParkedInfo.id`` to go on behind."""
     limit: int = 50

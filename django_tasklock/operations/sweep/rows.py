@@ -80,7 +80,7 @@ class Locks:
 def sweep_rows(locks: Locks, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: Notebook) -> None:
     """Look twice, and act on what the second look confirms.
 
-    A row is looked at before its lock: who has claimed it had the lock before, and has it until the row is closed.
+    A row is looked at before its lock: whoever has claimed it had the lock before, and has it until the row is closed.
     """
     for batch in second_look(_marks(locks, guards, restorer, options, notes), options.pause):
         still = _unchanged(batch)

@@ -137,7 +137,7 @@ class ChangeLimitView(LimitAct):
     **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class PauseLimitView(LimitAct):
-    """``POST limits/{name}/pause``: nobody goes for so long, in place of any other pause. Who waits keeps its turn."""
+    """``POST limits/{name}/pause``: nobody goes for so long, in place of any other pause. Waiters keep their turn."""
 
     operation_id = "limit_pause"
     body = serializers.PauseSerializer

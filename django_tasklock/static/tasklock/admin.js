@@ -38,7 +38,7 @@
     const selecting = () => !(document.getSelection()?.isCollapsed ?? true);
     const resting = () => paused || busy || document.hidden || typing() || ticked() || selecting();
 
-    // Who has moved to a link by keyboard stays on it.
+    // Whoever has moved to a link by keyboard stays on it.
     const focused = () => {
         const element = document.activeElement;
         if (!element || !parts().some((part) => part.contains(element))) return () => undefined;
