@@ -127,6 +127,12 @@ class NameTemplate:
             literal = reader.vformat(template, (), {})
         except ValueError as error:
             raise TaskLockError(f"{where} cannot be read: {error}", name=template) from error
+        if reader.from_end:
+            raise TaskLockError(
+                f"{where} counts from the end in {{{reader.from_end}}}, which a template cannot: str.format looks for"
+                " that text as a key; give a callable that makes the name",
+                name=template,
+            )
         known = [p.name for p in self.signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         for root in reader.roots:
             if root not in known:
@@ -257,6 +263,7 @@ class _Filling(Formatter):
 
 
 _FIELD = "\0"  # no name may have it
+_FROM_END = re.compile(r"\[-[0-9]+\]")
 
 
 class _Reader(Formatter):
@@ -265,8 +272,12 @@ class _Reader(Formatter):
     def __init__(self) -> None:
         self.roots: list[str] = []
         self.looks_inside = False
+        self.from_end = ""
+        """A field with an index that no sequence has."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        if _FROM_END.search(field_name):
+            self.from_end = field_name
         self.looks_inside |= "." in field_name or "[" in field_name
         self.roots.append(field_name.split(".", maxsplit=1)[0].split("[", maxsplit=1)[0])
         return "", field_name

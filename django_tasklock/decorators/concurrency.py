@@ -10,7 +10,7 @@ from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
 from django_tasklock.decorators.call import Call, CallStrategy, Skipped, skip_or_raise
 from django_tasklock.decorators.options import CallOptions, check_conflict, check_policy, check_release, whose
-from django_tasklock.decorators.wrapping import check_decoratable, check_indexes, wrap
+from django_tasklock.decorators.wrapping import check_decoratable, wrap
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
 from django_tasklock.locks.semaphore import ConcurrencyLimiter, check_limit
@@ -146,7 +146,6 @@ def concurrency_limited(
     def decorate(function: F) -> F:
         check_decoratable(function)
         template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
-        check_indexes(name, function)
         patience, counted_as = options.patience(), clean_kind(label)
         permit = PermitOfCall(template, limit)
 

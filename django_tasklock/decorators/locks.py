@@ -25,7 +25,7 @@ from django_tasklock.conf import (
 )
 from django_tasklock.decorators.call import Call, PlainCall
 from django_tasklock.decorators.options import GuardedRow, LockOptions
-from django_tasklock.decorators.wrapping import check_decoratable, check_indexes, wrap
+from django_tasklock.decorators.wrapping import check_decoratable, wrap
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.locks.lock import TaskLock
@@ -222,8 +222,6 @@ def _decorator(name: Name | Sequence[Name], options: LockOptions, rows: _Rows | 
             template = NameTemplates(names, function, prefix=prefix)
         else:
             template = NameTemplate(names[0], function, prefix=prefix)
-        for one in names:
-            check_indexes(one, function)
         locked = Locked(template, options.on_conflict, timeout=options.timeout)
         if rows is not None:
             rows.check(function, template)

@@ -12,7 +12,7 @@ from django_tasklock.context import ensure_standing
 from django_tasklock.db.connections import Scope
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.decorators.locks import Locked
-from django_tasklock.decorators.wrapping import check_decoratable, check_has_run, check_indexes, is_async
+from django_tasklock.decorators.wrapping import check_decoratable, check_has_begun, is_async
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
 from django_tasklock.names import NameTemplate
@@ -44,7 +44,6 @@ class LimitOfCall:
         self._limiter = limiter
         self._cost = cost
         self._tenant = NameTemplate(tenant, function) if isinstance(tenant, str) else tenant
-        check_indexes(tenant, function)
 
     def check(self) -> None:
         """Raise ``TaskLockError`` for what no call could be made with."""
@@ -154,7 +153,7 @@ def rate_limited(
                     limited.acquire(args, kwargs)
                 ensure_standing()
                 result = function(*args, **kwargs)
-                check_has_run(function, result)
+                check_has_begun(function, result)
                 return result
 
         wrapper.rate_limit = limited  # type: ignore[attr-defined]

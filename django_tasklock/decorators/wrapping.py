@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
-from string import Formatter
 from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -50,47 +48,32 @@ def check_decoratable(function: Any) -> None:
         )
 
 
-_FROM_THE_END = re.compile(r"\[-[0-9]+\]")
+def check_is_over(function: Any, result: Any) -> None:
+    """Raise ``TaskLockError`` if ``result`` of ``function`` is its body, which has not begun or is not over.
 
-
-def check_indexes(template: object, function: Any) -> None:
-    """Raise ``TaskLockError`` for a template over the arguments of ``function`` that counts from the end of one.
-
-    ``str.format`` reads ``{items[-1]}`` as the key ``"-1"``, which no sequence has: each call would fail.
+    What ``check_has_begun`` refuses, and an ``asyncio`` task or other future that is not done. It is cancelled,
+    whoever else waits for it: its loop would go on with the body, which no lock excludes any more.
     """
-    if not isinstance(template, str):
-        return
-    for _, field, spec, _ in Formatter().parse(template):
-        if field is not None and _FROM_THE_END.search(field):
-            raise TaskLockError(
-                f"template {template!r} of {_called(function)!r} counts from the end in {{{field}}}, which a template"
-                " cannot: str.format looks for that text as a key; give a callable that makes the name",
-                name=template,
-            )
-        check_indexes(spec, function)
+    check_has_begun(function, result)
+    if isinstance(result, asyncio.Future) and not result.done():  # a task is one
+        result.cancel()
+        raise TaskLockError(
+            f"{_called(function)} returned a {type(result).__name__} of asyncio that is not done, which is cancelled:"
+            " its body would run after its lock; put the decorator above an 'async def' that awaits it"
+        )
 
 
-def check_has_run(function: Any, result: Any) -> None:
-    """Raise ``TaskLockError`` if ``result`` of ``function`` is its body, which has not run: a coroutine, a generator,
-    an ``asyncio`` task or other future that is not done.
+def check_has_begun(function: Any, result: Any) -> None:
+    """Raise ``TaskLockError`` if ``result`` of ``function`` is its body, which has not begun: a coroutine, a generator.
 
     ``is_async`` and ``check_decoratable`` do not see that where a plain wrapper, of a decorator that knows neither,
-    stands before it. A future is cancelled first, whoever else waits for it: its loop would go on with the body, which
-    no lock excludes any more. One that is done has run under the lock.
+    stands before it.
     """
     if inspect.iscoroutine(result):
         result.close()  # never awaited, which Python need not mention as well
         raise TaskLockError(
             f"{_called(function)} returned a coroutine: its body would run after its lock, or its turn; put the"
             " decorator directly above its 'async def', below the one that hides it"
-        )
-    if isinstance(result, asyncio.Future):  # a task is one
-        if result.done():
-            return
-        result.cancel()
-        raise TaskLockError(
-            f"{_called(function)} returned a {type(result).__name__} of asyncio that is not done, which is cancelled:"
-            " its body would run after its lock, or its turn; put the decorator above an 'async def' that awaits it"
         )
     body = result.gen if type(result).__module__ == "contextlib" and hasattr(result, "gen") else result
     if not isinstance(body, GeneratorType | AsyncGeneratorType):
@@ -133,7 +116,7 @@ def wrap(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call
                 with ExitStack() as stack:
                     if call.enter(stack):
                         result = function(*args, **kwargs)
-                        check_has_run(function, result)
+                        check_is_over(function, result)
                         return result
             except BaseException:
                 call.struck()

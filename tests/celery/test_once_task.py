@@ -78,6 +78,7 @@ BAD_OF_TASK = {
     "key field": (dict(key="video:{nope}"), "names 'nope', which is no argument of it; known: x"),
     "key self": (dict(key="video:{self}", bind=True), "names 'self', which is no argument of it; known: x"),
     "key brace": (dict(key="video:{x"), "cannot be read"),
+    "key from the end": (dict(key="a:{x[-1]}"), "counts from the end"),
     "key fields": (dict(key="{x}{x}"), "two fields side by side"),
     "takeovers -1": (dict(takeovers=-1), "takeovers must be a number, 0 or more"),
     "takeovers text": (dict(takeovers="3"), "takeovers must be a number, 0 or more"),

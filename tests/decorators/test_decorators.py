@@ -83,6 +83,10 @@ every_decorator = pytest.mark.parametrize(
     ids=["task_lock", "model_lock", "concurrency_limited", "rate_limited"],
 )
 
+every_lock = pytest.mark.parametrize(
+    "decorate", [task_lock("a"), model_lock(Video, "a", guard=ONCE, pk="pk"), concurrency_limited("a", 1)]
+)
+
 
 def traced(function):
     """A decorator that knows neither coroutines nor generators."""
@@ -577,7 +581,7 @@ class TestWhatIsRefused:
             work(video.pk)
         assert not held("a")
 
-    @every_decorator
+    @every_lock
     @pytest.mark.parametrize("started", [False, True])
     @pytest.mark.django_db(transaction=True)
     def test_a_task_of_an_event_loop(self, decorate, started, monkeypatch):
@@ -604,6 +608,12 @@ class TestWhatIsRefused:
         asyncio.run(call(video.pk))
         assert ran == ["begun"] * started
         assert not held("a")
+
+    def test_a_turn_is_for_the_beginning_of_a_task(self):
+        async def call():
+            return await rate_limited("a", "10/s")(lambda: asyncio.create_task(asyncio.sleep(0, "called")))()
+
+        assert asyncio.run(call()) == "called"
 
     def test_another_future_of_an_event_loop(self):
         async def call():
