@@ -231,7 +231,8 @@ class OnceTask(_DjangoTask):
         header = message.header
         if not header.get("unique"):
             return self._locked(args, kwargs, self.run, header, "message", message)
-        with Pending(message, header["unique"]) as pending:
+        pending = Pending(message, header["unique"])
+        with pending, pending:
             return self._locked(args, kwargs, self.run, header, "message", message, pending)
 
     def _locked(

@@ -174,7 +174,10 @@ def _by_token(ours: Mapping[str, Any], task_id: str, verb: Callable[[str], objec
 
 
 class Pending:
-    """The worker's side: it frees the lock when the body starts or when the message is over, and keeps it otherwise."""
+    """The worker's side: it frees the lock when the body starts or when the message is over, and keeps it otherwise.
+
+    To be entered twice: a time limit that strikes in the first ``__exit__`` leaves the rest to the second.
+    """
 
     def __init__(self, message: Message, ours: dict[str, Any]) -> None:
         self.message = message
@@ -190,13 +193,12 @@ class Pending:
             self.ours = {}
             return
         lock = TaskLock(self.ours["name"], timeout=terms.lock.timeout, lease=terms.lock.lease, on_unavailable="run")
+        self._lock = lock
         bring(lock, token_of(self.ours["handle"]))
         taken = lock.acquire(blocking=False)  # renewed from here on: a worker that dies does not block for long
         if not taken and lock.met is not None and lock.met.holder.task_id == self.message.id:
             bring(lock, lock.met.token)  # its publisher has another SECRET_KEY
-            taken = lock.acquire(blocking=False)
-        if taken:
-            self._lock = lock
+            lock.acquire(blocking=False)
 
     def __enter__(self) -> Pending:
         return self
@@ -207,10 +209,16 @@ class Pending:
         if self._comes_back(error):
             delay = seconds_until(getattr(error, "when", None)) or 0
             self._keep(self.ours["span"] / 1000 + max(0.0, delay))
-        elif self._lock is not None:
-            self._lock.release()
+        elif self._taken is not None:
+            self._taken.release()
         else:
             free({"unique": self.ours}, self.message.id)
+        self.ours = {}
+
+    @property
+    def _taken(self) -> TaskLock | None:
+        """The lock, while this worker has it."""
+        return self._lock if self._lock is not None and self._lock.taken else None
 
     def _comes_back(self, error: BaseException | None) -> bool:
         if isinstance(error, Retry) and state_of(self.message.request).moved:
@@ -223,8 +231,8 @@ class Pending:
         return error is not None and not isinstance(error, Exception) and self.message.acks_late
 
     def _keep(self, seconds: float) -> None:
-        if self._lock is not None:
-            keep_for(self._lock, seconds)
+        if self._taken is not None:
+            keep_for(self._taken, seconds)
         else:
             name, task_id, span = self.ours["name"], self.message.id, round(seconds * 1000)
             verb = get_backend().extend

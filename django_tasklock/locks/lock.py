@@ -634,7 +634,7 @@ class TaskLock(Acquirable):
             self._blocks += 1
             lock_block.set(Block(weakref.ref(self), lease, around))
         except BaseException:  # a time limit may strike anywhere; the caller does not know of the lock yet
-            self.release()
+            self.struck()
             raise
         return lease
 

@@ -117,7 +117,7 @@ class ConcurrencyLimiter(Acquirable):
             self._blocks += 1
             limiter_block.set(Block(weakref.ref(self), lease, innermost(limiter_block.get())))
         except BaseException:  # a time limit may strike anywhere; the caller does not know of the permit yet
-            self.release()
+            self.struck()
             raise
         return lease
 

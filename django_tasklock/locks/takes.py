@@ -321,8 +321,11 @@ class Takes:
     def returned(self, lease: Lease) -> bool:
         """Count one re-entry less; return whether it was the last, so that the lease is to be released."""
         take = self._by.get(id(lease.home))  # of who took it, whoever returns it
+        if take is not None and take.now is not lease:
+            take = None
+        # From here on nothing is called, so that a time limit, which strikes at calls, finds all of it done or nothing.
         lease.count -= 1
-        if take is not None and take.now is lease:
+        if take is not None:
             take.times -= 1
         if self.last is lease and (take is None or take.times <= 0):
             self.last = None

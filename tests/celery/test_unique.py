@@ -36,6 +36,7 @@ from tests.support.once_app import OnceApp, once_app
 from tests.support.proxy import Proxy, scripts
 from tests.support.redis_server import RedisServer
 from tests.support.stores import eventually
+from tests.support.struck import struck_at
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.redis_fixtures"]
@@ -55,6 +56,24 @@ def app(settings: Any) -> Iterator[OnceApp]:
 
 def unique_locks() -> list[Any]:
     return [info for info in list_all_task_locks() if info.name.startswith("unique:")]
+
+
+@pytest.mark.slow
+def test_struck_anywhere_it_is_renewed_by_nobody(app: OnceApp) -> None:
+    """The heartbeat would do so for its whole timeout, and until then nobody could publish another one."""
+    task = app.task(lambda x: None, key="a:{x}", unique="until_finish")
+    number, renewed = 0, {}
+    while True:
+        number += 1
+        task.delay(number)
+        message = app.take()
+        with struck_at(number) as struck:
+            app.run(message)
+        if not struck:
+            break
+        renewed.update({lease.name: struck[0] for lease in heartbeat.leases() if lease.name not in renewed})
+    assert number > 200
+    assert not renewed
 
 
 class TestPublishing:

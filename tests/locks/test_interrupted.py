@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -36,18 +33,13 @@ from django_tasklock.guards.claim import current
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.takes import leases_here
 from tests.support.proxy import Proxy, scripts
-from tests.support.public import PROJECT, script, setting
+from tests.support.public import script, setting
 from tests.support.stores import eventually
+from tests.support.struck import Struck, struck_at
 from tests.testapp.models import PlainVideo, Video
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
-
-OURS = f"{PROJECT}{os.sep}django_tasklock{os.sep}"
-
-
-class Struck(BaseException):
-    """As SystemExit out of a handler of SIGTERM is one."""
 
 
 # Everywhere
@@ -81,47 +73,20 @@ def permit(name: str) -> None:
         pass
 
 
-def stack(frame: Any) -> str:
-    """The lines of ours that are being executed."""
-    lines = []
-    while frame is not None:
-        if OURS in frame.f_code.co_filename:
-            lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}")
-        frame = frame.f_back
-    return " < ".join(lines)
-
-
-@contextmanager
-def struck_at(number: int) -> Iterator[list[str]]:
-    """Raise ``Struck`` the so-manieth time that a signal handler of this thread could run in our code; says where.
-
-    That is when a function of ours begins, and after each call of one in C.
-    """
-    struck: list[str] = []
-    count = 0
-
-    def look(frame: Any, event: str, what: Any) -> None:
-        nonlocal count
-        code = frame.f_code
-        if event not in ("call", "c_return") or OURS not in code.co_filename or "__del__" in stack(frame):
-            return  # what is raised in there is lost, whoever raises it
-        count += 1
-        if count == number:
-            struck.append(stack(frame))
-            raise Struck
-
-    sys.setprofile(look)
-    try:
-        yield struck
-    except Struck:
-        pass
-    finally:
-        sys.setprofile(None)
+def retaken(name: str) -> None:
+    lock = TaskLock(name, reentrant=True)
+    with lock:
+        try:
+            with lock:
+                pass
+        except Struck:
+            assert lock.held, "it is the block's around this one"
+            raise
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")  # by gc
-@pytest.mark.parametrize("what", [context, functions, decorated, permit])
+@pytest.mark.parametrize("what", [context, functions, decorated, permit, retaken])
 def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) -> None:
     """Everywhere once. The heartbeat would renew for an hour what nobody can release."""
     settings.TASKLOCK = setting("redis")
