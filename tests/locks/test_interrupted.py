@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import threading
@@ -153,6 +154,35 @@ def test_struck_anywhere_a_guarded_call_is_over(settings: Any, name: str, model:
         Scope.active.clear()
     assert number > 100
     assert not left, "\n".join(f"{where}: {what}" for where, what in left.items())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets and tasks of loops that ended
+def test_struck_anywhere_no_coroutine_waits_for_ever(settings: Any, name: str, caplog: Any) -> None:
+    """asyncio logs what a callback of its loop raises, and goes on: with a connection that has lost a reply."""
+    settings.TASKLOCK = setting("redis")
+
+    async def run(number: int) -> list[str]:
+        async def pair() -> None:
+            async with TaskLock(f"{name}:{number}"):
+                pass
+
+        await pair()  # connects
+        with struck_at(number) as struck:
+            await asyncio.wait_for(pair(), 20)
+        return struck
+
+    number = 0
+    while True:
+        number += 1
+        try:
+            if not asyncio.run(run(number)):
+                break
+        except Struck:
+            pass
+    assert number > 60
+    assert "data_received" in caplog.text
+    eventually(lambda: not [lock for lock in get_backend().records() if lock.name.startswith(name)])
 
 
 def test_struck_anywhere_no_other_run_is_taken_for_locked() -> None:

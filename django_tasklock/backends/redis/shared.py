@@ -141,15 +141,20 @@ class SharedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in what has arrived."""
-        if data[:1] == b":" and not self._midway and data.find(b"\r\n") == len(data) - 2 > 0 and self._asked:
-            asked = self._asked.popleft()  # a number, and whole: what nearly every script says
-            if not asked.done():
-                asked.set_result(int(data[1:-2]))
-        else:
-            self._parse(data)
-        if self._asked:
-            self._heard = self._loop.time()
-        elif self._last and not self._ears:
+        try:
+            if data[:1] == b":" and not self._midway and data.find(b"\r\n") == len(data) - 2 > 0 and self._asked:
+                asked = self._asked[0]  # a number, and whole: what nearly every script says
+                if not asked.done():
+                    asked.set_result(int(data[1:-2]))
+                self._asked.popleft()
+            else:
+                self._parse(data)
+            if self._asked:
+                self._heard = self._loop.time()
+        except BaseException:  # a time limit, which the loop logs: whose the next reply is nobody knows any more
+            self.fail(redis.ConnectionError("interrupted"))
+            raise
+        if not self._asked and self._last and not self._ears:
             self.fail(redis.ConnectionError("closed"))
 
     def _parse(self, data: bytes) -> None:
@@ -161,17 +166,19 @@ class SharedConnection(asyncio.Protocol):
                     if (ear := self._ears.get(reply[1])) is not None:
                         ear.hear(reply)
                     continue
-                asked = self._asked.popleft()
+                asked = self._asked[0]
                 if asked.done():
-                    continue
-                if isinstance(reply, ResponseError):
+                    pass
+                elif isinstance(reply, ResponseError):
                     asked.set_exception(reply)
                 elif isinstance(reply, RedisError):  # the server answers nobody, or will not have this connection
                     asked.set_exception(reply)
+                    self._asked.popleft()
                     self.fail(reply)
                     return
                 else:
                     asked.set_result(reply)
+                self._asked.popleft()
         except (RedisError, IndexError) as error:  # what cannot be read, or nobody has asked for
             self.fail(redis.ConnectionError(f"the server said what it was not asked for: {error}"))
         self._midway = bool(self._asked or self._ears)  # nothing comes that nobody has asked for
