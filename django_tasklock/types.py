@@ -8,10 +8,12 @@ from __future__ import annotations
 import enum
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple, Self
 
 from django_tasklock.texts import shown
@@ -184,6 +186,23 @@ class Lazy:
             for put, one in zip(puts, values):  # noqa: B905  # a list makes ten thousand
                 put(value, one)
             return value
+
+        return make
+
+    @classmethod
+    def list_maker(cls, work: Callable[[Any], Mapping[str, Any]], *known: str) -> Callable[..., list[Self]]:
+        """Return a function that makes a list of such values, field by field: of a list of what ``work`` is given, and
+        of as many, or endlessly repeated, values of each field that is ``known``.
+
+        What it does for each value it does in C: ten thousand are made in half the time that ``maker`` takes for them.
+        """
+        puts = [getattr(cls, name).__set__ for name in ("_work", "_given", *known)]
+
+        def make(given: Sequence[Any], *columns: Iterable[Any]) -> list[Self]:
+            made: list[Self] = list(map(cls.__new__, repeat(cls, len(given))))
+            for put, column in zip(puts, (repeat(work), given, *columns), strict=True):
+                deque(map(put, made, column), maxlen=0)  # as ``for`` would, without a turn of the interpreter for each
+            return made
 
         return make
 

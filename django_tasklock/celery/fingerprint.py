@@ -42,7 +42,7 @@ def fingerprint(arguments: Mapping[str, Any]) -> str:
     ``True`` differ. A tuple counts as the list that a serializer makes of it.
     """
     try:
-        text = _text(dict(arguments), "argument")
+        text = _text_of_pairs(arguments, "argument")
     except RecursionError:
         raise TaskLockError("an argument contains itself: no lock name can be made of it") from None
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
@@ -74,11 +74,16 @@ def _text(value: Any, where: str) -> str:
         case set() | frozenset():
             kind, inner = "set", "".join(sorted(_text(item, where) for item in value))
         case Mapping():
-            pairs = sorted((_text(key, where), _text(item, f"{where}[{key!r}]")) for key, item in value.items())
-            kind, inner = "dict", "".join(first + second for first, second in pairs)
+            return _text_of_pairs(value, where)
         case _:
             raise TaskLockError(
                 f"{where} is a {type(value).__name__}, of which no lock name can be made: pass its primary key or"
                 " another plain value, or give the task a key, key='video:{video_id}'"
             )
     return f"{kind}({len(inner)}:{inner})"
+
+
+def _text_of_pairs(value: Mapping[Any, Any], where: str) -> str:
+    pairs = sorted([(_text(key, where), _text(item, f"{where}[{key!r}]")) for key, item in value.items()])
+    inner = "".join([first + second for first, second in pairs])
+    return f"dict({len(inner)}:{inner})"

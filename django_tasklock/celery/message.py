@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 from celery.canvas import Signature
@@ -23,32 +22,26 @@ AT_ONCE = 0.1
 
 
 class Message:
-    """A delivery of a task's message to this worker."""
+    """A delivery of a task's message to this worker. ``request``: the one that the task runs here, if it is at hand."""
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: Any, request: Any = None) -> None:
         self.task = task
-        self.request = task.request
+        self.request = task.request if request is None else request
         self.id: str = self.request.id
         self.retries: int = self.request.retries or 0
         self.tries = tries_of(self.request)
-        self.acks_late = bool(task.acks_late)
-        """True if it is acknowledged after its run, so that it comes back if this worker dies."""
-        self.delivered_before = bool(self.sent or self.redelivered or self.crashes) or self._lay_long()
-        """Whether it may have been delivered before, or to somebody else meanwhile, as far as it says so itself."""
-
-    @cached_property
-    def header(self) -> dict[str, Any]:
+        self.header: dict[str, Any] = header_of(self.request)
         """The header that the publisher wrote for us."""
-        return header_of(self.request)
-
-    @cached_property
-    def sent(self) -> int:
+        put_back = self.header.get("put_back") or (0, 0)
+        self.sent = int(put_back[0]) if put_back[1] == self.retries else 0
         """The number of times it had been put back into the broker out of the line; 0: it comes from its publisher.
 
         What ``retry()`` made of a message that was put back is another one.
         """
-        put_back = self.header.get("put_back") or (0, 0)
-        return int(put_back[0]) if put_back[1] == self.retries else 0
+        self.acks_late = bool(task.acks_late)
+        """True if it is acknowledged after its run, so that it comes back if this worker dies."""
+        self.delivered_before = bool(self.sent or self.redelivered or self.crashes) or self._lay_long()
+        """Whether it may have been delivered before, or to somebody else meanwhile, as far as it says so itself."""
 
     @property
     def redelivered(self) -> bool:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from difflib import SequenceMatcher
 from functools import lru_cache
 from operator import attrgetter
+from types import NoneType
 from typing import Any
 
 from django.core.signals import setting_changed
@@ -100,7 +101,7 @@ def asked_by_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = 
 
 def asked_for(task: Any, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
     """Return what the caller of ``task`` asked for, out of ``kwargs`` and in ``once``."""
-    if once is not None and not isinstance(once, Mapping):
+    if not isinstance(once, (dict, Mapping, NoneType)):  # nearly always a dict, of which no abstract class is asked
         raise TaskLockError(f"task {task.name}: once must be a dict of options, not {once!r}")
     once = once or {}
     word = once.get("on_conflict") or task.on_conflict or get_settings().ON_CONFLICT
@@ -185,6 +186,8 @@ def nearest(word: str, known: tuple[str, ...]) -> str | None:
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as they travel: seconds for durations."""
+    if not options:
+        return {}
     travels = {key: value for key, value in options.items() if value is not DEFAULT}
     for key in _DURATIONS:
         if isinstance(travels.get(key), timedelta):

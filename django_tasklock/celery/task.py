@@ -167,9 +167,10 @@ class OnceTask(_DjangoTask):
         name = self.lock_name(*(args or ()), **kwargs) if name is None else clean(name, get_settings().KEY_PREFIX)
         header = sealed_for({"once": options.plain(asked), "key": name}, self.name, task_id)
         headers[HEADER] = header
-        if self.app.conf.task_always_eager:
-            return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
         lines_up = terms.lock.on_conflict in ("queue", "coalesce")
+        # Asked last: a look into Celery's settings takes as long as to make the lock's name.
+        if (not lines_up and terms.unique is None) or self.app.conf.task_always_eager:
+            return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
         # What is not due yet does not keep the others waiting.
         stands = terms.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
 
@@ -227,7 +228,7 @@ class OnceTask(_DjangoTask):
         state.begun = True
         if request.is_eager:
             return self._locked(args, kwargs, self.run, header_of(request), "eager")
-        message = Message(self)
+        message = Message(self, request)
         header = message.header
         if not header.get("unique"):
             return self._locked(args, kwargs, self.run, header, "message", message)

@@ -13,11 +13,11 @@ import inspect
 import logging
 import os
 import threading
-import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from contextvars import ContextVar
 from typing import Any, ClassVar, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from asgiref.sync import SyncToAsync
 from django.db import connections
@@ -117,11 +117,13 @@ class Scope:
 
     active: ClassVar[dict[Hashable, list[Scope]]] = {}
     """Those that have begun and not ended, by thread or coroutine."""
+    # Nearly every scope ends with none: a weak dict is made for the first, as that takes a fifth of a scope's time.
+    opened: Mapping[BaseDatabaseWrapper, int] = {}
+    """The connections that were opened in it, each with its thread."""
 
     def __init__(self, everything: bool | None = None, *, long: bool = False) -> None:
         self.everything = everything
         self.long = long
-        self.opened: weakref.WeakKeyDictionary[BaseDatabaseWrapper, int] = weakref.WeakKeyDictionary()
         self._before: Scope | None = None
         self._key: Hashable = None
         self._process = 0
@@ -132,10 +134,10 @@ class Scope:
         """Return a new one, which notes connections from here on and ends with ``stack``."""
         scope = cls(everything, long=long)
         for _ in range(TWICE):
-            if isinstance(stack, AsyncExitStack):  # first: a time limit may strike in between
-                stack.push_async_exit(scope.later)
-            else:
+            if isinstance(stack, ExitStack):  # first: a time limit may strike in between
                 stack.push(scope)
+            else:
+                stack.push_async_exit(scope.later)
         scope._begin()
         return scope
 
@@ -145,6 +147,11 @@ class Scope:
         self._before = _scope.get()
         self.active.setdefault(self._key, []).append(self)
         _scope.set(self)
+
+    def note(self, found: Mapping[BaseDatabaseWrapper, int]) -> None:
+        """Note connections that were opened in it, each with its thread. Any thread may."""
+        own: WeakKeyDictionary[BaseDatabaseWrapper, int] = self.__dict__.setdefault("opened", WeakKeyDictionary())
+        own.update(found)
 
     def close_idle(self) -> None:
         """Give back, before the body, what taking its lock has opened, or everything."""
@@ -193,7 +200,7 @@ class Scope:
 
     def _clear(self, kept: bool = False) -> None:
         if peers := self.active.get(self._key):  # they may be reading from them
-            peers[0].opened.update(self.opened)
+            peers[0].note(self.opened)
             return
         if self.everything:
             _close(connections.all(initialized_only=True))
@@ -240,7 +247,7 @@ def _close(which: Iterable[BaseDatabaseWrapper], using: tuple[str, ...] = (), *,
 def _note(sender: Any = None, connection: BaseDatabaseWrapper | None = None, **details: Any) -> None:
     scope = _scope.get()
     if scope is not None and connection is not None:
-        scope.opened[connection] = threading.get_ident()
+        scope.note({connection: threading.get_ident()})
 
 
 connection_created.connect(_note, dispatch_uid="tasklock.connections")

@@ -13,7 +13,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks import events
-from django_tasklock.locks.info import lock_info
+from django_tasklock.locks.info import lock_info, lock_infos
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.registry import ProcessLock, process_locks
 from django_tasklock.locks.takes import Leases, leases_here
@@ -136,7 +136,7 @@ def list_all_task_locks() -> list[LockInfo]:
             continue
         found |= {record.name: record for record in page}
         if len(page) < PAGE:
-            return list(map(lock_info, sorted(found.values(), key=_expiry)))
+            return lock_infos(sorted(found.values(), key=_expiry))
         offset += PAGE - 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,7 +29,9 @@ def _shown(record: Record) -> dict[str, Any]:
 
 
 lock_info: Callable[[Record], LockInfo] = LockInfo.maker(_shown)
-"""Return what people are shown of a held lock: a list of ten thousand calls this for each."""
+"""Return what people are shown of a held lock."""
+lock_infos: Callable[[Sequence[Record]], list[LockInfo]] = LockInfo.list_maker(_shown)
+"""Return the same of many."""
 
 
 def moment(at: int) -> datetime:

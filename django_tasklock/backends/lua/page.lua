@@ -14,7 +14,7 @@
 -- use: values clock
 local now = clock()
 if ARGV[2] == 'index' then
-  local call, offset, prefix = redis.call, tonumber(ARGV[4]), #ARGV[6] + 1
+  local call, offset, prefix, queue, sub = redis.call, tonumber(ARGV[4]), #ARGV[6] + 1, ARGV[7], string.sub
   local first = call('ZCOUNT', KEYS[1], '-inf', now)
   local size = call('ZCARD', KEYS[1]) - first
   local last = math.min(offset + ARGV[5], size)
@@ -22,14 +22,15 @@ if ARGV[2] == 'index' then
   for start = offset, sound and last - 1 or -1, 1000 do
     local flat = call('ZRANGE', KEYS[1], first + start, first + math.min(start + 1000, last) - 1, 'WITHSCORES')
     local keys, queues = {}, {}
-    for i = 1, #flat, 2 do
-      local key = flat[i]
-      keys[#keys + 1], queues[#queues + 1] = key, ARGV[7] .. string.sub(key, prefix)
+    for i = 1, #flat / 2 do
+      local key = flat[2 * i - 1]
+      keys[i], queues[i] = key, queue .. sub(key, prefix)
     end
     sound = flat[#flat] ~= 'inf' and call('EXISTS', unpack(queues)) == 0
     local part = call('MGET', unpack(keys))
     for i = 1, #keys do
-      if not part[i] or #part[i] > 16384 then sound = false end
+      local value = part[i]
+      if not value or #value > 16384 then sound = false end
     end
     found[#found + 1], values[#values + 1] = flat, part
     if not sound then break end

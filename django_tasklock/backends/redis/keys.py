@@ -198,5 +198,8 @@ def _read(given: tuple[bytes, int, int]) -> dict[str, Any]:
         return dict(token=token, holder=holder, at=now, until=now + max(left, 0), fence=0, asked=0)
 
 
-lazy_record = Record.maker(_read, "name", "now", "ttl", "waiting", "instances")
-"""Do what ``record`` does, for whoever makes ten thousand: value, now and ms left as one, and then each field."""
+_KNOWN = "name", "now", "ttl", "waiting", "instances"
+lazy_record = Record.maker(_read, *_KNOWN)
+"""Make one of value, now and ms left as one, and then each field."""
+lazy_records = Record.list_maker(_read, *_KNOWN)
+"""Make ten thousand, of a list of the former and one of each field."""

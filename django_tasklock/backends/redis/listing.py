@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 from django_tasklock.backends.contract.queries import Page, Query
-from django_tasklock.backends.redis.keys import Layout, lazy_record, record
+from django_tasklock.backends.redis.keys import Layout, lazy_records, record
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.conf import expiring
 
@@ -56,19 +57,13 @@ def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
     now, total, further, lefts, waits, keys, values = reply
     further = None if further < 0 else further
     if keys and not lefts:  # a long list, as the index has it
-        prefix = layout.prefix
-        found = [
-            lazy_record(
-                (value, now, left := int(score) - now),
-                key.decode(errors="backslashreplace").removeprefix(prefix),
-                now,
-                left,
-                0,
-                0,
-            )
-            for flat, part in zip(keys, values, strict=True)
-            for key, score, value in zip(flat[::2], flat[1::2], part, strict=True)
-        ]
+        found = []
+        for flat, part in zip(keys, values, strict=True):
+            texts = map(str, flat[::2], repeat("utf-8"), repeat("backslashreplace"))
+            names = map(str.removeprefix, texts, repeat(layout.prefix))
+            ttls = [score - now for score in map(int, flat[1::2])]
+            given = list(zip(part, repeat(now), ttls))
+            found += lazy_records(given, names, repeat(now), ttls, repeat(0), repeat(0))
         return Page(found, total, further)
     found = []
     for left, waiting, key, value in zip(map(int, lefts.split()), map(int, waits.split()), keys, values, strict=True):

@@ -54,7 +54,7 @@ class TaskCall(CallStrategy):
         self.delivered_before = self.message.delivered_before
         self.lock.on_busy = self._word_when_busy()
 
-    @cached_property
+    @property
     def state(self) -> DeliveryState:
         """What those note of the delivery who see its end."""
         return state_of(self.message.request)

@@ -100,11 +100,11 @@ def bound(task: Any, args: Any) -> tuple[Any, ...]:
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     """Cancel what a message brought that ended before its turn: skipped, rejected, failed. For ``task_postrun``."""
+    if limit_of(sender) is None:
+        return
     from django_tasklock.celery.exceptions import Duplicate
 
     ended = details.get("retval")
-    if limit_of(sender) is None:
-        return
     if peek_reservation(sender.request) is None or isinstance(ended, Duplicate):  # that is the other delivery's
         return
     if isinstance(ended, Reject) and getattr(ended, "requeue", False) and sender.acks_late:
