@@ -19,6 +19,8 @@ RENEWED = 250
 BOOT = os.urandom(6).hex()
 """Tells this process from an earlier one with the same host name and pid; new after a fork."""
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # which ``json.dumps`` would make anew for each task's lock
+
 
 def holder_json(task: host.Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0) -> str:
     """Return this process, and ``task`` or the task that runs in it, as a JSON object: see ``Holder``."""
@@ -104,7 +106,7 @@ def _state(pid: int) -> tuple[str, str] | None:
 
 @cache
 def _alone() -> str:
-    return json.dumps(_process(), separators=(",", ":"))
+    return _encode(_process())
 
 
 def _json(task: host.Task | None, row: str, kept: bool, limit: int) -> str:
@@ -119,7 +121,7 @@ def _json(task: host.Task | None, row: str, kept: bool, limit: int) -> str:
         known["kept"] = True
     if limit:
         known["limit"] = limit
-    return json.dumps(known, separators=(",", ":"))
+    return _encode(known)
 
 
 def after_fork() -> None:
