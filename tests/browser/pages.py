@@ -93,6 +93,7 @@ def tab_to(page: Page, target: str, most: int = 120) -> None:
 
 def lies(page: Page, within: str = "#content", *, colours: bool = True) -> Sequence[str]:
     """What is wrong with a page for those who use it by keyboard, by ear or with weak eyes; empty if nothing is."""
+    page.wait_for_function("document.readyState === 'complete'")  # a page that has just come has no content yet
     found: Sequence[str] = page.evaluate(_AUDIT, [within, colours])
     return found
 

@@ -106,7 +106,9 @@ def test_search_filters_and_order(visit: Visits, site: Example) -> None:
     assert names(page) == ["video:3"]
     assert lies(page) == []
     visit.picture(page, "list-orphaned")
+    listed = page.url
     page.get_by_role("link", name="video:3").click()
+    expect(page).not_to_have_url(listed)
     assert lies(page) == []
     visit.picture(page, "lock-orphaned")
 
