@@ -479,7 +479,8 @@ class Acquirable(ABC):
         return True
 
     def _begin(self, home: Leases, waits: bool) -> tuple[Lease, AcquireRequest]:
-        self._takes.ask_anew(home)
+        if self._takes.last_refusal is not None:
+            self._takes.ask_anew(home)
         terms = self.terms
         lease = Lease(self._store(), self.name, terms.lease_ms, weakref.ref(self), self._on_lost)
         if self.brings is not None:
@@ -629,7 +630,9 @@ class TaskLock(Acquirable):
         """Become ``current_lock()``; for code that acquires and releases around a body by itself. Return the lease."""
         try:
             lease = self._block = self.mine()
-            around = innermost(lock_block.get())
+            around = lock_block.get()
+            if around is not None and around.lock() is None:
+                around = innermost(around)
             lease.entered.append(around)
             self._blocks += 1
             lock_block.set(Block(weakref.ref(self), lease, around))

@@ -238,7 +238,7 @@ class Takes:
     the caller's, those of a process say.
     """
 
-    __slots__ = ("_by", "_own", "_permits", "_prune_at", "_refusal", "last")
+    __slots__ = ("_by", "_own", "_permits", "_prune_at", "last", "last_refusal")
 
     def __init__(self, *, permits: bool = False, own: Leases | None = None) -> None:
         self._by: dict[int, _Take] = {}  # by the id of what the entry keeps alive, so that no other has it
@@ -247,7 +247,8 @@ class Takes:
         self._prune_at = PRUNE
         self.last: Lease | None = None
         """What was taken last, by whomever."""
-        self._refusal: Refusal | None = None  # of whoever was refused last
+        self.last_refusal: Refusal | None = None
+        """What was said to whoever was refused last."""
 
     def here(self) -> Leases:
         """Return everything the caller has taken, through any object."""
@@ -292,21 +293,21 @@ class Takes:
         home = self.here()
         if (take := self._of(home)) is None:
             take = self._note(home, None, 0)
-        take.refusal = self._refusal = refusal
+        take.refusal = self.last_refusal = refusal
 
     def ask_anew(self, home: Leases) -> None:
         """Note that the caller, whose leases are ``home``, asks again: what it was told before counts no more."""
-        if self._refusal is not None and (take := self._by.get(id(home.ref))) is not None:
+        if (take := self._by.get(id(home.ref))) is not None:
             take.refusal = None
 
     def refusal(self) -> Refusal | None:
         """Return why the caller's last request was refused, ``None`` if it was not; for a caller who never asked, what
         the one refused last was told.
         """
-        if self._refusal is None:
+        if self.last_refusal is None:
             return None
         take = self._by.get(id(self.here().ref)) or self._asked_before()
-        return self._refusal if take is None else take.refusal
+        return self.last_refusal if take is None else take.refusal
 
     def inherit(self, times: int) -> None:
         """Add ``times`` to how often the caller has taken its lease: those of the lost lease that this one replaces."""

@@ -46,6 +46,8 @@ class TaskCall(CallStrategy):
         self.options = options
         self.lock = cast(TaskLock, options.lock)
         self.message = message or Message(get_current_worker_task())
+        self.state: DeliveryState = state_of(self.message.request)
+        """What those note of the delivery who see its end."""
         self.lock.task = Task(self.message.task.name, self.message.id, self.message.tries)
         self.acks_late = self.message.acks_late
         self.lines_up = options.on_conflict in ("queue", "coalesce")
@@ -53,11 +55,6 @@ class TaskCall(CallStrategy):
         self.kept_lock = kept_lock
         self.delivered_before = self.message.delivered_before
         self.lock.on_busy = self._word_when_busy()
-
-    @property
-    def state(self) -> DeliveryState:
-        """What those note of the delivery who see its end."""
-        return state_of(self.message.request)
 
     @cached_property
     def history(self) -> History:
