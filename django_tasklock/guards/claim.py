@@ -59,7 +59,7 @@ class Claim:
     """Whether the body may run for hours: with ``None`` the connection is closed after the claim then."""
 
     ended = False
-    """Whether it was written how the body ended, as far as that can be; who writes it again sets it back."""
+    """Whether it was written how the body ended, as far as that can be; whoever writes it again sets it back."""
 
     def __init__(self, model: type[Model], pk: Any, guard: StateGuard, token: str) -> None:
         self.model = model
