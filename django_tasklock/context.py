@@ -82,7 +82,7 @@ limiter_block: ContextVar[Block | None] = ContextVar("tasklock_limiter", default
 """The innermost of a concurrency limiter."""
 
 
-def innermost(block: Block | None) -> Block | None:
+def skip_struck(block: Block | None) -> Block | None:
     """Return ``block``, or the first around it that may still be left: nobody leaves those whose locks are gone, since
     a time limit has struck in their end.
     """

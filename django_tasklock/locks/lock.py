@@ -23,7 +23,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
-from django_tasklock.context import Block, innermost, judge, lock_block
+from django_tasklock.context import Block, judge, lock_block, skip_struck
 from django_tasklock.db.transactions import mention_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
 from django_tasklock.host import Task
@@ -631,8 +631,8 @@ class TaskLock(Acquirable):
         try:
             lease = self._block = self.mine()
             around = lock_block.get()
-            if around is not None and around.lock() is None:
-                around = innermost(around)
+            if around is not None and around.lock() is None:  # hardly ever
+                around = skip_struck(around)
             lease.entered.append(around)
             self._blocks += 1
             lock_block.set(Block(weakref.ref(self), lease, around))

@@ -15,7 +15,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings
-from django_tasklock.context import Block, innermost, limiter_block
+from django_tasklock.context import Block, limiter_block, skip_struck
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
@@ -115,7 +115,7 @@ class ConcurrencyLimiter(Acquirable):
         try:
             lease = self._block = self.mine()
             self._blocks += 1
-            limiter_block.set(Block(weakref.ref(self), lease, innermost(limiter_block.get())))
+            limiter_block.set(Block(weakref.ref(self), lease, skip_struck(limiter_block.get())))
         except BaseException:  # a time limit may strike anywhere; the caller does not know of the permit yet
             self.struck()
             raise
