@@ -83,3 +83,17 @@ def test_nothing_is_executed_while_a_slot_is_moved_and_it_is_said_in_time(cluste
         cluster.end_move(slot, target)
         assert call(way, backend, "release", "video:1", mine.token) is Released.RELEASED
         eventually(lambda: waits.granted, 5)
+
+
+@TWINS
+def test_nodes_that_do_not_agree_are_told_from_a_slot_that_is_moved(cluster, backend, way):
+    """So Redis 7.0 stays when slots are moved back and forth faster than the nodes hear of it."""
+    slot = slot_of("video:1")
+    node, other = cluster.serving(slot), away(cluster, "video:1")
+    for one, said in ((node, other), (other, node)):
+        one.client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", said.id)
+    with pytest.raises(BackendUnavailable, match=f"do not agree about who serves slot {slot}: redis-cli") as caught:
+        call(way, backend, "acquire", an_ask("video:1"))
+    assert (caught.value.down, caught.value.doubt) == (False, False)
+    cluster.end_move(slot, node)
+    granted(call(way, backend, "acquire", an_ask("video:1")))

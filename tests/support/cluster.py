@@ -64,6 +64,11 @@ class Node(RedisServer):
         """Return what it believes of who serves what: first slot, last slot, port of the primary."""
         return [(row[0], row[1], row[2][1]) for row in self.client.execute_command("CLUSTER", "SLOTS")]
 
+    def view(self) -> set[tuple[str, ...]]:
+        """Return what it believes of each node: identity, epoch of its configuration, slots that it serves."""
+        rows = (line.split() for line in self.client.execute_command("CLUSTER", "NODES").decode().splitlines())
+        return {(row[0], row[6], *(part for part in row[8:] if part[0] != "[")) for row in rows}
+
     def sound(self) -> bool:
         """Tell whether it serves, and knows who serves what."""
         with contextlib.suppress(RedisError):
@@ -115,7 +120,14 @@ class Cluster:
                 node.client.flushall()
 
     def begin_move(self, slot: int, to: Node) -> Node:
-        """Put a slot in transit, as ``redis-cli --cluster reshard`` does; return whence."""
+        """Put a slot in transit, as ``redis-cli --cluster reshard`` does; return whence.
+
+        It waits until the nodes have heard of the move before. One that has not yet heard of another's epoch gives
+        its own move too low a one, and Redis 7.0 never recovers: the slot's new node says it is served by the old one.
+        """
+        from tests.support.stores import eventually
+
+        eventually(lambda: all(node.view() == to.view() for node in self.primaries), 30)
         source = self.serving(slot)
         to.client.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
         source.client.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)

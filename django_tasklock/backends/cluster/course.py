@@ -92,6 +92,13 @@ class Course:
             raise self._over(error) from error
 
     def _over(self, error: RedisError | OSError) -> BackendUnavailable:
+        if isinstance(error, MovedError):  # which is an AskError to redis-py
+            return BackendUnavailable(
+                f"Redis refused ({type(error).__name__}: {error}); the nodes of the cluster do not agree about who"
+                f" serves slot {self._slot}: redis-cli --cluster check shows it, and redis-cli --cluster fix mends it",
+                doubt=self.doubt,
+                down=False,
+            )
         if in_transit(error):
             return BackendUnavailable(
                 f"Redis refused ({type(error).__name__}: {error}); slot {self._slot} of the cluster is being moved, and"
