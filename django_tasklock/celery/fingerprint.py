@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.names import MAX_LENGTH
+from django_tasklock.names import MAX_LENGTH, parameters_of
 
 DIGITS = 32  # of SHA-256, in hexadecimal: 128 bits
 
 
 def fingerprint_name(task: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Return ``task:fingerprint``. Raises ``TypeError`` if arguments do not fit, ``TaskLockError`` for objects."""
-    bound = _signature(run).bind(*args, **kwargs)
-    bound.apply_defaults()
-    return f"{shortened(task, MAX_LENGTH - DIGITS - 1)}:{fingerprint(bound.arguments)}"
-
-
-_signature = lru_cache(maxsize=256)(inspect.signature)  # to read it takes longer than to bind to it
+    return f"{shortened(task, MAX_LENGTH - DIGITS - 1)}:{fingerprint(parameters_of(run).bind(args, kwargs))}"
 
 
 def shortened(text: str, most: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import threading
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 
 from django_tasklock import task_lock
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.names import MAX_LENGTH, NameTemplate, clean, strip_prefix
+from django_tasklock.names import MAX_LENGTH, NameTemplate, clean, parameters_of, strip_prefix
 from tests.testapp.models import Video
 
 PREFIX = "task_lock:"
@@ -234,3 +235,40 @@ class TestObjectsWithoutAName:
         for call in (lambda: work(object()), lambda: work(Video()), lambda: work.lock.name(x=object())):
             with pytest.raises(TaskLockError, match=r"lock name 'a:\{x\}'"):
                 call()
+
+
+SHAPES = [
+    lambda: None,
+    lambda a: None,
+    lambda a, b=2: None,
+    lambda a, /, b: None,
+    lambda a, *, b=2: None,
+    lambda a, *more: None,
+    lambda a, **rest: None,
+]
+CALLS = [
+    ((), {}), ((1,), {}), ((1, 3), {}), ((1, 2, 3), {}), ((), {"a": 1}), ((), {"b": 3, "a": 1}), ((1,), {"b": 3}),
+    ((1,), {"a": 3}), ((1,), {"c": 3}), ((), {"a": 1, "c": 3}), ((), {"c": 3}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("args", "kwargs"), CALLS)
+@pytest.mark.parametrize("function", SHAPES)
+def test_arguments_are_bound_as_python_binds_them(function, args, kwargs):
+    assert _bound(parameters_of(function).bind, args, kwargs) == _bound(_as_python_does(function), args, kwargs)
+
+
+def _as_python_does(function):
+    def bind(args, kwargs):
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    return bind
+
+
+def _bound(bind, args, kwargs):
+    try:
+        return bind(args, kwargs)
+    except TypeError as error:
+        return str(error)

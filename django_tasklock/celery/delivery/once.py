@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any, Literal, cast
 
 from celery._state import get_current_task
@@ -24,6 +22,7 @@ from django_tasklock.locks import events
 from django_tasklock.locks.lock import Acquirable, TaskLock
 from django_tasklock.locks.takes import leases_here
 from django_tasklock.locks.transfer import supersede
+from django_tasklock.names import parameters_of
 
 Way = Literal["message", "eager", "call"]
 """The way a task was called: sent to a worker, ``apply()``, or like a function."""
@@ -100,14 +99,10 @@ def once_call(
     return Call(options, DirectCall(options))
 
 
-_signature = lru_cache(maxsize=256)(inspect.signature)  # to read it takes longer than to bind to it
-
-
 def row_of(task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GuardedRow | None:
     """Return the row that a call works on, if its task has a guard."""
     if task.guard is None:
         return None
-    bound = _signature(task.run).bind(*args, **kwargs)
-    bound.apply_defaults()
+    arguments = parameters_of(task.run).bind(args, kwargs)
     model = apps.get_model(task.model) if isinstance(task.model, str) else task.model
-    return GuardedRow(model, bound.arguments[task.pk], task.guard)
+    return GuardedRow(model, arguments[task.pk], task.guard)
