@@ -111,9 +111,11 @@ class TestKnown:
 
 
 class TestForked:
-    def test_a_child_is_somebody_else(self):
-        mine = read(holder_json())
-        child = read(forked(holder_json))
+    @pytest.mark.parametrize("task", [None, Task("videos.convert", "1", 0), Task("videos.convert", "1", 2)], ids=str)
+    def test_a_child_is_somebody_else(self, task):
+        mine = read(holder_json(task))
+        child = read(forked(lambda: holder_json(task)))
+        assert (child.task, child.task_id) == (mine.task, mine.task_id)
         assert child.boot != mine.boot
         assert child.pid != mine.pid
         assert child.proc != mine.proc
