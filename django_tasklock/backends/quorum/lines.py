@@ -11,7 +11,7 @@ from typing import Any
 from django_tasklock.backends.quorum.asking import Question, Verb
 from django_tasklock.backends.quorum.scripts import Places
 from django_tasklock.backends.quorum.verbs import Verbs
-from django_tasklock.backends.redis import FLAG, LINE, NEWEST, RELEASE_NOTED
+from django_tasklock.backends.redis import FLAG, LINE, NEWEST, RELEASE_NOTED, noted_in
 from django_tasklock.backends.redis.keys import KEPT, SHOWN
 from django_tasklock.backends.redis.script import bulk, load
 from django_tasklock.types import Released
@@ -75,8 +75,7 @@ class Lines:
             return released, None
         if any(answer.doubt or answer.error is not None for answer in answers):
             return released, frozenset(notes)  # looking never harms
-        found: list[list[int]] = [answer.reply[1:] for answer in answers if answer.reply[0] == 1]
-        return released, frozenset(note for number, note in enumerate(notes) if any(said[number] for said in found))
+        return released, frozenset[str]().union(*(noted_in(answer.reply, notes) or () for answer in answers))
 
     def _all(self, script: Any, tail: bytes) -> Verb[list[Any]]:
         return self._verbs.said((yield Question(script, tail)))

@@ -53,14 +53,15 @@ local function give_back()
 end
 local notes = {{}}
 while #KEYS > 5 do table.insert(notes, 1, table.remove(KEYS)) end
-local reply = {{give_back()}}
-if reply[1] == 1 then
-  for _, note in ipairs(notes) do reply[#reply + 1] = redis.call('DEL', note) end
+local reply = give_back()
+if reply == 1 then
+  for n, note in ipairs(notes) do reply = reply + redis.call('DEL', note) * 2 ^ n end
 end
 return reply
 """
 RELEASE_NOTED = {notes: Script(_NOTED, 6 + notes, 5 + notes) for notes in (1, 2)}
-"""``release.lua``, and then, if the lock was ours, notes are taken away: their keys stand behind the others."""
+"""``release.lua``, and then, if the lock was ours, notes are taken away: their keys stand behind the others.
+A bit for each that was there is in the reply then, which ``noted_in`` reads."""
 
 KEPT_BY = (RenewalResult.LOST, RenewalResult.RENEWED, RenewalResult.ASKED)  # by what the script says
 
@@ -187,11 +188,10 @@ class RedisBackend(QueueStore, LockStore):
 
     def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
         tail = self._noting(name, token, notes)
-        (code, *found), doubt = (self._wire or self.wire).call(RELEASE_NOTED[len(notes)], tail)
+        reply, doubt = (self._wire or self.wire).call(RELEASE_NOTED[len(notes)], tail)
         if doubt:  # what was there, the reply that was lost has said
-            return verdict(code, doubt), frozenset(notes)
-        noted = frozenset(note for note, there in zip(notes, found, strict=True) if there) if found else None
-        return verdict(code, doubt), noted
+            return Released.RELEASED, frozenset(notes)
+        return verdict(reply, doubt), noted_in(reply, notes)
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return bool(self.wire.call(EXTEND, self._extend(name, token, ttl, hold))[0])
@@ -362,6 +362,13 @@ def verdict(code: int, doubt: bool) -> Released:
     A lock that is gone then, or the next holder's, is what that sending left behind; a
     caller whose lease was over before knows that it was not.
     """
-    if code == 1 or doubt:
+    if code >= 1 or doubt:
         return Released.RELEASED
     return Released.GONE if code == 0 else Released.NOT_YOURS
+
+
+def noted_in(reply: int, notes: tuple[str, ...]) -> frozenset[str] | None:
+    """Return about which names a release has found notes. ``None``: the lock was not ours, and it looked at none."""
+    if reply < 1:
+        return None
+    return frozenset(note for bit, note in enumerate(notes, 1) if reply >> bit & 1)
