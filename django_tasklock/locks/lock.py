@@ -188,7 +188,7 @@ class Acquirable(ABC):
             if lease.without_lock:
                 outcome = Released.GONE
             elif self.notes:
-                outcome, self.noted = lease.backend.release_noted(lease.name, lease.token, self.notes)
+                outcome, self.noted = lease.backend.release_noted(lease, self.notes)
             else:
                 outcome = lease.backend.release_held(lease)
         except BackendUnavailable as error:

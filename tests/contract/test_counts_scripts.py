@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.types import Busy, Released, monotonic
 from tests.contract.test_counts import KIND, ask, numbers
 from tests.support import environment
-from tests.support.stores import clear, granted, make
+from tests.support.stores import Held, clear, granted, make
 
 pytestmark = pytest.mark.redis
 HOUR = 3_600_000
@@ -166,23 +165,12 @@ def test_counts_that_are_something_elses(backend: RedisBackend, client: redis.Re
     assert client.get(RUNNING) == b"mine"
 
 
-@dataclass
-class Held:
-    """What a holder knows, who has had the lock for ``ms``."""
-
-    name: str
-    token: str
-    fence: int
-    since: float
-    kind: str | None = KIND
-
-
 def hold(backend: RedisBackend, name: str = "video:1", ms: int = 2, ago: int = 0) -> Held:
-    """Take a lock; ``ago``: hours by which the clock was behind that its holder had its fence from."""
+    """Take a lock, and have it for ``ms``; ``ago``: hours by which the clock was behind that its fence is from."""
     mine = ask(name)
     grant = backend.acquire(mine)
     granted(grant)
-    return Held(name, mine.token, grant.fence - ago * HOUR * 1000, monotonic() - ms / 1000)
+    return Held(name, mine.token, KIND, grant.fence - ago * HOUR * 1000, monotonic() - ms / 1000)
 
 
 def field(bucket: int = 0) -> str:
@@ -212,6 +200,17 @@ class TestReady:
         assert not client.exists(RUNNING, "task_lock#open:video:1", "task_lock#held:video:1")
         assert numbers(backend) == {"acquired": 3, "released": 3}
         assert by_hour(backend) == {hour: 3}
+
+    def test_whoever_takes_notes_away_says_so_too(self, backend: RedisBackend, client: redis.Redis) -> None:
+        backend.release_held(hold(backend))  # the first of its kind in an hour looks at the clock
+        backend.flag("again:1")
+        for notes, found in ((("video:1",), set()), (("video:1", "again:1"), {"again:1"}), (("again:1",), set())):
+            mine = hold(backend)
+            client.config_resetstat()
+            assert backend.release_noted(mine, notes) == (Released.RELEASED, found)
+            assert "cmdstat_time" not in client.info("commandstats")
+        assert numbers(backend) == {"acquired": 4, "released": 4}
+        assert not client.exists(RUNNING, "task_lock#open:video:1", "task_lock#held:video:1")
 
     def test_of_another_hour_it_is_counted_in_the_one_that_runs(
         self, backend: RedisBackend, client: redis.Redis
@@ -255,7 +254,7 @@ class TestReady:
 
     def test_one_that_is_lost_counts_nothing(self, backend: RedisBackend) -> None:
         mine = hold(backend)
-        other = Held("video:1", "another", mine.fence, mine.since)
+        other = Held("video:1", "another", KIND, mine.fence, mine.since)
         assert backend.release_held(other) is Released.NOT_YOURS
         assert backend.remove("video:1") is not None
         assert backend.release_held(mine) is Released.GONE
@@ -267,7 +266,7 @@ class TestReady:
             waiter.acquire()
             backend.release_held(mine)
             granted(waiter.acquire())
-        backend.release_held(Held("video:1", other.token, mine.fence, monotonic()))
+        backend.release_held(Held("video:1", other.token, KIND, mine.fence, monotonic()))
         assert numbers(backend) == {"acquired": 1, "waited": 1, "released": 2}
 
     def test_a_number_that_grows_too_large_is_taken_apart(self, backend: RedisBackend, client: redis.Redis) -> None:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 from django.conf import settings as django_settings
@@ -25,6 +25,7 @@ __all__ = [
     "LAPSING",
     "LISTING",
     "WAKING",
+    "Held",
     "an_ask",
     "clear",
     "eventually",
@@ -117,6 +118,16 @@ def clear(name: str) -> None:
 def new_token() -> str:
     """A token as locks make them."""
     return os.urandom(16).hex()
+
+
+class Held(NamedTuple):
+    """What a holder knows of its lock."""
+
+    name: str
+    token: str
+    kind: str | None = None
+    fence: int = 0
+    since: float = 0.0
 
 
 def an_ask(

@@ -122,13 +122,13 @@ class ClusterBackend(LockStore):
     def release_held(self, held: Held) -> Released:
         return self.of(held.name).release_held(held)
 
-    def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        place = self.place(name)
+    def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+        place = self.place(held.name)
         here = tuple(note for note in notes if self.place(note) == place)
         if here:
-            released, found = self.bucket(place).release_noted(name, token, here)
+            released, found = self.bucket(place).release_noted(held, here)
         else:
-            released, found = self.bucket(place).release(name, token), frozenset()
+            released, found = self.bucket(place).release_held(held), frozenset()
         if found is None or not released:
             return released, None if found is None or len(here) < len(notes) else found
         try:

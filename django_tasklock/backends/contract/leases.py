@@ -52,12 +52,12 @@ class LeaseStore(ABC):
         """Do what ``release`` does, for who knows more than the token: a store that counts can spare itself that."""
         return self.release(held.name, held.token)
 
-    def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        """Give the lock back and take away the notes (``LockStore.flag``) about one or two names, in one trip.
+    def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+        """Do what ``release_held`` does, take away the notes (``LockStore.flag``) about one or two names in one trip.
 
-        Return what ``release`` does, and the names about which there was one; ``None`` if that is not known.
+        Return what that does, and the names about which there was one; ``None`` if that is not known.
         """
-        return self.release(name, token), None
+        return self.release_held(held), None
 
     @abstractmethod
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:

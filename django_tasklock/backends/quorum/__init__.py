@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from django_tasklock.backends.contract.leases import Waiter
+from django_tasklock.backends.contract.leases import Held, Waiter
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
@@ -89,8 +89,8 @@ class QuorumBackend(LockStore):
     def release(self, name: str, token: str) -> Released:
         return self.rounds.run(self.verbs.release(name, token))
 
-    def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        return self.rounds.run(self._lines.release_noted(name, token, notes))
+    def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+        return self.rounds.run(self._lines.release_noted(held.name, held.token, notes))
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return self.rounds.run(self.verbs.extend(name, token, ttl, hold))

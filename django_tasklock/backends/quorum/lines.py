@@ -11,7 +11,7 @@ from typing import Any
 from django_tasklock.backends.quorum.asking import Question, Verb
 from django_tasklock.backends.quorum.scripts import Places
 from django_tasklock.backends.quorum.verbs import Verbs
-from django_tasklock.backends.redis import FLAG, LINE, NEWEST, RELEASE_NOTED, noted_in
+from django_tasklock.backends.redis import FLAG, LINE, NEWEST, RELEASE, RELEASE_NOTED, noted_in
 from django_tasklock.backends.redis.keys import KEPT, SHOWN
 from django_tasklock.backends.redis.script import bulk, load
 from django_tasklock.types import Released
@@ -69,7 +69,7 @@ class Lines:
         """Give the lock back and take notes away; those that one had."""
         layout = self._places.layout
         keys = layout.keys(name) + b"".join(map(layout.flag, notes))
-        answers = yield Question(RELEASE_NOTED[len(notes)], keys + bulk(token))
+        answers = yield Question(RELEASE_NOTED[RELEASE, len(notes)], keys + bulk(token))
         released = self._verbs.released(answers)
         if not released:
             return released, None

@@ -59,7 +59,11 @@ if reply == 1 then
 end
 return reply
 """
-RELEASE_NOTED = {notes: Script(_NOTED, 6 + notes, 5 + notes) for notes in (1, 2)}
+RELEASE_NOTED = {
+    (script, notes): Script(_NOTED, script.count + notes, script.keys + notes)
+    for script in (RELEASE, RELEASE_COUNTED)
+    for notes in (1, 2)
+}
 """``release.lua``, and then, if the lock was ours, notes are taken away: their keys stand behind the others.
 A bit for each that was there is in the reply then, which ``noted_in`` reads."""
 
@@ -161,34 +165,28 @@ class RedisBackend(QueueStore, LockStore):
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     def release_held(self, held: Held) -> Released:
-        code, doubt = (self._wire or self.wire).call(*self._giving_back(held))
+        script, keys, arguments = self._giving_back(held)
+        code, doubt = (self._wire or self.wire).call(script, keys + arguments)
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
-    def _giving_back(self, held: Held) -> tuple[Script, bytes]:
-        kind, since = held.kind, held.since
+    def _giving_back(self, held: Held) -> tuple[Script, bytes, bytes]:
+        """Return ``release.lua``, its keys and its arguments."""
+        kind, since, packed = held.kind, held.since, held.token.encode()
         ms = int((monotonic() - since) * 1000) if since and kind is not None else NOTED_FROM
         if kind is None or not 0 <= ms < NOTED_FROM:  # of a long one more is noted than a count
-            return RELEASE, self._releasing(held.name, held.token)
-        packed = held.token.encode()
-        return RELEASE_COUNTED, b"%b%b$%d\r\n%b\r\n%b$13\r\n%d\r\n" % (
-            self._keys(held.name)[2], hour_key(self.layout.counts, held.fence // HOUR),
-            len(packed), packed, field(kind, BUCKETS[ms]), UNIT + ms,
-        )  # fmt: skip
+            return RELEASE, self._keys(held.name)[0], b"$%d\r\n%b\r\n" % (len(packed), packed)
+        keys = self._keys(held.name)[2] + hour_key(self.layout.counts, held.fence // HOUR)
+        counted = b"$%d\r\n%b\r\n%b$13\r\n%d\r\n" % (len(packed), packed, field(kind, BUCKETS[ms]), UNIT + ms)
+        return RELEASE_COUNTED, keys, counted
 
     def _releasing(self, name: str, token: str) -> bytes:
         packed = token.encode()
         return b"%b$%d\r\n%b\r\n" % (self._keys(name)[0], len(packed), packed)
 
-    def _noting(self, name: str, token: str, notes: tuple[str, ...]) -> bytes:
-        keys, packed = self._keys(name)[0], token.encode()
-        for note in notes:
-            flag = f"{self.layout.flags}{note}".encode()
-            keys += b"$%d\r\n%b\r\n" % (len(flag), flag)
-        return b"%b$%d\r\n%b\r\n" % (keys, len(packed), packed)
-
-    def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        tail = self._noting(name, token, notes)
-        reply, doubt = (self._wire or self.wire).call(RELEASE_NOTED[len(notes)], tail)
+    def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+        script, keys, arguments = self._giving_back(held)
+        tail = b"".join((keys, *map(self.layout.flag, notes), arguments))
+        reply, doubt = (self._wire or self.wire).call(RELEASE_NOTED[script, len(notes)], tail)
         if doubt:  # what was there, the reply that was lost has said
             return Released.RELEASED, frozenset(notes)
         return verdict(reply, doubt), noted_in(reply, notes)
@@ -327,7 +325,8 @@ class RedisBackend(QueueStore, LockStore):
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     async def arelease_held(self, held: Held) -> Released:
-        code, doubt = await self._aio.call(*self._giving_back(held))
+        script, keys, arguments = self._giving_back(held)
+        code, doubt = await self._aio.call(script, keys + arguments)
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
