@@ -7,8 +7,8 @@ They also say how far the fences were, which is its floor. If too few of them vo
 for as long as the settings let a lock live.
 
 Where all instances answer and all are empty, nothing was ever granted, as far as anybody can know: they vote at once.
-That is how a new project starts, and what a loss of all data at once comes to, as with a single Redis. So where nobody
-votes, one that is silent is given more time than elsewhere before the others begin to abstain.
+That is how a new project starts, and what a loss of all data at once comes to, as with a single Redis. So where no
+majority votes, one that is silent is given more time than elsewhere before the others begin to abstain.
 
 An instance that runs but cannot be reached, or was stopped for a while, has forgotten nothing. After each connection is
 made it is asked whether its server was started again since.
@@ -59,13 +59,18 @@ class Recovery:
         return wait == 0
 
     def _states(self) -> Verb[dict[int, Any]]:
-        """Return what each says of itself that answers. Where nobody votes those that are silent are asked again."""
+        """Return what each says of itself that answers. Where no majority votes those that are silent are asked again,
+        also one that is left alone because it failed: it may be back, and knows how long the others have to abstain.
+        """
         states: dict[int, Any] = {}
+        only = None
         for _ in range(ASKED):
-            answers = yield Question(STATE, self._places.state, patient=True)
+            answers = yield Question(STATE, self._places.state, patient=True, only=only)
             states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}
-            if len(states) == self._number or not all(map(is_empty, states.values())):
+            voting = len(states) - sum(map(is_empty, states.values()))
+            if len(states) == self._number or voting >= self._needed:
                 break
+            only = frozenset(range(self._number))
         return states
 
 
