@@ -227,7 +227,7 @@ class Claim:
         try:
             self.ended = True  # whatever strikes from here on
             if values:
-                self._write(values)
+                self._write(values, within=not ours)
                 self._closed = True
             elif not self.valid:
                 raise self._refused(self.guard.field)
@@ -245,7 +245,7 @@ class Claim:
         # Without the token nobody takes the row for one that is worked on; its epoch still refuses who had it before.
         return ({} if state is None else {self.guard.field: state}) | ({TOKEN: ""} if self.fenced else {})
 
-    def _write(self, values: dict[str, Any], *, again: bool = True) -> None:
+    def _write(self, values: dict[str, Any], *, again: bool = True, within: bool | None = None) -> None:
         if not values:
             return
 
@@ -258,7 +258,7 @@ class Claim:
             rows = self.rows()
             return bool(rows.update(**own)) or unchanged(connections[self.using], rows) or self._wrote(own)
 
-        if not self._resilient(write, again=again, patience=PATIENCE):
+        if not self._resilient(write, again=again, patience=PATIENCE, within=within):
             raise self._refused(*(field for field in values if field != TOKEN))
         if self.guard.field in values:
             self._state = values[self.guard.field]

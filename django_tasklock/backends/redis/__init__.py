@@ -185,8 +185,10 @@ class RedisBackend(QueueStore, LockStore):
 
     def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
         script, keys, arguments = self._giving_back(held)
-        tail = b"".join((keys, *map(self.layout.flag, notes), arguments))
-        reply, doubt = (self._wire or self.wire).call(RELEASE_NOTED[script, len(notes)], tail)
+        for note in notes:
+            flag = f"{self.layout.flags}{note}".encode()
+            keys += b"$%d\r\n%b\r\n" % (len(flag), flag)
+        reply, doubt = (self._wire or self.wire).call(RELEASE_NOTED[script, len(notes)], keys + arguments)
         if doubt:  # what was there, the reply that was lost has said
             return Released.RELEASED, frozenset(notes)
         return verdict(reply, doubt), noted_in(reply, notes)
