@@ -6,14 +6,15 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
-from celery import chord
+from celery import Task, chord
 from celery.exceptions import Reject
 from celery.worker.request import Request
 from django.db.models import F
 
-from django_tasklock import TaskLock
+from django_tasklock import TaskLock, task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.delivery import history
@@ -450,6 +451,29 @@ class TestInterruptedAndADuplicateWasDropped:
             state, value = self.deliver(app, message)
         assert (state, value if state == "SUCCESS" else None) == second
         assert len(app.calls) == runs
+        assert not parked_messages()
+
+    @pytest.mark.parametrize("names", ["a", ["a", "b"]], ids=["one name", "several"])
+    def test_the_duplicate_ends_while_the_first_runs(self, app, names):
+        """Of several names, too: it kept its row, found the lock free by a name that no lock has, and began anew."""
+        begun, end = threading.Event(), threading.Event()
+
+        @task_lock(names)
+        def body():
+            begun.set()
+            assert end.wait(30)
+            return app.body()
+
+        app.task(body, base=Task, acks_late=True).delay()
+        message = app.take()
+        with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
+            stack.callback(end.set)
+            first = threads.submit(elsewhere, lambda: app.run(message))
+            assert begun.wait(30)
+            assert self.deliver(app, message)[0] == "IGNORED"
+            assert [one.state for one in parked_messages()] == ["running"]
+            end.set()
+            assert first.result(30) == ("SUCCESS", "ran")
         assert not parked_messages()
 
 

@@ -38,6 +38,8 @@ from django_tasklock.celery.parking.rows import (
 from django_tasklock.exceptions import CrashLoop
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.lock import TaskLock
+from django_tasklock.names import each_of
+from django_tasklock.types import Record
 
 logger = logging.getLogger("django_tasklock")
 
@@ -231,12 +233,11 @@ class History:
         message, met = self.message, self.lock.met
         if met is None or met.holder.retries != message.tries:  # a later try has a message of its own
             return True
-        name = self.entry.name
         try:
             with brief_connection():
                 parking.record_running(*self.entry.columns, self.entry.sealed(), text_of(met.holder))
                 get_backend().flag(postrun.AGAIN + message.id)
-                now = get_backend().get(name)
+                now = self._record()
                 if now is None or now.token != met.token:  # it has ended, and may not have seen the note
                     parking.remove(message.id, of=met.holder.boot)
                     message.delivered_before = True
@@ -262,6 +263,10 @@ class History:
             parking.mark_ended(message.id)
         except Exception as trouble:
             logger.warning("%s[%s]: its row says that it runs: %s", message.task.name, message.id, trouble)
+
+    def _record(self) -> Record | None:
+        """Read who has the lock; of several names whoever has the first, for they are taken together."""
+        return get_backend().get(each_of(self.entry.name)[0])
 
     def forget(self) -> None:
         """Remove the row, if that can be done."""
