@@ -33,7 +33,7 @@ from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, Tas
 from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.holder import holder_json
+from django_tasklock.locks.holder import alive, holder_json
 from django_tasklock.locks.info import busy_error
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
@@ -185,7 +185,9 @@ def on_postrun(sender: Any = None, retval: Any = None, state: str | None = None,
     if not ours or request.is_eager or state_of(request).unique_settled:
         return
     error = retval if state != SUCCESS and isinstance(retval, BaseException) else sys.exc_info()[1]
-    Pending(Message(sender, request), ours).__exit__(type(error), error, None)
+    pending = Pending(Message(sender, request), ours)
+    if not pending.runs_elsewhere():
+        pending.__exit__(type(error), error, None)
 
 
 class Pending:
@@ -214,6 +216,16 @@ class Pending:
         if not taken and lock.met is not None and lock.met.holder.task_id == self.message.id:
             bring(lock, lock.met.token)  # its publisher has another SECRET_KEY
             lock.acquire(blocking=False)
+
+    def runs_elsewhere(self) -> bool:
+        """Return whether another delivery of the message runs, as far as is known: it has the lock of the key, too."""
+        try:
+            record = get_backend().get(self.message.header["key"])
+        except BackendUnavailable:  # whatever is done now will say so
+            return False
+        if record is None or record.holder.task_id != self.message.id or record.holder.kept:
+            return False
+        return alive(record.holder) is not False
 
     def __enter__(self) -> Pending:
         return self

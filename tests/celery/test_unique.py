@@ -342,6 +342,26 @@ class TestRuns:
         assert app.calls == []
         assert bool(unique_locks()) is kept
 
+    def test_another_delivery_fails_before_its_run(self, app):
+        """The lock is that of the first one, which runs."""
+        failing = []
+
+        def before_start(*args):
+            if failing:
+                raise failing.pop()
+
+        def body():
+            failing.append(ValueError("no"))
+            assert elsewhere(lambda: app.run(message, delivery_info={"redelivered": True}))[0] == "FAILURE"
+            return [lock.name for lock in unique_locks()]
+
+        base = type("Failing", (OnceTask,), {"before_start": before_start, "abstract": True})
+        app.task(body, key="a", base=base, unique="until_finish").delay()
+        message = app.take()
+        state, locks = app.run(message)
+        assert (state, len(locks)) == ("SUCCESS", 1)
+        assert unique_locks() == []
+
     def test_the_worker_ends_before_its_run(self, app):
         """What is acknowledged late comes again."""
         base = type("Ending", (OnceTask,), {"before_start": lambda *args: raise_(SystemExit()), "abstract": True})
