@@ -22,12 +22,17 @@ MAX_LENGTH = 200
 
 
 def clean(name: object, prefix: str = "") -> str:
-    """Return ``name`` without ``prefix``, if it can be a lock's name. Raises ``TaskLockError`` saying why not."""
+    """Return ``name`` as a plain ``str`` without ``prefix``, if it can be a lock's name.
+
+    Raises ``TaskLockError`` saying why not. ``Names`` stay what they are.
+    """
     if type(name) is str and name.isprintable() and 0 < len(name) <= MAX_LENGTH and not name.startswith(prefix or "\0"):
         return name
     if not isinstance(name, str):
         hint = "; decode it first" if isinstance(name, bytes) else "; use e.g. f'video:{pk}'"
         raise TaskLockError(f"a lock name must be str, not {type(name).__name__} ({name!r:.60}){hint}")
+    if not isinstance(name, Names):
+        name = str.__str__(name)  # the value of an enum's member, whose own text and repr may be others
     bare = strip_prefix(name, prefix)
     if not bare:
         raise TaskLockError("a lock name must not be empty", name=name)

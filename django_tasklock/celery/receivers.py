@@ -11,6 +11,7 @@ from celery._state import get_current_task, get_current_worker_task
 from celery.app.task import Task
 
 from django_tasklock import host
+from django_tasklock.celery import unique
 from django_tasklock.celery.delivery import cleanup, postrun
 from django_tasklock.celery.delivery.nested import MapElementCall, NestedCall, is_element
 from django_tasklock.celery.delivery.permits import PermitTaskCall, limits_body
@@ -51,6 +52,7 @@ def install() -> None:
     signals.task_prerun.connect(hide, weak=False, dispatch_uid="tasklock.hide")
     signals.task_received.connect(note_arrival, weak=False, dispatch_uid="tasklock.received")
     signals.task_postrun.connect(postrun.on_postrun, weak=False, dispatch_uid="tasklock.postrun")
+    signals.task_postrun.connect(unique.on_postrun, weak=False, dispatch_uid="tasklock.unique")
     signals.task_received.connect(cleanup.on_received, weak=False, dispatch_uid="tasklock.ending")
     signals.task_failure.connect(cleanup.on_failure, weak=False, dispatch_uid="tasklock.failure")
     signals.task_postrun.connect(reservations.on_postrun, weak=False, dispatch_uid="tasklock.unused")

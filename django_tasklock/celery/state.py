@@ -25,6 +25,8 @@ class DeliveryState:
     """The lock that ``retry()`` keeps, and the handle by which the next try finds it."""
     moved: bool = False
     """Whether the next try was sent with other arguments, so that it has another lock."""
+    unique_settled: bool = False
+    """Whether the lock of its publication, if it has one, was freed, or kept, as the run has ended."""
     has_row: bool | None = None
     """Whether a row goes when the result is stored; False if only a note would say so, ``None`` if there is none."""
 

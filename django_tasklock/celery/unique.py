@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -17,13 +18,14 @@ from functools import partial
 from typing import Any
 
 from celery.exceptions import Reject, Retry
+from celery.states import SUCCESS
 from celery.utils.time import maybe_iso8601
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
-from django_tasklock.celery.message import Message, token_of
+from django_tasklock.celery.message import Message, header_of, token_of
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
@@ -31,7 +33,7 @@ from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, Tas
 from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.holder import holder_json
+from django_tasklock.locks.holder import alive, holder_json
 from django_tasklock.locks.info import busy_error
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
@@ -173,6 +175,21 @@ def _by_token(ours: Mapping[str, Any], task_id: str, verb: Callable[[str], objec
         verb(record.token)
 
 
+def on_postrun(sender: Any = None, retval: Any = None, state: str | None = None, **details: Any) -> None:
+    """Free the lock of a message that did not get as far as its run, or keep it (``task_postrun``).
+
+    Its ``before_start`` or ``__call__`` has raised, or a time limit struck before the run could see to it.
+    """
+    request = sender.request
+    ours = header_of(request).get("unique")
+    if not ours or request.is_eager or state_of(request).unique_settled:
+        return
+    error = retval if state != SUCCESS and isinstance(retval, BaseException) else sys.exc_info()[1]
+    pending = Pending(Message(sender, request), ours)
+    if not pending.runs_elsewhere():
+        pending.__exit__(type(error), error, None)
+
+
 class Pending:
     """The worker's side: it frees the lock when the body starts or when the message is over, and keeps it otherwise.
 
@@ -200,12 +217,25 @@ class Pending:
             bring(lock, lock.met.token)  # its publisher has another SECRET_KEY
             lock.acquire(blocking=False)
 
+    def runs_elsewhere(self) -> bool:
+        """Return whether another delivery of the message runs, as far as is known: it has the lock of the key, too."""
+        try:
+            record = get_backend().get(self.message.header["key"])
+        except BackendUnavailable:  # whatever is done now will say so
+            return False
+        if record is None or record.holder.task_id != self.message.id or record.holder.kept:
+            return False
+        return alive(record.holder) is not False
+
     def __enter__(self) -> Pending:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not self.ours or isinstance(error, Duplicate):
-            return
+        if self.ours and not isinstance(error, Duplicate):
+            self._settle(error)
+        state_of(self.message.request).unique_settled = True
+
+    def _settle(self, error: BaseException | None) -> None:
         if self._comes_back(error):
             delay = seconds_until(getattr(error, "when", None)) or 0
             self._keep(self.ours["span"] / 1000 + max(0.0, delay))

@@ -54,7 +54,7 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
 
 
 def _refusal(error: BackendUnavailable) -> checks.CheckMessage:
-    from django_tasklock.backends.redis.errors import here
+    from django_tasklock.backends.contract.refusals import here
 
     if not (error.down or here(error)):
         text = f"The store does not let us lock: {error}"

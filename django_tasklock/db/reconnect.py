@@ -13,7 +13,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import Error, InterfaceError, InternalError, OperationalError
@@ -118,10 +119,7 @@ def resilient(
         try:
             return step(tried)
         except errors_of(connection) as error:
-            strike = _hidden(error, outside)
-            if strike is not None:
-                _close(connection)  # in a transaction of which Django knows nothing any more
-                raise strike from strike.__cause__
+            _show_strike(connection, error, outside)
             if not _passing(connection, error):
                 raise
             tries += 1
@@ -143,6 +141,25 @@ def resilient(
             logger.warning("%s: the database dropped us, trying once more: %s", who, error)
             if verdict.gone:
                 _wait(connection, tries, began + patience)
+
+
+@contextmanager
+def ending(connection: BaseDatabaseWrapper, block: AbstractContextManager[object]) -> Iterator[None]:
+    """End ``block``, a transaction, with this one. What strikes in that end is raised in place of the database's error
+    that hides it; of what the body raises nothing is known better.
+    """
+    outside = sys.exc_info()[1]
+    try:
+        with block:
+            try:
+                yield
+            except BaseException as error:
+                outside = error
+                raise
+    except errors_of(connection) as error:
+        if error is not outside:
+            _show_strike(connection, error, outside)
+        raise
 
 
 def errors_of(connection: Any) -> tuple[type[Exception], ...]:
@@ -174,6 +191,16 @@ def _pool_cannot_connect(connection: Any, error: Exception) -> bool:
     except errors_of(connection) as refusal:
         return not _NO_ROOM.search(str(refusal))
     return False
+
+
+def _show_strike(connection: BaseDatabaseWrapper, error: BaseException, outside: BaseException | None) -> None:
+    """Raise what a signal has struck with, if ``error`` hides it, off the connection: that is in a transaction of which
+    Django knows nothing any more.
+    """
+    strike = _hidden(error, outside)
+    if strike is not None:
+        _close(connection)
+        raise strike from strike.__cause__
 
 
 def _hidden(error: BaseException, outside: BaseException | None) -> BaseException | None:

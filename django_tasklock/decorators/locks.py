@@ -124,7 +124,8 @@ def task_lock(
     opened. ``release_connections=True``, for a long body: all of its thread's are closed before and after it, and
     guarded writes keep none. ``False``: none are.
 
-    Raises ``TaskLockError`` at decoration for what cannot work.
+    Raises ``TaskLockError`` at decoration for what cannot work, and for a result that is work yet to be done, a future
+    say: no lock excludes that.
     """
     options = LockOptions(
         label=_label(name),

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, ExitStack
 from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from django_tasklock.decorators.call import Call
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+FUTURES = (asyncio.Future, Future)  # a task is one of the first kind
 
 
 def call_of(function: Any) -> Any:
@@ -51,16 +54,25 @@ def check_decoratable(function: Any) -> None:
 def check_is_over(function: Any, result: Any) -> None:
     """Raise ``TaskLockError`` if ``result`` of ``function`` is its body, which has not begun or is not over.
 
-    What ``check_has_begun`` refuses, and an ``asyncio`` task or other future that is not done. It is cancelled,
-    whoever else waits for it: its loop would go on with the body, which no lock excludes any more.
+    What ``check_has_begun`` refuses, and a future that is not done: an ``asyncio`` task, or what a pool of threads or
+    processes was given. It is cancelled, whoever else waits for it, unless a pool is at it: its body would be run, or
+    go on, and no lock excludes it any more.
     """
     check_has_begun(function, result)
-    if isinstance(result, asyncio.Future) and not result.done():  # a task is one
+    if not isinstance(result, FUTURES) or result.done():
+        return
+    kind = type(result).__name__
+    if isinstance(result, asyncio.Future):
         result.cancel()
         raise TaskLockError(
-            f"{_called(function)} returned a {type(result).__name__} of asyncio that is not done, which is cancelled:"
-            " its body would run after its lock; put the decorator above an 'async def' that awaits it"
+            f"{_called(function)} returned a {kind} of asyncio that is not done, which is cancelled: its body would run"
+            " after its lock; put the decorator above an 'async def' that awaits it"
         )
+    fate = "which is cancelled: its body would run" if result.cancel() else "and goes on: its body runs"
+    raise TaskLockError(
+        f"{_called(function)} returned a {kind} of a pool that is not done, {fate} after its lock; return its result(),"
+        " or put the decorator above what the pool runs"
+    )
 
 
 def check_has_begun(function: Any, result: Any) -> None:

@@ -24,7 +24,7 @@ from django.db.models import F, Model, Q, QuerySet
 from django_tasklock import signals
 from django_tasklock.columns import EPOCH, TOKEN
 from django_tasklock.db.connections import worth_returning
-from django_tasklock.db.reconnect import PATIENCE, repeatable, resilient
+from django_tasklock.db.reconnect import PATIENCE, ending, repeatable, resilient
 from django_tasklock.db.transactions import HINT, durable, joined, unchanged
 from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError, TransactionOpen
 from django_tasklock.guards.guard import StateGuard, fenced
@@ -149,9 +149,11 @@ class Claim:
         too. Keep it short. Raises ``StaleClaim``; an outer ``atomic()`` is allowed.
         """
         state = self._state
-        opens = connections[self.using].connection is None
+        connection = connections[self.using]
+        opens = connection.connection is None
+        stack = ExitStack()
         try:
-            with ExitStack() as stack:
+            with stack if joined(connection) else ending(connection, stack):
                 row = self._resilient(lambda: self._begin(stack), patience=PATIENCE)
                 if row is not None:
                     yield row

@@ -72,6 +72,7 @@ class RateLimiter:
             cold_start=cold_start,
             adaptive=adaptive,
         )
+        name = clean(name)
         limit = limit_of(name, rates or configured(name), **options)
         self.name = name
         """The name as the store has it; a tenant's has the limiter's before it."""

@@ -6,14 +6,15 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
-from celery import chord
+from celery import Task, chord
 from celery.exceptions import Reject
 from celery.worker.request import Request
 from django.db.models import F
 
-from django_tasklock import TaskLock
+from django_tasklock import TaskLock, task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.delivery import history
@@ -450,6 +451,74 @@ class TestInterruptedAndADuplicateWasDropped:
             state, value = self.deliver(app, message)
         assert (state, value if state == "SUCCESS" else None) == second
         assert len(app.calls) == runs
+        assert not parked_messages()
+
+    @pytest.mark.parametrize(("error", "ended"), [(None, "SUCCESS"), (LookupError("third"), "FAILURE")])
+    def test_a_third_begins_before_the_first_has_given_its_row_back(self, app, monkeypatch, error, ended):
+        """In a pool of threads: the row says that this process runs it, and it does, but for another delivery."""
+        begun, looked, end, released, begun_again = (threading.Event() for _ in range(5))
+        find, close = parking.find, history.History.close
+
+        def body():
+            ran = app.body()
+            if len(app.calls) == 1:
+                begun.set()
+                assert end.wait(30)
+                raise Reject("later", requeue=True)
+            begun_again.set()
+            assert first.result(30)[0] == "REJECTED"
+            if error is not None:
+                raise error
+            return ran
+
+        def early(task_id):
+            monkeypatch.setattr(parking, "find", find)
+            found = find(task_id)  # there is no row yet
+            looked.set()
+            assert released.wait(30)
+            return found
+
+        def late(*what):
+            if not released.is_set():
+                released.set()
+                assert begun_again.wait(30)
+            close(*what)
+
+        app.task(body, key="a", acks_late=True).delay()
+        message = app.take()
+        monkeypatch.setattr(history.History, "close", late)
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(elsewhere, lambda: app.run(message))
+            assert begun.wait(30)
+            monkeypatch.setattr(parking, "find", early)
+            third = threads.submit(self.deliver, app, message)
+            assert looked.wait(30)
+            assert self.deliver(app, message)[0] == "IGNORED"  # the second, which has kept the row
+            end.set()
+            assert third.result(30)[0] == ended
+        assert not parked_messages()
+
+    @pytest.mark.parametrize("names", ["a", ["a", "b"]], ids=["one name", "several"])
+    def test_the_duplicate_ends_while_the_first_runs(self, app, names):
+        """Of several names, too: it kept its row, found the lock free by a name that no lock has, and began anew."""
+        begun, end = threading.Event(), threading.Event()
+
+        @task_lock(names)
+        def body():
+            begun.set()
+            assert end.wait(30)
+            return app.body()
+
+        app.task(body, base=Task, acks_late=True).delay()
+        message = app.take()
+        with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
+            stack.callback(end.set)
+            first = threads.submit(elsewhere, lambda: app.run(message))
+            assert begun.wait(30)
+            assert self.deliver(app, message)[0] == "IGNORED"
+            assert [one.state for one in parked_messages()] == ["running"]
+            end.set()
+            assert first.result(30) == ("SUCCESS", "ran")
         assert not parked_messages()
 
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, Retry
 from celery.signals import before_task_publish
 from django.db import transaction
 
 from django_tasklock import TaskLock, get_lock_info, list_all_task_locks
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import MemoryBackend, reset
-from django_tasklock.celery import parked_messages
+from django_tasklock.celery import OnceTask, parked_messages
 from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.celery.unique import PROVISIONAL
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockError
@@ -36,7 +36,7 @@ from tests.support.once_app import OnceApp, once_app
 from tests.support.proxy import Proxy, scripts
 from tests.support.redis_server import RedisServer
 from tests.support.stores import eventually
-from tests.support.struck import struck_at
+from tests.support.struck import SoftTimeLimit, Struck, struck_at
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.redis_fixtures"]
@@ -59,21 +59,23 @@ def unique_locks() -> list[Any]:
 
 
 @pytest.mark.slow
-def test_struck_anywhere_it_is_renewed_by_nobody(app: OnceApp) -> None:
-    """The heartbeat would do so for its whole timeout, and until then nobody could publish another one."""
+@pytest.mark.parametrize("error", [Struck, SoftTimeLimit])
+def test_struck_anywhere_it_is_left_to_nobody(app: OnceApp, error: type[BaseException]) -> None:
+    """Until its time is over nobody could publish another one; the heartbeat would renew it for a whole timeout."""
     task = app.task(lambda x: None, key="a:{x}", unique="until_finish")
     number, renewed = 0, {}
     while True:
         number += 1
         task.delay(number)
         message = app.take()
-        with struck_at(number) as struck:
+        with struck_at(number, error) as struck:
             app.run(message)
         if not struck:
             break
         renewed.update({lease.name: struck[0] for lease in heartbeat.leases() if lease.name not in renewed})
     assert number > 200
     assert not renewed
+    eventually(lambda: not unique_locks())
 
 
 class TestPublishing:
@@ -318,6 +320,56 @@ class TestRuns:
         type(task).on_conflict = "skip"
         assert app.run()[0] == "FAILURE"
         assert unique_locks() == []
+
+    @pytest.mark.parametrize(
+        ("error", "late", "state", "kept"),
+        [
+            (ValueError("no"), False, "FAILURE", False),
+            (Ignore(), False, "IGNORED", False),
+            (Reject("no", requeue=False), True, "REJECTED", False),
+            (Reject("no", requeue=True), True, "REJECTED", True),
+            (Retry("later", when=5), False, "RETRY", True),
+        ],
+    )
+    @pytest.mark.parametrize("hook", ["before_start", "__call__"])
+    @BOTH
+    def test_over_before_its_run(self, app, hook, error, late, state, kept, until):
+        """``before_start`` of Celery, or a ``__call__`` of the task's own, has raised: ours was never called."""
+        base = type("Refusing", (OnceTask,), {hook: lambda *args, **kwargs: raise_(error), "abstract": True})
+        task = app.task(key="a", base=base, unique=until, acks_late=late)
+        task.delay()
+        assert app.run()[0] == state
+        assert app.calls == []
+        assert bool(unique_locks()) is kept
+
+    def test_another_delivery_fails_before_its_run(self, app):
+        """The lock is that of the first one, which runs."""
+        failing = []
+
+        def before_start(*args):
+            if failing:
+                raise failing.pop()
+
+        def body():
+            failing.append(ValueError("no"))
+            assert elsewhere(lambda: app.run(message, delivery_info={"redelivered": True}))[0] == "FAILURE"
+            return [lock.name for lock in unique_locks()]
+
+        base = type("Failing", (OnceTask,), {"before_start": before_start, "abstract": True})
+        app.task(body, key="a", base=base, unique="until_finish").delay()
+        message = app.take()
+        state, locks = app.run(message)
+        assert (state, len(locks)) == ("SUCCESS", 1)
+        assert unique_locks() == []
+
+    def test_the_worker_ends_before_its_run(self, app):
+        """What is acknowledged late comes again."""
+        base = type("Ending", (OnceTask,), {"before_start": lambda *args: raise_(SystemExit()), "abstract": True})
+        for late in (False, True):
+            app.task(key="a", base=base, unique="until_start", acks_late=late).delay()
+            with pytest.raises(SystemExit):
+                app.run()
+            assert bool(unique_locks()) is late
 
     def test_a_row_that_is_not_claimable(self, app, db):
         task = app.task(

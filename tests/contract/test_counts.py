@@ -117,6 +117,29 @@ class TestLocks:
         granted(backend.acquire(ask("c", "报告:{day}")))
         assert [numbers(backend, kind) for kind in ("one", "", "报告:{day}")] == [{"acquired": 1}] * 3
 
+    @pytest.mark.parametrize(
+        "begin",
+        [
+            pytest.param("x" * 100, id="plain"),
+            pytest.param("报" * 100, id="beyond ASCII"),
+            pytest.param("报告" * 25, id="beyond ASCII, too long for a column"),
+            pytest.param("x" * 90 + "报", id="cut in an escape"),
+        ],
+    )
+    def test_long_kinds_are_told_apart(self, backend, begin, monkeypatch):
+        """A column of the database has a hundred characters, of which one beyond ASCII takes six and more."""
+        monkeypatch.setattr(backends, "current", backend)
+        for end in ("{day}", "{week}", "{week}"):
+            with TaskLock("a", kind=begin + end):
+                pass
+        found: dict[str, int] = {}
+        for (event, kind), count in backend.metrics.totals().items():
+            if event == "acquired":
+                found[kind] = found.get(kind, 0) + count.number
+        assert sorted(found.values()) == [1, 2]
+        assert all(kind[:10] == begin[:10] and kind.isprintable() and len(kind) <= 100 for kind in found)
+        assert all("\\" not in kind for kind in found)  # no half escape
+
     def test_what_has_no_kind_is_not_counted(self, backend):
         mine = an_ask("video:1")
         granted(backend.acquire(mine))

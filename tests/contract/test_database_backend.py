@@ -27,6 +27,7 @@ from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
 from tests.support.database_pool import needs_pool, pooled
 from tests.support.dropping import unreachable
 from tests.support.stores import an_ask, eventually, granted, make
+from tests.support.struck import STRIKES, SoftTimeLimit, soft_time_limits, struck_end
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 
@@ -281,77 +282,30 @@ class TestErrors:
             Now().as_sql(None, Oracle())
 
 
-class SoftTimeLimit(Exception):
-    """As Celery's: an exception like any other, out of the handler of a signal."""
-
-
-def soft_time_limit(*details: object) -> None:
-    raise SoftTimeLimit
-
-
 class TestStruck:
     """A time limit strikes as a transaction ends, and then Django asks for autocommit inside of it."""
 
-    @pytest.fixture(autouse=True)
-    def _handled(self):
-        before = signal.signal(signal.SIGUSR1, soft_time_limit)
-        yield
-        signal.signal(signal.SIGUSR1, before)
-
-    @pytest.fixture
-    def ends_badly(self, monkeypatch):
-        """``ends_badly(how, strike)``: the next commit, or rollback, is struck."""
-
-        def plant(how, strike):
-            struck = []
-            set_autocommit = connection._set_autocommit
-
-            def end():
-                if struck:
-                    return getattr(type(connections["default"]), how)(connections["default"])
-                struck.append(how)
-                return strike()
-
-            def refuse(autocommit):
-                if autocommit and struck == [how]:
-                    struck.append("refused")
-                    raise ProgrammingError("can't change 'autocommit' now: connection in transaction status INTRANS")
-                set_autocommit(autocommit)
-
-            monkeypatch.setattr(connections["default"], how, end)
-            monkeypatch.setattr(connections["default"], "_set_autocommit", refuse)
-            return struck
-
-        yield plant
-        connection.close()
-
     @pytest.mark.parametrize("how", ["_commit", "_rollback"])
-    @pytest.mark.parametrize(
-        ("strike", "error"),
-        [
-            (raising(SystemExit), SystemExit),
-            (lambda: signal.raise_signal(signal.SIGUSR1), SoftTimeLimit),
-        ],
-    )
-    def test_it_is_what_the_caller_sees(self, backend, ends_badly, how, strike, error):
-        trouble = Interference("INSERT", raising(IntegrityError), after=False)
+    @pytest.mark.parametrize(("strike", "error"), STRIKES)
+    def test_it_is_what_the_caller_sees(self, backend, how, strike, error):
+        trouble = Interference("INSERT", raising(IntegrityError), after=True)
         connection.ensure_connection()
-        struck = ends_badly(how, strike)
-        with contextlib.ExitStack() as stack:
+        with struck_end(how, strike) as seen, contextlib.ExitStack() as stack:
             if how == "_rollback":
                 stack.enter_context(connection.execute_wrapper(trouble))
             with pytest.raises(error):
                 backend.acquire(an_ask("video:1"))
-        assert struck == [how, "refused"]
-        granted(backend.acquire(an_ask("video:2")))  # on a connection that is in no transaction
+            assert seen == [how, "refused"]
+            granted(backend.acquire(an_ask("video:2")))  # on a connection that is in no transaction
 
     def test_what_its_caller_deals_with_is_not(self, backend):
-        with pytest.raises(SoftTimeLimit) as caught:
+        with soft_time_limits(), pytest.raises(SoftTimeLimit) as caught:
             signal.raise_signal(signal.SIGUSR1)
         try:
             raise caught.value
         except SoftTimeLimit:
             with (
+                soft_time_limits(),
                 connection.execute_wrapper(raising(ProgrammingError)),
                 pytest.raises(BackendUnavailable, match="planted"),
             ):

@@ -9,6 +9,7 @@ import inspect
 import json
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -631,6 +632,39 @@ class TestWhatIsRefused:
             assert await task_lock("a")(lambda: future)() == 42
 
         asyncio.run(call())
+
+    @every_lock
+    @pytest.mark.parametrize("started", [False, True])
+    @pytest.mark.django_db(transaction=True)
+    def test_a_future_of_a_pool(self, decorate, started):
+        """Its body runs in another thread, or process: by then the lock is another's. It is cancelled if it can be."""
+        entered, gate, ran = threading.Event(), threading.Event(), []
+
+        def body():
+            entered.set()
+            assert gate.wait(60)
+            ran.append("unlocked")
+
+        def call(pk):
+            future = pool.submit(body)
+            assert not started or entered.wait(60)
+            return future
+
+        what = "and goes on: its body runs after its lock" if started else "which is cancelled: its body would run"
+        with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+            stack.callback(gate.set)
+            if not started:
+                pool.submit(gate.wait, 60)  # the only thread is busy
+            with pytest.raises(TaskLockError, match=f"call returned a Future of a pool that is not done, {what}"):
+                decorate(call)(Video.objects.create().pk)
+            assert not held("a")
+        assert ran == ["unlocked"] * started
+
+    def test_a_future_of_a_pool_that_is_done_is_a_result(self):
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(int)
+            future.result()
+            assert task_lock("a")(lambda: future)() is future
 
     def test_a_decorator_in_the_wrong_place(self):
         for kind in (classmethod, staticmethod):

@@ -121,6 +121,12 @@ class TestScraping:
         known |= {f"{name}_{part}" for name in known for part in ("bucket", "count", "sum", "created")}
         assert {name for name, _ in shown()} <= known
 
+    def test_a_kind_is_found_as_it_was_written(self, store):
+        kind = f"video:{'x' * 100}:{{id}}"
+        with TaskLock("video:1", kind=kind):
+            pass
+        assert read_totals().of_kind(kind).released == 1
+
     def test_what_operations_read(self, store):
         with TaskLock("video:1", kind="video:{id}"):
             pass

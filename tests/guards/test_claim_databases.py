@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from contextlib import suppress
 
@@ -38,6 +39,7 @@ from tests.support.guards import (
     reply_is_lost,
     states,
 )
+from tests.support.struck import STRIKES, SoftTimeLimit, soft_time_limits, struck_end
 from tests.testapp.models import Note, PlainVideo, Trailer, Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
@@ -174,16 +176,16 @@ class TestTransactions:
         def note(**details):
             Note.objects.create(video=video, text="told")
 
-        for signal in (claim_stale, claim_rejected):
-            signal.connect(note)
+        for sent in (claim_stale, claim_rejected):
+            sent.connect(note)
         try:
             with pytest.raises(StaleClaim), stale.transaction():
                 pass
             with pytest.raises(GuardRejected):
                 take(ready)
         finally:
-            for signal in (claim_stale, claim_rejected):
-                signal.disconnect(note)
+            for sent in (claim_stale, claim_rejected):
+                sent.disconnect(note)
         assert elsewhere(Note.objects.count) == 2
 
 
@@ -558,6 +560,39 @@ class TestLostAnswers:
         assert told == []
         assert states(row)[0] == ends
         assert not TaskLock(f"claim-databases:{row.pk}").locked()
+
+    @both
+    @pytest.mark.parametrize("how", ["_commit", "_rollback"])
+    @pytest.mark.parametrize(("strike", "error"), STRIKES)
+    def test_what_strikes_as_a_transaction_ends_is_what_the_body_sees(self, model, how, strike, error):
+        row = model.objects.create()
+        claim = take(row)
+        with struck_end(how, strike) as seen:
+            with pytest.raises(error), claim.transaction():
+                claim.update(progress=10)
+                if how == "_rollback":
+                    raise ZeroDivisionError
+            assert seen == [how, "refused"]
+            claim.update(progress=20)  # on a connection that is in no transaction, so it is seen
+            assert elsewhere(lambda: states(row)[:2]) == ("processing", 20)
+            claim.finish()
+        assert states(row)[:2] == ("ready", 20)
+
+    def test_what_the_body_raises_while_it_deals_with_a_time_limit_is_its_own(self):
+        claim = take(Video.objects.create())
+        own = DatabaseError("the body's own")
+
+        def body():
+            with claim.transaction():
+                try:
+                    signal.raise_signal(signal.SIGUSR1)
+                except SoftTimeLimit:
+                    raise own  # noqa: B904  # so that the time limit is its context
+
+        with soft_time_limits(), pytest.raises(DatabaseError) as caught:
+            body()
+        assert caught.value is own
+        claim.finish()
 
 
 class TestChangedRows:

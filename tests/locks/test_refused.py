@@ -7,7 +7,7 @@ import contextlib
 import os
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,12 +20,14 @@ from django_tasklock import (
     RateLimiter,
     TaskLock,
     get_lock_info,
+    is_task_locked,
     signals,
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.types import Released, Renewal, RenewalResult
-from tests.support.proxy import Proxy, command
+from tests.support import environment
+from tests.support.proxy import Proxy, Request, command
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted, new_token
 from tests.support.twins import TWINS, call, token_in
@@ -231,6 +233,65 @@ class TestAnAnswerThatIsNone:
 
             with pytest.raises(BackendUnavailable, match="no room") as caught:
                 asyncio.run(main())
+        assert caught.value.down is False
+
+
+@pytest.mark.parametrize("kind", ["django-redis", "core"])
+class TestACacheOnRedis:
+    """Locks in Django's cache: what Redis says there means what it means elsewhere."""
+
+    @pytest.fixture
+    def through(self, alias: Any, settings: Any, kind: str) -> Callable[[str], None]:
+        """Makes locks use a cache on the Redis at this address, with the policy "run"."""
+
+        def use(url: str) -> None:
+            alias(kind, url)
+            settings.TASKLOCK = {
+                "BACKEND": "django_tasklock.backends.cache.CacheBackend",
+                "LOCATION": "locks",
+                "ON_UNAVAILABLE": "run",
+            }
+
+        return use
+
+    @staticmethod
+    def asks(request: Request) -> bool:
+        """Whether that is what a cache asks, and not what a client greets with."""
+        return request[0].upper() in (b"SET", b"GET")
+
+    @pytest.mark.parametrize("says", REFUSES)
+    def test_a_refusal_runs_nothing(self, through: Any, proxy: Proxy, name: str, says: str) -> None:
+        through(proxy.url)
+        proxy.say(says, self.asks)
+        with pytest.raises(BackendUnavailable, match="refused") as caught:
+            TaskLock(name).acquire()
+        assert caught.value.down is False
+
+    @pytest.mark.parametrize("says", SERVES_NOBODY)
+    def test_a_store_that_serves_nobody_is_down(self, through: Any, proxy: Proxy, name: str, says: str) -> None:
+        through(proxy.url)
+        proxy.say(says, self.asks)
+        lock = TaskLock(name)
+        assert lock.acquire() is True
+        assert not lock.held
+        lock.release()
+
+    def test_no_room_for_a_connection(self, through: Any, redis_server: RedisServer, name: str) -> None:
+        through(redis_server.url)
+        with (
+            no_more_clients(redis_server),
+            pytest.raises(BackendUnavailable, match="refused.*max number of clients") as caught,
+        ):
+            TaskLock(name).acquire()
+        assert caught.value.down is False
+
+    def test_no_file_left(self, through: Any, name: str) -> None:
+        through(os.environ[environment.REDIS])
+        is_task_locked(name)  # what is imported then is read from files
+        through(os.environ[environment.REDIS])  # on a connection that is yet to be made
+        get_backend()
+        with no_more_files(), pytest.raises(BackendUnavailable, match="could not be asked.*Too many open") as caught:
+            TaskLock(name).acquire()
         assert caught.value.down is False
 
 

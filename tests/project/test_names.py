@@ -5,14 +5,18 @@ from __future__ import annotations
 import inspect
 import itertools
 import threading
+from enum import Enum, StrEnum
 from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+from django.db.models import TextChoices
+from django.utils.safestring import mark_safe
 
-from django_tasklock import task_lock
+from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLock, task_lock
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.names import MAX_LENGTH, NameTemplate, clean, parameters_of, strip_prefix
+from django_tasklock.names import MAX_LENGTH, NameTemplate, clean, clean_all, parameters_of, strip_prefix
+from django_tasklock.operations.limits.permits import limiter_name
 from tests.testapp.models import Video
 
 PREFIX = "task_lock:"
@@ -20,6 +24,22 @@ PREFIX = "task_lock:"
 # Values that contain separators, escapes of separators, and escapes of those.
 _SOME = ["", "1", "2", "20", ":", "::", "-", "%", "%3A", "%253A", "%2", "3A", "a:b", "a", "b"]
 TRICKY = [*_SOME, " ", " 13", "\N{EN DASH}", "é", "é:"]
+
+
+class Mixed(str, Enum):  # noqa: UP042  # what others have written
+    NIGHTLY = "nightly"
+
+
+class Strings(StrEnum):
+    NIGHTLY = "nightly"
+
+
+class Choices(TextChoices):
+    NIGHTLY = "nightly", "Every night"
+
+
+# Texts that are no plain ones: of each of the enums one of repr, str and format says something else.
+OTHERS = [Mixed.NIGHTLY, Strings.NIGHTLY, Choices.NIGHTLY, mark_safe("nightly")]
 
 
 def process(video_id, user="nobody", *rest, quality="hd", **more):
@@ -65,6 +85,23 @@ class TestClean:
 
     def test_without_a_prefix_nothing_is_cut_off(self):
         assert strip_prefix("task_lock:6", "") == "task_lock:6"
+
+    @pytest.mark.parametrize("name", OTHERS)
+    def test_a_text_of_another_class_is_its_value(self, name):
+        assert type(clean(name, PREFIX)) is str
+        assert clean(name, PREFIX) == "nightly"
+        assert clean_all([name, "b"], PREFIX).each == ("b", "nightly")
+        assert clean(clean_all([name, "b"]), PREFIX).each == ("b", "nightly")  # several names stay several
+
+    @pytest.mark.parametrize("name", OTHERS)
+    def test_whatever_has_a_name_has_a_plain_one(self, name):
+        for made in (TaskLock(name), ConcurrencyLimiter(name, 2), RateLimiter(name, "1/m")):
+            assert type(made.name) is str
+            assert repr(made.name) == "'nightly'"
+        assert type(limiter_name(name)) is str
+        with TaskLock(name), pytest.raises(TaskLockError, match="lock 'nightly' is already held") as caught:
+            TaskLock(name).acquire()
+        assert type(caught.value.name) is str  # as pickle, JSON and a log line have it
 
 
 class TestTemplate:

@@ -18,6 +18,7 @@ from django_tasklock.backends.cache.alias import PrivateCache, cache_key
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Page, Query
+from django_tasklock.backends.contract.refusals import FULL, NO_ROOM, NOBODY, chain, here
 from django_tasklock.conf import Settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.types import (
@@ -35,8 +36,11 @@ from django_tasklock.types import (
 FENCE_FOR = 86_400  # seconds for which the last fence of a name is remembered
 MARGIN = 0.1  # the last part of a lease, at most a second, in which nothing is deleted any more
 REMEMBERED = 20_000  # leases whose local deadline is kept
-_STRANGERS = frozenset({"AuthenticationError", "AuthorizationError"})
-"""Names of errors of clients: the server answers, and does not know us. It serves others, who may hold the lock."""
+_REFUSES = frozenset({"AuthenticationError", "AuthorizationError", "ResponseError"})
+"""Names of errors of Redis' clients: the server answers, and refuses us, or this. It serves others, who may hold the
+lock."""
+_SERVES_NOBODY = frozenset({"BusyLoadingError", "ClusterDownError"})
+"""The same of a server that answers, and serves nobody."""
 
 
 class CacheBackend(LockStore):
@@ -210,23 +214,23 @@ class CacheBackend(LockStore):
             raise
         except Exception as error:  # each client has errors of its own
             down = self._answers_nobody(error)
-            what = "could not be asked" if down else "refused"
+            what = "could not be asked" if down or here(error) else "refused"
             raise BackendUnavailable(
-                f"the cache {self.private.alias!r} {what}: {error!r}", name=name, down=down
+                f"the cache {self.private.alias!r} {what} ({type(error).__name__}: {error})", name=name, down=down
             ) from error
 
-    def _answers_nobody(self, error: BaseException | None) -> bool:
-        """Tell whether the cache is down, as far as is known: if it was neither the network nor our password, it is
-        asked for something.
+    def _answers_nobody(self, error: BaseException) -> bool:
+        """Tell whether the cache is down, as far as is known. If neither the network nor a Redis has said so, nor that
+        it refuses, it is asked for something.
         """
-        seen: set[int] = set()
-        while error is not None and id(error) not in seen:  # django-redis makes rings of them
-            if not _STRANGERS.isdisjoint(kind.__name__ for kind in type(error).__mro__):
-                return False  # to redis-py these are lost connections
-            if isinstance(error, OSError):
+        for one in chain(error):
+            kinds = {kind.__name__ for kind in type(one).__mro__}
+            if kinds & _SERVES_NOBODY or str(one).startswith(NOBODY):
                 return True
-            seen.add(id(error))
-            error = error.__cause__ or error.__context__
+            if kinds & _REFUSES or FULL in str(one):  # to redis-py some of these are lost connections
+                return False
+            if isinstance(one, OSError):
+                return one.errno not in NO_ROOM
         try:
             self.private.cache.get(self._key("", "-probe:"))
         except Exception:

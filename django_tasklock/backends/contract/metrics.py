@@ -6,6 +6,7 @@ are few. An event that has a duration also says in which bucket of a histogram t
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -20,6 +21,10 @@ BOUNDS: Final = (5, 25, 100, 500, 1_000, 5_000, 15_000, 60_000, 300_000, 900_000
 same."""
 OTHERS: Final = "(others)"
 """The kind of what comes when there are too many kinds."""
+LONGEST_KIND: Final = 100
+"""Characters of a kind."""
+MARK: Final = 9
+"""Those of them that tell it apart, where it is cut."""
 MOST_KINDS: Final = 200
 """Kinds that one process names, and a store tells apart."""
 HOURS_KEPT: Final = 14 * 24
@@ -145,9 +150,18 @@ def in_bucket(event: str, amount: int) -> str:
 
 @lru_cache(maxsize=1024)
 def clean_kind(kind: str) -> str:
-    """Return ``kind`` as stores keep it: at most 100 characters, none of which means anything in JSON or a script."""
-    text = "".join(char if char.isprintable() else " " for char in kind[:100])
+    """Return ``kind`` as stores keep it: at most 100 characters, none of which means anything in JSON or a script.
+
+    One that is longer is cut, and ends in a hash of it, so that it is not taken for another.
+    """
+    kept = kind if len(kind) <= LONGEST_KIND else kind[: LONGEST_KIND - MARK] + mark_of(kind)
+    text = "".join(char if char.isprintable() else " " for char in kept)
     return text.translate(_HARMLESS).strip()
+
+
+def mark_of(kind: str) -> str:
+    """Return the end of a kind of which only the beginning is kept."""
+    return "~" + hashlib.sha256(kind.encode("utf-8", "surrogatepass")).hexdigest()[: MARK - 1]
 
 
 _HARMLESS = str.maketrans({'"': "'", "\\": "/", "|": "/"})

@@ -21,6 +21,8 @@ from django_tasklock.backends.contract.metrics import (
     EXPIRED,
     HOLDS_KEPT_FOR,
     HOURS_KEPT,
+    LONGEST_KIND,
+    MARK,
     NOTED_FROM,
     RELEASED,
     TRANSFERRED,
@@ -31,6 +33,7 @@ from django_tasklock.backends.contract.metrics import (
     Hour,
     Metrics,
     in_bucket,
+    mark_of,
 )
 from django_tasklock.backends.database.names import in_ascii, key_of, unescaped
 from django_tasklock.backends.database.purging import Purging
@@ -46,7 +49,6 @@ AT_ONCE = 2000  # rows that one transaction makes fewer
 REMEMBERED = 20_000  # holds of this process whose kind and beginning need not be read
 CHUNK = 500  # rows deleted by one statement: SQLite knows few parameters
 UNCOUNTED = "\0"
-KIND = 100  # characters of the columns
 
 
 class Begun:
@@ -121,7 +123,7 @@ class DatabaseMetrics(Metrics):
         notes = [
             HoldRow(
                 key=key_of(str(holder.get("name", ""))),
-                kind=in_ascii(kind, KIND),
+                kind=column_of(kind),
                 holder=row.holder,
                 at=row.acquired_at,
                 ended_at=row.expires_at,
@@ -183,7 +185,7 @@ def together(alias: str, kind: str | None) -> AbstractContextManager[Any]:
 def count(event: str, kind: str | None, amount: int | None = None, number: int = 1) -> CountRow:
     """Return a row that counts an event of a kind. ``amount``: how many milliseconds it took."""
     name = event if amount is None else in_bucket(event, amount)
-    kept = UNCOUNTED if kind is None else in_ascii(kind, KIND)
+    kept = UNCOUNTED if kind is None else column_of(kind)
     return CountRow(at=Now(), event=name, kind=kept, number=number, amount=amount or 0)
 
 
@@ -191,6 +193,19 @@ def kind_of(holder: dict[str, Any]) -> str | None:
     """Return what a lock is counted as whose row has this holder; ``None``: it is not counted."""
     kind = holder.get("kind")
     return kind if isinstance(kind, str) else None
+
+
+def column_of(kind: str) -> str:
+    """Return what a column keeps of a kind: in ASCII, and cut and marked if that is too long."""
+    text = in_ascii(kind)
+    if len(text) <= LONGEST_KIND:
+        return text
+    kept = ""
+    for char in map(in_ascii, kind):
+        if len(kept + char) > LONGEST_KIND - MARK:
+            break
+        kept += char
+    return kept + mark_of(kind)
 
 
 def rows_of(alias: str) -> QuerySet[CountRow]:
@@ -204,7 +219,7 @@ def note(alias: str, name: str, kind: str, holder: str, at: int, ended_at: int, 
     if not most:
         return
     holds = HoldRow._base_manager.using(alias)
-    row = HoldRow(key=key_of(name), kind=in_ascii(kind, KIND), holder=holder, at=at, ended_at=ended_at, how=how)
+    row = HoldRow(key=key_of(name), kind=column_of(kind), holder=holder, at=at, ended_at=ended_at, how=how)
     holds.bulk_create([row])
     old = list(holds.filter(key=row.key).order_by("-id").values_list("id", flat=True)[most : most + 100])
     if old:

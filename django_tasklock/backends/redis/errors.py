@@ -11,11 +11,8 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from django_tasklock.backends.redis.pool import FULL, NO_ROOM
+from django_tasklock.backends.contract.refusals import FULL, NOBODY, here
 from django_tasklock.exceptions import BackendUnavailable
-
-# What a server says that answers nobody; for some of it redis-py, or an older one, has no error of its own.
-NOBODY = ("BUSY ", "MASTERDOWN ", "CLUSTERDOWN ")
 
 
 def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable:
@@ -38,15 +35,6 @@ def serves_nobody(error: BaseException) -> bool:
     if isinstance(error, ResponseError | AuthenticationError | AuthorizationError) or FULL in str(error):
         return False
     return not here(error)
-
-
-def here(error: BaseException | None) -> bool:
-    """Tell whether a connection was not made because of this process or machine: too many open files, no port left."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def final(error: Exception) -> bool:

@@ -8,7 +8,6 @@ anybody sees it, and what was interrupted is thrown away.
 from __future__ import annotations
 
 import contextlib
-import errno
 import socket
 import time
 from collections import deque
@@ -18,14 +17,10 @@ from typing import Any, Generic, TypeVar
 import redis
 from redis.exceptions import RedisError
 
+from django_tasklock.backends.contract.refusals import FULL
 from django_tasklock.backends.redis.location import pools
 
 T = TypeVar("T")
-
-FULL = "max number of clients reached"
-"""What a server says that takes no more clients; redis-py has no error of its own for it."""
-NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-"""Why this process or machine cannot make a connection, whatever the server does."""
 
 MOST = 16  # idle ones that are kept
 SPARE = 60.0  # seconds after which one that nobody has needed is closed

@@ -18,8 +18,9 @@ import redis
 import redis.asyncio
 from redis.exceptions import RedisError, ResponseError
 
+from django_tasklock.backends.contract.refusals import FULL
 from django_tasklock.backends.redis.location import TIMEOUT, pools
-from django_tasklock.backends.redis.pool import FULL, full, lost_in_greeting
+from django_tasklock.backends.redis.pool import full, lost_in_greeting
 from django_tasklock.backends.redis.reader import reader
 from django_tasklock.backends.redis.script import bulk
 

@@ -35,9 +35,11 @@ from django_tasklock.celery.parking.rows import (
     ParkedRow,
     brief_connection,
 )
-from django_tasklock.exceptions import CrashLoop
+from django_tasklock.exceptions import BackendUnavailable, CrashLoop
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.lock import TaskLock
+from django_tasklock.names import each_of
+from django_tasklock.types import Record
 
 logger = logging.getLogger("django_tasklock")
 
@@ -231,12 +233,11 @@ class History:
         message, met = self.message, self.lock.met
         if met is None or met.holder.retries != message.tries:  # a later try has a message of its own
             return True
-        name = self.entry.name
         try:
             with brief_connection():
                 parking.record_running(*self.entry.columns, self.entry.sealed(), text_of(met.holder))
                 get_backend().flag(postrun.AGAIN + message.id)
-                now = get_backend().get(name)
+                now = self._record()
                 if now is None or now.token != met.token:  # it has ended, and may not have seen the note
                     parking.remove(message.id, of=met.holder.boot)
                     message.delivered_before = True
@@ -245,13 +246,17 @@ class History:
             logger.warning("%s[%s]: only its other delivery has it now: %s", message.task.name, message.id, error)
         return True
 
-    def close(self, error: BaseException | None) -> None:
-        """End the row of a run that ended with ``error``, unless the broker brings this very message again."""
+    def close(self, error: BaseException | None, token: str) -> None:
+        """End the row of a run that ended with ``error``, unless the broker brings this very message again.
+
+        ``token``: of the lock that it had, or has.
+        """
         message = self.message
         try:
             if message.returns(error):
                 row = parking.find(message.id)
-                if row is not None and ran_here(row):  # the worker stops, it did not die of it
+                # The worker stops, it did not die of it. In this order: who begins it after that changes the row.
+                if row is not None and ran_here(row) and not self._begun_again(token):
                     parking.move_to(row, PROMOTED)
                 return
             if isinstance(error, Retry) or not message.wants_result:  # the next try is another message
@@ -262,6 +267,19 @@ class History:
             parking.mark_ended(message.id)
         except Exception as trouble:
             logger.warning("%s[%s]: its row says that it runs: %s", message.task.name, message.id, trouble)
+
+    def _begun_again(self, token: str) -> bool:
+        """Return whether another delivery of it has the lock by now: in a pool of threads, the row is that one's."""
+        try:
+            now = self._record()
+        except BackendUnavailable:  # else it would seem to run for as long as this process lives
+            return False
+        holder = None if now is None or now.token == token else now.holder
+        return holder is not None and (holder.task, holder.task_id) == (self.message.task.name, self.message.id)
+
+    def _record(self) -> Record | None:
+        """Read who has the lock; of several names whoever has the first, for they are taken together."""
+        return get_backend().get(each_of(self.entry.name)[0])
 
     def forget(self) -> None:
         """Remove the row, if that can be done."""

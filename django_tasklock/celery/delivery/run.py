@@ -166,7 +166,7 @@ class TaskCall(CallStrategy):
             if self.lines_up:
                 self.line.leave()
             if self.known and self.history.kept:
-                self.history.close(error)
+                self.history.close(error, lease.token)
         finally:  # a time limit may strike in there
             self.release(error, lease)
 
@@ -193,4 +193,4 @@ class TaskCall(CallStrategy):
             # The delivery that kept the row may have acknowledged the broker's copy, so the row brings it back.
             self.state.has_row = None
             if not self.history.kept:
-                self.history.close(error)
+                self.history.close(error, lease.token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.rates import split_tenant
+from django_tasklock.backends.contract.rates import TENANT, split_tenant
 from django_tasklock.conf import get_settings
 from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
@@ -57,10 +57,10 @@ def permits_name(name: str) -> str:
 def limiter_name(name: str) -> str:
     """Return ``name`` if a limiter or a tenant of one can have it. Raises ``TaskLockError`` that says why not."""
     limiter, tenant = split_tenant(name)
-    clean(limiter)
+    limiter = clean(limiter)
     if tenant:
         clean(tenant)
-    return name
+    return limiter if tenant is None else f"{limiter}{TENANT}{tenant}"
 
 
 def permits_or_none(name: str) -> PermitsView | None:

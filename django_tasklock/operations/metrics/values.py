@@ -161,6 +161,7 @@ class Totals:
 
     def of_kind(self, kind: str) -> KindCounts:
         """Return the counts of the locks of one kind; zeros if there is none."""
+        kind = metrics.clean_kind(kind)
         return next((one for one in self.kinds if one.kind == kind), KindCounts(kind))
 
 
