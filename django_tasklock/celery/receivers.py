@@ -15,7 +15,7 @@ from django_tasklock.celery.delivery import cleanup, postrun
 from django_tasklock.celery.delivery.nested import MapElementCall, NestedCall, is_element
 from django_tasklock.celery.delivery.permits import PermitTaskCall, limits_body
 from django_tasklock.celery.delivery.run import TaskCall
-from django_tasklock.celery.host import LockAttribute, task_here, will_retry
+from django_tasklock.celery.host import LockAttribute, noting_replacement, task_here, will_retry
 from django_tasklock.celery.message import HEADER, RECEIVED, header_of, hide, sealed_for, written_for
 from django_tasklock.celery.misplaced import refuse_of_another
 from django_tasklock.celery.parking import order
@@ -43,6 +43,7 @@ def install() -> None:
     if Task.Request == CELERYS_REQUEST:
         Task.Request = "django_tasklock.celery.request:Request"
     Task.on_bound = classmethod(refuse_of_another)  # type: ignore[method-assign,assignment]  # Celery's does nothing
+    Task.on_replace = noting_replacement(Task.on_replace)  # type: ignore[method-assign]
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
     if not hasattr(Task, "dont_autoretry_for"):  # a task's own option replaces it

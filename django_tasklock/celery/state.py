@@ -25,6 +25,8 @@ class DeliveryState:
     """The lock that ``retry()`` keeps, and the handle by which the next try finds it."""
     moved: bool = False
     """Whether the next try was sent with other arguments, so that it has another lock."""
+    replaced: bool = False
+    """Whether the body has replaced its task by another message, which goes on with its work."""
     has_row: bool | None = None
     """Whether a row goes when the result is stored; False if only a note would say so, ``None`` if there is none."""
 
