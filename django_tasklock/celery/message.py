@@ -135,8 +135,11 @@ def written_for(header: Any, task: object, task_id: object) -> bool:
 
 
 def hide(sender: Any = None, **details: Any) -> None:
-    """Take our header out of ``self.request.headers``, which bodies send on, for tenants. For ``task_prerun``."""
+    """Take what is ours out of ``self.request.headers``, which bodies send on, for tenants. For ``task_prerun``."""
     request = sender.request
     if HEADER in request.__dict__ or HEADER in (request.headers or {}):
         request.__dict__[HEADER] = header_of(request)
-        request.headers = {key: value for key, value in (request.headers or {}).items() if key != HEADER}
+    seen = request.headers or {}
+    if HEADER in seen or RECEIVED in seen:
+        theirs = {key: value for key, value in seen.items() if key not in (HEADER, RECEIVED)}
+        request.headers = theirs or None  # as Celery has it where the publisher gave none
