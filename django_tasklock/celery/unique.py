@@ -16,14 +16,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from celery.exceptions import Reject, Retry
+from celery._state import get_current_worker_task
+from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.time import maybe_iso8601
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
-from django_tasklock.celery.message import Message, token_of
+from django_tasklock.celery.message import Message, header_of, token_of
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
@@ -79,6 +80,11 @@ def publish(
         return send()
     if isinstance(answer, Busy):
         first = "" if answer.record is None else answer.record.holder.task_id
+        if first == task_id and (here := _replaced_here(task_id, own)) is not None:
+            header["unique"] = header_of(here)["unique"]
+            result = send()
+            state_of(here).passed_on = True
+            return result
         # A member of a chain, a group or a chord is sent all the same: the others wait for the id it was given.
         if not first or "reply_to" in options:
             return send()
@@ -104,6 +110,14 @@ def publish(
         raise
     _tell(own, lambda: backend.extend(own, request.token, span, span))
     return result
+
+
+def _replaced_here(task_id: str, own: str) -> Any:
+    """Return the request of the body that replaces itself by this very message, if it has the lock."""
+    here: Any = get_current_worker_task()
+    if here is None or here.request.id != task_id:
+        return None
+    return here.request if (header_of(here.request).get("unique") or {}).get("name") == own else None
 
 
 def _already(error: TaskLockAcquireError, first: str) -> AlreadyPublished:
@@ -225,6 +239,8 @@ class Pending:
             return False  # with other arguments it is another one
         if isinstance(error, Retry | Parked):
             return True
+        if isinstance(error, Ignore):
+            return state_of(self.message.request).passed_on
         if isinstance(error, Reject):
             return self.message.acks_late and bool(getattr(error, "requeue", False))  # else it is gone: acknowledged
         # ``autoretry_for`` has made a ``Retry`` of what it is for.
