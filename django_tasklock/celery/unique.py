@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from celery._state import get_current_worker_task
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.time import maybe_iso8601
 
@@ -24,7 +23,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
-from django_tasklock.celery.message import Message, header_of, token_of
+from django_tasklock.celery.message import Message, header_of, page_before, token_of
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
@@ -80,10 +79,11 @@ def publish(
         return send()
     if isinstance(answer, Busy):
         first = "" if answer.record is None else answer.record.holder.task_id
-        if first == task_id and (here := _replaced_here(task_id, own)) is not None:
-            header["unique"] = header_of(here)["unique"]
+        before = page_before(task.name, task_id, name) if first == task_id else None
+        if before is not None and (ours := header_of(before).get("unique")):
+            header["unique"] = ours
             result = send()
-            state_of(here).passed_on = True
+            state_of(before).passed_on = True
             return result
         # A member of a chain, a group or a chord is sent all the same: the others wait for the id it was given.
         if not first or "reply_to" in options:
@@ -110,14 +110,6 @@ def publish(
         raise
     _tell(own, lambda: backend.extend(own, request.token, span, span))
     return result
-
-
-def _replaced_here(task_id: str, own: str) -> Any:
-    """Return the request of the body that replaces itself by this very message, if it has the lock."""
-    here: Any = get_current_worker_task()
-    if here is None or here.request.id != task_id:
-        return None
-    return here.request if (header_of(here.request).get("unique") or {}).get("name") == own else None
 
 
 def _already(error: TaskLockAcquireError, first: str) -> AlreadyPublished:
