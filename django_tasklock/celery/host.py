@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from celery._state import get_current_worker_task
@@ -10,6 +12,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.message import tries_of
+from django_tasklock.celery.state import state_of
 from django_tasklock.host import Task
 
 
@@ -35,18 +38,32 @@ def task_here() -> Task | None:
     return None if request is None or not request.id else Task(task.name, request.id, tries_of(request))
 
 
+def noting_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what ``Task.on_replace`` is, noting that a message was sent: Celery's ``Ignore`` does not tell."""
+
+    @wraps(on_replace)
+    def noting(task: Any, sig: Any) -> Any:
+        try:
+            return on_replace(task, sig)
+        except Ignore:
+            state_of(task.request).replaced = True
+            raise
+
+    return noting
+
+
 def will_retry(error: BaseException) -> bool:
-    """Return whether Celery runs the task again after ``error``: retried, ``autoretry_for`` with tries left, requeued.
+    """Return whether its work goes on after ``error``: retried, ``autoretry_for`` with tries left, requeued, replaced.
 
     If the error gets as far as Celery: a body that was called by another task's cannot know that.
     """
     if isinstance(error, Retry | Parked | Duplicate):
         return True
-    if isinstance(error, Ignore):
-        return False
     task: Any = get_current_worker_task()
     if task is None:
         return False
+    if isinstance(error, Ignore):
+        return state_of(task.request).replaced
     wanted, spared = matching(task, "autoretry_for"), matching(task, "dont_autoretry_for")
     if isinstance(error, wanted) and not isinstance(error, spared):
         limit = most_retries(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from celery._state import get_current_worker_task
 from celery.canvas import Signature
 from celery.exceptions import Reject
 from django.utils.crypto import salted_hmac
@@ -134,9 +135,23 @@ def written_for(header: Any, task: object, task_id: object) -> bool:
     return bool(of == task_id and (whose == task or not isinstance(task, str)))
 
 
+def page_before(task: object, task_id: object, name: object = None) -> Any:
+    """Return the request of the body here that replaces its task by this message of the same; ``None``: none does.
+
+    ``name``: only if its header has the same lock.
+    """
+    here: Any = get_current_worker_task()
+    if here is None or (here.name, here.request.id) != (task, task_id):
+        return None
+    return here.request if name is None or header_of(here.request).get("key") == name else None
+
+
 def hide(sender: Any = None, **details: Any) -> None:
-    """Take our header out of ``self.request.headers``, which bodies send on, for tenants. For ``task_prerun``."""
+    """Take what is ours out of ``self.request.headers``, which bodies send on, for tenants. For ``task_prerun``."""
     request = sender.request
     if HEADER in request.__dict__ or HEADER in (request.headers or {}):
         request.__dict__[HEADER] = header_of(request)
-        request.headers = {key: value for key, value in (request.headers or {}).items() if key != HEADER}
+    seen = request.headers or {}
+    if HEADER in seen or RECEIVED in seen:
+        theirs = {key: value for key, value in seen.items() if key not in (HEADER, RECEIVED)}
+        request.headers = theirs or None  # as Celery has it where the publisher gave none

@@ -16,8 +16,8 @@ from django_tasklock.celery.delivery import cleanup, postrun
 from django_tasklock.celery.delivery.nested import MapElementCall, NestedCall, is_element
 from django_tasklock.celery.delivery.permits import PermitTaskCall, limits_body
 from django_tasklock.celery.delivery.run import TaskCall
-from django_tasklock.celery.host import LockAttribute, task_here, will_retry
-from django_tasklock.celery.message import HEADER, RECEIVED, header_of, hide, sealed_for, written_for
+from django_tasklock.celery.host import LockAttribute, noting_replacement, task_here, will_retry
+from django_tasklock.celery.message import HEADER, RECEIVED, header_of, hide, page_before, sealed_for, written_for
 from django_tasklock.celery.misplaced import refuse_of_another
 from django_tasklock.celery.parking import order
 from django_tasklock.celery.parking.promotion import Promoter
@@ -44,6 +44,7 @@ def install() -> None:
     if Task.Request == CELERYS_REQUEST:
         Task.Request = "django_tasklock.celery.request:Request"
     Task.on_bound = classmethod(refuse_of_another)  # type: ignore[method-assign,assignment]  # Celery's does nothing
+    Task.on_replace = noting_replacement(Task.on_replace)  # type: ignore[method-assign]
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
     if not hasattr(Task, "dont_autoretry_for"):  # a task's own option replaces it
@@ -121,7 +122,17 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
         args, kwargs = (body["args"], body["kwargs"]) if fields is body else (body or ((), {}))[:2]
         stands = word == "queue" and not fields.get("eta")  # what is not due yet does not keep the others waiting
         name = cleanup.lock_name(task, ours, args, kwargs) if stands else None
-        ours["ticket"] = order.next_number(name, fields["id"]) if name else order.next_number()
+        number = _number_before(task, fields, args, kwargs)
+        ours["ticket"] = number or (order.next_number(name, fields["id"]) if name else order.next_number())
+
+
+def _number_before(task: Any, fields: Any, args: Any, kwargs: Any) -> int | None:
+    """Return the sequence number of the page that replaces itself by this one, if both have one lock."""
+    before = page_before(task.name, fields.get("id"))
+    if before is None:
+        return None
+    names = [cleanup.lock_name(task, {}, *call) for call in ((args, kwargs), (before.args or (), before.kwargs or {}))]
+    return header_of(before).get("ticket") if names[0] is not None and names[0] == names[1] else None
 
 
 def _brought(task: str, headers: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:

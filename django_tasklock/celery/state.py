@@ -27,6 +27,10 @@ class DeliveryState:
     """Whether the next try was sent with other arguments, so that it has another lock."""
     unique_settled: bool = False
     """Whether the lock of its publication, if it has one, was freed, or kept, as the run has ended."""
+    replaced: bool = False
+    """Whether the body has replaced its task by another message, which goes on with its work."""
+    passed_on: bool = False
+    """Whether that message brings its ``unique`` on, which is not free before that has ended."""
     has_row: bool | None = None
     """Whether a row goes when the result is stored; False if only a note would say so, ``None`` if there is none."""
 

@@ -15,7 +15,7 @@ from celery.utils import uuid
 
 from django_tasklock.celery import options
 from django_tasklock.celery.fingerprint import fingerprint_name
-from django_tasklock.celery.message import HEADER, Message, header_of, sealed_for, written_for
+from django_tasklock.celery.message import HEADER, Message, header_of, page_before, sealed_for, written_for
 from django_tasklock.celery.misplaced import refuse_sent, refuse_written
 from django_tasklock.celery.once import Once
 from django_tasklock.celery.overridden import lock_in_run, locked
@@ -175,8 +175,10 @@ class OnceTask(_DjangoTask):
         stands = terms.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
 
         def send() -> Any:
-            if lines_up:
-                header["ticket"] = order.next_number(name, task_id if stands else "")
+            if lines_up:  # its next page goes on in the place of the one before, as a retry does
+                before = page_before(self.name, task_id, name)
+                number = None if before is None else header_of(before).get("ticket")
+                header["ticket"] = number or order.next_number(name, task_id if stands else "")
             try:
                 return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
             except BaseException:

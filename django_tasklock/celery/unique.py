@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry
 from celery.states import SUCCESS
 from celery.utils.time import maybe_iso8601
 
@@ -25,7 +25,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
-from django_tasklock.celery.message import Message, header_of, token_of
+from django_tasklock.celery.message import Message, header_of, page_before, token_of
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
@@ -81,6 +81,12 @@ def publish(
         return send()
     if isinstance(answer, Busy):
         first = "" if answer.record is None else answer.record.holder.task_id
+        before = page_before(task.name, task_id, name) if first == task_id else None
+        if before is not None and (ours := header_of(before).get("unique")):
+            header["unique"] = ours
+            result = send()
+            state_of(before).passed_on = True
+            return result
         # A member of a chain, a group or a chord is sent all the same: the others wait for the id it was given.
         if not first or "reply_to" in options:
             return send()
@@ -255,6 +261,8 @@ class Pending:
             return False  # with other arguments it is another one
         if isinstance(error, Retry | Parked):
             return True
+        if isinstance(error, Ignore):
+            return state_of(self.message.request).passed_on
         if isinstance(error, Reject):
             return self.message.acks_late and bool(getattr(error, "requeue", False))  # else it is gone: acknowledged
         # ``autoretry_for`` has made a ``Retry`` of what it is for.

@@ -15,6 +15,7 @@ from django.db import DatabaseError, connections, router
 from django_tasklock.backends import LockStore
 from django_tasklock.checks.settings import sound_settings
 from django_tasklock.checks.store import in_redis, is_kind, sound_backend
+from django_tasklock.db.session import migrate_command
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Grant
 
@@ -125,7 +126,7 @@ def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     """Report W010: the database does not answer. W011: a table or a column of this app is missing there."""
     sound = sound_backend()
     needed = sound is not None and is_kind(sound[1], "database")
-    missing: set[str] = set()
+    missing: dict[str, str] = {}  # and in which database
     for model in apps.get_app_config("tasklock").get_models():
         if not model._meta.managed or model._meta.proxy:
             continue
@@ -133,7 +134,7 @@ def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         if connection.vendor == "unknown":  # no database in this project: only some features want one
             continue
         try:
-            missing |= _missing(connection, model)
+            missing |= dict.fromkeys(_missing(connection, model), connection.alias)
         except (DatabaseError, OSError) as error:
             if not needed:
                 return []
@@ -146,7 +147,8 @@ def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     if not missing:
         return []
     text = f"Missing in the database: {', '.join(sorted(missing))}."
-    return [checks.Warning(text, hint="Run: python manage.py migrate tasklock", id="tasklock.W011")]
+    run = ", ".join(f"python {migrate_command(alias)}" for alias in sorted(set(missing.values())))
+    return [checks.Warning(text, hint=f"Run: {run}", id="tasklock.W011")]
 
 
 def _missing(connection: Any, model: Any) -> set[str]:

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections, router, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
@@ -81,10 +81,16 @@ class Session:
         if missing:
             return ImproperlyConfigured(
                 f"the {self.what} table {table!r} is missing in database {connection.alias!r}:"
-                " run manage.py migrate tasklock"
+                f" run {migrate_command(connection.alias)}"
             )
         text = f"the {self.what} database {connection.alias!r} could not be asked: {error}"
         return BackendUnavailable(text, name=name, down=serves_nobody(connection, error))
+
+
+def migrate_command(alias: str) -> str:
+    """Return the command that makes our tables in a database: without its name ``migrate`` means the default one."""
+    named = "" if alias == DEFAULT_DB_ALIAS else f" --database={alias}"
+    return f"manage.py migrate tasklock{named}"
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from celery.app.trace import build_tracer
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.signals import task_retry
 from django.db import transaction
+from django.db.models import F
 from kombu.serialization import dumps
 
 from django_tasklock import (
@@ -467,6 +468,34 @@ class TestRetries:
         work_off()
         assert states(video)[0] == state
         assert (published() == 1) is (state == "processing")
+
+    def test_replaced_its_work_goes_on_in_another_message(self, task):
+        video = Video.objects.create()
+
+        def body(self, video_id, pages=2):
+            current_claim().update(progress=F("progress") + 1)
+            if pages > 1:
+                raise self.replace(self.s(video_id, pages - 1))
+
+        task(body, bind=True).delay(video.pk)
+        assert (work_off()[0], states(video)) == ("IGNORED", ("processing", 1, 1))
+        assert (work_off()[0], states(video)) == ("SUCCESS", ("ready", 2, 2))
+
+    def test_one_that_could_not_be_replaced_has_failed(self, task, monkeypatch):
+        video = Video.objects.create()
+
+        def body(self, video_id):
+            monkeypatch.setattr(Celery, "send_task", refused)
+            try:
+                self.replace(unlocked.s())
+            except OSError:
+                raise Ignore from None
+
+        def refused(*args, **options):
+            raise OSError("no broker")
+
+        task(body, bind=True).delay(video.pk)
+        assert (work_off()[0], states(video)[0]) == ("IGNORED", "failed")
 
     def test_a_limit_given_to_retry_holds_for_autoretry_too(self, task):
         video = Video.objects.create()

@@ -48,6 +48,19 @@ def test_a_thousand_during_one_run(celery_site):
     assert celery_site.lock("hold:a") is None
 
 
+@pytest.mark.parametrize("kind", ["once", "decorated"])
+def test_the_next_page_of_the_one_that_runs_is_not_newer_than_who_waits(celery_site, kind):
+    celery_site.worker(concurrency=2)
+    gate = celery_site.gate()
+    older = celery_site.publish(f"{kind}_coalesce_pages", "a", 1, until=gate)
+    celery_site.wait_until(lambda: celery_site.events("page", "a"))
+    newer = celery_site.publish(f"{kind}_coalesce_pages", "a", 2)
+    celery_site.wait_until(lambda: celery_site.result(newer).state == "PARKED")
+    gate.open()
+    assert celery_site.outcome(newer) == ("SUCCESS", [2, 2])
+    assert celery_site.outcome(older) == ("SUCCESS", COALESCED)
+
+
 @pytest.mark.parametrize("task", ["decorated_coalesce", "coalescing_hold"])
 @pytest.mark.quick
 def test_two_wait_for_one(celery_site, task):

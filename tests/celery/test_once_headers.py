@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import _state
+from celery import Task, _state
 
 from django_tasklock import TaskLock, current_lock, task_lock
 from django_tasklock.backends.memory import reset
-from django_tasklock.celery.message import HEADER, header_of
+from django_tasklock.celery import OnceTask
+from django_tasklock.celery.message import HEADER, RECEIVED, Message, header_of
+from django_tasklock.types import monotonic
 from tests.support.guards import MEMORY, elsewhere
 from tests.support.once_app import OnceApp, once_app
 
@@ -80,6 +82,20 @@ class TestSentOn:
         for headers, ours in seen:
             assert (HEADER in headers, headers["tenant"]) == (False, "t")
             assert ours["once"] in ({}, {"key": "b"})
+
+    @pytest.mark.parametrize("base", [Task, OnceTask])
+    @pytest.mark.parametrize("theirs", [None, {"tenant": "t"}])
+    def test_nor_when_a_worker_was_given_the_message(self, app, base, theirs):
+        """Of no task at all: it is noted of every message, and is the worker's own clock."""
+        seen = []
+
+        def body(self: Any) -> None:
+            seen.append((self.request.headers, Message(self).waited > 60))
+
+        task = app.task(body, bind=True, base=base)
+        task.apply_async(headers=theirs)
+        app.run(**{RECEIVED: monotonic() - 61})
+        assert seen == [(theirs, True)]
 
     def test_nor_that_of_a_decorated_task(self, current):
         """Whose next try keeps its place in the line all the same."""

@@ -19,6 +19,7 @@ from django.db.models import F
 from kombu.exceptions import OperationalError
 from kombu.serialization import register, unregister
 
+from django_tasklock import operations
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery import count_parked, parked_messages
@@ -30,7 +31,9 @@ from django_tasklock.celery.unique import seconds_until
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.holder import BOOT, holder_json
 from django_tasklock.models import ParkedMessage
+from django_tasklock.operations.parked.listing import ParkedQuery
 from django_tasklock.types import AcquireRequest, Grant
+from tests.doors.test_admin_parked import message
 from tests.support.celery_site.courier import Courier, Killed, promoted_by_processes
 from tests.support.dropping import answer_lost
 from tests.support.guards import elsewhere, new_token
@@ -621,6 +624,24 @@ class TestListing:
         celery_site.publish("queued_hold", name.removeprefix("hold:"))
         courier.run()
         assert [one.name for one in parked_messages(name)] == [name]
+
+    def test_the_name_may_bear_the_prefix(self, celery_site, courier, holder):
+        """As that of every lock: ``task_lock:6`` and ``6`` are one."""
+        [result] = parked(celery_site, courier, 1)
+        assert [one.task_id for one in parked_messages(f"task_lock:{NAME}")] == [result.id]
+        assert count_parked(f"task_lock:{NAME}") == 1
+
+    @pytest.mark.database
+    @pytest.mark.django_db
+    @pytest.mark.parametrize("text", ["a\0b", "\udce9"], ids=["NUL", "surrogate"])
+    def test_what_no_column_can_have_is_no_outage(self, text):
+        """It comes with the address of a page, and from a terminal of another encoding."""
+        message(1).save()
+        assert parking.find(text) is None
+        assert operations.discard_parked(text, by=operations.Actor("who")) == "there is no such message"
+        assert not operations.list_parked(ParkedQuery(text=text)).messages
+        found = operations.list_parked(ParkedQuery(ids=(text, "id-1"))).messages
+        assert [one.info.task_id for one in found] == ["id-1"]
 
 
 class TestWhatIsKept:

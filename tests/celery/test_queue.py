@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from operator import itemgetter
+
 import pytest
 
 from django_tasklock.celery import count_parked, parked_messages
@@ -62,6 +65,19 @@ def test_without_a_gate_they_start_in_the_order_of_publication_too(celery_site):
         assert celery_site.outcome(result)[0] == "SUCCESS"
     assert [one.task_id for one in celery_site.events("start", "line")] == [result.id for result in line]
     assert most_at_once(celery_site.events(key="line")) == 1
+
+
+@pytest.mark.parametrize("kind", ["once", "decorated"])
+def test_the_pages_of_messages_that_replace_themselves(celery_site, kind, monkeypatch):
+    """The next one has the place of the one before, as a retry has, and nobody waits for a message that is there."""
+    monkeypatch.delenv(queue_tasks.QUICK)  # what is put right by a promoter takes ten seconds
+    celery_site.worker(concurrency=4)
+    line = [celery_site.publish(f"{kind}_queue_pages", "a", number) for number in range(4)]
+    for number, result in enumerate(line):
+        assert celery_site.outcome(result, 8) == ("SUCCESS", [number, 2])
+    pages = [(one.more["number"], one.more["page"]) for one in celery_site.events("page", "a")]
+    assert sorted(pages, key=itemgetter(0)) == list(product(range(4), range(3)))
+    celery_site.wait_until(lambda: not ParkedMessage.objects.exists())
 
 
 def held(site, task, key="a", **options):

@@ -400,6 +400,32 @@ class TestRuns:
         assert unique_locks() == []
         assert app.all() == []
 
+    def test_held_across_the_pages_of_one_that_replaces_itself(self, app):
+        """Each has the id of the first, whose result is that of the last."""
+
+        def body(self, page=1):
+            if page < 3:
+                raise self.replace(self.s(page + 1))
+            assert task.delay().id == first.id
+            return "done"
+
+        task = app.task(body, bind=True, key="a", unique="until_finish")
+        first = task.delay()
+        for _ in range(2):
+            assert app.run()[0] == "IGNORED"
+            assert task.delay().id == first.id
+        assert app.run() == ("SUCCESS", "done")
+        assert unique_locks() == []
+        assert app.all() == []
+
+    def test_free_when_another_task_takes_its_place(self, app):
+        other = app.task(key="a", unique="until_finish")
+        task = app.task(lambda self: self.replace(other.s()), bind=True, key="a", unique="until_finish")
+        first = task.delay()
+        assert app.run()[0] == "IGNORED"
+        assert task.delay().id != first.id
+        assert [app.run()[0] for _ in range(2)] == ["SUCCESS", "IGNORED"]
+
     def test_until_start_is_over_with_the_first_try(self, app):
         def body(self):
             if not self.request.retries:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import secrets
+import subprocess
+import sys
+import textwrap
 
 import pytest
 import redis
@@ -192,6 +195,33 @@ class TestTables:
         monkeypatch.setattr(LockRow._meta.get_field("fence"), "column", "newer")
         (message,) = found("W011")
         assert message.msg == "Missing in the database: column tasklock_lock.newer."
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("arguments", [["check", "--deploy", "--tag=tasklock"], ["locks"]], ids=["check", "locks"])
+    def test_w011_in_a_database_that_routers_name(self, arguments):
+        """There ``migrate`` alone would make nothing, and note that it has."""
+        code = """
+        import sys, django
+        from django.conf import settings
+        from django.core.management import execute_from_command_line
+
+        class Router:
+            def db_for_write(self, model, **hints):
+                return "elsewhere"
+
+        empty = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+        settings.configure(
+            INSTALLED_APPS=["django_tasklock"],
+            DATABASES={"default": empty, "elsewhere": empty},
+            DATABASE_ROUTERS=[Router()],
+            TASKLOCK={"BACKEND": "django_tasklock.backends.database.DatabaseBackend"},
+        )
+        execute_from_command_line(["manage.py", *sys.argv[1:]])
+        """
+        ran = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *arguments], capture_output=True, text=True, timeout=60
+        )
+        assert "manage.py migrate tasklock --database=elsewhere" in ran.stderr + ran.stdout
 
     @pytest.mark.redis
     def test_w011_with_the_locks_in_redis(self, monkeypatch, redis_server, settings):

@@ -72,7 +72,14 @@ def test_acts(name: str) -> None:
     assert failed.value.returncode == 1
     assert [entry.reason for entry in AuditEntry.objects.order_by("id")] == ["slow down", "", ""]
     assert "change_limit: changed from 100 % to 50 % of 10/m (slow down)" in limits(name)
-    for wrong in (["--reset"], [f"{name}:other", "--reset"], [name, "--share", "2"], [name, "--share", "nan"]):
+    for wrong in (
+        [""],
+        ["--reset"],
+        ["", "--reset"],
+        [f"{name}:other", "--reset"],
+        [name, "--share", "2"],
+        [name, "--share", "nan"],
+    ):
         with pytest.raises(CommandError):
             limits(*wrong)
     assert AuditEntry.objects.count() == 3

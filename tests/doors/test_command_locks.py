@@ -16,6 +16,8 @@ from django.utils import translation
 
 from django_tasklock import TaskLock, get_lock_info
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.database.names import key_of
+from django_tasklock.models import ParkedMessage
 from django_tasklock.operations import acts
 from tests.support.guards import ONCE, no_guards
 from tests.support.stores import an_ask, clear, granted
@@ -192,6 +194,10 @@ def test_asking_a_holder() -> None:
         (["--limit=0"], "limit must be"),
         (["--state=odd"], "invalid choice"),
         (["\x07"], "printable"),
+        ([""], "empty"),  # of a variable that is not set: the list would pass for a release that was done
+        (["--release="], "empty"),
+        (["--ask="], "empty"),
+        (["name", "--release="], "name once"),
     ],
 )
 def test_usage_errors(wrong: list[str], says: str) -> None:
@@ -222,11 +228,14 @@ def test_a_reader_that_has_seen_enough(settings: Any, tmp_path: Any) -> None:
     """As in ``manage.py locks | head -1``."""
     for number in range(3):
         hold(f"lock:{number}")
+    ParkedMessage.objects.create(
+        key=key_of("lock:0"), name="lock:0", task_id="t-1", ticket=1, state="parked", parked_at=0, changed_at=0
+    )
     code = (
         "import os, sys, django; django.setup(); sys.stdin.readline();"
         " from django.core.management import execute_from_command_line as run; run(['manage.py', *sys.argv[1:]])"
     )
-    for arguments in (["locks"], ["limits"], ["sweep_locks", "--dry-run", "--pause=0", "--verbosity=2"]):
+    for arguments in (["locks"], ["limits"], ["parked"], ["sweep_locks", "--dry-run", "--pause=0", "--verbosity=2"]):
         reads, writes = os.pipe()
         process = subprocess.Popen(
             [sys.executable, "-c", code, *arguments, "--skip-checks"],

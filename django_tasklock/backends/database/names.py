@@ -19,6 +19,11 @@ def in_ascii(text: str, longest: int = _LONGEST) -> str:
     return text.encode("ascii", "backslashreplace").decode()[:longest]
 
 
+def storable(text: str) -> bool:
+    """Return whether a column can have a text: PostgreSQL refuses NUL, and no database half of a surrogate pair."""
+    return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
+
+
 def unescaped(text: str) -> str:
     """Return the text of which ``in_ascii`` made this one, if that had no backslash itself and was not too long."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)

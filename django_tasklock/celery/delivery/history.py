@@ -12,7 +12,7 @@ import time
 from functools import cached_property
 from typing import NoReturn
 
-from celery.exceptions import Retry
+from celery.exceptions import Ignore, Retry
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.codec import holder_of, json_object, text_of
@@ -35,7 +35,9 @@ from django_tasklock.celery.parking.rows import (
     ParkedRow,
     brief_connection,
 )
+from django_tasklock.celery.state import state_of
 from django_tasklock.exceptions import BackendUnavailable, CrashLoop
+from django_tasklock.locks import holder as holders
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.names import each_of
@@ -261,6 +263,11 @@ class History:
                 return
             if isinstance(error, Retry) or not message.wants_result:  # the next try is another message
                 self.forget()
+                return
+            if isinstance(error, Ignore) and state_of(message.request).replaced:
+                # Before the lock is free: its next page, which has its id, may be parked then. Not if that is already.
+                self.kept = False
+                parking.remove(message.id, of=holders.BOOT)
                 return
             # It goes when the result is stored: killed before that, it is neither over nor to be counted a crash.
             postrun.clean_up_after(message.request, sure=True)

@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.conf import get_settings
 from django_tasklock.locks.holder import alive
+from django_tasklock.names import strip_prefix
 
 if TYPE_CHECKING:
     from django_tasklock.models import ParkedMessage
@@ -56,7 +58,7 @@ def parked_messages(
     """Return the kept messages, of one lock or of all, in order of publication. Raises ``BackendUnavailable``."""
     from django_tasklock.celery.parking import store as parking
 
-    return [info_of(row) for row in parking.list_rows(name, limit, offset, state)]
+    return [info_of(row) for row in parking.list_rows(_bare(name), limit, offset, state)]
 
 
 def info_of(row: ParkedMessage) -> ParkedInfo:
@@ -93,7 +95,11 @@ def count_parked(name: str | None = None) -> int:
     """Return how many messages of one lock or of all are parked or promoted. Raises ``BackendUnavailable``."""
     from django_tasklock.celery.parking import store as parking
 
-    return parking.count(name)
+    return parking.count(_bare(name))
+
+
+def _bare(name: str | None) -> str | None:
+    return None if name is None else strip_prefix(name, get_settings().KEY_PREFIX)
 
 
 def count_parked_by_name(names: Sequence[str]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 from django_tasklock.backends.contract import metrics
 from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.backends.database.metrics import DatabaseMetrics, count as new_count, together
-from django_tasklock.backends.database.names import in_ascii, key_of
+from django_tasklock.backends.database.names import in_ascii, key_of, storable
 from django_tasklock.celery.parking.rows import (
     DEAD,
     ENDED,
@@ -47,6 +47,8 @@ _TAKEN = {"attempts": 0, "problem": ""}  # of what a worker has taken
 
 def find(task_id: str) -> ParkedRow | None:
     """Return the row of a message, if it has one."""
+    if not storable(task_id):
+        return None
     found = session.run(lambda alias, again: read(rows_of(alias).filter(task_id=task_id)), write=False)
     return found[0] if found else None
 
@@ -370,11 +372,13 @@ def list_page(state: str, text: str, ids: Sequence[str], after: int, newest: boo
     ``ids``: only messages with these; ``after``: the row's id to go on behind; ``text``: a message's id or the name of
     a lock, by an index, or a part of one, or of a task's name.
     """
+    if not storable(text):
+        return []
 
     def verb(alias: str, again: bool) -> list[ParkedMessage]:
         rows = rows_of(alias).filter(state=state) if state else rows_of(alias)
         if ids:
-            rows = rows.filter(task_id__in=list(ids))
+            rows = rows.filter(task_id__in=[one for one in ids if storable(one)])
         if text:
             exact = (rows.filter(task_id=text), rows.filter(key=key_of(text)))
             part = rows.filter(Q(name__icontains=in_ascii(text)) | Q(task__icontains=text))

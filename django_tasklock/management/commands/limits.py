@@ -42,12 +42,12 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         given = any(options[act] is not None for act in ("share", "pause", "release"))
         acts = given or options["reset"] or options["resume"]
-        if acts and not options["name"]:
+        if acts and options["name"] is None:
             raise CommandError("Name the limiter that is meant.")
         work: Callable[[dict[str, Any]], None] = self._list
         if acts:
             work = self._act
-        elif options["name"]:
+        elif options["name"] is not None:
             work = self._explain
         with speaking(), while_read(self.stdout):
             work(options)

@@ -44,12 +44,13 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="One JSON document on stdout.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["name"] and (options["release"] or options["ask"]):
+        acts = options["release"] is not None or options["ask"] is not None  # an empty name is no wish for the list
+        if acts and options["name"] is not None:
             raise CommandError("Give the lock's name once: after --release, after --ask, or alone.")
         work: Callable[[dict[str, Any]], None] = self._list
-        if options["release"] or options["ask"]:
+        if acts:
             work = self._act
-        elif options["name"]:
+        elif options["name"] is not None:
             work = self._explain
         with speaking(), while_read(self.stdout):
             work(options)
@@ -101,7 +102,7 @@ class Command(BaseCommand):
 
     def _act(self, options: dict[str, Any]) -> None:
         common = {"by": actor("locks"), "reason": options["reason"], "fingerprint": options["fingerprint"]}
-        if options["release"]:
+        if options["release"] is not None:
             result = operations.release_lock(options["release"], row_state=options["row_state"], **common)
         else:
             result = operations.ask_to_release(options["ask"], **common)

@@ -71,6 +71,30 @@ def counting_queue(self: Any, key: str, seconds: float = 0.0, until: str | None 
     return hold_here(key, seconds, until)
 
 
+def _pages(word: str, *, decorated: bool) -> None:
+    """A task of which each page replaces itself by the next one."""
+
+    def pages(self: Any, key: str, number: int, page: int = 0, until: str | None = None) -> list[int]:
+        note("page", key, number=number, page=page)
+        if until is not None:
+            hold_here(key, until=until)
+        if page < 2:
+            raise self.replace(self.s(key, number, page + 1))
+        return [number, page]
+
+    options = {"name": f"{__name__}.{'decorated' if decorated else 'once'}_{word}_pages", "bind": True}
+    late = {"acks_late": True, "reject_on_worker_lost": True}
+    if decorated:
+        shared_task(**options, **late)(task_lock("hold:{key}", on_conflict=word)(pages))  # type: ignore[arg-type]
+    else:
+        shared_task(base=OnceTask, key="hold:{key}", on_conflict=word, **options, **late)(pages)
+
+
+for _word in ("queue", "coalesce"):
+    for _decorated in (False, True):
+        _pages(_word, decorated=_decorated)
+
+
 @shared_task
 @task_lock("hold:{key}", on_conflict="coalesce")
 def decorated_coalesce(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
