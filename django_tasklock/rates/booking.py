@@ -122,12 +122,12 @@ class Booking:
         new = Reservation(limiter, stored, part.cost, deadline)
         new.spaced = spaced
         try:
-            answer = stored.store.resume(stored.terms, part.cost, part.slot, part.epoch, new.longest, spaced)
+            answer = stored.store.resume(stored.terms, part.cost, part.slot, part.edition, new.longest, spaced)
         except BackendUnavailable as error:
             self.go_without(new, error)
             return new
         booked = self._take(new, stored.view, new.began, answer)
-        if booked.slot > part.slot and abs(booked.epoch - part.epoch) <= 1:
+        if booked.slot > part.slot and abs(booked.edition - part.edition) <= 1:
             new.missed = True
             events.late(self.name, max(0, booked.time - booked.wait - booked.pause - part.slot) / 1_000_000)
         return new
@@ -135,7 +135,7 @@ class Booking:
     def past(self, limiter: Limiter, deadline: float, part: Part) -> Reservation:
         """Return a reservation whose own turn has come, and that asks nobody: another process has slept for it."""
         found = Reservation(limiter, self.stored, part.cost, deadline)
-        found.slot = Slot(Booked(part.slot, 0, part.epoch, 0, 0), found.began, found.began)
+        found.slot = Slot(Booked(part.slot, 0, part.edition, 0, 0), found.began, found.began)
         return found
 
     def _take(self, new: Reservation, view: LimiterView, sent: float, answer: Booked | Refused) -> Booked:

@@ -226,7 +226,7 @@ class RateLimiter:
         for part in parts_of(token, self.name) if token else ():
             if limiter is None:
                 break
-            returned = limiter.booking.stored.cancel(part.cost, part.slot, part.epoch)
+            returned = limiter.booking.stored.cancel(part.cost, part.slot, part.edition)
             limiter = limiter.shared
         return returned
 

@@ -161,22 +161,22 @@ class AgreedRates(RateStore):
         return self._by(terms, cost, lambda held: self.store.reserve_many(held, cost, longest, number), says=True)
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
         return self._by(
-            terms, cost, lambda held: self.store.resume(held, cost, slot, epoch, longest, spaced, leeway), says=True
+            terms, cost, lambda held: self.store.resume(held, cost, slot, edition, longest, spaced, leeway), says=True
         )
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return self._by(terms, cost, lambda held: self.store.exchange(held, cost, slots, epoch, longest, leeway))
+        return self._by(terms, cost, lambda held: self.store.exchange(held, cost, slots, edition, longest, leeway))
 
-    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return self.store.cancel(self.in_force(terms), cost, slot, epoch)
+    def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        return self.store.cancel(self.in_force(terms), cost, slot, edition)
 
-    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return self.store.settle(self.in_force(terms), cost, slot, epoch, actual)
+    def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return self.store.settle(self.in_force(terms), cost, slot, edition, actual)
 
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return self.store.penalize(self.in_force(terms), pushback, longest)
@@ -203,24 +203,24 @@ class AgreedRates(RateStore):
         return await self._aby(terms, cost, lambda held: self.store.areserve(held, cost, longest, asks), says=True)
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
         return await self._aby(
-            terms, cost, lambda held: self.store.aresume(held, cost, slot, epoch, longest, leeway), says=True
+            terms, cost, lambda held: self.store.aresume(held, cost, slot, edition, longest, leeway), says=True
         )
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
         return await self._aby(
-            terms, cost, lambda held: self.store.aexchange(held, cost, slots, epoch, longest, leeway)
+            terms, cost, lambda held: self.store.aexchange(held, cost, slots, edition, longest, leeway)
         )
 
-    async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return await self.store.acancel(self.in_force(terms), cost, slot, epoch)
+    async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        return await self.store.acancel(self.in_force(terms), cost, slot, edition)
 
-    async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return await self.store.asettle(self.in_force(terms), cost, slot, epoch, actual)
+    async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return await self.store.asettle(self.in_force(terms), cost, slot, edition, actual)
 
     async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return await self.store.apenalize(self.in_force(terms), pushback, longest)

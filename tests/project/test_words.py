@@ -65,6 +65,11 @@ def test_a_call_at_a_limit_has_a_reservation_and_no_place() -> None:
     assert found == []
 
 
+def test_an_epoch_is_of_a_claimed_row_and_a_book_has_editions() -> None:
+    found = [str(path) for path, text in LIMITS.items() if re.search(r"\bepoch\b(?!\")", text)]
+    assert found == []
+
+
 @pytest.mark.parametrize(
     "path", [path for path in TEXTS if path.suffix == ".py" and path.parts[0] == "django_tasklock"], ids=str
 )

@@ -39,23 +39,23 @@ class ClusterRates(RateStore):
         return self._of(terms).reserve_many(terms, cost, longest, number)
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
-        return self._of(terms).resume(terms, cost, slot, epoch, longest, spaced, leeway)
+        return self._of(terms).resume(terms, cost, slot, edition, longest, spaced, leeway)
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return self._of(terms).exchange(terms, cost, slots, epoch, longest, leeway)
+        return self._of(terms).exchange(terms, cost, slots, edition, longest, leeway)
 
     def agree(self, terms: Terms, process: str) -> str:
         return self._of(terms).agree(terms, process)
 
-    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return self._of(terms).cancel(terms, cost, slot, epoch)
+    def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        return self._of(terms).cancel(terms, cost, slot, edition)
 
-    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return self._of(terms).settle(terms, cost, slot, epoch, actual)
+    def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return self._of(terms).settle(terms, cost, slot, edition, actual)
 
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return self._of(terms).penalize(terms, pushback, longest)
@@ -97,20 +97,20 @@ class ClusterRates(RateStore):
         return await self._of(terms).areserve(terms, cost, longest, asks)
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
-        return await self._of(terms).aresume(terms, cost, slot, epoch, longest, leeway)
+        return await self._of(terms).aresume(terms, cost, slot, edition, longest, leeway)
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return await self._of(terms).aexchange(terms, cost, slots, epoch, longest, leeway)
+        return await self._of(terms).aexchange(terms, cost, slots, edition, longest, leeway)
 
-    async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return await self._of(terms).acancel(terms, cost, slot, epoch)
+    async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        return await self._of(terms).acancel(terms, cost, slot, edition)
 
-    async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return await self._of(terms).asettle(terms, cost, slot, epoch, actual)
+    async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return await self._of(terms).asettle(terms, cost, slot, edition, actual)
 
     async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return await self._of(terms).apenalize(terms, pushback, longest)
