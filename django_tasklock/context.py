@@ -105,8 +105,11 @@ def judge(lock: Named, lease: Lease) -> None:
         raise ReleaseAsked(f"{lock.noun} {lock.name!r}: its holder is asked to give it back", name=lock.name)
 
 
-def ensure_standing() -> None:
-    """Raise what is known of the locks and permits around, the innermost first. Asks nobody."""
+def ensure_enclosing_held() -> None:
+    """Raise ``LockLost`` or ``ReleaseAsked`` if that is known of a lock or permit around, the innermost first.
+
+    Asks no store.
+    """
     for variable in (limiter_block, lock_block):
         block = variable.get()
         while block is not None:
@@ -134,7 +137,7 @@ def sleep(seconds: float, what: str = "") -> None:
             time.sleep(seconds)
             return
         while (left := ends - monotonic()) > 0:
-            ensure_standing()
+            ensure_enclosing_held()
             bell.wait(min(left, _certain(leases)))
 
 
@@ -151,7 +154,7 @@ async def asleep(seconds: float, what: str = "") -> None:
             await asyncio.sleep(seconds)
             return
         while (left := ends - monotonic()) > 0:
-            ensure_standing()
+            ensure_enclosing_held()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(bell.wait(), min(left, _certain(leases)))
 

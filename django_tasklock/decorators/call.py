@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
-from django_tasklock.context import ensure_standing
+from django_tasklock.context import ensure_enclosing_held
 from django_tasklock.db.connections import LONG, TWICE, Scope
 from django_tasklock.db.threads import to_the_end
 from django_tasklock.decorators.options import CallOptions, GuardedRow
@@ -140,7 +140,7 @@ class Call:
 
     def _begin_body(self) -> None:
         """Look right before the body, which may have waited for long inside of other locks."""
-        ensure_standing()
+        ensure_enclosing_held()
         if self._closing is not None:
             self._closing.begun = True
 

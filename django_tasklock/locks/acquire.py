@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
-from django_tasklock.context import ensure_standing
+from django_tasklock.context import ensure_enclosing_held
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
@@ -47,7 +47,7 @@ def _wait(waiter: Waiter, ends: float) -> Answered:
             if isinstance(answer, Grant) or asked >= ends:
                 return asked, answer
             nap = patience.answered(answer)
-        ensure_standing()
+        ensure_enclosing_held()
         handed = waiter.wait(nap)
         if handed is not None and monotonic() < asked + handed.ttl / 2000:
             return asked, handed
@@ -71,7 +71,7 @@ async def atake(backend: LeaseStore, request: AcquireRequest, wait: float) -> An
                 if isinstance(answer, Grant) or asked >= ends:
                     return asked, answer
                 nap = patience.answered(answer)
-            ensure_standing()
+            ensure_enclosing_held()
             handed = await waiter.await_(nap)
             if handed is not None and monotonic() < asked + handed.ttl / 2000:
                 return asked, handed

@@ -60,8 +60,8 @@ class Booking:
         new = Reservation(limiter, stored, cost, deadline)
         if spaced:
             new.spaced = True
-        if self.outage.met and (standing := self.outage.standing()) is not None:
-            self.go_without(new, standing)
+        if self.outage.met and (error := self.outage.recent_error()) is not None:
+            self.go_without(new, error)
             return new
         view, longest = view_of(self.name), new.longest_at(new.began)
         asks = spaced or view.lonely
@@ -80,8 +80,8 @@ class Booking:
         """Do what ``book`` does, for coroutines."""
         stored = self.stored
         new = Reservation(limiter, stored, cost, deadline)
-        if self.outage.met and (standing := self.outage.standing()) is not None:
-            self.go_without(new, standing)
+        if self.outage.met and (error := self.outage.recent_error()) is not None:
+            self.go_without(new, error)
             return new
         view, longest = view_of(self.name), new.longest_at(new.began)
         question = stored.store.areserve(stored.terms, cost, longest, view.lonely)

@@ -44,8 +44,8 @@ class Outage:
             self._healed = monotonic()
             self._error = None
 
-    def standing(self) -> BackendUnavailable | None:
-        """Return why not to ask the store just now."""
+    def recent_error(self) -> BackendUnavailable | None:
+        """Return the error of a moment ago, for which the store is not to be asked again yet; ``None``: ask it."""
         return self._error if self._error is not None and monotonic() < self._until else None
 
     def fail(self, name: str, limit: Limit, error: BackendUnavailable) -> OnOutage:

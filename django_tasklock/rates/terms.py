@@ -32,8 +32,8 @@ WARN = 60.0  # seconds after which it is said again that others are
 MOST = 4096  # limiters that one process remembers
 
 
-class Standing:
-    """The terms in force of a limiter, beside those that this process has of it."""
+class Agreement:
+    """The terms in force of one limiter, and those that this process has of it."""
 
     def __init__(self, own: Terms) -> None:
         self.own = own
@@ -100,61 +100,61 @@ class AgreedRates(RateStore):
         self.clock = ServerClock()
         """The store's clock, as this process knows it."""
         self._process = process
-        self._standings: OrderedDict[Terms, Standing] = OrderedDict()
+        self._agreements: OrderedDict[Terms, Agreement] = OrderedDict()
 
-    def _of(self, terms: Terms) -> Standing:
-        found = self._standings.get(terms)
+    def _of(self, terms: Terms) -> Agreement:
+        found = self._agreements.get(terms)
         if found is None:
-            found = self._standings.setdefault(terms, Standing(terms))
-            if len(self._standings) > MOST:
-                self._standings.popitem(last=False)
+            found = self._agreements.setdefault(terms, Agreement(terms))
+            if len(self._agreements) > MOST:
+                self._agreements.popitem(last=False)
         return found
 
     def in_force(self, terms: Terms) -> Terms:
-        found = self._standings.get(terms)
+        found = self._agreements.get(terms)
         return terms if found is None else found.terms
 
     def _by(self, terms: Terms, cost: int, verb: Callable[[Terms], T], says: bool = False) -> T:
-        standing = self._of(terms)
-        if says and standing.take_turn():
-            standing.hear(self.store.agree(terms, self._process or process()))
+        agreement = self._of(terms)
+        if says and agreement.take_turn():
+            agreement.hear(self.store.agree(terms, self._process or process()))
         while True:
             try:
-                if standing.terms is not terms:
-                    standing.fits(cost)
-                return verb(standing.terms)
+                if agreement.terms is not terms:
+                    agreement.fits(cost)
+                return verb(agreement.terms)
             except TermsDiffer as error:
-                standing.hear(error.rule)
+                agreement.hear(error.rule)
 
     async def _aby(self, terms: Terms, cost: int, verb: Callable[[Terms], Awaitable[T]], says: bool = False) -> T:
-        standing = self._of(terms)
-        if says and standing.take_turn():
-            standing.hear(await self.store.aagree(terms, self._process or process()))
+        agreement = self._of(terms)
+        if says and agreement.take_turn():
+            agreement.hear(await self.store.aagree(terms, self._process or process()))
         while True:
             try:
-                if standing.terms is not terms:
-                    standing.fits(cost)
-                return await verb(standing.terms)
+                if agreement.terms is not terms:
+                    agreement.fits(cost)
+                return await verb(agreement.terms)
             except TermsDiffer as error:
-                standing.hear(error.rule)
+                agreement.hear(error.rule)
 
     def agree(self, terms: Terms, process: str) -> str:
         return self.store.agree(terms, process)
 
     def forget(self) -> None:
         """Forget what was said and heard of terms, and of the store's clock."""
-        self._standings.clear()
+        self._agreements.clear()
         self.clock.forget()
 
     def reserve(
         self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
     ) -> Booked | Refused:
-        standing = self._standings.get(terms)
-        if standing is not None and standing.terms is standing.own and monotonic() < standing.due:  # most calls
+        agreement = self._agreements.get(terms)
+        if agreement is not None and agreement.terms is agreement.own and monotonic() < agreement.due:  # most calls
             try:
                 return self.store.reserve(terms, cost, longest, spaced, asks)
             except TermsDiffer as error:
-                standing.hear(error.rule)
+                agreement.hear(error.rule)
         return self._by(terms, cost, lambda held: self.store.reserve(held, cost, longest, spaced, asks), says=True)
 
     def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:

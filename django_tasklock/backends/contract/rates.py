@@ -233,7 +233,7 @@ class Used(NamedTuple):
 
 
 class Use(NamedTuple):
-    """The standing of a limiter. ``time``: the store's, since 1970; waits are from then on."""
+    """How far a limiter is used. ``time``: the store's, since 1970; waits are from then on."""
 
     time: int
     rates: tuple[Used, ...]

@@ -485,10 +485,10 @@ local function reserve()
     set('last', at)
   end
   if get('share') < WHOLE then set('spent', get('spent') + cost) end
-  local standing = asks and wait > ASKED and leeway == 0
-  if standing then stand(number, cost) end
+  local in_line = asks and wait > ASKED and leeway == 0
+  if in_line then stand(number, cost) end
   finish()
-  return answer(number, wait, leeway, standing and 1 or 0)
+  return answer(number, wait, leeway, in_line and 1 or 0)
 end
 
 -- What of a slot: see rate_resume.lua.

@@ -56,9 +56,9 @@ class RateContract(StoreContract):
         refused = ask(way, rates.reserve, rates.areserve, terms, 1, MINUTE)
         assert isinstance(refused, Refused)
         assert HOUR / 2 < refused.wait <= HOUR + 2 * terms.margin
-        standing = ask(way, rates.use, rates.ause, terms)
-        assert [(rate.limit, rate.used, rate.ahead) for rate in standing.rates] == [(2, 2, 0)]
-        assert standing.refused == 1
+        use = ask(way, rates.use, rates.ause, terms)
+        assert [(rate.limit, rate.used, rate.ahead) for rate in use.rates] == [(2, 2, 0)]
+        assert use.refused == 1
 
     def test_of_several_rates_all_are_booked_or_none(self, rates: RateStore) -> None:
         terms = Terms("api", (Rate(2, MINUTE, SECOND), Rate(3, HOUR, SECOND)), horizon=LONG)
@@ -271,8 +271,8 @@ class RateContract(StoreContract):
         assert 400_000 <= first.share < 1_000_000
         assert rates.use(terms).share == first.share
         rates.adjust(terms, 500_000)
-        standing = rates.use(terms)
-        assert (standing.share, standing.rates[0].limit) == (500_000, 5)
+        use = rates.use(terms)
+        assert (use.share, use.rates[0].limit) == (500_000, 5)
         assert [isinstance(rates.reserve(terms, 1, 0), Booked) for _ in range(6)] == [True] * 5 + [False]
 
     # Looking
