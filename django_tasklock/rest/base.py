@@ -55,8 +55,8 @@ class Door(APIView):
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """Make the view run outside ``ATOMIC_REQUESTS``: the row must be fenced for all to see before the lock is given
-        away.
+        """Make the view run outside ``ATOMIC_REQUESTS``: the claim of the row must be revoked, for all to see, before
+        the lock is given away.
         """
         view = super().as_view(**initkwargs)
         for alias in connections:

@@ -41,6 +41,7 @@ RETIRED = {
     r"\blate_record\b|\bregistry\.taken\b|\bPutBack\b": "lazy_record, process_locks, RowRestorer",
     r"\bown_table\b|\breturns\.give\b": "table_options, background_work.submit",
     r"\bensure_standing\b|\bStandings?\b|\bstandings?\b": "ensure_enclosing_held, Agreement, recent_error",
+    r"\bfenced\(model|\bimport .*\bfenced?\b|fences? (?:a|its|the|no) row": "has_token_columns, revoke_claim",
     r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
 }
 DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}

@@ -32,7 +32,7 @@ from django_tasklock.types import (
     monotonic,
 )
 
-FENCE_FOR = 86_400  # seconds for which the last fence of a name is remembered
+FENCE_TTL = 86_400  # seconds for which the last fence of a name is remembered
 MARGIN = 0.1  # the last part of a lease, at most a second, in which nothing is deleted any more
 REMEMBERED = 20_000  # leases whose local deadline is kept
 _STRANGERS = frozenset({"AuthenticationError", "AuthorizationError"})
@@ -62,22 +62,22 @@ class CacheBackend(LockStore):
                 value = _value(request, now)
                 if cache.add(key, json.dumps(value), self.private.seconds(request.ttl_ms)):
                     self.leases.start(request.token, asked, request.ttl_ms)
-                    return self._fenced(cache, request, value)
+                    return self._grant(cache, request, value)
                 found = _decoded(cache.get(key))
                 if found is not None and request.supersedes and found.get("token") == request.supersedes:
                     cache.set(key, json.dumps(value), self.private.seconds(request.ttl_ms))  # as atomic as a cache is
                     self.leases.start(request.token, asked, request.ttl_ms)
-                    return self._fenced(cache, request, value)
+                    return self._grant(cache, request, value)
                 if found is not None and found.get("token") != request.token:
                     record = _record(request.name, found)
                     return Busy(record, record.ttl)
                 if found is not None and self._keep(cache, [Renewal(request.name, request.token, request.ttl_ms)])[0]:
-                    return self._fenced(cache, request, found)
+                    return self._grant(cache, request, found)
             self._probe(cache, request.name)
         return Busy(None, 0)  # it comes and goes: others take turns
 
-    def _fenced(self, cache: BaseCache, request: AcquireRequest, value: dict[str, Any]) -> Grant:
-        """Settle the fence, once we are the only one to write it."""
+    def _grant(self, cache: BaseCache, request: AcquireRequest, value: dict[str, Any]) -> Grant:
+        """Return the grant of a lock that is ours, with a fence above the last one: nobody else writes it now."""
         key, fence = self._key(request.name, "-fence:"), int(value["fence"])
         last = cache.get(key)
         if last == fence:
@@ -85,7 +85,7 @@ class CacheBackend(LockStore):
         if isinstance(last, int) and last > fence:
             fence = value["fence"] = last + 1
             cache.set(self._key(request.name), json.dumps(value), self.private.seconds(request.ttl_ms))
-        cache.set(key, fence, FENCE_FOR)
+        cache.set(key, fence, FENCE_TTL)
         return Grant(fence, request.ttl_ms)
 
     def release(self, name: str, token: str) -> Released:

@@ -98,7 +98,7 @@ class LockView(LockDoor):
     **schema.answers(serializers.ResultSerializer, 404, 409, 412, 415, parameters=[schema.NAME, schema.IF_MATCH]),
 )
 class ReleaseLockView(LockAct):
-    """``POST {name}/release-lock``: take it from its holder. A guarded row is fenced first."""
+    """``POST {name}/release-lock``: take it from its holder. The claim of a guarded row is revoked first."""
 
     operation_id = "lock_release"
 
