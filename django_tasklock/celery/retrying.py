@@ -40,7 +40,7 @@ def header_of_retry(task: Any, request: Any, header: Mapping[str, Any], args: An
 def _name(task: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:
     """Return the lock of a call with these arguments; ``None``: none can be named, or the caller has."""
     rest = dict(kwargs)
-    if "key" in options.asked_by_keywords(rest):
+    if "key" in options.pop_keywords(rest):
         return None
     try:
         return str(task.lock_name(*args, **rest))

@@ -113,15 +113,15 @@ class OnceTask(_DjangoTask):
             leave_undecided(cls)
         lock_in_run(cls, OnceTask.__call__)
 
-    def once(self, **asked: Any) -> Once:
+    def once(self, **overrides: Any) -> Once:
         """Return the task with options for one call: ``task.once(key="video:42", on_conflict="wait").delay(...)``.
 
         ``key`` (literally), ``timeout``, ``lease``, ``on_conflict``, ``blocking_timeout``, ``on_unavailable``,
         ``queue_limit``, ``unique``, ``unique_for``, ``on_duplicate``, ``retry_keeps_lock``. Raises ``TaskLockError`` at
         once.
         """
-        options.terms(self, asked)
-        return Once(self, asked)
+        options.merge(self, overrides)
+        return Once(self, overrides)
 
     @property
     def lock(self) -> Locked:
@@ -153,19 +153,19 @@ class OnceTask(_DjangoTask):
             return base.apply_async(args, kwargs, *more, **sending)
         refuse_sent(self.name, sending, "apply_async(...)")
         kwargs = dict(kwargs or {})
-        asked = options.asked_for(self, kwargs, sending.pop("once", None))
+        overrides = options.pop_overrides(self, kwargs, sending.pop("once", None))
         headers = dict(sending.pop("headers", None) or {})
         task_id = (more[0] if more else sending.pop("task_id", None)) or uuid()
         more = more[1:]
         ours = headers.pop(HEADER, None)
         if written_for(ours, self.name, task_id):  # on its way again: a retry, or out of the line
-            asked.pop("key", None)
-            headers[HEADER] = {**ours, "once": {**(ours.get("once") or {}), **options.plain(asked)}}
+            overrides.pop("key", None)
+            headers[HEADER] = {**ours, "once": {**(ours.get("once") or {}), **options.plain(overrides)}}
             return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
-        terms = options.terms(self, asked)
-        name = asked.pop("key", None)
+        terms = options.merge(self, overrides)
+        name = overrides.pop("key", None)
         name = self.lock_name(*(args or ()), **kwargs) if name is None else clean(name, get_settings().KEY_PREFIX)
-        header = sealed_for({"once": options.plain(asked), "key": name}, self.name, task_id)
+        header = sealed_for({"once": options.plain(overrides), "key": name}, self.name, task_id)
         headers[HEADER] = header
         lines_up = terms.lock.on_conflict in ("queue", "coalesce")
         # Asked last: a look into Celery's settings takes as long as to make the lock's name.
@@ -191,11 +191,11 @@ class OnceTask(_DjangoTask):
     def apply(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Run here and now, with the same options as ``apply_async``."""
         refuse_sent(self.name, sending, "apply(...)")
-        asked = sending.pop("once", None)
-        if asked:
-            options.terms(self, asked)
+        overrides = sending.pop("once", None)
+        if overrides:
+            options.merge(self, overrides)
             sending["task_id"] = sending.get("task_id") or uuid()
-            header = sealed_for({"once": options.plain(asked)}, self.name, sending["task_id"])
+            header = sealed_for({"once": options.plain(overrides)}, self.name, sending["task_id"])
             sending["headers"] = {**(sending.get("headers") or {}), HEADER: header}
         return super().apply(args, kwargs, *more, **sending)
 
@@ -252,11 +252,12 @@ class OnceTask(_DjangoTask):
         """
         from django_tasklock.celery.delivery.once import once_call  # it touches models, which early imports must not
 
-        asked, terms = options.of_call(self, kwargs, header.get("once"))
-        key = asked.pop("key", None)
+        overrides = options.pop_overrides(self, kwargs, header.get("once"))
+        terms = options.merge(self, overrides)
+        key = overrides.pop("key", None)
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
         if message is not None and "key" not in header:  # it was sent by its name; what is sent again of it has all
-            message.header = self._named(header, name, asked, terms)
+            message.header = self._named(header, name, overrides, terms)
         call = once_call(self, name, terms, args, kwargs, way, message)
         try:
             with ExitStack() as stack:
@@ -279,10 +280,10 @@ class OnceTask(_DjangoTask):
         return call.skipped
 
     def _named(
-        self, header: Mapping[str, Any], name: str, asked: Mapping[str, Any], terms: options.OnceOptions
+        self, header: Mapping[str, Any], name: str, overrides: Mapping[str, Any], terms: options.OnceOptions
     ) -> dict[str, Any]:
         """Write the header that its publisher, who did not know the task, could not write."""
-        ours = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.plain(asked)}
+        ours = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.plain(overrides)}
         if terms.lock.on_conflict in ("queue", "coalesce"):
             ours.setdefault("ticket", order.next_number())
         self.request.__dict__[HEADER] = ours

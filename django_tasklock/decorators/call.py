@@ -261,7 +261,7 @@ def close_failed(claim: Claim, error: BaseException, begun: bool = True) -> None
     try:
         if isinstance(error, StaleClaim) and error.name == claim.name:
             return  # the row is somebody else's: already logged, signalled and counted
-        stopped = _asked_to_release(error) or (isinstance(error, LockLost) and not begun)
+        stopped = _stopped_by_request(error) or (isinstance(error, LockLost) and not begun)
         if stopped or not isinstance(error, Exception) or host().will_retry(error):
             claim.give_back()
         else:
@@ -273,7 +273,7 @@ def close_failed(claim: Claim, error: BaseException, begun: bool = True) -> None
         error.add_note(f"its row was not marked: {trouble}")
 
 
-def _asked_to_release(error: BaseException) -> bool:
+def _stopped_by_request(error: BaseException) -> bool:
     """Return whether an operator's word ended the body: of a task group nothing else."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(ReleaseAsked)[1] is None

@@ -229,18 +229,18 @@ class Acquirable(ABC):
         lease, ttl, hold_ms = self._extending(timeout)
         if lease.without_lock:
             return True
-        asked = monotonic()
+        sent = monotonic()
         done = lease.backend.extend(lease.name, lease.token, ttl, hold_ms)
-        return self._extended(lease, asked, ttl, hold_ms, done)
+        return self._extended(lease, sent, ttl, hold_ms, done)
 
     async def aextend(self, timeout: Duration | None = None) -> bool:
         """Do what ``extend`` does, for coroutines."""
         lease, ttl, hold_ms = self._extending(timeout)
         if lease.without_lock:
             return True
-        asked = monotonic()
+        sent = monotonic()
         done = await lease.backend.aextend(lease.name, lease.token, ttl, hold_ms)
-        return self._extended(lease, asked, ttl, hold_ms, done)
+        return self._extended(lease, sent, ttl, hold_ms, done)
 
     # What its holder may ask: whether it still has it, and whether somebody wants it back
 
@@ -502,11 +502,11 @@ class Acquirable(ABC):
         )
         return lease, request
 
-    def _settle(self, lease: Lease, home: Leases, asked: float, answer: Grant | Busy) -> bool:
+    def _settle(self, lease: Lease, home: Leases, sent: float, answer: Grant | Busy) -> bool:
         if isinstance(answer, Busy):
             self.note_conflict(self._busy(answer), answer.record)
             return False
-        lease.granted(answer, asked, self.terms.hold_ms)
+        lease.granted(answer, sent, self.terms.hold_ms)
         lease.since = now = monotonic()
         if now >= lease.deadline:
             late = "the store's answer came after the lease was over"
@@ -553,14 +553,14 @@ class Acquirable(ABC):
         hold_ms = self.terms.hold_ms if timeout is None else milliseconds(timeout, "timeout", name=self.name)
         return lease, hold_ms if lease.span is None else min(lease.span, hold_ms), hold_ms
 
-    def _extended(self, lease: Lease, asked: float, ttl: int, hold_ms: int, done: bool) -> bool:
+    def _extended(self, lease: Lease, sent: float, ttl: int, hold_ms: int, done: bool) -> bool:
         if not done:
             if lease.lose("the store no longer knows it"):
                 tell_aside([partial(events.lost, lease, lease.lost)])
             return False
         if lease.lost:
             return False
-        lease.granted(Grant(lease.fence, ttl), asked, hold_ms)
+        lease.granted(Grant(lease.fence, ttl), sent, hold_ms)
         if lease.span is not None:
             heartbeat.follow(lease)
         return True

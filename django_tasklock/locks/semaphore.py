@@ -91,9 +91,9 @@ class ConcurrencyLimiter(Acquirable):
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
         return all_taken(self.name, self.limit, answer)
 
-    def _settle(self, lease: Lease, home: Leases, asked: float, answer: Grant | Busy) -> bool:
+    def _settle(self, lease: Lease, home: Leases, sent: float, answer: Grant | Busy) -> bool:
         before, times = home.get(self.name), self._takes.times()
-        return super()._settle(lease, home, asked, answer) and self._follow(before, lease, times)
+        return super()._settle(lease, home, sent, answer) and self._follow(before, lease, times)
 
     def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:
         before, times = self._takes.here().get(self.name), self._takes.times()

@@ -42,6 +42,7 @@ RETIRED = {
     r"\bown_table\b|\breturns\.give\b": "table_options, background_work.submit",
     r"\bensure_standing\b|\bStandings?\b|\bstandings?\b": "ensure_enclosing_held, Agreement, recent_error",
     r"\bfenced\(model|\bimport .*\bfenced?\b|fences? (?:a|its|the|no) row": "has_token_columns, revoke_claim",
+    r"\b_?asked = (?:time\.)?monotonic|\basked: float|UNASKED|asked_by_keywords|\b_asked\b": "sent, pending",
     r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
 }
 DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}

@@ -91,11 +91,11 @@ def _page(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpRespo
 
 
 def _sweep(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResponse:
-    asked = form.cleaned_data
+    terms = form.cleaned_data
     try:
         report = operations.sweep(
-            dry_run=asked["dry_run"],
-            prefix=asked["begins"],
+            dry_run=terms["dry_run"],
+            prefix=terms["begins"],
             by=admin.actor(request),
             longest=LONGEST_REQUEST,
         )

@@ -58,15 +58,15 @@ class CacheBackend(LockStore):
         key = self._key(request.name)
         with self._asking(request.name) as cache:
             for _ in range(2):
-                asked, now = monotonic(), time.time_ns() // 1000
+                sent, now = monotonic(), time.time_ns() // 1000
                 value = _value(request, now)
                 if cache.add(key, json.dumps(value), self.private.seconds(request.ttl_ms)):
-                    self.leases.start(request.token, asked, request.ttl_ms)
+                    self.leases.start(request.token, sent, request.ttl_ms)
                     return self._grant(cache, request, value)
                 found = _decoded(cache.get(key))
                 if found is not None and request.supersedes and found.get("token") == request.supersedes:
                     cache.set(key, json.dumps(value), self.private.seconds(request.ttl_ms))  # as atomic as a cache is
-                    self.leases.start(request.token, asked, request.ttl_ms)
+                    self.leases.start(request.token, sent, request.ttl_ms)
                     return self._grant(cache, request, value)
                 if found is not None and found.get("token") != request.token:
                     record = _record(request.name, found)
@@ -123,7 +123,7 @@ class CacheBackend(LockStore):
 
     def _keep(self, cache: BaseCache, batch: Sequence[Renewal]) -> list[RenewalResult]:
         """Look, touch, look: a token that is there afterwards was there when it was touched."""
-        asked = monotonic()
+        sent = monotonic()
         pairs = [(self._key(item.name), item) for item in batch]
         values = cache.get_many([key for key, _ in pairs])
         if any(values.get(key) is None and self.leases.certain(item.token) for key, item in pairs):
@@ -137,7 +137,7 @@ class CacheBackend(LockStore):
         kept = [self._kept(values, item) for item in batch]
         for item, still in zip(batch, kept, strict=True):
             if still:
-                self.leases.start(item.token, asked, item.ttl)
+                self.leases.start(item.token, sent, item.ttl)
         return kept
 
     def _kept(self, values: dict[str, Any], item: Renewal) -> RenewalResult:
@@ -155,12 +155,12 @@ class CacheBackend(LockStore):
             values = cache.get_many([key, note])
             if values.get(key) is None:  # free, or an outage that the client hides: not known is not free
                 self._probe(cache, name)
-        found, asked = _decoded(values.get(key)), _decoded(values.get(note))
+        found, request = _decoded(values.get(key)), _decoded(values.get(note))
         if found is None:
             return None
         record = _record(name, found)
-        if asked and asked.get("token") == record.token and isinstance(asked.get("asked"), int):
-            record = replace(record, asked=asked["asked"])
+        if request and request.get("token") == record.token and isinstance(request.get("asked"), int):
+            record = replace(record, asked=request["asked"])
         return record
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
@@ -247,10 +247,10 @@ class Leases:
         self.until: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
-    def start(self, token: str, asked: float, ttl: int) -> None:
+    def start(self, token: str, sent: float, ttl: int) -> None:
         """Note that ``token``'s key, asked for at that time, lives for ``ttl`` milliseconds."""
         with self._lock:
-            self.until[token] = (asked + ttl / 1000, ttl / 1000)
+            self.until[token] = (sent + ttl / 1000, ttl / 1000)
             if len(self.until) > REMEMBERED:
                 now = monotonic()
                 live = [(token, lease) for token, lease in self.until.items() if lease[0] > now]

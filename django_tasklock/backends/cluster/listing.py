@@ -67,7 +67,7 @@ class Listing:
 
     def _read(self, query: Query, places: Places, starts: Numbers, ends: Numbers) -> list[Found]:
         """Read the locks between two places in the order, those of each bucket in order."""
-        asks, asked = [], []
+        asks, sources = [], []
         for place, size in enumerate(places.sizes):
             number = abs(ends[place] - starts[place])
             if number:
@@ -75,9 +75,9 @@ class Listing:
                 part = query._replace(offset=offset, limit=number)
                 layout = self._store.bucket(place).layout
                 asks.append(self._store.ask(place, *page_of(layout, part, number)))
-                asked.append((place, layout, part))
+                sources.append((place, layout, part))
         found: list[Found] = []
-        for (place, layout, part), reply in zip(asked, self._store.ask_all(asks), strict=True):
+        for (place, layout, part), reply in zip(sources, self._store.ask_all(asks), strict=True):
             records = page_in(layout, part, reply).records
             found += [(record.lease_ends, place, at, record) for at, record in enumerate(records)]
         return found
@@ -116,13 +116,13 @@ class Listing:
     def _refill(self, query: Query, streams: Sequence[_Stream], chunk: int) -> None:
         """Read on in some buckets, past what is not looked for."""
         while streams:
-            asks, asked = [], []
+            asks, sources = [], []
             for stream in streams:
                 part = query._replace(offset=stream.next or 0, limit=chunk)
                 layout = self._store.bucket(stream.place).layout
                 asks.append(self._store.ask(stream.place, *page_of(layout, part)))
-                asked.append((stream, layout, part))
-            for (stream, layout, part), reply in zip(asked, self._store.ask_all(asks), strict=True):
+                sources.append((stream, layout, part))
+            for (stream, layout, part), reply in zip(sources, self._store.ask_all(asks), strict=True):
                 page = page_in(layout, part, reply)
                 stream.records, stream.next, stream.size = page.records[::-1], page.next, page.total
             streams = [stream for stream in streams if not stream.records and stream.next is not None]

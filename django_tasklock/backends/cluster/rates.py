@@ -83,10 +83,10 @@ class ClusterRates(RateStore):
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         places = grouped(self._store, names)
-        asked = {place: [names[number] for number in numbers] for place, numbers in places.items()}
-        asks = [self._store.ask(place, *self.bucket(place).asking_terms(some)) for place, some in asked.items()]
+        named = {place: [names[number] for number in numbers] for place, numbers in places.items()}
+        asks = [self._store.ask(place, *self.bucket(place).asking_terms(some)) for place, some in named.items()]
         found: dict[str, Terms] = {}
-        for some, reply in zip(asked.values(), self._store.ask_all(asks), strict=True):
+        for some, reply in zip(named.values(), self._store.ask_all(asks), strict=True):
             found |= terms_in(some, reply)
         return {name: found[name] for name in names if name in found}
 

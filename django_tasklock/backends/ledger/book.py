@@ -35,8 +35,8 @@ TICK = 1000
 """Microseconds that are no wait: callers of one moment are on a grid, and some databases count milliseconds."""
 LEEWAY = 10_000_000
 """The most by which a slot may be booked for later than its caller was told."""
-ASKED = 1_000_000
-"""Microseconds before its turn from which a slot of the line may be claimed."""
+OPEN_FOR = 1_000_000
+"""Microseconds before its turn for which a slot of the line may be claimed."""
 VOTE = 60_000_000
 """Microseconds for which it counts that a process has said its terms."""
 KEPT = 2_100_000  # nobody goes to a later slot without asking: a second, and what the answer took

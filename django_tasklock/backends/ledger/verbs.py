@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, Refused, TermsDiffer, Use, Used
-from django_tasklock.backends.ledger.book import ASKED, GRID, LEEWAY, TICK, VOTE, WHOLE, Ledger, base_of, end_of, up
+from django_tasklock.backends.ledger.book import GRID, LEEWAY, OPEN_FOR, TICK, VOTE, WHOLE, Ledger, base_of, end_of, up
 
 
 def reserve(
@@ -40,7 +40,7 @@ def reserve(
         slot = number
     if book.get("share") < WHOLE:
         book.meta["spent"] = book.get("spent") + cost
-    asks = asks and wait > ASKED and not leeway
+    asks = asks and wait > OPEN_FOR and not leeway
     if asks:
         book.stand(slot, cost)
     return Booked(slot, wait, book.edition + asks, book.get("off"), book.time + wait, book.rebuilt, leeway, asks)
@@ -81,7 +81,7 @@ def exchange(
 def stood(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway: int) -> Booked | Refused:
     """Do what ``resume`` does for one who stands in line: whoever comes claims the first slot that is still good."""
     book.sweep()
-    if slot > book.now + ASKED:
+    if slot > book.now + OPEN_FOR:
         index = book.found(cost)
         if index >= 0 and book.state.free[index][0] < slot and book.leave(slot, cost):
             better = book.take(index, cost)

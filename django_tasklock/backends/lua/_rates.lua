@@ -81,7 +81,7 @@ end
 even_if_full()
 
 local WHOLE, LOOKED_AT, SWEPT, ASIDE = 1000000, 16, 64, 10000
-local TICK, LEEWAY, ASKED = 1000, 10000000, 1000000
+local TICK, LEEWAY, OPEN_FOR = 1000, 10000000, 1000000
 local cost, slot, edition, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local spaced, leeway = string.find(ARGV[5], '^spaced') ~= nil, tonumber(string.match(ARGV[5], '%d+$')) or 0
 local asks = string.find(ARGV[5], 'asks') ~= nil
@@ -485,7 +485,7 @@ local function reserve()
     set('last', at)
   end
   if get('share') < WHOLE then set('spent', get('spent') + cost) end
-  local in_line = asks and wait > ASKED and leeway == 0
+  local in_line = asks and wait > OPEN_FOR and leeway == 0
   if in_line then stand(number, cost) end
   finish()
   return answer(number, wait, leeway, in_line and 1 or 0)
@@ -504,7 +504,7 @@ local function resume()
   if rule and rule ~= ARGV[14] then return '2 ' .. rule end
   if edition == get('epoch') + 1 then -- it stands in line: the first slot there that is still good
     sweep()
-    if slot > now() + ASKED then
+    if slot > now() + OPEN_FOR then
       local member, better = found(cost)
       if member and better < slot and leave(slot, cost) then
         better = take(member, better, cost)

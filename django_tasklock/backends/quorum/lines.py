@@ -30,13 +30,13 @@ class Lines:
         """Draw one, the same on all that answer."""
         layout, proposals = self._places.layout, self._verbs.proposals
         while True:
-            asked, proposal = proposals.now(), proposals.next()
+            sent, proposal = proposals.now(), proposals.next()
             tail = layout.ticket + layout.line(name) + bulk(member) + bulk(KEPT) + bulk(proposal)
             drawn = self._verbs.said((yield Question(TICKET, tail)))
             greatest = max(map(int, drawn))
             if greatest == proposal:
                 return greatest
-            proposals.learn(greatest, asked)
+            proposals.learn(greatest, sent)
 
     def expects(self, name: str, ticket: int, forget: bool) -> Verb[int]:
         """Return how many have a lower one, by the longest line."""

@@ -22,7 +22,7 @@ from django_tasklock.backends.quorum.asking import Question, Verb
 from django_tasklock.backends.quorum.scripts import ADMIT, STATE, Places, padded
 from django_tasklock.backends.redis.script import bulk
 
-ASKED = 4
+ATTEMPTS = 4
 """How often an instance that is silent is asked, or told, what may else cost the whole wait."""
 
 
@@ -51,7 +51,7 @@ class Recovery:
             wait = max([self._longest, *(int(state[1]) for state in voting)])
         tail = self._places.marker + bulk(wait) + bulk(floor) + b"".join(map(bulk, empty.values()))
         those = set(empty)
-        for _ in range(ASKED):  # one that was not told while others vote already would have to abstain
+        for _ in range(ATTEMPTS):  # one that was not told while others vote already would have to abstain
             answers = yield Question(ADMIT.sized(3 + len(empty), 1), tail, again=False, only=frozenset(those))
             those -= {index for index in those if answers[index].error is None}
             if not those:
@@ -61,7 +61,7 @@ class Recovery:
     def _states(self) -> Verb[dict[int, Any]]:
         """Return what each says of itself that answers. Where nobody votes those that are silent are asked again."""
         states: dict[int, Any] = {}
-        for _ in range(ASKED):
+        for _ in range(ATTEMPTS):
             answers = yield Question(STATE, self._places.state, patient=True)
             states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}
             if len(states) == self._number or not all(map(is_empty, states.values())):

@@ -111,19 +111,19 @@ class Verbs:
         ballot = ballot_of(answers, self.needed)
         for number in range(TRIES):
             began = monotonic()
-            asked = self.proposals.now()
+            sent = self.proposals.now()
             script, tail = packed(self.proposals.next(), again)
             answers = yield Question(script, tail, enough=self._granted)
             ballot = ballot_of(answers, self.needed)
             if ballot.behind:
-                self.proposals.learn(max(ballot.behind.values()), asked)
+                self.proposals.learn(max(ballot.behind.values()), sent)
             if ballot.empty and (yield from self.recovery.admit()) and not ballot.won:
                 continue
             if ballot.won:
                 fence = ballot.fence
                 if fence is None:  # of a hold that some of them had already: all are to record the same one
                     again = True
-                    self.proposals.learn(max(ballot.granted.values()), asked)
+                    self.proposals.learn(max(ballot.granted.values()), sent)
                     continue
                 if self._met_empty:
                     self._met_empty = False

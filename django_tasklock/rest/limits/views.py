@@ -35,7 +35,7 @@ class LimitDoor(Door):
         with refused_as(400, "invalid_name"):
             return self.checked(name)
 
-    def asked(self, kind: type[Serializer]) -> dict[str, Any]:
+    def query(self, kind: type[Serializer]) -> dict[str, Any]:
         """Return the parameters of a list, checked."""
         taken = kind(data=self.request.query_params)
         taken.is_valid(raise_exception=True)
@@ -76,7 +76,7 @@ class LimitsView(LimitDoor):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return a page. Tenants are counted, not listed."""
-        given = self.asked(serializers.LimitQuerySerializer)
+        given = self.query(serializers.LimitQuerySerializer)
         with refused_as(501, "cannot_list"):
             found = operations.list_limits(**given)
         return Response(serializers.LimitPageSerializer(found).data)
@@ -173,7 +173,7 @@ class PermitsListView(LimitDoor):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return the first hundred, by name."""
-        given = self.asked(serializers.PermitsQuerySerializer)
+        given = self.query(serializers.PermitsQuerySerializer)
         with refused_as(501, "cannot_list"):
             found = operations.list_permits(given["text"])
         return Response(serializers.PermitsPageSerializer(found).data)
