@@ -43,6 +43,7 @@ RETIRED = {
     r"\bensure_standing\b|\bStandings?\b|\bstandings?\b": "ensure_enclosing_held, Agreement, recent_error",
     r"\bfenced\(model|\bimport .*\bfenced?\b|fences? (?:a|its|the|no) row": "has_token_columns, revoke_claim",
     r"\b_?asked = (?:time\.)?monotonic|\basked: float|UNASKED|asked_by_keywords|\b_asked\b": "sent, pending",
+    r"\bPlaces\b|\bplaces?_of\b": "Positions, QuorumKeys, number_of, database_of: a place is one in a queue",
     r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
 }
 DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}

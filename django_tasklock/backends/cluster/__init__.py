@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from django_tasklock.backends.cluster.buckets import buckets_of, place_of
+from django_tasklock.backends.cluster.buckets import buckets_of, number_of
 from django_tasklock.backends.cluster.connections import SlotConnections
 from django_tasklock.backends.cluster.listing import Listing
 from django_tasklock.backends.cluster.location import Source
@@ -47,15 +47,15 @@ class ClusterBackend(LockStore):
     def __init__(self, settings: Settings) -> None:
         self.location = settings.location
         self._settings = settings
-        self._places = buckets_of(settings.KEY_PREFIX)
-        self._nodes = Nodes(Source(settings.location), Layout(self._places[0].prefix, settings.HISTORY))
+        self._buckets = buckets_of(settings.KEY_PREFIX)
+        self._nodes = Nodes(Source(settings.location), Layout(self._buckets[0].prefix, settings.HISTORY))
         self._wire = ClusterWire(self._nodes)
-        self._made: list[RedisBackend | None] = [None] * len(self._places)
+        self._made: list[RedisBackend | None] = [None] * len(self._buckets)
         self._permits = ClusterPermits(self)
         self._rates = ClusterRates(self)
         self._metrics = ClusterMetrics(self)
         self._listing = Listing(self)
-        self.orders = ORDERED * len(self._places)
+        self.orders = ORDERED * len(self._buckets)
 
     @property
     def permits(self) -> Permits:
@@ -69,32 +69,32 @@ class ClusterBackend(LockStore):
     def metrics(self) -> Metrics:
         return self._metrics
 
-    def place(self, name: str) -> int:
+    def number_of(self, name: str) -> int:
         """Return the number of the bucket that a name lies in."""
-        return place_of(name, len(self._places))
+        return number_of(name, len(self._buckets))
 
-    def bucket(self, place: int) -> RedisBackend:
+    def bucket(self, number: int) -> RedisBackend:
         """Return the store of a bucket, by its number."""
-        found = self._made[place]
+        found = self._made[number]
         if found is None:
-            where = self._places[place]
+            where = self._buckets[number]
             connections = SlotConnections(self._nodes, self._wire, where.slot, self._settings.REPLICAS)
             found = RedisBackend(replace(self._settings, KEY_PREFIX=where.prefix), connections)
-            self._made[place] = found
+            self._made[number] = found
         return found
 
     def of(self, name: str) -> RedisBackend:
         """Return the store of the bucket that a name lies in."""
-        return self.bucket(self.place(name))
+        return self.bucket(self.number_of(name))
 
     @property
-    def places(self) -> range:
+    def numbers(self) -> range:
         """The numbers of the buckets."""
-        return range(len(self._places))
+        return range(len(self._buckets))
 
-    def ask(self, place: int, script: Any, tail: bytes) -> SlotRequest:
+    def ask(self, number: int, script: Any, tail: bytes) -> SlotRequest:
         """Return what ``ask_all`` is to ask of a bucket."""
-        return SlotRequest(self._places[place].slot, script, tail)
+        return SlotRequest(self._buckets[number].slot, script, tail)
 
     def ask_all(self, asks: Sequence[SlotRequest]) -> list[Any]:
         """Run scripts in their slots, at all nodes at once, and return the replies. Raises ``BackendUnavailable``.
@@ -104,7 +104,7 @@ class ClusterBackend(LockStore):
         return answered(self.try_all(asks))
 
     def try_all(self, asks: Sequence[SlotRequest], *, patient: bool = True) -> list[Any]:
-        """Do the same, with a ``BackendUnavailable`` in place of each reply that did not come.
+        """Do the same, with a ``BackendUnavailable`` in number of each reply that did not come.
 
         ``patient``: see ``ClusterWire.call_all``.
         """
@@ -123,12 +123,12 @@ class ClusterBackend(LockStore):
         return self.of(held.name).release_held(held)
 
     def release_noted(self, name: str, token: str, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        place = self.place(name)
-        here = tuple(note for note in notes if self.place(note) == place)
+        number = self.number_of(name)
+        here = tuple(note for note in notes if self.number_of(note) == number)
         if here:
-            released, found = self.bucket(place).release_noted(name, token, here)
+            released, found = self.bucket(number).release_noted(name, token, here)
         else:
-            released, found = self.bucket(place).release(name, token), frozenset()
+            released, found = self.bucket(number).release(name, token), frozenset()
         if found is None or not released:
             return released, None if found is None or len(here) < len(notes) else found
         try:
@@ -141,7 +141,7 @@ class ClusterBackend(LockStore):
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         """Do what the contract says, at all nodes at once. What lies where nobody can be asked is ``UNKNOWN``."""
-        return renewed(self, batch, lambda place, part: self.bucket(place).renewing(part), results)
+        return renewed(self, batch, lambda number, part: self.bucket(number).renewing(part), results)
 
     def get(self, name: str) -> Record | None:
         return self.of(name).get(name)

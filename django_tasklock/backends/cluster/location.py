@@ -45,7 +45,7 @@ class Source:
 def urls_of(location: str) -> list[str]:
     """Return a URL for each node that ``location`` names. Raises ``ImproperlyConfigured``."""
     scheme, found, rest = location.partition("://")
-    ends = min((place for mark in "/?" if (place := rest.find(mark)) >= 0), default=len(rest))
+    ends = min((end for mark in "/?" if (end := rest.find(mark)) >= 0), default=len(rest))
     user, at, hosts = rest[:ends].rpartition("@")
     if scheme not in SCHEMES or not found or not all(hosts.split(",")):
         raise ImproperlyConfigured(

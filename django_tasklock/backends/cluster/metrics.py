@@ -33,8 +33,8 @@ class ClusterMetrics(Metrics):
         offset = 0
         while True:
             asks = [
-                self._store.ask(place, TOTALS, reading(self._store.bucket(place).layout, hours, offset))
-                for place in self._store.places
+                self._store.ask(number, TOTALS, reading(self._store.bucket(number).layout, hours, offset))
+                for number in self._store.numbers
             ]
             replies = self._store.ask_all(asks)
             offset += AT_ONCE

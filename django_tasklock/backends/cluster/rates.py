@@ -23,12 +23,12 @@ class ClusterRates(RateStore):
     def __init__(self, store: ClusterBackend) -> None:
         self._store = store
 
-    def bucket(self, place: int) -> RedisRates:
+    def bucket(self, number: int) -> RedisRates:
         """Return the rate limits of a bucket, by its number."""
-        return self._store.bucket(place).rates
+        return self._store.bucket(number).rates
 
     def _of(self, terms: Terms) -> RedisRates:
-        return self.bucket(self._store.place(terms.name))
+        return self.bucket(self._store.number_of(terms.name))
 
     def reserve(
         self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
@@ -73,7 +73,7 @@ class ClusterRates(RateStore):
         self._of(terms).reset(terms)
 
     def names(self, limit: int = 1000) -> list[str]:
-        asks = [self._store.ask(place, NAMES, self.bucket(place).naming(limit)) for place in self._store.places]
+        asks = [self._store.ask(number, NAMES, self.bucket(number).naming(limit)) for number in self._store.numbers]
         found = [
             (float(used), name.decode())
             for reply in self._store.ask_all(asks)
@@ -82,9 +82,9 @@ class ClusterRates(RateStore):
         return [name for _, name in nlargest(limit, found)]
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
-        places = grouped(self._store, names)
-        named = {place: [names[number] for number in numbers] for place, numbers in places.items()}
-        asks = [self._store.ask(place, *self.bucket(place).asking_terms(some)) for place, some in named.items()]
+        buckets = grouped(self._store, names)
+        named = {number: [names[index] for index in indexes] for number, indexes in buckets.items()}
+        asks = [self._store.ask(number, *self.bucket(number).asking_terms(some)) for number, some in named.items()]
         found: dict[str, Terms] = {}
         for some, reply in zip(named.values(), self._store.ask_all(asks), strict=True):
             found |= terms_in(some, reply)

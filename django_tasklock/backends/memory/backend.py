@@ -126,7 +126,7 @@ class MemoryBackend(MemoryLeases, LockStore):
     def page(self, query: Query) -> Page:
         with store.mutex:
             records = [record for name, held in store.held.items() if is_of(record := store.record(name, held), query)]
-        records.sort(key=lambda record: (place_of(record, query), record.name), reverse=query.descending)
+        records.sort(key=lambda record: (sort_key(record, query), record.name), reverse=query.descending)
         found: list[Record] = []
         for number, record in enumerate(records[query.offset :], query.offset):
             if len(found) >= query.limit:
@@ -178,7 +178,7 @@ def is_of(record: Record, query: Query) -> bool:
     ]
 
 
-def place_of(record: Record, query: Query) -> int:
+def sort_key(record: Record, query: Query) -> int:
     """Return what it is ordered by."""
     order = query.order if query.which == "live" else "expiry"
     return {"expiry": record.now + (record.ttl or 0), "age": -record.at, "left": record.until}[order]

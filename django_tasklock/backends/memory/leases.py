@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
-from django_tasklock.backends.memory.store import Held, Place, store
+from django_tasklock.backends.memory.store import Held, QueuedWaiter, store
 from django_tasklock.backends.memory.waiter import MemoryWaiter
 from django_tasklock.types import AcquireRequest, Busy, Grant, Released, Renewal, RenewalResult
 
@@ -17,7 +17,7 @@ class MemoryLeases(LeaseStore):
     """Leases in the memory of this process. A coroutine asks like anybody else: nothing here waits."""
 
     wakes = True
-    queues: ClassVar[dict[str, deque[Place]]]
+    queues: ClassVar[dict[str, deque[QueuedWaiter]]]
     """Who waits for what."""
 
     @abstractmethod

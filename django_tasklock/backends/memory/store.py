@@ -31,7 +31,7 @@ CLAIM = 1000
 """Milliseconds a lock that was handed over is kept for a waiter that has not taken it yet."""
 
 
-class Place(Protocol):
+class QueuedWaiter(Protocol):
     """Somebody in a queue."""
 
     request: AcquireRequest
@@ -79,9 +79,9 @@ class Store:
         self.up = threading.RLock()  # reentrant: the garbage collector may release a lock in here
         self.mutex: AbstractContextManager[object] = self.up
         self.held: dict[str, Held] = {}
-        self.queues: dict[str, deque[Place]] = {}
+        self.queues: dict[str, deque[QueuedWaiter]] = {}
         self.permits: dict[str, dict[str, Held]] = {}
-        self.permit_queues: dict[str, deque[Place]] = {}
+        self.permit_queues: dict[str, deque[QueuedWaiter]] = {}
         self.rates: dict[str, State] = {}
         self.counts = MemoryCounts()
         self.fence = 0
@@ -173,22 +173,22 @@ class Store:
                 return held
         return None
 
-    def queued(self, name: str, queues: dict[str, deque[Place]], limit: int) -> Queued:
+    def queued(self, name: str, queues: dict[str, deque[QueuedWaiter]], limit: int) -> Queued:
         """Return who is in a queue."""
-        places, now = queues.get(name, ()), self.now()
+        queue, now = queues.get(name, ()), self.now()
         found = [
             Waiting(holder_of(json_object(one.request.holder)), one.since, now, one.present)
-            for one in islice(places, limit)
+            for one in islice(queue, limit)
         ]
-        return Queued(found, len(places))
+        return Queued(found, len(queue))
 
     def ring(self) -> None:
         """Wake all who wait, to look again."""
         for queue in (*self.queues.values(), *self.permit_queues.values()):
-            for place in queue:
-                place.ring()
+            for waiter in queue:
+                waiter.ring()
 
-    def record(self, name: str, held: Held, queues: dict[str, deque[Place]] | None = None) -> Record:
+    def record(self, name: str, held: Held, queues: dict[str, deque[QueuedWaiter]] | None = None) -> Record:
         """Return what the contract shows of a lock, or of a permit where ``queues`` are those of permits."""
         now = self.now()
         waiting = sum(waiter.present for waiter in (self.queues if queues is None else queues).get(name, ()))

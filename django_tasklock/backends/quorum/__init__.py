@@ -19,7 +19,7 @@ from django_tasklock.backends.quorum.listing import Listing
 from django_tasklock.backends.quorum.metrics import QuorumMetrics
 from django_tasklock.backends.quorum.rounds import Rounds
 from django_tasklock.backends.quorum.rounds_async import AsyncRounds
-from django_tasklock.backends.quorum.scripts import VOTES, Places
+from django_tasklock.backends.quorum.scripts import VOTES, QuorumKeys
 from django_tasklock.backends.quorum.verbs import Verbs
 from django_tasklock.backends.quorum.waiter import Ears, QuorumWaiter
 from django_tasklock.backends.redis import CONDITION, RedisBackend
@@ -49,12 +49,12 @@ class QuorumBackend(LockStore):
 
     def __init__(self, settings: Settings) -> None:
         layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
-        places = Places(layout)
-        self.instances: Sequence[Instance] = instances_of(settings.LOCATION, places)
+        keys = QuorumKeys(layout)
+        self.instances: Sequence[Instance] = instances_of(settings.LOCATION, keys)
         """In the order of ``LOCATION``."""
         hold, lease = settings.default_spans
         longest = max(lease, hold if settings.TIMEOUT is not None else 0)
-        self.verbs = Verbs(places, len(self.instances), longest)
+        self.verbs = Verbs(keys, len(self.instances), longest)
         """What is asked, by whomever."""
         self.rounds = Rounds(self.instances, self.verbs.needed, self.verbs.too_late)
         """Asks for threads."""
@@ -142,7 +142,7 @@ class QuorumBackend(LockStore):
         return self.rounds.run(self._states())
 
     def _states(self) -> Verb[list[InstanceState]]:
-        answers = yield Question(VOTES, self.verbs.places.marker, again=False, patient=True)
+        answers = yield Question(VOTES, self.verbs.keys.marker, again=False, patient=True)
         return [
             InstanceState(instance.name, f"{type(answer.error).__name__}: {answer.error}", None)
             if answer.error is not None

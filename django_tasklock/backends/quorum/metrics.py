@@ -33,7 +33,7 @@ class QuorumMetrics(Metrics):
 
     def __init__(self, backend: QuorumBackend) -> None:
         self._backend = backend
-        self._layout = backend.verbs.places.layout
+        self._layout = backend.verbs.keys.layout
         self._past = f"{self._layout.prefix.removesuffix(':')}#past:"
 
     def totals(self) -> Counted:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_tasklock.backends.quorum.asking import Question, Verb
-from django_tasklock.backends.quorum.scripts import ADMIT, STATE, Places, padded
+from django_tasklock.backends.quorum.scripts import ADMIT, STATE, QuorumKeys, padded
 from django_tasklock.backends.redis.script import bulk
 
 ATTEMPTS = 4
@@ -29,8 +29,8 @@ ATTEMPTS = 4
 class Recovery:
     """Admits empty instances. ``longest``: ms that a lock lives at the most where nobody can say."""
 
-    def __init__(self, places: Places, number: int, needed: int, longest: int) -> None:
-        self._places = places
+    def __init__(self, keys: QuorumKeys, number: int, needed: int, longest: int) -> None:
+        self._keys = keys
         self._number = number
         self._needed = needed
         self._longest = padded(longest)
@@ -49,7 +49,7 @@ class Recovery:
             wait = max(int(state[1]) for state in voting)
         else:
             wait = max([self._longest, *(int(state[1]) for state in voting)])
-        tail = self._places.marker + bulk(wait) + bulk(floor) + b"".join(map(bulk, empty.values()))
+        tail = self._keys.marker + bulk(wait) + bulk(floor) + b"".join(map(bulk, empty.values()))
         those = set(empty)
         for _ in range(ATTEMPTS):  # one that was not told while others vote already would have to abstain
             answers = yield Question(ADMIT.sized(3 + len(empty), 1), tail, again=False, only=frozenset(those))
@@ -62,7 +62,7 @@ class Recovery:
         """Return what each says of itself that answers. Where nobody votes those that are silent are asked again."""
         states: dict[int, Any] = {}
         for _ in range(ATTEMPTS):
-            answers = yield Question(STATE, self._places.state, patient=True)
+            answers = yield Question(STATE, self._keys.state, patient=True)
             states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}
             if len(states) == self._number or not all(map(is_empty, states.values())):
                 break

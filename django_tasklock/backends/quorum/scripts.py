@@ -38,7 +38,7 @@ GIVE_BACK = load("quorum_give_back", 4, 3)
 _VOTE = re.compile(rb'"vote":(\d+)')
 
 
-class Places:
+class QuorumKeys:
     """Keys and packed arguments of one prefix, as every instance has them."""
 
     def __init__(self, layout: Layout) -> None:
