@@ -83,7 +83,7 @@ class Call:
         self.options = options
         self.strategy = strategy
         self.lock = options.lock
-        self.long = self.lock.terms.hold_ms > LONG * 1000
+        self.long = self.lock.parameters.hold_ms > LONG * 1000
         """Whether its body may run for hours, and holds no connection meanwhile that it does not use."""
         self.skipped: Skipped | None = None
         self._lease: Lease | None = None

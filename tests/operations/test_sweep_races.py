@@ -208,13 +208,13 @@ def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
     assert busy == [True]
     assert get_backend().get(f"plain:{row.pk}") is None
     row = claimed(PlainVideo)
-    held = putback.held
+    holding = putback.holding
 
     def taken(names: Any) -> Any:
         hold(f"plain:{row.pk}")
-        return held(names)
+        return holding(names)
 
-    monkeypatch.setattr(putback, "held", taken)
+    monkeypatch.setattr(putback, "holding", taken)
     assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
     row.refresh_from_db()
     assert row.status == "processing"

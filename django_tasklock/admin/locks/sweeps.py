@@ -18,8 +18,8 @@ from django_tasklock.admin.formats import Fact, moment, soft
 from django_tasklock.admin.forms import SweepForm
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
+from django_tasklock.operations.sweep.options import LONGEST_REQUEST
 from django_tasklock.operations.sweep.runs import SweepRun
-from django_tasklock.operations.sweep.terms import LONGEST_REQUEST
 
 logger = logging.getLogger("django_tasklock")
 

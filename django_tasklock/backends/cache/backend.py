@@ -51,7 +51,7 @@ class CacheBackend(LockStore):
     def __init__(self, settings: Settings) -> None:
         self.private = PrivateCache(settings.location)
         self._prefix = settings.KEY_PREFIX
-        self.leases = Leases()
+        self.leases = KeyDeadlines()
         self.across_processes = not self.private.per_process
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
@@ -240,7 +240,7 @@ class CacheBackend(LockStore):
             raise BackendUnavailable(message, name=name)
 
 
-class Leases:
+class KeyDeadlines:
     """Until when the keys of our tokens are certainly there, by the local clock."""
 
     def __init__(self) -> None:

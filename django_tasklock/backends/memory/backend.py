@@ -14,7 +14,7 @@ from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.metrics import MemoryMetrics
 from django_tasklock.backends.memory.permits import MemoryPermits
 from django_tasklock.backends.memory.rates import MemoryRates
-from django_tasklock.backends.memory.store import Held, store
+from django_tasklock.backends.memory.store import StoredLease, store
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
@@ -83,7 +83,7 @@ class MemoryBackend(MemoryLeases, LockStore):
     async def aextend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
         return self.extend_all(names, token, ttl, hold)
 
-    def owned(self, name: str, token: str) -> Held | None:
+    def owned(self, name: str, token: str) -> StoredLease | None:
         return store.owned(name, token)
 
     def release(self, name: str, token: str) -> Released:

@@ -10,7 +10,7 @@ from celery._state import get_current_worker_task
 
 from django_tasklock.celery.delivery import postrun
 from django_tasklock.celery.delivery.conflict import resolve_conflict
-from django_tasklock.celery.delivery.duplicates import Outcome, aacquire_now, acquire_busy
+from django_tasklock.celery.delivery.duplicates import Attempt, aacquire_now, acquire_busy
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.line import Line
 from django_tasklock.celery.delivery.retry_lock import LockOverRetry
@@ -86,11 +86,11 @@ class TaskCall(CallStrategy):
 
     async def atake(self) -> Skipped | None:
         """Take the lock for a coroutine, which neither waits in line nor is known to later deliveries."""
-        outcome = await aacquire_now(self.lock, self.message)
-        self.history.learn(outcome)
-        if outcome.unsure:
+        attempt = await aacquire_now(self.lock, self.message)
+        self.history.learn(attempt)
+        if attempt.unsure:
             self.history.put_off()
-        if outcome.taken or (self.options.on_conflict == "wait" and await self.lock.aacquire()):
+        if attempt.taken or (self.options.on_conflict == "wait" and await self.lock.aacquire()):
             return None
         return resolve_conflict(self.options, self.history, self.line)
 
@@ -123,18 +123,18 @@ class TaskCall(CallStrategy):
         """Take the lock of an earlier delivery, or wait for whoever has it, if that is what its word says."""
         history = self.history
         try:
-            outcome = acquire_busy(self.lock, self.message)
+            attempt = acquire_busy(self.lock, self.message)
         except Duplicate:
             if not self.acks_late or history.record_running():
                 raise
             # It need not have succeeded: go on like one that has waited for it.
             if not self.lock.acquire(blocking=False):
                 return self.acquire_busy()
-            outcome = Outcome(taken=True, waited=True)
-        history.learn(outcome)
-        if outcome.unsure:
+            attempt = Attempt(taken=True, waited=True)
+        history.learn(attempt)
+        if attempt.unsure:
             history.put_off()
-        return outcome.taken or (self.options.on_conflict == "wait" and self.wait())
+        return attempt.taken or (self.options.on_conflict == "wait" and self.wait())
 
     def wait(self) -> bool:
         """Wait for the lock. Return whether it is ours."""

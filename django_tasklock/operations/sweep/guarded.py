@@ -12,7 +12,7 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
 from django_tasklock.guards.rows import Row, indexed, read, state_columns
 from django_tasklock.operations.guarded_rows import guard_of, model_of, named_row
-from django_tasklock.operations.sweep.terms import SweepOptions
+from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.types import Record
 
 
@@ -109,7 +109,7 @@ def claiming(entries: list[Guarded], row: Row) -> list[Guarded]:
     return [one for one in entries if row.claimed_by(one.guard)] or entries
 
 
-def put_back_to(guard: StateGuard, has_token: bool, *, published: bool) -> Any:
+def claimable_state(guard: StateGuard, has_token: bool, *, published: bool) -> Any:
     """Return the state of a row that may be claimed again; ``None`` if there is none that tells it from a claimed one.
 
     A row with a token needs no other state. Without one, a row that may be claimed where it is would be found, and its

@@ -17,8 +17,8 @@ from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, revoke_claim
 from django_tasklock.locks.holder import holder_json
-from django_tasklock.operations.sweep.guarded import put_back_to
-from django_tasklock.operations.sweep.terms import SweepOptions
+from django_tasklock.operations.sweep.guarded import claimable_state
+from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.types import AcquireRequest, Grant
 
 logger = logging.getLogger("django_tasklock")
@@ -60,7 +60,7 @@ class RowRestorer:
     def preview(self, model: type[Model], entries: list[Guarded], *, publish: bool) -> PutBackResult:
         """Return what ``put_back`` would come to: ``done`` as far as that can be told beforehand."""
         one, why = self.publishable(entries, publish)
-        if put_back_to(entries[0].guard, has_token_columns(model), published=one is not None) is None:
+        if claimable_state(entries[0].guard, has_token_columns(model), published=one is not None) is None:
             return PutBackResult(False, unpublished=why, why=_ALIKE)
         return PutBackResult(True, unpublished=why)
 
@@ -84,11 +84,11 @@ class RowRestorer:
         """
         one, why = self.publishable(entries, publish)
         guard = (one or entries[0]).guard
-        state = put_back_to(guard, has_token_columns(model), published=one is not None)
+        state = claimable_state(guard, has_token_columns(model), published=one is not None)
         if state is None:
             return PutBackResult(False, unpublished=why, why=_ALIKE)
         if free and not has_token_columns(model):
-            with held(free) as ours:
+            with holding(free) as ours:
                 return self._do(model, pk, token, one, guard, state, why) if ours else PutBackResult(False)
         return self._do(model, pk, token, one, guard, state, why)
 
@@ -117,7 +117,7 @@ class RowRestorer:
 
 
 @contextmanager
-def held(names: Sequence[str]) -> Iterator[bool]:
+def holding(names: Sequence[str]) -> Iterator[bool]:
     """Return whether all are ours meanwhile. Not for long: a sweep that is killed here holds nobody up."""
     backend, token, taken = get_backend(), os.urandom(16).hex(), []
     try:

@@ -1,4 +1,4 @@
-"""What a sweep found and did: frozen values for the doors, and the notebook they are made from."""
+"""What a sweep found and did: frozen values for the doors, and the log they are made from."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class SweepReport:
 
 
 @dataclass
-class Notebook:
+class SweepLog:
     """A report while it is written."""
 
     dry_run: bool

@@ -19,7 +19,7 @@ from django_tasklock.texts import shown
 
 if TYPE_CHECKING:
     from django_tasklock.models import SweepEntry
-    from django_tasklock.operations.sweep.terms import SweepOptions
+    from django_tasklock.operations.sweep.options import SweepOptions
 
 logger = logging.getLogger("django_tasklock")
 

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_tasklock import operations
-from django_tasklock.operations.sweep.terms import LONGEST_REQUEST
+from django_tasklock.operations.sweep.options import LONGEST_REQUEST
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import Door
 from django_tasklock.rest.problems import Problem, refused_as
