@@ -12,7 +12,7 @@ from django_tasklock.celery import options
 from django_tasklock.celery.state import state_of
 from django_tasklock.exceptions import TaskLockError
 
-_TERMS = (
+_RETRY_OPTIONS = (
     "autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_backoff", "retry_backoff_max", "retry_jitter",
     "max_retries", "override_max_retries",
 )  # fmt: skip
@@ -54,8 +54,8 @@ def autoretried(task: Any, error: Exception) -> NoReturn:
     def run() -> NoReturn:
         raise error
 
-    terms = {word: getattr(task, word) for word in _TERMS if hasattr(task, word)}
-    stands_in = SimpleNamespace(run=run, request=task.request, retry=task.retry, **terms)
+    options_of_task = {word: getattr(task, word) for word in _RETRY_OPTIONS if hasattr(task, word)}
+    stands_in = SimpleNamespace(run=run, request=task.request, retry=task.retry, **options_of_task)
     add_autoretry_behaviour(stands_in)
     stands_in.run()
     raise error

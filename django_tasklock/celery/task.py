@@ -162,17 +162,17 @@ class OnceTask(_DjangoTask):
             overrides.pop("key", None)
             headers[HEADER] = {**ours, "once": {**(ours.get("once") or {}), **options.plain(overrides)}}
             return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
-        terms = options.merge(self, overrides)
+        chosen = options.merge(self, overrides)
         name = overrides.pop("key", None)
         name = self.lock_name(*(args or ()), **kwargs) if name is None else clean(name, get_settings().KEY_PREFIX)
         header = sealed_for({"once": options.plain(overrides), "key": name}, self.name, task_id)
         headers[HEADER] = header
-        lines_up = terms.lock.on_conflict in ("queue", "coalesce")
+        lines_up = chosen.lock.on_conflict in ("queue", "coalesce")
         # Asked last: a look into Celery's settings takes as long as to make the lock's name.
-        if (not lines_up and terms.unique is None) or self.app.conf.task_always_eager:
+        if (not lines_up and chosen.unique is None) or self.app.conf.task_always_eager:
             return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
         # What is not due yet does not keep the others waiting.
-        stands = terms.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
+        stands = chosen.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
 
         def send() -> Any:
             if lines_up:
@@ -184,9 +184,9 @@ class OnceTask(_DjangoTask):
                     order.leave(name, task_id)
                 raise
 
-        if terms.unique is None:
+        if chosen.unique is None:
             return send()
-        return publish(self, name, terms, header, task_id, sending, send)
+        return publish(self, name, chosen, header, task_id, sending, send)
 
     def apply(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Run here and now, with the same options as ``apply_async``."""
@@ -253,12 +253,12 @@ class OnceTask(_DjangoTask):
         from django_tasklock.celery.delivery.once import once_call  # it touches models, which early imports must not
 
         overrides = options.pop_overrides(self, kwargs, header.get("once"))
-        terms = options.merge(self, overrides)
+        chosen = options.merge(self, overrides)
         key = overrides.pop("key", None)
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
         if message is not None and "key" not in header:  # it was sent by its name; what is sent again of it has all
-            message.header = self._named(header, name, overrides, terms)
-        call = once_call(self, name, terms, args, kwargs, way, message)
+            message.header = self._named(header, name, overrides, chosen)
+        call = once_call(self, name, chosen, args, kwargs, way, message)
         try:
             with ExitStack() as stack:
                 try:
@@ -269,7 +269,7 @@ class OnceTask(_DjangoTask):
                     autoretried(self, error)
                 if entered:
                     if pending is not None:
-                        on_body_start(self, partial(pending.started, terms))
+                        on_body_start(self, partial(pending.started, chosen))
                     if type(self).__call__ is OnceTask.__call__:
                         return body(*args, **kwargs)
                     with locked(type(self)):
@@ -280,11 +280,11 @@ class OnceTask(_DjangoTask):
         return call.skipped
 
     def _named(
-        self, header: Mapping[str, Any], name: str, overrides: Mapping[str, Any], terms: options.OnceOptions
+        self, header: Mapping[str, Any], name: str, overrides: Mapping[str, Any], chosen: options.OnceOptions
     ) -> dict[str, Any]:
         """Write the header that its publisher, who did not know the task, could not write."""
         ours = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.plain(overrides)}
-        if terms.lock.on_conflict in ("queue", "coalesce"):
+        if chosen.lock.on_conflict in ("queue", "coalesce"):
             ours.setdefault("ticket", order.next_number())
         self.request.__dict__[HEADER] = ours
         return ours

@@ -17,18 +17,18 @@ from django_tasklock.types import Condition, InstanceState, monotonic
 APART = 5.0  # seconds between two clocks from which on it is worth a word: people compare the times they are shown
 
 
-def locks(patience: float = PATIENCE) -> dict[str, Any]:
-    """Return what can be said within ``patience`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
+def locks() -> dict[str, Any]:
+    """Return what can be said within ``PATIENCE`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
 
     Unhealthy: the store does not answer, or nobody renews the leases of this process: of its locks, or of a worker's
     messages. ``messages`` is there where the project's messages have leases.
     """
-    ends = monotonic() + patience
+    ends = monotonic() + PATIENCE
     messages.start()
     several = _is_several()
     if several:
         _instances.start()
-    condition = _probe.answer(patience)
+    condition = _probe.answer()
     store: dict[str, Any] = {"reachable": condition is not None}
     warnings = []
     if condition is not None:

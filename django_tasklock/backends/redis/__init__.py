@@ -15,11 +15,10 @@ from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_terms
 from django_tasklock.backends.redis.listing import LONG, ORDERED, page_in, page_of
-from django_tasklock.backends.redis.metrics import UNIT, RedisMetrics
+from django_tasklock.backends.redis.metrics import BUCKETS, HOUR, UNIT, RedisMetrics, done_field, hour_key
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
-from django_tasklock.backends.redis.ready import BUCKETS, HOUR, field, hour_key
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.several import SeveralScripts
 from django_tasklock.backends.redis.waiter import QueueStore
@@ -171,7 +170,7 @@ class RedisBackend(QueueStore, LockStore):
         packed = held.token.encode()
         return RELEASE_COUNTED, b"%b%b$%d\r\n%b\r\n%b$13\r\n%d\r\n" % (
             self._keys(held.name)[2], hour_key(self.layout.counts, held.fence // HOUR),
-            len(packed), packed, field(kind, BUCKETS[ms]), UNIT + ms,
+            len(packed), packed, done_field(kind, BUCKETS[ms]), UNIT + ms,
         )  # fmt: skip
 
     def _releasing(self, name: str, token: str) -> bytes:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.codec import holder_of
-from django_tasklock.backends.contract.metrics import ACQUIRED, RELEASED, Count, Counted, HoldRecord, Hour, Metrics
+from django_tasklock.backends.contract.metrics import (
+    ACQUIRED,
+    BOUNDS,
+    NOTED_FROM,
+    RELEASED,
+    Count,
+    Counted,
+    HoldRecord,
+    Hour,
+    Metrics,
+)
 from django_tasklock.backends.redis.script import bulk, load
 
 if TYPE_CHECKING:
@@ -23,6 +35,10 @@ AT_ONCE = 2000
 """Locks that are looked at in one script: whether their acquisition is counted."""
 DONE = "done"
 """What the scripts count when a lock is given back that was granted at once: acquired, and released."""
+HOUR = 3_600_000_000
+"""In microseconds, as fences are."""
+BUCKETS = tuple(bisect_left(BOUNDS, ms) for ms in range(NOTED_FROM))
+"""The bucket of a hold of so many milliseconds, of those that are too short to be listed."""
 
 
 class RedisMetrics(Metrics):
@@ -114,3 +130,19 @@ def hold_of(name: str, text: bytes) -> HoldRecord | None:
         return HoldRecord(name, holder.kind, holder, int(data["at"]), int(data["end"]), str(data["how"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+# A release says what to count, so that its script need not find out: ``UNIT`` and the milliseconds of the hold, in a
+# field by kind and bucket, in the hash of the hour that the fence says.
+
+
+@lru_cache(maxsize=1024)
+def done_field(kind: str, bucket: int) -> bytes:
+    """Return the packed field that counts holds of a kind which were too short to be listed."""
+    return bulk(f"{DONE}:{bucket}|{kind}")
+
+
+@lru_cache(maxsize=512)  # a cluster has some hundred of them
+def hour_key(root: str, hour: int) -> bytes:
+    """Return the packed key of the counts of an hour."""
+    return bulk(f"{root}{hour}")

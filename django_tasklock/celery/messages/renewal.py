@@ -83,11 +83,6 @@ class Renewer:
         """How many messages were renewed last."""
         return self._count
 
-    @property
-    def unmarked(self) -> list[str]:
-        """Workers on the same broker that do not renew, as far as this one has looked."""
-        return list(self._unmarked)
-
     # What a worker does with it
 
     def connected(self, connection: Any, fetched: Callable[[], list[str]]) -> None:
