@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -27,6 +27,8 @@ from django_tasklock.rest import access, schema
 from django_tasklock.rest.authentication import ApiKeyAuthentication
 from django_tasklock.rest.problems import Problem, answer
 from django_tasklock.texts import shown
+
+S = TypeVar("S", bound=Serializer)
 
 
 class OnlyJSON(DefaultContentNegotiation):
@@ -85,7 +87,13 @@ class Door(APIView):
         response["Cache-Control"] = "no-store"
         return response
 
-    def given(self, kind: type[Serializer]) -> dict[str, Any]:
+    def read_query(self, kind: type[S]) -> S:
+        """Check the parameters of a list. Return the serializer that has them."""
+        taken: S = kind(data=self.request.query_params)
+        taken.is_valid(raise_exception=True)
+        return taken
+
+    def read_body(self, kind: type[Serializer]) -> dict[str, Any]:
         """Return the body, checked: one that is too long is not read."""
         length: str = self.request.META.get("CONTENT_LENGTH") or "0"
         most: Any = settings.DATA_UPLOAD_MAX_MEMORY_SIZE

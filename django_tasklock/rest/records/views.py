@@ -36,12 +36,8 @@ class RunsView(SweepDoor):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return them, and when everything was swept last."""
-        taken = serializers.RunsQuerySerializer(data=request.query_params)
-        taken.is_valid(raise_exception=True)
-        data = {
-            "runs": operations.sweep_runs(dict(taken.validated_data)["limit"]),
-            "age": operations.last_sweep_age(),
-        }
+        limit = self.read_query(serializers.RunsQuerySerializer).validated_data["limit"]
+        data = {"runs": operations.sweep_runs(limit), "age": operations.last_sweep_age()}
         return Response(serializers.RunListSerializer(data).data)
 
 
@@ -80,7 +76,7 @@ class SweepView(SweepDoor):
 
     def post(self, request: Request, **kwargs: Any) -> Response:
         """Return what was found."""
-        given = self.given(serializers.SweepSerializer)
+        given = self.read_body(serializers.SweepSerializer)
         with refused_as(400, "invalid_sweep"):
             report = operations.sweep(
                 dry_run=given["dry_run"],
@@ -105,8 +101,7 @@ class AuditView(Door):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return a page."""
-        taken = serializers.AuditQuerySerializer(data=request.query_params)
-        taken.is_valid(raise_exception=True)
-        given = dict(taken.validated_data)
+        taken = self.read_query(serializers.AuditQuerySerializer)
+        given = taken.validated_data
         page = operations.list_acts(taken.query(), below=given["below"], limit=given["limit"])
         return Response(serializers.AuditPageSerializer(page).data)
