@@ -18,10 +18,7 @@ from django_tasklock.backends.cluster.rates import ClusterRates
 from django_tasklock.backends.cluster.wire import ClusterWire, SlotRequest
 from django_tasklock.backends.contract.leases import Held, Waiter
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import Metrics
-from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
-from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.redis import CONDITION, RedisBackend, results
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.listing import ORDERED
@@ -51,23 +48,11 @@ class ClusterBackend(LockStore):
         self._nodes = Nodes(Source(settings.location), Layout(self._buckets[0].prefix, settings.HISTORY))
         self._wire = ClusterWire(self._nodes)
         self._made: list[RedisBackend | None] = [None] * len(self._buckets)
-        self._permits = ClusterPermits(self)
-        self._rates = ClusterRates(self)
-        self._metrics = ClusterMetrics(self)
+        self.permits = ClusterPermits(self)
+        self.rates = ClusterRates(self)
+        self.metrics = ClusterMetrics(self)
         self._listing = Listing(self)
         self.orders = ORDERED * len(self._buckets)
-
-    @property
-    def permits(self) -> Permits:
-        return self._permits
-
-    @property
-    def rates(self) -> RateStore:
-        return self._rates
-
-    @property
-    def metrics(self) -> Metrics:
-        return self._metrics
 
     def number_of(self, name: str) -> int:
         """Return the number of the bucket that a name lies in."""

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import get_args
 
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import CONFLICT, EXPIRED, FORCED, RELEASED, Metrics
-from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.metrics import CONFLICT, EXPIRED, FORCED, RELEASED
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued, Which
-from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.metrics import MemoryMetrics
 from django_tasklock.backends.memory.permits import MemoryPermits
@@ -26,21 +24,9 @@ class MemoryBackend(MemoryLeases, LockStore):
     queues = store.queues
 
     def __init__(self, settings: Settings) -> None:
-        self._permits = MemoryPermits()
-        self._rates = MemoryRates()
-        self._metrics = MemoryMetrics(store)
-
-    @property
-    def metrics(self) -> Metrics:
-        return self._metrics
-
-    @property
-    def permits(self) -> Permits:
-        return self._permits
-
-    @property
-    def rates(self) -> RateStore:
-        return self._rates
+        self.permits = MemoryPermits()
+        self.rates = MemoryRates()
+        self.metrics = MemoryMetrics(store)
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         with store.mutex:

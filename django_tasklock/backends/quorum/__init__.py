@@ -8,7 +8,6 @@ from functools import cached_property
 
 from django_tasklock.backends.contract.leases import Waiter
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
@@ -62,7 +61,7 @@ class QuorumBackend(LockStore):
         """Asks for coroutines."""
         self._lines = Lines(self.verbs)
         self._listing = Listing(self.verbs)
-        self._metrics = QuorumMetrics(self)
+        self.metrics = QuorumMetrics(self)
         self._ears: Idle[Ears] = Idle(Ears.close)
         self._settings = settings
 
@@ -78,10 +77,6 @@ class QuorumBackend(LockStore):
     @property
     def rates(self) -> RateStore:
         return self.first.rates
-
-    @property
-    def metrics(self) -> Metrics:
-        return self._metrics
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         return self.rounds.run(self.verbs.acquire(request))

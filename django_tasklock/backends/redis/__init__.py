@@ -9,7 +9,7 @@ from typing import Any
 
 from django_tasklock.backends.contract.leases import Held
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import NOTED_FROM, Metrics
+from django_tasklock.backends.contract.metrics import NOTED_FROM
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
@@ -81,6 +81,8 @@ class RedisBackend(QueueStore, LockStore):
     lines = True
     orders = ORDERED
     layout: Layout
+    permits: RedisPermits
+    rates: RedisRates
     JOIN = load("acquire", 5, 9)
     LEAVE = load("release", 5, 2)
 
@@ -92,21 +94,9 @@ class RedisBackend(QueueStore, LockStore):
         self._connections = connections or OneServer(settings.location, self.layout, settings.REPLICAS)
         self._wire: Asking | None = None
         self._aio = self._connections.aio
-        self._permits = RedisPermits(self)
-        self._rates = RedisRates(self)
-        self._metrics = RedisMetrics(self)
-
-    @property
-    def metrics(self) -> Metrics:
-        return self._metrics
-
-    @property
-    def permits(self) -> RedisPermits:
-        return self._permits
-
-    @property
-    def rates(self) -> RedisRates:
-        return self._rates
+        self.permits = RedisPermits(self)
+        self.rates = RedisRates(self)
+        self.metrics = RedisMetrics(self)
 
     @property
     def wire(self) -> Asking:
