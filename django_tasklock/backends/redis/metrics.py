@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -49,15 +49,10 @@ class RedisMetrics(Metrics):
         self._past = f"{backend.layout.prefix.removesuffix(':')}#past:"
 
     def totals(self) -> Counted:
-        found: dict[tuple[str, str], Count] = {}
-        for _, flat in self._parts(""):
-            add_fields(found, flat)
-        return found
+        return totals_in(self._parts(""))
 
     def hours(self, number: int) -> list[Hour]:
-        found: dict[int, dict[tuple[str, str], Count]] = {}
-        for hour, flat in self._parts(str(number)):
-            add_fields(found.setdefault(int(hour) * 3600, {}), flat)
+        found = hours_in(self._parts(str(number)))
         return [Hour(at, found[at]) for at in sorted(found)]
 
     def _parts(self, hours: str) -> list[Part]:
@@ -78,6 +73,8 @@ class RedisMetrics(Metrics):
 
 Part = tuple[bytes, list[bytes]]
 """An hour, or nothing, and what was counted in it, as the script says it."""
+Counts = dict[tuple[str, str], Count]
+"""By event and kind."""
 
 
 def reading(layout: Layout, hours: str, offset: int) -> bytes:
@@ -95,7 +92,23 @@ def parts(reply: Sequence[Any]) -> list[Part]:
     return list(zip(reply[1::2], reply[2::2], strict=True))
 
 
-def add_fields(found: dict[tuple[str, str], Count], flat: list[bytes]) -> None:
+def totals_in(said: Iterable[Part]) -> Counts:
+    """Return all that was counted."""
+    found: Counts = {}
+    for _, flat in said:
+        _add_fields(found, flat)
+    return found
+
+
+def hours_in(said: Iterable[Part]) -> dict[int, Counts]:
+    """Return what was counted in each hour, by its beginning in seconds since 1970."""
+    found: dict[int, Counts] = {}
+    for hour, flat in said:
+        _add_fields(found.setdefault(int(hour) * 3600, {}), flat)
+    return found
+
+
+def _add_fields(found: Counts, flat: list[bytes]) -> None:
     """Add a hash of counts to what was found. What is none of ours is left out."""
     for field, value in zip(flat[::2], flat[1::2], strict=True):
         name, bar, kind = field.decode(errors="replace").partition("|")
