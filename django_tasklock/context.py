@@ -97,7 +97,7 @@ def forget() -> None:
     limiter_block.set(None)
 
 
-def judge(lock: Named, lease: Lease) -> None:
+def ensure_lease_held(lock: Named, lease: Lease) -> None:
     """Raise ``LockLost`` or ``ReleaseAsked`` if that is known of ``lease``, which was taken through ``lock``."""
     if reason := lease.lost:
         raise LockLost(f"{lock.noun} {lock.name!r} is lost: {reason}", name=lock.name)
@@ -117,7 +117,7 @@ def ensure_enclosing_held() -> None:
             if not lease.released and (lease.asked or lease.lost) and not lease.foreign:
                 lock = block.lock()
                 if lock is not None:
-                    judge(lock, lease)
+                    ensure_lease_held(lock, lease)
             block = block.around
 
 

@@ -111,7 +111,7 @@ def pop_overrides(task: Any, kwargs: dict[str, Any], once: Any) -> dict[str, Any
     return {word: value for word, value in overrides.items() if value is not DEFAULT} if overrides else overrides
 
 
-def known(overrides: Mapping[str, Any], where: str) -> None:
+def refuse_unknown(overrides: Mapping[str, Any], where: str) -> None:
     """Raise ``TaskLockError`` for an option that there is not."""
     unknown = sorted(set(overrides) - set(OF_CALL))
     if unknown:
@@ -129,18 +129,18 @@ def check(options: Mapping[str, Any], where: str) -> OnceOptions:
 
 def merge(task: Any, overrides: Mapping[str, Any]) -> OnceOptions:
     """Return the options of one call: the task's, with the caller's over them. Raises ``TaskLockError``."""
-    own = _written(type(task))
+    own = _own_values(type(task))
     if not overrides:
         try:
             return _own_options(task.name, *own)
         except TypeError:  # something that is no option of any task, which is said below
             pass
-    known(overrides, f"task {task.name}, once()")
+    refuse_unknown(overrides, f"task {task.name}, once()")
     return _merge(task.name, own, overrides)
 
 
 _MERGED = (*(word for word in OF_CALL if word != "key"), "release_connections")
-_written = attrgetter(*_MERGED)
+_own_values = attrgetter(*_MERGED)
 
 
 def _merge(task: str, own: tuple[Any, ...], overrides: Mapping[str, Any]) -> OnceOptions:

@@ -64,11 +64,11 @@ def forget() -> None:
     _probe.forget()
 
 
-def ask() -> list[Mark]:
+def read_marks() -> list[Mark]:
     """Return the marks of the workers."""
     from django_tasklock.celery.messages import report
 
     return report.workers()
 
 
-_probe = Probe(ask, "health-messages")
+_probe = Probe(read_marks, "health-messages")

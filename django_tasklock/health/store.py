@@ -81,18 +81,18 @@ def _of_each(states: Sequence[InstanceState]) -> tuple[dict[str, Any], list[str]
     return {"instances": said}, warnings
 
 
-def ask() -> Condition:
+def read_condition() -> Condition:
     """Return what the store says of itself."""
     return get_backend().condition()
 
 
-def ask_each() -> Sequence[InstanceState]:
+def read_instance_states() -> Sequence[InstanceState]:
     """Return what each of several stores says of itself."""
     return get_backend().instance_states()
 
 
-_probe = Probe(ask, "health-store")
-_instances = Probe(ask_each, "health-instances")
+_probe = Probe(read_condition, "health-store")
+_instances = Probe(read_instance_states, "health-instances")
 
 
 def forget() -> None:

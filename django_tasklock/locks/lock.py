@@ -23,7 +23,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
-from django_tasklock.context import Block, judge, lock_block, skip_struck
+from django_tasklock.context import Block, ensure_lease_held, lock_block, skip_struck
 from django_tasklock.db.transactions import mention_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
 from django_tasklock.host import Task
@@ -167,7 +167,7 @@ class Acquirable(ABC):
 
     def note_conflict(self, error: TaskLockAcquireError, met: Record | None = None) -> None:
         """Note why the caller was refused, and by whom."""
-        self._takes.refused(Refusal(error, met))
+        self._takes.note_refusal(Refusal(error, met))
 
     def conflict_error(self) -> TaskLockAcquireError:
         """Return ``conflict``, or an error that says no more than that the lock is busy."""
@@ -181,7 +181,7 @@ class Acquirable(ABC):
         this object.
         """
         lease = lease or self.mine()
-        if not self._takes.returned(lease):
+        if not self._takes.count_return(lease):
             return Released.RELEASED
         lost = False
         try:
@@ -207,7 +207,7 @@ class Acquirable(ABC):
     async def arelease(self, lease: Lease | None = None) -> Released:
         """Do what ``release`` does, for coroutines. If it is cancelled, the lock is released all the same."""
         lease = lease or self.mine()
-        if not self._takes.returned(lease):
+        if not self._takes.count_return(lease):
             return Released.RELEASED
         lost = False
         try:
@@ -444,7 +444,7 @@ class Acquirable(ABC):
         ``later``: without waiting for the store.
         """
         lease = self._takes.find()
-        if lease is not None and self._takes.returned(lease):
+        if lease is not None and self._takes.count_return(lease):
             self._give_up(lease, lease.span or self.parameters.hold_ms, later)
             block = self.innermost.get()
             if block is not None and block.lease is lease:  # it was struck before it was left
@@ -477,12 +477,12 @@ class Acquirable(ABC):
                 "or pass reentrant=True if taking it twice is meant",
                 name=self.name,
             )
-        self._takes.again(lease)
+        self._takes.note_reentry(lease)
         return True
 
     def _begin(self, home: Leases, waits: bool) -> tuple[Lease, AcquireRequest]:
         if self._takes.last_refusal is not None:
-            self._takes.ask_anew(home)
+            self._takes.forget_refusal(home)
         parameters = self.parameters
         lease = Lease(self._store(), self.name, parameters.lease_ms, weakref.ref(self), self._on_lost)
         if self.brings is not None:
@@ -568,7 +568,7 @@ class Acquirable(ABC):
         return True
 
     def _judge(self, lease: Lease) -> None:
-        judge(self, lease)
+        ensure_lease_held(self, lease)
         if lease.without_lock:
             raise LockLost(
                 f"{self.noun} {self.name!r} is not held: the store could not be asked, and on_unavailable='run' let"

@@ -220,7 +220,7 @@ class _Take:
         return None if self.times <= 0 or lease is None or lease.released else lease
 
 
-def leave(lease: Lease) -> None:
+def disown(lease: Lease) -> None:
     """Let a lease belong to nobody any more, whoever says so: another thread may release what one has taken."""
     home = None if lease.home is None else lease.home()
     if home is None:
@@ -277,7 +277,7 @@ class Takes:
             before.lease.successor = lease  # that one is lost
         self._note(home, lease, 1)
 
-    def again(self, lease: Lease) -> None:
+    def note_reentry(self, lease: Lease) -> None:
         """Note that the caller has taken ``lease``, which it has, once more."""
         home = self.here()
         take = self._of(home)
@@ -288,14 +288,14 @@ class Takes:
         lease.count += 1
         self.last = lease
 
-    def refused(self, refusal: Refusal) -> None:
+    def note_refusal(self, refusal: Refusal) -> None:
         """Note why the caller was refused: it has nothing, whatever others took through this object."""
         home = self.here()
         if (take := self._of(home)) is None:
             take = self._note(home, None, 0)
         take.refusal = self.last_refusal = refusal
 
-    def ask_anew(self, home: Leases) -> None:
+    def forget_refusal(self, home: Leases) -> None:
         """Note that the caller, whose leases are ``home``, asks again: what it was told before counts no more."""
         if (take := self._by.get(id(home.ref))) is not None:
             take.refusal = None
@@ -319,7 +319,7 @@ class Takes:
         take = self._of(self.here()) if self._by else None
         return 0 if take is None else take.times
 
-    def returned(self, lease: Lease) -> bool:
+    def count_return(self, lease: Lease) -> bool:
         """Count one re-entry less; return whether it was the last, so that the lease is to be released."""
         take = self._by.get(id(lease.home))  # of who took it, whoever returns it
         if take is not None and take.now is not lease:
@@ -334,7 +334,7 @@ class Takes:
 
     def drop(self, lease: Lease) -> None:
         """Forget ``lease``: it belongs to nobody any more."""
-        leave(lease)
+        disown(lease)
         if self.last is lease:
             self.last = None
 

@@ -149,7 +149,7 @@ class Booking:
 
     def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
         """Book it elsewhere while its store cannot be asked. Raises ``error``, or ``RateLimitExceeded``."""
-        action = self.outage.fail(self.name, self.limit, error)
+        action = self.outage.decide(self.name, self.limit, error)
         if action != "local" or self.name != self.root:  # of a tenant the shared limit's part is what counts
             return
         stored = self.outage.local(self.stored.in_force, self.limit.workers)

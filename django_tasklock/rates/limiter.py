@@ -17,7 +17,7 @@ from django_tasklock.rates.notation import microseconds, parse, pushback
 from django_tasklock.rates.options import Limit, OnOutage, check_share, limit_of
 from django_tasklock.rates.reservation import Part, Reservation, parts_of
 from django_tasklock.rates.usage import RateUsage, usage_of
-from django_tasklock.rates.watch import changed
+from django_tasklock.rates.watch import note_change
 from django_tasklock.types import monotonic
 
 
@@ -239,7 +239,7 @@ class RateLimiter:
         limiter = self.shared or self
         pause = pushback(retry_after, name=limiter.name)
         penalty = limiter.store.penalize(limiter.terms, pause, limiter.limit.max_wait)
-        changed(limiter.name)
+        note_change(limiter.name)
         events.pushback(limiter.name, penalty)
         return penalty.wait / 1_000_000
 
@@ -248,7 +248,7 @@ class RateLimiter:
         limiter = self.shared or self
         pause = pushback(retry_after, name=limiter.name)
         penalty = await limiter.store.apenalize(limiter.terms, pause, limiter.limit.max_wait)
-        changed(limiter.name)
+        note_change(limiter.name)
         events.pushback(limiter.name, penalty)
         return penalty.wait / 1_000_000
 
@@ -263,12 +263,12 @@ class RateLimiter:
     def reset(self) -> None:
         """Forget what was used and booked, pauses too; whoever sleeps books again. Raises ``BackendUnavailable``."""
         self.store.reset(self.terms)
-        changed(self.name)
+        note_change(self.name)
 
     async def areset(self) -> None:
         """Do what ``reset`` does, for coroutines."""
         await self.store.areset(self.terms)
-        changed(self.name)
+        note_change(self.name)
 
     def adjust(self, share: float) -> None:
         """Let only this share of the limit be in force, 1.0 being all of it, until it is adjusted or reset, or a

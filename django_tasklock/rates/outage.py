@@ -48,7 +48,7 @@ class Outage:
         """Return the error of a moment ago, for which the store is not to be asked again yet; ``None``: ask it."""
         return self._error if self._error is not None and monotonic() < self._until else None
 
-    def fail(self, name: str, limit: Limit, error: BackendUnavailable) -> OnOutage:
+    def decide(self, name: str, limit: Limit, error: BackendUnavailable) -> OnOutage:
         """Return what to do without the store. Raises ``error`` where that is nothing."""
         now, grace = monotonic(), limit.grace / 1_000_000
         if not self.met or (self._healed is not None and now - self._healed >= grace):

@@ -73,11 +73,11 @@ class Agreement:
                 "rate limit %r: this process has the terms %s, but %s are in force, and hold for it too; let all"
                 " processes have the same, and restart those that have others",
                 self.own.name,
-                said(self.own),
-                said(self.terms),
+                terms_in_words(self.own),
+                terms_in_words(self.terms),
             )
 
-    def fits(self, cost: int) -> None:
+    def check_cost(self, cost: int) -> None:
         """Raise ``TaskLockError`` for a cost that the terms in force have no room for."""
         for rate in self.terms.rates:
             most = self.terms.capacity(rate)
@@ -86,7 +86,7 @@ class Agreement:
                 raise TaskLockError(text, name=self.terms.name)
 
 
-def said(terms: Terms) -> str:
+def terms_in_words(terms: Terms) -> str:
     """Return the terms as people read them."""
     algorithm = f"{REMOVED_ALGORITHM}, served as {terms.algorithm}" if terms.rule_in_store else terms.algorithm
     return f"{', '.join(map(str, terms.rates))} ({algorithm}, margin {terms.margin / 1_000_000:g} s)"
@@ -121,7 +121,7 @@ class AgreedRates(RateStore):
         while True:
             try:
                 if agreement.terms is not terms:
-                    agreement.fits(cost)
+                    agreement.check_cost(cost)
                 return verb(agreement.terms)
             except TermsDiffer as error:
                 agreement.hear(error.rule)
@@ -133,7 +133,7 @@ class AgreedRates(RateStore):
         while True:
             try:
                 if agreement.terms is not terms:
-                    agreement.fits(cost)
+                    agreement.check_cost(cost)
                 return await verb(agreement.terms)
             except TermsDiffer as error:
                 agreement.hear(error.rule)

@@ -121,7 +121,7 @@ def view_of(name: str) -> LimiterView:
     return found
 
 
-def changed(name: str) -> None:
+def note_change(name: str) -> None:
     """Note that this process has stopped or reset the limiter: whoever sleeps here asks on waking."""
     view_of(name).last = Sighting(monotonic(), -1, -1)
 

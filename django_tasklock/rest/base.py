@@ -25,8 +25,8 @@ from django_tasklock.conf import get_settings
 from django_tasklock.operations import Actor
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.authentication import ApiKeyAuthentication
-from django_tasklock.rest.problems import Problem, answer
-from django_tasklock.texts import shown
+from django_tasklock.rest.problems import Problem, answer_exception
+from django_tasklock.texts import printable
 
 S = TypeVar("S", bound=Serializer)
 
@@ -79,7 +79,7 @@ class Door(APIView):
 
     def get_exception_handler(self) -> Any:
         """Return ours: the project's knows other shapes."""
-        return answer
+        return answer_exception
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Forbid whoever passes it on to keep it: it was true a moment ago."""
@@ -124,5 +124,5 @@ def _no_others(given: Mapping[str, Any], fields: Iterable[str]) -> None:
             near = get_close_matches(str(name), known, n=1)
             hint = _("did you mean %(near)r?") if near else _("known are %(known)s.")
             values = {"near": near[0] if near else "", "known": ", ".join(known)}
-            text = _("There is no field %(name)s:") % {"name": repr(shown(name, 60))}
+            text = _("There is no field %(name)s:") % {"name": repr(printable(name, 60))}
             raise Problem(400, "unknown_field", f"{text} {hint % values}")

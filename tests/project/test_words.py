@@ -44,6 +44,8 @@ RETIRED = {
     r"\bfenced\(model|\bimport .*\bfenced?\b|fences? (?:a|its|the|no) row": "has_token_columns, revoke_claim",
     r"\b_?asked = (?:time\.)?monotonic|\basked: float|UNASKED|asked_by_keywords|\b_asked\b": "sent, pending",
     r"\bPlaces\b|\bplaces?_of\b": "Positions, QuorumKeys, number_of, database_of: a place is one in a queue",
+    r"\bNotebook\b|\bput_back_to\b|marks\.leave\(|locks\.terms\b": "SweepLog, claimable_state, marks.write, parameters",
+    r"\btexts import .*shown\b|_takes\.(?:again|refused|returned|ask_anew)\(": "printable; note_, count_, forget_",
     r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
 }
 DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}

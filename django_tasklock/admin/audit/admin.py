@@ -14,7 +14,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
-from django_tasklock.admin.audit.export import FORMATS, exported
+from django_tasklock.admin.audit.export import FORMATS, export_response
 from django_tasklock.admin.audit.form import AuditForm
 from django_tasklock.admin.base import StoreAdmin, address, door, may_see, offset, query_string
 from django_tasklock.admin.formats import MOMENT, soft
@@ -71,7 +71,7 @@ class AuditAdmin(StoreAdmin):
         form = AuditForm(request.GET)
         if not form.is_valid():
             return HttpResponseRedirect(self.address("changelist") + query_string(form.words()))
-        return exported(operations.each_act(form.query), request.GET.get("format", ""))
+        return export_response(operations.each_act(form.query), request.GET.get("format", ""))
 
     @door()
     def change_view(

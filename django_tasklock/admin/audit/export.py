@@ -17,7 +17,7 @@ COLUMNS = ("at", "actor", "action", "name", "reason", "outcome")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def exported(acts: Iterable[Act], wanted: str) -> StreamingHttpResponse:
+def export_response(acts: Iterable[Act], wanted: str) -> StreamingHttpResponse:
     """Return a response with all of ``acts``; CSV where ``wanted`` is none of ours."""
     kind = wanted if wanted in FORMATS else "csv"
     lines = as_json(acts) if kind == "json" else as_csv(acts)

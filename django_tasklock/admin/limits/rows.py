@@ -10,7 +10,7 @@ from typing import NamedTuple
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, ngettext
 
-from django_tasklock.admin.formats import Bar, moment, soft, where
+from django_tasklock.admin.formats import Bar, host_and_pid, moment, soft
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.limits.values import LimitState, LimitView, PermitsView
 from django_tasklock.operations.values import Act
@@ -199,7 +199,7 @@ def _member(info: LockInfo) -> Member:
     left, whole = int(info.time_left), int(info.held_for + info.time_left)
     return Member(
         info=info,
-        where=where(info.holder, info.task, info.task_id),
+        where=host_and_pid(info.holder, info.task, info.task_id),
         since=moment(info.acquired_at),
         held_for=span(info.held_for),
         left=_member_left(info),

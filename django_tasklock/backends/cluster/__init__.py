@@ -10,7 +10,7 @@ from django_tasklock.backends.cluster.buckets import buckets_of, number_of
 from django_tasklock.backends.cluster.connections import SlotConnections
 from django_tasklock.backends.cluster.listing import Listing
 from django_tasklock.backends.cluster.location import Source
-from django_tasklock.backends.cluster.merging import answered, renewed
+from django_tasklock.backends.cluster.merging import all_or_raise, renew_all
 from django_tasklock.backends.cluster.metrics import ClusterMetrics
 from django_tasklock.backends.cluster.nodes import Nodes
 from django_tasklock.backends.cluster.permits import ClusterPermits
@@ -86,7 +86,7 @@ class ClusterBackend(LockStore):
 
         They may be run twice.
         """
-        return answered(self.try_all(asks))
+        return all_or_raise(self.try_all(asks))
 
     def try_all(self, asks: Sequence[SlotRequest], *, patient: bool = True) -> list[Any]:
         """Do the same, with a ``BackendUnavailable`` in number of each reply that did not come.
@@ -126,7 +126,7 @@ class ClusterBackend(LockStore):
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         """Do what the contract says, at all nodes at once. What lies where nobody can be asked is ``UNKNOWN``."""
-        return renewed(self, batch, lambda number, part: self.bucket(number).renewing(part), results)
+        return renew_all(self, batch, lambda number, part: self.bucket(number).renewing(part), results)
 
     def get(self, name: str) -> Record | None:
         return self.of(name).get(name)

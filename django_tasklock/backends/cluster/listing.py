@@ -8,7 +8,7 @@ from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from django_tasklock.backends.cluster.merging import summed
+from django_tasklock.backends.cluster.merging import sum_columns
 from django_tasklock.backends.cluster.positions import Numbers, Positions
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.redis import COUNTS, HEALINGS, PRUNE
@@ -134,7 +134,7 @@ class Listing:
             self._store.ask(number, COUNTS, self._store.bucket(number).layout.index + tail)
             for number in self._store.numbers
         ]
-        return Counts(*summed(self._store.ask_all(asks)))
+        return Counts(*sum_columns(self._store.ask_all(asks)))
 
     def prune(self, limit: int, lapsed_before: int | None, prefix: str, offset: int) -> Pruned:
         """Do what the contract says."""
@@ -146,7 +146,7 @@ class Listing:
             if end > start:
                 tail = self._store.bucket(number).pruning(end - start, lapsed_before, prefix, start)
                 asks.append(self._store.ask(number, PRUNE, tail))
-        return Pruned(*(summed(self._store.ask_all(asks)) or (0, 0)))
+        return Pruned(*(sum_columns(self._store.ask_all(asks)) or (0, 0)))
 
 
 class _Stream:

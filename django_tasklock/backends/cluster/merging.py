@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from django_tasklock.backends.redis.script import Script
 
 
-def answered(replies: Sequence[Any]) -> list[Any]:
+def all_or_raise(replies: Sequence[Any]) -> list[Any]:
     """Return the replies. Raises ``BackendUnavailable`` if one is that."""
     for reply in replies:
         if isinstance(reply, BackendUnavailable):
@@ -30,7 +30,7 @@ def grouped(store: ClusterBackend, names: Iterable[str]) -> dict[int, list[int]]
     return found
 
 
-def renewed(
+def renew_all(
     store: ClusterBackend,
     batch: Sequence[Renewal],
     packed: Callable[[int, list[Renewal]], tuple[Script, bytes]],
@@ -52,6 +52,6 @@ def renewed(
     return found
 
 
-def summed(rows: Iterable[Sequence[int]]) -> list[int]:
+def sum_columns(rows: Iterable[Sequence[int]]) -> list[int]:
     """Return the sums of the columns."""
     return [sum(column) for column in zip(*rows, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from django_tasklock.backends.cluster.merging import renewed
+from django_tasklock.backends.cluster.merging import renew_all
 from django_tasklock.backends.contract.leases import Waiter
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
@@ -45,7 +45,7 @@ class ClusterPermits(Permits):
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         """Do what the contract says, at all nodes at once. What lies where nobody can be asked is ``UNKNOWN``."""
-        return renewed(self._store, batch, lambda number, part: self.bucket(number).renewing(part), results)
+        return renew_all(self._store, batch, lambda number, part: self.bucket(number).renewing(part), results)
 
     def members(self, name: str) -> list[Record]:
         return self._of(name).members(name)

@@ -57,7 +57,7 @@ class ClusterWire:
                 return node.wire.exchange(link, script, tail), course is not None and course.doubt
             except (RedisError, OSError) as error:
                 course = course or Course(self.nodes, slot, began, again)
-                pause = course.met(error, node, sent)
+                pause = course.delay_after(error, node, sent)
             if node is not None and course.looks is not None:
                 node.wire.close()  # what is idle is as old as the one that failed
             if pause:

@@ -55,7 +55,7 @@ class SlotAio:
                 return reply, course is not None and course.doubt
             except (RedisError, OSError) as error:
                 course = course or Course(self._nodes, self._slot, began, again)
-                pause = course.met(error, node, sent)
+                pause = course.delay_after(error, node, sent)
             if node is not None and course.looks is not None:
                 node.aio.wire.retire()
             if pause:

@@ -52,7 +52,7 @@ def resume(
     """Ask what is of a slot: its turn, a better one, longer to wait, or another one in exchange."""
     compare(book)
     if edition == book.edition + 1:
-        return stood(book, cost, slot, longest, spaced, leeway)
+        return resume_in_line(book, cost, slot, longest, spaced, leeway)
     if edition != book.edition or not book.known(slot):
         return reserve(book, cost, longest, spaced, False, leeway)
     if slot > book.now:
@@ -68,7 +68,7 @@ def resume(
         return booked(book, slot)
     book.bury(slot)
     book.undo(slot, cost)
-    return following(book, cost, slot, longest, spaced, False, leeway)
+    return take_following(book, cost, slot, longest, spaced, False, leeway)
 
 
 def exchange(
@@ -78,7 +78,7 @@ def exchange(
     return [resume(book, cost, slot, edition, longest, leeway=leeway) for slot in slots]
 
 
-def stood(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway: int) -> Booked | Refused:
+def resume_in_line(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway: int) -> Booked | Refused:
     """Do what ``resume`` does for one who stands in line: whoever comes claims the first slot that is still good."""
     book.sweep()
     if slot > book.now + OPEN_FOR:
@@ -90,10 +90,10 @@ def stood(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway
             slot = better
             book.stand(slot, cost)
         return booked(book, slot, asks=True)
-    return following(book, cost, slot, longest, spaced, True, leeway)
+    return take_following(book, cost, slot, longest, spaced, True, leeway)
 
 
-def following(
+def take_following(
     book: Ledger, cost: int, slot: int, longest: int, spaced: bool, asks: bool, leeway: int
 ) -> Booked | Refused:
     """Return the first slot of the line that is still good, or a new one behind it."""

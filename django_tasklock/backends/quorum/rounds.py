@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from django_tasklock.backends.quorum.asking import NOT_SENT, Answer, Pause, Question, T, Verb
 from django_tasklock.backends.quorum.instances import Instance
-from django_tasklock.backends.redis.errors import answered
+from django_tasklock.backends.redis.errors import was_answered
 from django_tasklock.backends.redis.pool import Idle, throw_away
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.backends.redis.wire import RESTED, Link
@@ -111,7 +111,7 @@ class Bundle:
         """Question all of them, and again who failed, if they are too many."""
         found = self._exchange(ask, [NOT_SENT] * len(self._connections))
         few = sum(one.error is None for one in found) < self._needed
-        if few and ask.again and ask.only is None and any(one.error and not answered(one.error) for one in found):
+        if few and ask.again and ask.only is None and any(one.error and not was_answered(one.error) for one in found):
             found = self._exchange(ask, found)
         return found
 
@@ -186,8 +186,8 @@ class Bundle:
                 connection.instance.known.clear()
                 self._send(index, ask, found, waiting)
             elif isinstance(reply, Exception):
-                found[index] = Answer(error=reply, sent=not answered(reply), doubt=doubt)
-                if not answered(reply):
+                found[index] = Answer(error=reply, sent=not was_answered(reply), doubt=doubt)
+                if not was_answered(reply):
                     connection.fail(reply)
             else:
                 connection.instance.known.add(ask.script.sha)

@@ -92,7 +92,7 @@ def vote_in(value: bytes) -> int:
 def as_voted(found: Record, value: bytes | None) -> Record:
     """Return a record with the fence that all instances have in common, and without what its lease is longer here."""
     vote = _VOTE.search(value or b"")
-    ttl = found.ttl if found.ttl is None else shown(found.ttl)
+    ttl = found.ttl if found.ttl is None else lease_left(found.ttl)
     return replace(found, ttl=ttl) if vote is None else replace(found, ttl=ttl, fence=int(vote[1]))
 
 
@@ -106,6 +106,6 @@ def padded(ttl: int) -> int:
     return ttl + ttl // 100 + 2
 
 
-def shown(left: int) -> int:
+def lease_left(left: int) -> int:
     """Return what is left of a lease where ``left`` ms are left in an instance."""
     return left if left <= 0 else max(1, (left - 2) * 100 // 101)

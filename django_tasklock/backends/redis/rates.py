@@ -121,14 +121,14 @@ class RedisRates(RateStore):
         # Sent again after a lost reply it may book twice: a slot is lost then, never one too many given.
         mode = (SPACED if spaced else SOON) + self._counted + (ASKS if asks else "")
         script, tail = self.booking_request(terms, cost, longest, mode)
-        return answer(self.backend.wire.call(script, tail)[0])
+        return booking_in(self.backend.wire.call(script, tail)[0])
 
     def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
         answers: list[Booked | Refused] = []
         while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
             some = min(AT_ONCE, number - len(answers))
             request = self.request("spread", terms, cost, slot=some, amount=longest, mode=SPACED + self._counted + ASKS)
-            answers += map(answer, self.backend.wire.call(*request)[0])
+            answers += map(booking_in, self.backend.wire.call(*request)[0])
         return answers
 
     def resume(
@@ -137,7 +137,7 @@ class RedisRates(RateStore):
         mode = f"{SPACED if spaced else ''}{leeway or ''}"
         request = self.request("resume", terms, cost, slot, edition, longest, mode)
         try:
-            return answer(self.backend.wire.call(*request, again=False)[0])
+            return booking_in(self.backend.wire.call(*request, again=False)[0])
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
@@ -153,7 +153,7 @@ class RedisRates(RateStore):
     ) -> list[Booked | Refused]:
         request = self._exchange(terms, cost, slots, edition, longest, leeway)
         try:
-            return list(map(answer, self.backend.wire.call(*request, again=False)[0]))
+            return list(map(booking_in, self.backend.wire.call(*request, again=False)[0]))
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
@@ -218,14 +218,14 @@ class RedisRates(RateStore):
 
     async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
         script, tail = self.booking_request(terms, cost, longest, SOON + self._counted + (ASKS if asks else ""))
-        return answer((await self.backend.aio.call(script, tail))[0])
+        return booking_in((await self.backend.aio.call(script, tail))[0])
 
     async def aresume(
         self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
         request = self.request("resume", terms, cost, slot, edition, longest, str(leeway or ""))
         try:
-            return answer((await self.backend.aio.call(*request, again=False))[0])
+            return booking_in((await self.backend.aio.call(*request, again=False))[0])
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
@@ -236,7 +236,7 @@ class RedisRates(RateStore):
     ) -> list[Booked | Refused]:
         request = self._exchange(terms, cost, slots, edition, longest, leeway)
         try:
-            return list(map(answer, (await self.backend.aio.call(*request, again=False))[0]))
+            return list(map(booking_in, (await self.backend.aio.call(*request, again=False))[0]))
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
@@ -260,7 +260,7 @@ class RedisRates(RateStore):
         await self.backend.aio.call(*self.request("reset", terms))
 
 
-def answer(reply: bytes) -> Booked | Refused:
+def booking_in(reply: bytes) -> Booked | Refused:
     """Return what a booking script said."""
     if reply[:1] == b"2":
         raise TermsDiffer(reply[2:].decode())

@@ -18,7 +18,7 @@ import redis.asyncio
 from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
 from django_tasklock.backends.redis.acknowledged import Acknowledged
-from django_tasklock.backends.redis.errors import answered, final, unavailable
+from django_tasklock.backends.redis.errors import is_final, unavailable, was_answered
 from django_tasklock.backends.redis.location import pools
 from django_tasklock.backends.redis.pool import Idle
 from django_tasklock.backends.redis.script import Script
@@ -55,8 +55,8 @@ class AsyncWire:
             except NoScriptError:
                 return await ask(script.by_body + tail), False
         except (RedisError, OSError) as error:
-            doubt = doubt and not answered(error)
-            if final(error) or (doubt and not again):
+            doubt = doubt and not was_answered(error)
+            if is_final(error) or (doubt and not again):
                 raise unavailable(error, doubt) from error
         self._asking.retire(connection)
         sent = False
@@ -70,7 +70,7 @@ class AsyncWire:
                 return await ask(script.by_body + tail), doubt
         except (RedisError, OSError) as error:
             self._asking.retire(connection)
-            raise unavailable(error, doubt or (sent and not answered(error))) from error
+            raise unavailable(error, doubt or (sent and not was_answered(error))) from error
 
     async def asking(self) -> SharedConnection:
         """Return the connection on which this loop asks, open."""

@@ -125,7 +125,7 @@ def _look(lock: TaskLock, message: Message) -> Generator[None, bool, Attempt]:
             died |= not later
             if took_away(lock.name, met.token) and not later:
                 freed.add(met.holder.boot)
-        elif not later and (living or (first is not None and renewed(first, met))):
+        elif not later and (living or (first is not None and was_renewed(first, met))):
             discard_duplicate(lock.conflict, message, "another delivery of it runs")
         elif later and met.holder.kept:
             supersede(lock, met.token)  # kept for this try, whose handle says nothing here: another SECRET_KEY
@@ -158,7 +158,7 @@ def took_away(name: str, token: str) -> bool:
         return False
 
 
-def renewed(first: Record, now: Record) -> bool:
+def was_renewed(first: Record, now: Record) -> bool:
     """Return whether the same holder's lease ends later than it did."""
     if first.token != now.token or first.ttl is None or now.ttl is None:
         return False

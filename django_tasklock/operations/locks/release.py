@@ -21,7 +21,7 @@ from django_tasklock.names import clean
 from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.operations.guarded_rows import LockedRow, row_of
 from django_tasklock.operations.values import Actor, Outcome, Result
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 from django_tasklock.types import Record, fingerprint as fingerprint_of
 
 
@@ -118,7 +118,7 @@ def _chosen(row: LockedRow | None, state: Any, record: Record) -> Any:
 def _said(row: LockedRow | None, revoked: bool, state: Any, record: Record) -> str:
     """Return what was done to the row, for the audit trail."""
     if row is None:
-        what = shown(record.holder.row)
+        what = printable(record.holder.row)
         return f", {what} not fenced: no guard of it is known here" if what else ""
     if not revoked:
         return ""

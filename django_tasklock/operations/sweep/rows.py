@@ -56,15 +56,15 @@ class LiveLocks:
         self.listed = listed
         """Whether the store can list them."""
 
-    def named(self, suspect: Suspect) -> bool:
+    def has_named(self, suspect: Suspect) -> bool:
         """Return whether a lock that goes with the row is held, by whomever."""
         return any(self.backend.get(name) is not None for name in suspect.names)
 
-    def missing(self, suspects: list[Suspect]) -> list[Suspect]:
+    def unlocked(self, suspects: list[Suspect]) -> list[Suspect]:
         """Return those that no live lock has anything to do with: neither by its name, nor by its token, nor by its
         row.
         """
-        left = [suspect for suspect in suspects if not self.named(suspect)]
+        left = [suspect for suspect in suspects if not self.has_named(suspect)]
         if not left or not self.listed:
             return left
         tokens = {suspect.row.token for suspect in left if suspect.row.token}
@@ -84,7 +84,7 @@ def sweep_rows(locks: LiveLocks, guards: Guards, restorer: RowRestorer, options:
     """
     for batch in second_look(_suspects(locks, guards, restorer, options, notes), options.pause):
         still = _unchanged(batch)
-        abandoned = {suspect.called for suspect in locks.missing(still)}
+        abandoned = {suspect.called for suspect in locks.unlocked(still)}
         same = {suspect.called for suspect in still}
         for suspect in batch:
             if suspect.called not in same:
@@ -104,7 +104,7 @@ def _suspects(
             if options.over:
                 return
             notes.looked_at["rows"] += len(rows)
-            yield from locks.missing(list(_wanted(model, entries, rows, restorer, options)))
+            yield from locks.unlocked(list(_wanted(model, entries, rows, restorer, options)))
 
 
 def _wanted(
