@@ -30,7 +30,7 @@ class Waits(Protocol):
     """The store of a lock, as far as it notes what a holder waits for."""
 
     def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        """Note it, for so long."""
+        """Note for ``ms`` milliseconds that the holder with ``token`` waits for ``what``."""
 
     async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
         """Do the same, for coroutines."""

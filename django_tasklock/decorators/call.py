@@ -225,7 +225,7 @@ class Closing:
             self._close(error)
 
     async def later(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
-        """End it for a coroutine: the writes go to a thread, the claim stays in this context."""
+        """End the claim for a coroutine: its writes go to a thread, the claim stays current in this context."""
         current.set(self._before)
         if self._due:
             await to_the_end(self._close, error)

@@ -26,11 +26,11 @@ class Row(NamedTuple):
     token: str | None
 
     def claimed_by(self, guard: StateGuard) -> bool:
-        """Return whether it is in the state of a row that this guard has claimed."""
+        """Return whether the row is in the state that this guard claims it to."""
         return bool(self.states[guard.field] == guard.claim_as)
 
     def claimable_by(self, guard: StateGuard) -> bool:
-        """Return whether it is in a state that this guard claims from."""
+        """Return whether the row is in a state that this guard claims from."""
         return self.states[guard.field] in guard.claim_from
 
 

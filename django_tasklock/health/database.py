@@ -39,7 +39,7 @@ def databases(*aliases: str, patience: float = PATIENCE) -> dict[str, dict[str, 
 
 
 def probe_of(alias: str) -> Probe[float]:
-    """Return the one of this database, in this process."""
+    """Return this process's probe of the database ``alias``."""
     found = _probes.get(alias)
     if found is None:
         found = _probes.setdefault(alias, Probe(partial(measure_latency, alias), f"health-{alias}"))

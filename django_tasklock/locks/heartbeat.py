@@ -229,7 +229,7 @@ class Heartbeat:
         return min(times, default=math.inf)
 
     def leases(self) -> list[Lease]:
-        """Return those that are renewed."""
+        """Return the leases that are renewed."""
         found = []
         for token, reference in list(self._held.items()):
             lease = reference()

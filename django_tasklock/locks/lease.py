@@ -107,7 +107,7 @@ class Lease:
         return True
 
     def request_release(self) -> bool:
-        """Note that somebody wants it back; True for the first to do so."""
+        """Note that its holder is asked to release it; True for the first call."""
         if self.asked or self.released:
             return False
         self.asked = True

@@ -75,7 +75,7 @@ class Reconciler:
         self.pending[lease.token] = WithoutLock(weakref.ref(lease), request)
 
     def clear(self) -> None:
-        """Forget them all: what is left in the store ends with its lease."""
+        """Forget all that is left to do: what is left in the store ends with its lease."""
         self.leftovers.clear()
         self.pending.clear()
         self._complained = False

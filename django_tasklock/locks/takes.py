@@ -221,7 +221,7 @@ class _Take:
 
 
 def disown(lease: Lease) -> None:
-    """Let a lease belong to nobody any more, whoever says so: another thread may release what one has taken."""
+    """Take a lease out of its taker's ``Leases``, from any thread: another one may release it."""
     home = None if lease.home is None else lease.home()
     if home is None:
         return

@@ -102,7 +102,7 @@ class RateLimiter:
 
     @property
     def limit(self) -> Limit:
-        """Its options, checked."""
+        """The options of this limiter, checked."""
         return self.booking.limit
 
     @property

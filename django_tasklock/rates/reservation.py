@@ -89,7 +89,7 @@ class Reservation:
         self.began = monotonic()
 
     def move_to(self, stored: StoredLimit) -> None:
-        """Have it in another store, which does not know yet what it has missed in this one."""
+        """Go on in another store, which knows nothing of what was missed in this one."""
         self.stored, self._schedule = stored, None
 
     @property
@@ -130,7 +130,7 @@ class Reservation:
 
     @property
     def schedule(self) -> Schedule:
-        """Its next steps, once it has to wait."""
+        """The steps of its wait, once it has to wait."""
         if self._schedule is None:
             self._schedule = Schedule(self.stored, self.cost)
         return self._schedule
@@ -325,7 +325,7 @@ class Reservation:
             raise self.refused(answer)
 
     def refused(self, answer: Refused) -> Exception:
-        """End it: there is no slot in time. The error to raise."""
+        """End the reservation, since there is no slot in time; return the error to raise."""
         self.state = "cancelled"
         return events.refused(self.stored.in_force, answer.wait, self.longest)
 

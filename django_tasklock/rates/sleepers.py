@@ -38,7 +38,7 @@ class Slot(NamedTuple):
         return min(late, max(0.0, clock.latest(now) - booked.time / 1_000_000))
 
     def missed(self, clock: ServerClock, margin: int) -> bool:
-        """Return whether it is too late for it. ``margin``: microseconds."""
+        """Return whether it is too late to use the slot. ``margin``: microseconds."""
         return self.late(clock) * 1_000_000 > margin + self.booked.leeway
 
 

@@ -45,7 +45,7 @@ class Agreement:
         self._turn = threading.Lock()
 
     def take_turn(self) -> bool:
-        """Tell whether it is time to say its own again, to one of those who ask at once."""
+        """Tell whether this process is to say its own terms again; True for one of several callers at once."""
         now = monotonic()
         if now < self.due:
             return False
@@ -87,7 +87,7 @@ class Agreement:
 
 
 def terms_in_words(terms: Terms) -> str:
-    """Return the terms as people read them."""
+    """Return the terms in words, for logs."""
     algorithm = f"{REMOVED_ALGORITHM}, served as {terms.algorithm}" if terms.rule_in_store else terms.algorithm
     return f"{', '.join(map(str, terms.rates))} ({algorithm}, margin {terms.margin / 1_000_000:g} s)"
 
@@ -237,14 +237,14 @@ _agreed: list[AgreedRates] = []  # of the store in use
 
 
 def process() -> str:
-    """Return by what this process is known."""
+    """Return the name by which stores know this process."""
     if not _processes:
         _processes.append(secrets.token_hex(8))
     return _processes[0]
 
 
 def agreed(store: RateStore) -> AgreedRates:
-    """Return the one of this store, in this process."""
+    """Return this process's ``AgreedRates`` of a store."""
     for found in _agreed:
         if found.store is store:
             return found
@@ -254,7 +254,7 @@ def agreed(store: RateStore) -> AgreedRates:
 
 
 def forget() -> None:
-    """Be a process that has said no terms yet and has heard of none."""
+    """Forget what this process has said and heard of terms, and its name."""
     _processes.clear()
     for found in _agreed:
         found.forget()

@@ -66,7 +66,7 @@ class Door(APIView):
         return view
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """Return one for our keys, if there are any, then whatever the project has configured."""
+        """Return the authenticator of our API keys, if there are any, then those that the project has configured."""
         keys = [ApiKeyAuthentication] if get_settings().API_KEYS else []
         return [kind() for kind in (*keys, *api_settings.DEFAULT_AUTHENTICATION_CLASSES)]
 
@@ -78,7 +78,7 @@ class Door(APIView):
         return ", ".join(said for kind in kinds if (said := kind.authenticate_header(request)))
 
     def get_exception_handler(self) -> Any:
-        """Return ours: the project's knows other shapes."""
+        """Return the handler that answers with our problems, not the project's."""
         return answer_exception
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:

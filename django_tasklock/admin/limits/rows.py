@@ -112,7 +112,7 @@ def limit_row(view: LimitView, address_of: Callable[[str], str]) -> LimitRow:
 
 
 def permits_row(view: PermitsView, address_of: Callable[[str], str]) -> PermitsRow:
-    """Do the same for a concurrency limiter."""
+    """Put a concurrency limiter in the reader's language."""
     of = {"used": view.used, "limit": view.limit or 0}
     bar = None
     if view.limit:

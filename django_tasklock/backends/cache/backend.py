@@ -248,7 +248,7 @@ class KeyDeadlines:
         self._lock = threading.Lock()
 
     def start(self, token: str, sent: float, ttl: int) -> None:
-        """Note that ``token``'s key, asked for at that time, lives for ``ttl`` milliseconds."""
+        """Note that the key of ``token`` lives for ``ttl`` milliseconds from ``sent`` on."""
         with self._lock:
             self.until[token] = (sent + ttl / 1000, ttl / 1000)
             if len(self.until) > REMEMBERED:
@@ -257,7 +257,7 @@ class KeyDeadlines:
                 self.until = dict(live[-REMEMBERED * 3 // 4 :])
 
     def certain(self, token: str, margin: float = 0.0) -> bool | None:
-        """Return whether it is; ``None`` for a token that is not ours, or long forgotten."""
+        """Return whether the key of ``token`` is certainly still there; ``None`` for a token that is unknown here."""
         lease = self.until.get(token)
         return None if lease is None else monotonic() < lease[0] - min(1.0, lease[1] * margin)
 

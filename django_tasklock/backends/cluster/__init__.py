@@ -89,7 +89,7 @@ class ClusterBackend(LockStore):
         return all_or_raise(self.try_all(asks))
 
     def try_all(self, asks: Sequence[SlotRequest], *, patient: bool = True) -> list[Any]:
-        """Do the same, with a ``BackendUnavailable`` in number of each reply that did not come.
+        """Do the same, with a ``BackendUnavailable`` in place of each reply that did not come.
 
         ``patient``: see ``ClusterWire.call_all``.
         """

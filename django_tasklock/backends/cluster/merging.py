@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def all_or_raise(replies: Sequence[Any]) -> list[Any]:
-    """Return the replies. Raises ``BackendUnavailable`` if one is that."""
+    """Return the replies. Raises the first ``BackendUnavailable`` among them."""
     for reply in replies:
         if isinstance(reply, BackendUnavailable):
             raise reply

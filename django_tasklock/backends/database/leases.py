@@ -30,7 +30,7 @@ class DatabaseLeases(LeaseStore):
         """Return all rows, in the database ``alias``."""
 
     def held(self, alias: str, **which: Any) -> QuerySet[Any]:
-        """Return those of them whose lease has not ended."""
+        """Return the rows that match ``which`` and whose lease has not ended."""
         return self.rows(alias).filter(expires_at__gt=Now(), **which)
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:

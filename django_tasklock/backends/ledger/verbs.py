@@ -236,7 +236,7 @@ def reset(book: Ledger) -> None:
 
 
 def booked(book: Ledger, slot: int, asks: bool = False) -> Booked:
-    """Return the answer that says so of a slot."""
+    """Return the answer for a slot that is booked."""
     wait = book.wait(base_of(slot))
     edition = book.edition + asks
     return Booked(slot, wait, edition, book.get("off"), book.time + wait, book.rebuilt, asks=asks)

@@ -157,7 +157,7 @@ class MemoryBackend(MemoryLeases, LockStore):
 
 
 def is_of(record: Record, query: Query) -> bool:
-    """Return whether it is of the kind that is asked for."""
+    """Return whether a record is of the kind that the query is for."""
     left = 0 if record.ttl is None else record.ttl
     return {"live": left > 0, "expiring": 0 < left <= expiring(), "no_expiry": False, "orphaned": left <= 0}[
         query.which
@@ -171,7 +171,7 @@ def sort_key(record: Record, query: Query) -> int:
 
 
 def answers(record: Record, query: Query) -> bool:
-    """Return whether it is what is looked for."""
+    """Return whether a record matches the query's filters."""
     holder = record.holder
     return (
         query.text.lower() in record.name.lower()

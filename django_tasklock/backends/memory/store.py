@@ -32,7 +32,7 @@ CLAIM = 1000
 
 
 class QueuedWaiter(Protocol):
-    """Somebody in a queue."""
+    """A waiter in the queue of a lock or a limiter."""
 
     request: AcquireRequest
     since: int
@@ -93,7 +93,7 @@ class Store:
         return self.now_in_microseconds() // 1000
 
     def now_in_microseconds(self) -> int:
-        """Return the same in microseconds."""
+        """Return microseconds since 1970, by the monotonic clock."""
         return int((self.started + monotonic() + self.skipped) * 1_000_000)
 
     def current(self, name: str) -> StoredLease | None:

@@ -108,7 +108,7 @@ class QuorumBackend(LockStore):
         return found[0]
 
     def keep_ears(self, ears: Ears) -> None:
-        """Put them back for the next who waits."""
+        """Put these connections back for the next waiter."""
         self._ears.keep(ears)
 
     def waiters(self, name: str, limit: int = 100) -> Queued:

@@ -132,7 +132,7 @@ def granted_alike(answers: Answers, needed: int) -> bool:
 
 
 def said(answers: Answers, code: object, needed: int) -> bool:
-    """Tell whether a majority has said so."""
+    """Tell whether a majority has said it."""
     return sum(1 for answer in answers if answer.error is None and answer.reply == code) >= needed
 
 

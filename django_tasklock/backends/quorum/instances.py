@@ -63,7 +63,7 @@ class Instance:
         return monotonic() < self._down_until
 
     def failed(self, error: Exception) -> None:
-        """Note that it did not answer: it is left alone for a while."""
+        """Note that this instance did not answer: it is left alone for a while."""
         with self._lock:
             if monotonic() >= self._down_until:
                 self._rest = min(LONGEST_REST, 2 * self._rest or REST)
@@ -71,7 +71,7 @@ class Instance:
             self.error = error
 
     def answered(self) -> None:
-        """Note that it did."""
+        """Note that this instance answered."""
         if self.error is not None:
             self.error, self._rest, self._down_until = None, 0.0, 0.0
 
@@ -109,7 +109,7 @@ class Instance:
 
 
 def instances_of(locations: Sequence[str] | str, keys: QuorumKeys) -> list[Instance]:
-    """Return them. ``ImproperlyConfigured`` where they are no majority's."""
+    """Return the instances that ``LOCATION`` names. ``ImproperlyConfigured`` unless they can form a majority."""
     hint = (
         " QuorumBackend needs an odd number of independent Redis servers, three or more:"
         " TASKLOCK['LOCATION'] = ['redis://a:6379/0', 'redis://b:6379/0', 'redis://c:6379/0']."

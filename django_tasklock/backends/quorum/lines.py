@@ -20,7 +20,7 @@ TICKET = load("quorum_ticket", 2, 3)
 
 
 class Lines:
-    """The verbs."""
+    """The verbs for the order of messages, and for notes to holders, on all instances."""
 
     def __init__(self, verbs: Verbs) -> None:
         self._verbs = verbs

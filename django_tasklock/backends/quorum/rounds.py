@@ -194,7 +194,7 @@ class Bundle:
                 found[index] = Answer(reply, doubt=doubt)
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all connections of this bundle."""
         for connection in self._connections:
             connection.close()
         self._selector.close()

@@ -57,7 +57,7 @@ class QuorumKeys:
     def joining(
         self, request: AcquireRequest, proposal: int, again: bool, channel: str, rank: int, listens: bool
     ) -> bytes:
-        """Return those of ``JOIN``."""
+        """Return keys and arguments of ``JOIN``."""
         more = self.entry(request, channel) + bulk("") + place(rank, listens)
         return self._taking(request, proposal) + more + bulk(proposal) + bulk("raise" if again else "")
 

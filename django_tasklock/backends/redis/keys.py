@@ -93,7 +93,7 @@ class Layout:
         return bulk(self.shown + name)
 
     def keys(self, name: str) -> bytes:
-        """Return those of every script that grants."""
+        """Return the keys of every script that grants this lock."""
         bare = name.encode()
         size = len(bare)
         lock, queue, seen, _ = self.sizes
@@ -104,14 +104,14 @@ class Layout:
         return self.keys(request.name) + self.terms(request)
 
     def terms(self, request: AcquireRequest) -> bytes:
-        """Return the arguments of these."""
+        """Return the arguments of ``acquire.lua``: token, TTL, hold, holder and what is done when busy."""
         token = request.token.encode()
         kind, on_busy = request.kind, request.on_busy
         terms = packed_terms(request.ttl_ms, request.hold_ms, request.holder, kind, on_busy, self.past)
         return b"$%d\r\n%b\r\n%b" % (len(token), token, terms)
 
     def following(self, request: AcquireRequest) -> bytes:
-        """Return the same for somebody who follows an earlier holder."""
+        """Return keys and arguments of ``acquire.lua`` for a request that supersedes an earlier lease."""
         return self.acquiring(request) + bulk("") + bulk(request.supersedes)
 
     def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:

@@ -52,7 +52,7 @@ class PermitLayout:
         return bulk(self.members + name)
 
     def keys(self, name: str) -> bytes:
-        """Return those of every script that grants."""
+        """Return the keys of every script that grants a permit."""
         keys = self.set(name) + bulk(self.holders + name) + self._fence + bulk(self.queue + name)
         return keys + self.index + bulk(self.seen + name)
 
@@ -73,7 +73,7 @@ class PermitLayout:
         return self.keys(request.name) + terms
 
     def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
-        """Return the same for somebody who waits, or looks from its place in the queue."""
+        """Return keys and arguments of ``permit_acquire.lua`` for a waiter."""
         return self.acquiring(request) + self.entry(request, channel) + place(rank, listens)
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:

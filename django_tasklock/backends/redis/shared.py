@@ -184,11 +184,11 @@ class SharedConnection(asyncio.Protocol):
         self._midway = bool(self._pending or self._ears)  # nothing comes that nobody has asked for
 
     def eof_received(self) -> None:
-        """Note that the server has closed it."""
+        """Note that the server has closed the connection."""
         self.fail(redis.ConnectionError("Connection closed by server."))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note that it has ended."""
+        """Note that the connection has ended."""
         self._former.connection_lost(error)
         said = "Connection closed by server." if error is None else f"Error while asking Redis. {error}"
         self.fail(redis.ConnectionError(said))
@@ -206,7 +206,7 @@ class SharedConnection(asyncio.Protocol):
             self.fail(redis.TimeoutError("Timeout reading from Redis"))
 
     def fail(self, error: Exception) -> None:
-        """Give it up: whoever has asked, or listens, is told; the connection is closed soon."""
+        """Give the connection up: pending replies and listeners get ``error``, and it is closed soon."""
         if self.over:
             return
         self.over = True
@@ -226,13 +226,13 @@ class SharedConnection(asyncio.Protocol):
             _closing(self._loop, close(self._connection, nowait=True))
 
     def finish(self) -> None:
-        """Close it as soon as nobody waits for anything on it."""
+        """Close the connection as soon as nobody waits for anything on it."""
         self._last = True
         if not (self._pending or self._ears):
             self.fail(redis.ConnectionError("closed"))
 
     async def close(self) -> None:
-        """Close it; TLS is not closed before the other side has said so too."""
+        """Close the connection, with TLS after the other side has closed its end of it."""
         if self.over:
             return
         if self._pending or self._ears:

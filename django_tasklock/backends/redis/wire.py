@@ -137,7 +137,7 @@ class Link:
         return data
 
     def quiet(self) -> bool:
-        """Tell whether it is open, with nothing to read: neither a stray reply nor the end."""
+        """Tell whether the connection is open and nothing is left to read on it."""
         try:
             if not self._plain:
                 return not self.connection.can_read(0)

@@ -254,5 +254,5 @@ class Renewer:
 
 
 def running() -> list[Renewer]:
-    """Return those of this process, a worker's main one; none in any other."""
+    """Return the renewers of this process: a worker's main process has one, any other none."""
     return [renewal for renewal in _running if renewal.alive]

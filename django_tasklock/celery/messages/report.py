@@ -24,7 +24,7 @@ class LeaseLengths(NamedTuple):
 
 
 def lease_lengths() -> LeaseLengths | None:
-    """Return those of the project's app; ``None``: its messages have no leases."""
+    """Return the lease lengths of the project's app; ``None``: its messages have no leases."""
     app = app_or_default()
     lease = message_lease(app)
     return None if lease is None else LeaseLengths(lease, own_timeout(app), shortest_lease())

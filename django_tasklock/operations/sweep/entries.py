@@ -13,7 +13,7 @@ AT_ONCE = 1000
 
 
 def sweep_entries(backend: LockStore, options: SweepOptions, notes: SweepLog) -> None:
-    """Forget them, or count them in a dry run. A lock that exists all the same is never touched."""
+    """Forget index entries of locks that lapsed, or count them in a dry run. A lock that exists is never touched."""
     before = None
     if options.age is not None:
         oldest = backend.page(Query("orphaned", limit=1)).records

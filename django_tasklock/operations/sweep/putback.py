@@ -118,7 +118,7 @@ class RowRestorer:
 
 @contextmanager
 def holding(names: Sequence[str]) -> Iterator[bool]:
-    """Return whether all are ours meanwhile. Not for long: a sweep that is killed here holds nobody up."""
+    """Take these locks for the block, a moment at most; yield whether all of them were free."""
     backend, token, taken = get_backend(), os.urandom(16).hex(), []
     try:
         for name in sorted(names):

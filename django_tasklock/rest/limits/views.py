@@ -105,7 +105,7 @@ class ResetLimitView(LimitAct):
     operation_id = "limit_reset"
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Reset it."""
+        """Reset the limiter."""
         return self.act(operations.reset_limit, name)
 
 
@@ -137,7 +137,7 @@ class PauseLimitView(LimitAct):
     body = serializers.PauseSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Pause it."""
+        """Pause the limiter."""
         return self.act(operations.pause_limit, name, "seconds")
 
 

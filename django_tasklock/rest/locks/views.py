@@ -143,7 +143,7 @@ class WaitersView(LockDoor):
     operation_id = "lock_waiters"
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Return them; nobody waits for a lock that nobody has."""
+        """Return the waiters of a lock; a lock that nobody has has none."""
         bare = self.named(name)
         page = operations.list_waiters(bare)
         data = {**page_fields(page), "awaited": operations.find_awaited(bare)}

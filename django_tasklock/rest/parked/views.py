@@ -83,7 +83,7 @@ class RequeueMessageView(MessageAct):
     operation_id = "message_requeue"
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
-        """Let it wait."""
+        """Let the message wait for its lock again."""
         given = self.read_body(serializers.SignSerializer)
         obstacle = operations.requeue_parked(task_id, by=self.actor(), reason=given["reason"], sign=given["sign"])
         return self.done(task_id, "requeued", obstacle)
@@ -100,7 +100,7 @@ class PublishMessageView(MessageAct):
     operation_id = "message_publish"
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
-        """Publish it."""
+        """Publish the message."""
         given = self.read_body(AskSerializer)
         obstacle = operations.publish_parked(task_id, by=self.actor(), reason=given["reason"])
         return self.done(task_id, "published", obstacle)
@@ -117,7 +117,7 @@ class DiscardMessageView(MessageAct):
     operation_id = "message_discard"
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
-        """End it."""
+        """Discard the message."""
         given = self.read_body(AskSerializer)
         obstacle = operations.discard_parked(task_id, by=self.actor(), reason=given["reason"])
         return self.done(task_id, "discarded", obstacle)

@@ -35,7 +35,7 @@ class RunsView(SweepDoor):
     operation_id = "sweeps_list"
 
     def get(self, request: Request, **kwargs: Any) -> Response:
-        """Return them, and when everything was swept last."""
+        """Return the last runs, and how long ago everything was swept."""
         limit = self.read_query(serializers.RunsQuerySerializer).validated_data["limit"]
         data = {"runs": operations.sweep_runs(limit), "age": operations.last_sweep_age()}
         return Response(serializers.RunListSerializer(data).data)
