@@ -91,11 +91,11 @@ def _page(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpRespo
 
 
 def _sweep(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResponse:
-    terms = form.cleaned_data
+    given = form.cleaned_data
     try:
         report = operations.sweep(
-            dry_run=terms["dry_run"],
-            prefix=terms["begins"],
+            dry_run=given["dry_run"],
+            prefix=given["begins"],
             by=admin.actor(request),
             longest=LONGEST_REQUEST,
         )

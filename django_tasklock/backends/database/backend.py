@@ -34,10 +34,10 @@ from django_tasklock.backends.database.rows import (
     FIELDS,
     RELEASED,
     Row,
+    granted_columns,
     insert,
     look,
     rows_of,
-    terms,
     unchanged,
 )
 from django_tasklock.conf import Settings
@@ -95,7 +95,9 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 elif not row.live or (request.supersedes and row.token == request.supersedes):
                     fence = max(row.fence + 1, now * 1000)
                     with together(alias, request.kind):
-                        taken = unchanged(alias, key, row).update(fence=fence, acquired_at=Now(), **terms(request))
+                        taken = unchanged(alias, key, row).update(
+                            fence=fence, acquired_at=Now(), **granted_columns(request)
+                        )
                         if taken:
                             self.metrics.granted(alias, request, row)
                 elif row.token == request.token:
@@ -155,7 +157,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
             if _has(row, request):
                 taken = same.update(expires_at=Now() + request.ttl_ms, fence=fence)
             else:
-                taken = same.update(fence=fence, acquired_at=Now(), **terms(request))
+                taken = same.update(fence=fence, acquired_at=Now(), **granted_columns(request))
         if not taken:
             raise _Overtaken
         if row is None or not _has(row, request):

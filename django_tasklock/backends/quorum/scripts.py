@@ -69,8 +69,8 @@ class QuorumKeys:
         name, layout = request.name, self.layout
         share = self.share(name)
         holder = counted(voting(request.holder, proposal), request.kind, layout.past)
-        terms = bulk(request.token) + bulk(padded(request.ttl_ms)) + bulk(request.hold_ms)
-        return layout.keys(name) + self.marker + share + terms + bulk(holder) + bulk(request.on_busy)
+        arguments = bulk(request.token) + bulk(padded(request.ttl_ms)) + bulk(request.hold_ms)
+        return layout.keys(name) + self.marker + share + arguments + bulk(holder) + bulk(request.on_busy)
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """Return what ``pass_on`` must know of a waiter: what is handed to it has no fence before it has asked."""

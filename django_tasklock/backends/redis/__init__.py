@@ -13,7 +13,7 @@ from django_tasklock.backends.contract.metrics import NOTED_FROM
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
-from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_terms
+from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_arguments
 from django_tasklock.backends.redis.listing import LONG, ORDERED, page_in, page_of
 from django_tasklock.backends.redis.metrics import BUCKETS, HOUR, UNIT, RedisMetrics, done_field, hour_key
 from django_tasklock.backends.redis.permits import RedisPermits
@@ -126,10 +126,10 @@ class RedisBackend(QueueStore, LockStore):
         """Return ``acquire.lua``, and keys and arguments."""
         name, token, ttl, hold, holder, _, _, kind, on_busy, *_ = request
         packed = token.encode()
-        terms = packed_terms(ttl, hold, holder, kind, on_busy, self.layout.past)
+        arguments = packed_arguments(ttl, hold, holder, kind, on_busy, self.layout.past)
         keys, counted, _ = self._keys(name)
         script, keys = (ACQUIRE, keys) if kind is None else (ACQUIRE_COUNTED, counted)
-        return script, b"%b$%d\r\n%b\r\n%b" % (keys, len(packed), packed, terms)
+        return script, b"%b$%d\r\n%b\r\n%b" % (keys, len(packed), packed, arguments)
 
     def _pack(self, name: str) -> tuple[bytes, bytes, bytes]:
         """Return the keys of every script that grants, these and the copy, and those of a release but for the last."""

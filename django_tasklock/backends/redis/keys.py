@@ -101,14 +101,14 @@ class Layout:
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return keys and arguments of ``acquire.lua`` for somebody who does not wait."""
-        return self.keys(request.name) + self.terms(request)
+        return self.keys(request.name) + self.arguments(request)
 
-    def terms(self, request: AcquireRequest) -> bytes:
+    def arguments(self, request: AcquireRequest) -> bytes:
         """Return the arguments of ``acquire.lua``: token, TTL, hold, holder and what is done when busy."""
         token = request.token.encode()
         kind, on_busy = request.kind, request.on_busy
-        terms = packed_terms(request.ttl_ms, request.hold_ms, request.holder, kind, on_busy, self.past)
-        return b"$%d\r\n%b\r\n%b" % (len(token), token, terms)
+        rest = packed_arguments(request.ttl_ms, request.hold_ms, request.holder, kind, on_busy, self.past)
+        return b"$%d\r\n%b\r\n%b" % (len(token), token, rest)
 
     def following(self, request: AcquireRequest) -> bytes:
         """Return keys and arguments of ``acquire.lua`` for a request that supersedes an earlier lease."""
@@ -144,7 +144,7 @@ def place(rank: int | None, listens: bool) -> bytes:
 
 
 @lru_cache(maxsize=256)  # few in number, alike from call to call
-def packed_terms(ttl: int, hold: int, holder: str, kind: str | None, on_busy: str, past: int) -> bytes:
+def packed_arguments(ttl: int, hold: int, holder: str, kind: str | None, on_busy: str, past: int) -> bytes:
     """Return what every acquisition by this process, or by a task of it, says alike."""
     given = (str(ttl).encode(), str(hold).encode(), counted(holder, kind, past).encode(), on_busy.encode())
     return b"".join([b"$%d\r\n%b\r\n" % (len(one), one) for one in given])

@@ -62,7 +62,7 @@ class PermitLayout:
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return keys and arguments of ``permit_acquire.lua`` for somebody who does not wait."""
-        terms = (
+        arguments = (
             bulk(request.token)
             + bulk(request.ttl_ms)
             + bulk(request.hold_ms)
@@ -70,7 +70,7 @@ class PermitLayout:
             + bulk(request.limit)
             + bulk(request.on_busy)
         )
-        return self.keys(request.name) + terms
+        return self.keys(request.name) + arguments
 
     def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
         """Return keys and arguments of ``permit_acquire.lua`` for a waiter."""
