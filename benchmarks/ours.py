@@ -58,7 +58,7 @@ class OursUncounted(OursReused):
 
     def __init__(self, url: str, key: str) -> None:
         super().__init__(url, key)
-        self.lock.terms = self.lock.terms._replace(counted=False)
+        self.lock.parameters = self.lock.parameters._replace(counted=False)
 
 
 class OursUnleased(Ours):

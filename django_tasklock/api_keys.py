@@ -47,7 +47,7 @@ def keys_of(given: Mapping[str, Any]) -> tuple[ApiKey, ...]:
     )
 
 
-def matching(given: bytes, keys: Iterable[ApiKey]) -> ApiKey | None:
+def find_key(given: bytes, keys: Iterable[ApiKey]) -> ApiKey | None:
     """Return the key that ``given`` is, the first of two with one secret; ``None`` if it is none of them.
 
     Every key is compared, in constant time, also after one has matched; digests are compared, so that a

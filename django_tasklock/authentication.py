@@ -12,7 +12,7 @@ from django.core.cache import cache
 from django.http import HttpRequest, JsonResponse
 from django.utils.translation import gettext_lazy as _
 
-from django_tasklock.api_keys import ApiKey, Scope, matching
+from django_tasklock.api_keys import ApiKey, Scope, find_key
 from django_tasklock.conf import get_settings
 
 SCHEME = "api-key"
@@ -50,7 +50,7 @@ def authenticate(request: HttpRequest) -> ApiKey | None:
     given = _given(request, settings.API_KEY_IN_QUERY) if settings.API_KEYS else None
     if given is None:
         return None
-    key = matching(given, settings.api_keys)
+    key = find_key(given, settings.api_keys)
     if key is None:
         raise KeyRefused(_count_wrong(request))
     return key

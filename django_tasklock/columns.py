@@ -1,4 +1,4 @@
-"""The two columns that make a row its own fencing authority, and how they are kept from whatever else writes rows.
+"""The two columns by which a row refuses stale writers, and how they are kept from whatever else writes rows.
 
 They belong to the claim. An instance may have been read long ago, so ``save()``, a fixture, ``bulk_update()`` and an
 upsert, which write columns as they were read, must not set them back: a claim that was overtaken would fit again.

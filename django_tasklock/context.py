@@ -30,7 +30,7 @@ class Waits(Protocol):
     """The store of a lock, as far as it notes what a holder waits for."""
 
     def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        """Note it, for so long."""
+        """Note for ``ms`` milliseconds that the holder with ``token`` waits for ``what``."""
 
     async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
         """Do the same, for coroutines."""
@@ -97,7 +97,7 @@ def forget() -> None:
     limiter_block.set(None)
 
 
-def judge(lock: Named, lease: Lease) -> None:
+def ensure_lease_held(lock: Named, lease: Lease) -> None:
     """Raise ``LockLost`` or ``ReleaseAsked`` if that is known of ``lease``, which was taken through ``lock``."""
     if reason := lease.lost:
         raise LockLost(f"{lock.noun} {lock.name!r} is lost: {reason}", name=lock.name)
@@ -105,8 +105,11 @@ def judge(lock: Named, lease: Lease) -> None:
         raise ReleaseAsked(f"{lock.noun} {lock.name!r}: its holder is asked to give it back", name=lock.name)
 
 
-def ensure_standing() -> None:
-    """Raise what is known of the locks and permits around, the innermost first. Asks nobody."""
+def ensure_enclosing_held() -> None:
+    """Raise ``LockLost`` or ``ReleaseAsked`` if that is known of a lock or permit around, the innermost first.
+
+    Asks no store.
+    """
     for variable in (limiter_block, lock_block):
         block = variable.get()
         while block is not None:
@@ -114,7 +117,7 @@ def ensure_standing() -> None:
             if not lease.released and (lease.asked or lease.lost) and not lease.foreign:
                 lock = block.lock()
                 if lock is not None:
-                    judge(lock, lease)
+                    ensure_lease_held(lock, lease)
             block = block.around
 
 
@@ -134,7 +137,7 @@ def sleep(seconds: float, what: str = "") -> None:
             time.sleep(seconds)
             return
         while (left := ends - monotonic()) > 0:
-            ensure_standing()
+            ensure_enclosing_held()
             bell.wait(min(left, _certain(leases)))
 
 
@@ -151,7 +154,7 @@ async def asleep(seconds: float, what: str = "") -> None:
             await asyncio.sleep(seconds)
             return
         while (left := ends - monotonic()) > 0:
-            ensure_standing()
+            ensure_enclosing_held()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(bell.wait(), min(left, _certain(leases)))
 

@@ -9,7 +9,7 @@ import threading
 import traceback
 from typing import Any
 
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 
 logger = logging.getLogger("django_tasklock")
 
@@ -43,4 +43,4 @@ class OneLine(logging.Filter):
 
 
 def _argument(value: Any) -> Any:
-    return shown(value, LONGEST_ARGUMENT) if isinstance(value, str) else value
+    return printable(value, LONGEST_ARGUMENT) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""The columns that make a row its own fencing authority, and the database backend's table."""
+"""``GuardedModel``, whose rows refuse stale writers, and the tables of this app."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ LIMIT = 255
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def shown(text: object, limit: int = LIMIT) -> str:
+def printable(text: object, limit: int = LIMIT) -> str:
     """Return ``text``, of at most ``limit`` characters, with escapes such as ``\\n`` for what is not to be read but
     obeyed.
 

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, Self
 
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 
 __all__ = [
     "LATEST",
@@ -76,8 +76,8 @@ class Holder:
     """The value begins as ours do, and the rest of it cannot be read."""
 
     def __str__(self) -> str:
-        where = f"{shown(self.host)}:{self.pid}" if self.host else "unreadable" if self.unreadable else "unknown"
-        return f"{where} ({shown(self.task)}[{shown(self.task_id)}])" if self.task else where
+        where = f"{printable(self.host)}:{self.pid}" if self.host else "unreadable" if self.unreadable else "unknown"
+        return f"{where} ({printable(self.task)}[{printable(self.task_id)}])" if self.task else where
 
 
 class AcquireRequest(NamedTuple):

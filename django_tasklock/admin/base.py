@@ -72,7 +72,7 @@ def door(*, methods: tuple[str, ...] = LOOK, release: bool = False) -> Callable[
     return decorate
 
 
-def known(look: Callable[..., _Found], name: str, *args: Any, **options: Any) -> _Found:
+def found_or_404(look: Callable[..., _Found], name: str, *args: Any, **options: Any) -> _Found:
     """Return what ``look`` says of a name; 404 for what cannot be one, or where the store keeps no such thing.
 
     Raises ``BackendUnavailable``.

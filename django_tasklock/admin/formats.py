@@ -43,6 +43,6 @@ def soft(text: str) -> SafeString:
     return mark_safe(_JOINTS.sub(r"\1<wbr>", escape(text)))  # noqa: S308
 
 
-def where(holder: str, task: str, task_id: str) -> str:
+def host_and_pid(holder: str, task: str, task_id: str) -> str:
     """Cut ``host:pid`` out of ``host:pid (task[id])``."""
     return holder.removesuffix(f" ({task}[{task_id}])")

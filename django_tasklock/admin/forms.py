@@ -24,14 +24,14 @@ _KEPT = _("Kept in the history of the lock, with your name.")
 
 
 class AskForm(forms.Form):
-    """Which hold of the lock is meant, and why."""
+    """The lease that is meant, by its fingerprint, and the reason."""
 
     fingerprint = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
     reason = _reason(required=False, help_text=_KEPT)
 
 
 class ReleaseForm(AskForm):
-    """The same, with a reason that must be given and, for a guarded row, what becomes of the row."""
+    """An ``AskForm`` whose reason is required and which asks, for a guarded row, what state to leave it in."""
 
     reason = _reason(required=True, help_text=_KEPT)
 
@@ -56,7 +56,7 @@ class ReleaseForm(AskForm):
 
 
 class SelectedForm(forms.Form):
-    """One reason for all of them."""
+    """The reason for releasing several locks."""
 
     reason = _reason(required=True, help_text=_KEPT)
 
@@ -88,7 +88,7 @@ _KEPT_OF_LIMIT = _("Kept in the history of the limiter, with your name.")
 
 
 class LimitReasonForm(forms.Form):
-    """Why."""
+    """The reason for an act on a limiter."""
 
     reason = _reason(required=True, help_text=_KEPT_OF_LIMIT)
 

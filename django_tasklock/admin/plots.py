@@ -52,17 +52,17 @@ class Bars:
 
     @property
     def top_label(self) -> str:
-        """Return the same, written."""
+        """Return the value at the upper edge, as a label."""
         return self.show(self.top)
 
     @property
     def middle_label(self) -> str:
-        """Return the value half-way up, written."""
+        """Return the value half-way up, as a label."""
         return self.show(self.top / 2)
 
     @cached_property
     def rows(self) -> list[tuple[str, list[str]]]:
-        """Return the same as a table: label and values."""
+        """Return the bars as rows of a table: label and values."""
         return [
             (label, [self.show(one.values[place]) for one in self.series]) for place, label in enumerate(self.labels)
         ]

@@ -64,14 +64,14 @@ def will_retry(error: BaseException) -> bool:
         return False
     if isinstance(error, Ignore):
         return state_of(task.request).replaced
-    wanted, spared = matching(task, "autoretry_for"), matching(task, "dont_autoretry_for")
+    wanted, spared = exceptions_of(task, "autoretry_for"), exceptions_of(task, "dont_autoretry_for")
     if isinstance(error, wanted) and not isinstance(error, spared):
         limit = most_retries(task)
         return limit is None or task.request.retries < limit
     return isinstance(error, Reject) and bool(getattr(error, "requeue", False))
 
 
-def matching(task: Any, option: str) -> tuple[type[BaseException], ...]:
+def exceptions_of(task: Any, option: str) -> tuple[type[BaseException], ...]:
     """Return the exception classes of an option of the task."""
     return tuple(getattr(task, option, None) or ())
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Once:
     """A task with the options of one call. Made by ``OnceTask.once()``."""
 
-    def __init__(self, task: Any, asked: Mapping[str, Any]) -> None:
+    def __init__(self, task: Any, overrides: Mapping[str, Any]) -> None:
         self.task = task
-        self.asked = dict(asked)
+        self.overrides = dict(overrides)
 
     def delay(self, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
         """Publish."""
@@ -26,24 +26,24 @@ class Once:
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **sending: Any) -> AsyncResult[Any]:
         """Publish, with Celery's options."""
-        return self.task.apply_async(args, kwargs, once=self.asked, **sending)  # type: ignore[no-any-return]
+        return self.task.apply_async(args, kwargs, once=self.overrides, **sending)  # type: ignore[no-any-return]
 
     def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
         """Publish when the database transaction is committed."""
-        self.task.apply_async_on_commit(args, kwargs, once=self.asked)
+        self.task.apply_async_on_commit(args, kwargs, once=self.overrides)
 
     def apply_async_on_commit(self, args: Any = None, kwargs: Any = None, **sending: Any) -> None:
         """Publish with Celery's options when the database transaction is committed."""
-        self.task.apply_async_on_commit(args, kwargs, once=self.asked, **sending)
+        self.task.apply_async_on_commit(args, kwargs, once=self.overrides, **sending)
 
     def apply(self, args: Any = None, kwargs: Any = None, **sending: Any) -> Any:
         """Run here and now."""
-        return self.task.apply(args, kwargs, once=self.asked, **sending)
+        return self.task.apply(args, kwargs, once=self.overrides, **sending)
 
     def s(self, *args: Any, **kwargs: Any) -> Signature[Any]:
         """Return a signature, for chains, groups and chords."""
-        return self.task.s(*args, **kwargs).set(once=options.plain(self.asked))  # type: ignore[no-any-return]
+        return self.task.s(*args, **kwargs).set(once=options.plain(self.overrides))  # type: ignore[no-any-return]
 
     def si(self, *args: Any, **kwargs: Any) -> Signature[Any]:
         """Return an immutable signature."""
-        return self.task.si(*args, **kwargs).set(once=options.plain(self.asked))  # type: ignore[no-any-return]
+        return self.task.si(*args, **kwargs).set(once=options.plain(self.overrides))  # type: ignore[no-any-return]

@@ -70,7 +70,7 @@ class OnceOptions:
             raise TaskLockError(f"{where}: retry_keeps_lock must be True or False, not {self.retry_keeps_lock!r}")
 
 
-def asked_by_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = None) -> dict[str, Any]:
+def pop_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = None) -> dict[str, Any]:
     """Take the ``celery_once_*`` arguments out of ``kwargs``: they are the caller's, the body never sees them.
 
     ``celery_once_enable_wait``, or ``celery_once_enable_retry``, waits for a busy lock for at most
@@ -88,36 +88,32 @@ def asked_by_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = 
         milliseconds(found["sleep"], "celery_once_sleep")
     if not found.get("key"):  # as in the source: an empty one is none
         found.pop("key", None)
-    asked = {word: found[word] for word in ("key", "blocking_timeout") if found.get(word) is not None}
+    overrides = {word: found[word] for word in ("key", "blocking_timeout") if found.get(word) is not None}
     if "timeout" in found:
-        asked["timeout"] = found["timeout"]  # None: until it is released, as in the source
+        overrides["timeout"] = found["timeout"]  # None: until it is released, as in the source
     waits = [bool(found[word]) for word in ("enable_wait", "enable_retry") if word in found]
     if waits:
-        asked["on_conflict"] = "wait" if any(waits) else "reject"
-    if asked.get("on_conflict", otherwise) != "wait":
-        asked.pop("blocking_timeout", None)  # as in the source: without waiting it says nothing
-    return asked
+        overrides["on_conflict"] = "wait" if any(waits) else "reject"
+    if overrides.get("on_conflict", otherwise) != "wait":
+        overrides.pop("blocking_timeout", None)  # as in the source: without waiting it says nothing
+    return overrides
 
 
-def asked_for(task: Any, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
-    """Return what the caller of ``task`` asked for, out of ``kwargs`` and in ``once``."""
+def pop_overrides(task: Any, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
+    """Return the options that a caller of ``task`` gives: in ``once``, and as keywords, which are taken out of
+    ``kwargs``.
+    """
     if not isinstance(once, (dict, Mapping, NoneType)):  # nearly always a dict, of which no abstract class is asked
         raise TaskLockError(f"task {task.name}: once must be a dict of options, not {once!r}")
     once = once or {}
     word = once.get("on_conflict") or task.on_conflict or get_settings().ON_CONFLICT
-    asked = {**asked_by_keywords(kwargs, word), **once}
-    return {word: value for word, value in asked.items() if value is not DEFAULT} if asked else asked
+    overrides = {**pop_keywords(kwargs, word), **once}
+    return {word: value for word, value in overrides.items() if value is not DEFAULT} if overrides else overrides
 
 
-def of_call(task: Any, kwargs: dict[str, Any], once: Any) -> tuple[dict[str, Any], OnceOptions]:
-    """Return what the caller asked for, and the terms of the call with that. Raises ``TaskLockError``."""
-    asked = asked_for(task, kwargs, once)
-    return asked, terms(task, asked)
-
-
-def known(asked: Mapping[str, Any], where: str) -> None:
+def refuse_unknown(overrides: Mapping[str, Any], where: str) -> None:
     """Raise ``TaskLockError`` for an option that there is not."""
-    unknown = sorted(set(asked) - set(OF_CALL))
+    unknown = sorted(set(overrides) - set(OF_CALL))
     if unknown:
         hint = "".join(f" (did you mean {meant!r}?)" for word in unknown if (meant := nearest(word, OF_CALL)))
         raise TaskLockError(f"{where}: unknown option {', '.join(unknown)}{hint}; known: {', '.join(OF_CALL)}")
@@ -131,42 +127,42 @@ def check(options: Mapping[str, Any], where: str) -> OnceOptions:
     return OnceOptions(lock, **{word: options[word] for word in _BESIDES})
 
 
-def terms(task: Any, asked: Mapping[str, Any]) -> OnceOptions:
+def merge(task: Any, overrides: Mapping[str, Any]) -> OnceOptions:
     """Return the options of one call: the task's, with the caller's over them. Raises ``TaskLockError``."""
-    own = _written(type(task))
-    if not asked:
+    own = _own_values(type(task))
+    if not overrides:
         try:
-            return _own_terms(task.name, *own)
+            return _own_options(task.name, *own)
         except TypeError:  # something that is no option of any task, which is said below
             pass
-    known(asked, f"task {task.name}, once()")
-    return _terms(task.name, own, asked)
+    refuse_unknown(overrides, f"task {task.name}, once()")
+    return _merge(task.name, own, overrides)
 
 
-_OF_TERMS = (*(word for word in OF_CALL if word != "key"), "release_connections")
-_written = attrgetter(*_OF_TERMS)
+_MERGED = (*(word for word in OF_CALL if word != "key"), "release_connections")
+_own_values = attrgetter(*_MERGED)
 
 
-def _terms(task: str, own: tuple[Any, ...], asked: Mapping[str, Any]) -> OnceOptions:
-    found = dict(zip(_OF_TERMS, own, strict=True))
-    if asked.get("on_conflict", found["on_conflict"]) != found["on_conflict"]:  # what goes with its own word alone
+def _merge(task: str, own: tuple[Any, ...], overrides: Mapping[str, Any]) -> OnceOptions:
+    found = dict(zip(_MERGED, own, strict=True))
+    if overrides.get("on_conflict", found["on_conflict"]) != found["on_conflict"]:  # what goes with its own word alone
         found["blocking_timeout"] = found["queue_limit"] = None
-    if asked.get("unique", found["unique"]) is None:
+    if overrides.get("unique", found["unique"]) is None:
         found["unique_for"] = None
-    found.update((word, value) for word, value in asked.items() if word != "key")
+    found.update((word, value) for word, value in overrides.items() if word != "key")
     found["on_conflict"] = found["on_conflict"] or get_settings().ON_CONFLICT
-    return check({**found, "key": asked.get("key")}, f"task {task}")
+    return check({**found, "key": overrides.get("key")}, f"task {task}")
 
 
 @lru_cache(maxsize=256, typed=True)
-def _own_terms(task: str, *own: Any) -> OnceOptions:
+def _own_options(task: str, *own: Any) -> OnceOptions:
     """Return the options of a call whose caller asks for nothing: made once, for as long as the settings are these."""
-    return _terms(task, own, {})
+    return _merge(task, own, {})
 
 
 def _forget(*, setting: str, **kwargs: object) -> None:
     if setting == "TASKLOCK":
-        _own_terms.cache_clear()
+        _own_options.cache_clear()
 
 
 setting_changed.connect(_forget, dispatch_uid="tasklock.celery.options")

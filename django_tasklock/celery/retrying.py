@@ -12,7 +12,7 @@ from django_tasklock.celery import options
 from django_tasklock.celery.state import state_of
 from django_tasklock.exceptions import TaskLockError
 
-_TERMS = (
+_RETRY_OPTIONS = (
     "autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_backoff", "retry_backoff_max", "retry_jitter",
     "max_retries", "override_max_retries",
 )  # fmt: skip
@@ -40,7 +40,7 @@ def header_of_retry(task: Any, request: Any, header: Mapping[str, Any], args: An
 def _name(task: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:
     """Return the lock of a call with these arguments; ``None``: none can be named, or the caller has."""
     rest = dict(kwargs)
-    if "key" in options.asked_by_keywords(rest):
+    if "key" in options.pop_keywords(rest):
         return None
     try:
         return str(task.lock_name(*args, **rest))
@@ -54,8 +54,8 @@ def autoretried(task: Any, error: Exception) -> NoReturn:
     def run() -> NoReturn:
         raise error
 
-    terms = {word: getattr(task, word) for word in _TERMS if hasattr(task, word)}
-    stands_in = SimpleNamespace(run=run, request=task.request, retry=task.retry, **terms)
+    options_of_task = {word: getattr(task, word) for word in _RETRY_OPTIONS if hasattr(task, word)}
+    stands_in = SimpleNamespace(run=run, request=task.request, retry=task.retry, **options_of_task)
     add_autoretry_behaviour(stands_in)
     stands_in.run()
     raise error

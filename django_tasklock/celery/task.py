@@ -113,15 +113,15 @@ class OnceTask(_DjangoTask):
             leave_undecided(cls)
         lock_in_run(cls, OnceTask.__call__)
 
-    def once(self, **asked: Any) -> Once:
+    def once(self, **overrides: Any) -> Once:
         """Return the task with options for one call: ``task.once(key="video:42", on_conflict="wait").delay(...)``.
 
         ``key`` (literally), ``timeout``, ``lease``, ``on_conflict``, ``blocking_timeout``, ``on_unavailable``,
         ``queue_limit``, ``unique``, ``unique_for``, ``on_duplicate``, ``retry_keeps_lock``. Raises ``TaskLockError`` at
         once.
         """
-        options.terms(self, asked)
-        return Once(self, asked)
+        options.merge(self, overrides)
+        return Once(self, overrides)
 
     @property
     def lock(self) -> Locked:
@@ -153,26 +153,26 @@ class OnceTask(_DjangoTask):
             return base.apply_async(args, kwargs, *more, **sending)
         refuse_sent(self.name, sending, "apply_async(...)")
         kwargs = dict(kwargs or {})
-        asked = options.asked_for(self, kwargs, sending.pop("once", None))
+        overrides = options.pop_overrides(self, kwargs, sending.pop("once", None))
         headers = dict(sending.pop("headers", None) or {})
         task_id = (more[0] if more else sending.pop("task_id", None)) or uuid()
         more = more[1:]
         ours = headers.pop(HEADER, None)
         if written_for(ours, self.name, task_id):  # on its way again: a retry, or out of the line
-            asked.pop("key", None)
-            headers[HEADER] = {**ours, "once": {**(ours.get("once") or {}), **options.plain(asked)}}
+            overrides.pop("key", None)
+            headers[HEADER] = {**ours, "once": {**(ours.get("once") or {}), **options.plain(overrides)}}
             return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
-        terms = options.terms(self, asked)
-        name = asked.pop("key", None)
+        chosen = options.merge(self, overrides)
+        name = overrides.pop("key", None)
         name = self.lock_name(*(args or ()), **kwargs) if name is None else clean(name, get_settings().KEY_PREFIX)
-        header = sealed_for({"once": options.plain(asked), "key": name}, self.name, task_id)
+        header = sealed_for({"once": options.plain(overrides), "key": name}, self.name, task_id)
         headers[HEADER] = header
-        lines_up = terms.lock.on_conflict in ("queue", "coalesce")
+        lines_up = chosen.lock.on_conflict in ("queue", "coalesce")
         # Asked last: a look into Celery's settings takes as long as to make the lock's name.
-        if (not lines_up and terms.unique is None) or self.app.conf.task_always_eager:
+        if (not lines_up and chosen.unique is None) or self.app.conf.task_always_eager:
             return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
         # What is not due yet does not keep the others waiting.
-        stands = terms.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
+        stands = chosen.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
 
         def send() -> Any:
             if lines_up:  # its next page goes on in the place of the one before, as a retry does
@@ -186,18 +186,18 @@ class OnceTask(_DjangoTask):
                     order.leave(name, task_id)
                 raise
 
-        if terms.unique is None:
+        if chosen.unique is None:
             return send()
-        return publish(self, name, terms, header, task_id, sending, send)
+        return publish(self, name, chosen, header, task_id, sending, send)
 
     def apply(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Run here and now, with the same options as ``apply_async``."""
         refuse_sent(self.name, sending, "apply(...)")
-        asked = sending.pop("once", None)
-        if asked:
-            options.terms(self, asked)
+        overrides = sending.pop("once", None)
+        if overrides:
+            options.merge(self, overrides)
             sending["task_id"] = sending.get("task_id") or uuid()
-            header = sealed_for({"once": options.plain(asked)}, self.name, sending["task_id"])
+            header = sealed_for({"once": options.plain(overrides)}, self.name, sending["task_id"])
             sending["headers"] = {**(sending.get("headers") or {}), HEADER: header}
         return super().apply(args, kwargs, *more, **sending)
 
@@ -254,12 +254,13 @@ class OnceTask(_DjangoTask):
         """
         from django_tasklock.celery.delivery.once import once_call  # it touches models, which early imports must not
 
-        asked, terms = options.of_call(self, kwargs, header.get("once"))
-        key = asked.pop("key", None)
+        overrides = options.pop_overrides(self, kwargs, header.get("once"))
+        chosen = options.merge(self, overrides)
+        key = overrides.pop("key", None)
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
         if message is not None and "key" not in header:  # it was sent by its name; what is sent again of it has all
-            message.header = self._named(header, name, asked, terms)
-        call = once_call(self, name, terms, args, kwargs, way, message)
+            message.header = self._named(header, name, overrides, chosen)
+        call = once_call(self, name, chosen, args, kwargs, way, message)
         try:
             with ExitStack() as stack:
                 try:
@@ -270,7 +271,7 @@ class OnceTask(_DjangoTask):
                     autoretried(self, error)
                 if entered:
                     if pending is not None:
-                        on_body_start(self, partial(pending.started, terms))
+                        on_body_start(self, partial(pending.started, chosen))
                     if type(self).__call__ is OnceTask.__call__:
                         return body(*args, **kwargs)
                     with locked(type(self)):
@@ -281,11 +282,11 @@ class OnceTask(_DjangoTask):
         return call.skipped
 
     def _named(
-        self, header: Mapping[str, Any], name: str, asked: Mapping[str, Any], terms: options.OnceOptions
+        self, header: Mapping[str, Any], name: str, overrides: Mapping[str, Any], chosen: options.OnceOptions
     ) -> dict[str, Any]:
         """Write the header that its publisher, who did not know the task, could not write."""
-        ours = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.plain(asked)}
-        if terms.lock.on_conflict in ("queue", "coalesce"):
+        ours = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.plain(overrides)}
+        if chosen.lock.on_conflict in ("queue", "coalesce"):
             ours.setdefault("ticket", order.next_number())
         self.request.__dict__[HEADER] = ours
         return ours

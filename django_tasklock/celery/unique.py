@@ -25,7 +25,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
-from django_tasklock.celery.message import Message, header_of, page_before, token_of
+from django_tasklock.celery.message import HEADER, Message, header_of, page_before, token_of
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
@@ -52,7 +52,7 @@ PROVISIONAL = 10_000  # milliseconds for publishing: what a publisher that dies 
 def publish(
     task: Any,
     name: str,
-    terms: OnceOptions,
+    chosen: OnceOptions,
     header: dict[str, Any],
     task_id: str,
     options: Mapping[str, Any],
@@ -65,13 +65,13 @@ def publish(
     """
     backend = get_backend()
     own = _name(task.name, name)
-    span = _span(task, terms, options)
+    span = _span(task, chosen, options)
     handle = os.urandom(16).hex()
     request = AcquireRequest(own, token_of(handle), PROVISIONAL, span, holder_json(Task(task.name, task_id), kept=True))
     try:
         answer = backend.acquire(request)
     except BackendUnavailable as error:
-        policy = terms.lock.on_unavailable or get_settings().ON_UNAVAILABLE
+        policy = chosen.lock.on_unavailable or get_settings().ON_UNAVAILABLE
         action = "run" if policy == "run" and error.down else "raise"
         events.unavailable(own, error, action)
         if error.doubt:  # it may be locked, for a message that nobody sends or that does not know of it
@@ -92,7 +92,7 @@ def publish(
             return send()
         busy = busy_error(own, answer)
         events.conflict(busy, "unique")
-        if terms.on_duplicate == "raise":
+        if chosen.on_duplicate == "raise":
             raise _already(busy, first)
         if dropped := [word for word in ("link", "link_error") if options.get(word)]:
             logger.warning(
@@ -101,7 +101,7 @@ def publish(
                 task.name, first, " and ".join(dropped),
             )  # fmt: skip
         return task.AsyncResult(first)
-    header["unique"] = {"name": own, "handle": handle, "until": terms.unique, "span": span}
+    header["unique"] = {"name": own, "handle": handle, "until": chosen.unique, "span": span}
     try:
         result = send()
     except BaseException:
@@ -134,9 +134,9 @@ def _abandon(backend: LockStore, request: AcquireRequest) -> None:
     heartbeat.release_later(hold, PROVISIONAL)
 
 
-def _span(task: Any, terms: OnceOptions, options: Mapping[str, Any]) -> int:
+def _span(task: Any, chosen: OnceOptions, options: Mapping[str, Any]) -> int:
     """Return the milliseconds that the lock lives: ``unique_for`` after the message is due, or until it expires."""
-    patience = milliseconds(terms.unique_for, "unique_for") if terms.unique_for else _patience(task, terms)
+    patience = milliseconds(chosen.unique_for, "unique_for") if chosen.unique_for else _patience(task, chosen)
     due = options.get("countdown") or seconds_until(options.get("eta")) or 0
     span = patience + max(0, round(1000 * due))
     expires = options.get("expires", task.expires)
@@ -145,8 +145,8 @@ def _span(task: Any, terms: OnceOptions, options: Mapping[str, Any]) -> int:
     return span
 
 
-def _patience(task: Any, terms: OnceOptions) -> int:
-    hold, _ = spans(terms.lock.timeout, terms.lock.lease, task.name)
+def _patience(task: Any, chosen: OnceOptions) -> int:
+    hold, _ = spans(chosen.lock.timeout, chosen.lock.lease, task.name)
     return UNHEARD if hold == UNTIL_RELEASED else hold
 
 
@@ -187,6 +187,8 @@ def on_postrun(sender: Any = None, retval: Any = None, state: str | None = None,
     Its ``before_start`` or ``__call__`` has raised, or a time limit struck before the run could see to it.
     """
     request = sender.request
+    if HEADER not in request.__dict__:  # after ``hide`` every message of ours has it there, and nearly none is one
+        return
     ours = header_of(request).get("unique")
     if not ours or request.is_eager or state_of(request).unique_settled:
         return
@@ -207,7 +209,7 @@ class Pending:
         self.ours = ours
         self._lock: TaskLock | None = None
 
-    def started(self, terms: OnceOptions) -> None:
+    def started(self, chosen: OnceOptions) -> None:
         """Free or take the lock: the body begins, with these options of its task."""
         if not self.ours:
             return
@@ -215,7 +217,7 @@ class Pending:
             free(self.message.header, self.message.id)
             self.ours = {}
             return
-        lock = TaskLock(self.ours["name"], timeout=terms.lock.timeout, lease=terms.lock.lease, on_unavailable="run")
+        lock = TaskLock(self.ours["name"], timeout=chosen.lock.timeout, lease=chosen.lock.lease, on_unavailable="run")
         self._lock = lock
         bring(lock, token_of(self.ours["handle"]))
         taken = lock.acquire(blocking=False)  # renewed from here on: a worker that dies does not block for long

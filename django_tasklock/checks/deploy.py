@@ -55,9 +55,9 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
 
 
 def _refusal(error: BackendUnavailable) -> checks.CheckMessage:
-    from django_tasklock.backends.contract.refusals import here
+    from django_tasklock.backends.contract.refusals import is_local_fault
 
-    if not (error.down or here(error)):
+    if not (error.down or is_local_fault(error)):
         text = f"The store does not let us lock: {error}"
         hint = "Change what it complains of; docs/operations.md has the rights that locks need."
         return checks.Error(text, hint=hint, id="tasklock.E005")

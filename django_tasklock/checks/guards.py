@@ -11,7 +11,7 @@ from django.db.models import Model, Q
 from django.db.models.constants import LOOKUP_SEP
 
 from django_tasklock.columns import TOKEN, table_options
-from django_tasklock.guards.guard import StateGuard, fenced, registered, unfit
+from django_tasklock.guards.guard import StateGuard, has_token_columns, registered, unfit
 from django_tasklock.guards.rows import indexed
 
 
@@ -43,15 +43,15 @@ def _unknown() -> Iterator[checks.CheckMessage]:
     for problem in import_task_modules():
         yield checks.Warning(
             f"Guards may be unknown to this process: {problem}.",
-            hint="Mend the import. Until then their rows are neither checked nor swept from here, and a release fences"
-            " them by their columns only.",
+            hint="Mend the import. Until then their rows are neither checked nor swept from here, and a release goes by"
+            " their token columns only.",
             id="tasklock.W017",
         )
 
 
 def _wanting(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[checks.CheckMessage]:
     label = model._meta.label
-    if not fenced(model):
+    if not has_token_columns(model):
         yield checks.Warning(
             f"{label} is guarded by its state alone: a worker that lost its lock is refused"
             " only after its successor has finished.",
@@ -59,7 +59,7 @@ def _wanting(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[c
             obj=model,
             id="tasklock.W003",
         )
-    wanted = TOKEN if fenced(model) else guard.field  # what tells a claimed row
+    wanted = TOKEN if has_token_columns(model) else guard.field  # what tells a claimed row
     if fits and wanted not in indexed(model).union(_limiting(model)):
         yield checks.Warning(
             f"No index of {label} begins with {wanted!r}: a sweep reads the whole table.",

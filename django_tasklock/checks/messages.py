@@ -18,9 +18,9 @@ def check_message_lease(app_configs: Any = None, **kwargs: Any) -> list[checks.C
     settings = sound_settings()
     if settings is None or settings.MESSAGE_LEASE is None:
         return []
-    from django_tasklock.celery.messages.report import terms
+    from django_tasklock.celery.messages.report import lease_lengths
 
-    found = terms()
+    found = lease_lengths()
     if found is None:
         return []
     wanted = milliseconds(settings.MESSAGE_LEASE, "MESSAGE_LEASE") / 1000

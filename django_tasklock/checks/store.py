@@ -53,9 +53,9 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
         path = resolve(settings)
         backend = get_backend()
         if is_kind(backend, "redis"):
-            from django_tasklock.backends.redis.address import place_of
+            from django_tasklock.backends.redis.address import database_of
 
-            place_of(settings.location)
+            database_of(settings.location)
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), hint="See TASKLOCK in the settings.", id="tasklock.E002")]
     if settings.REPLICAS and not (is_kind(backend, "redis") or is_kind(backend, "cluster")):
@@ -86,23 +86,24 @@ def check_shared(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     sound = sound_backend()
     if sound is None or not in_redis(*sound):
         return []
-    from django_tasklock.backends.redis.address import place_of, places_of
+    from django_tasklock.backends.redis.address import database_of, databases_of
 
     location = sound[0].location
     try:
-        place = place_of(location)
+        database = database_of(location)
     except ImproperlyConfigured:
         return []  # E002 has said it
     # An alias that only locks use is nobody's to clear.
     used = {"default", django_settings.CACHE_MIDDLEWARE_ALIAS, django_settings.SESSION_CACHE_ALIAS}
     aliases = [alias for alias in django_settings.CACHES if alias != location or alias in used]
-    clearing = sorted(alias for alias in aliases if any(place.same(other) for other in places_of(alias)))
+    clearing = sorted(alias for alias in aliases if any(database.same(other) for other in databases_of(alias)))
     if not clearing:
         return []
     names = " and ".join(f"caches[{alias!r}]" for alias in clearing)
     return [
         checks.Warning(
-            f"The locks are in {place}, and so is {names}, whose clear() flushes it: every lock would be free at once.",
+            f"The locks are in {database}, and so is {names}, whose clear() flushes it: every lock would be free at"
+            " once.",
             hint="Give them a database number of their own: TASKLOCK['LOCATION'] = 'redis://host:port/<number>', or a"
             " CACHES alias that only locks use.",
             id="tasklock.W004",

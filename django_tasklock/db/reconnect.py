@@ -72,7 +72,7 @@ def _plain(value: Any) -> bool:
     return type(value) in (Value, Now)
 
 
-def replaced(connection: BaseDatabaseWrapper) -> None:
+def replace_dropped(connection: BaseDatabaseWrapper) -> None:
     """Replace a connection that was dropped, also those that wait in a pool and were dropped as well.
 
     Never because of its age: the body may be reading from it. Nothing is connected that was not.
@@ -110,7 +110,7 @@ def resilient(
     if joined(connection) if within is None else within:
         return step(False)
     if not again:
-        replaced(connection)
+        replace_dropped(connection)
     began = time.monotonic()
     tries, tried = 0, False
     outside = sys.exc_info()[1]
@@ -287,7 +287,7 @@ def _wait(connection: BaseDatabaseWrapper, tries: int, ends: float) -> None:
     while True:
         try:
             connection.ensure_connection()
-            replaced(connection)
+            replace_dropped(connection)
         except (OperationalError, InterfaceError, InternalError):
             _close(connection)
         else:

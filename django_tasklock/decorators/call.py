@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
-from django_tasklock.context import ensure_standing
+from django_tasklock.context import ensure_enclosing_held
 from django_tasklock.db.connections import LONG, TWICE, Scope
 from django_tasklock.db.threads import to_the_end
 from django_tasklock.decorators.options import CallOptions, GuardedRow
@@ -83,7 +83,7 @@ class Call:
         self.options = options
         self.strategy = strategy
         self.lock = options.lock
-        self.long = self.lock.terms.hold_ms > LONG * 1000
+        self.long = self.lock.parameters.hold_ms > LONG * 1000
         """Whether its body may run for hours, and holds no connection meanwhile that it does not use."""
         self.skipped: Skipped | None = None
         self._lease: Lease | None = None
@@ -140,7 +140,7 @@ class Call:
 
     def _begin_body(self) -> None:
         """Look right before the body, which may have waited for long inside of other locks."""
-        ensure_standing()
+        ensure_enclosing_held()
         if self._closing is not None:
             self._closing.begun = True
 
@@ -225,7 +225,7 @@ class Closing:
             self._close(error)
 
     async def later(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
-        """End it for a coroutine: the writes go to a thread, the claim stays in this context."""
+        """End the claim for a coroutine: its writes go to a thread, the claim stays current in this context."""
         current.set(self._before)
         if self._due:
             await to_the_end(self._close, error)
@@ -261,7 +261,7 @@ def close_failed(claim: Claim, error: BaseException, begun: bool = True) -> None
     try:
         if isinstance(error, StaleClaim) and error.name == claim.name:
             return  # the row is somebody else's: already logged, signalled and counted
-        stopped = _asked_to_release(error) or (isinstance(error, LockLost) and not begun)
+        stopped = _stopped_by_request(error) or (isinstance(error, LockLost) and not begun)
         if stopped or not isinstance(error, Exception) or host().will_retry(error):
             claim.give_back()
         else:
@@ -273,7 +273,7 @@ def close_failed(claim: Claim, error: BaseException, begun: bool = True) -> None
         error.add_note(f"its row was not marked: {trouble}")
 
 
-def _asked_to_release(error: BaseException) -> bool:
+def _stopped_by_request(error: BaseException) -> bool:
     """Return whether an operator's word ended the body: of a task group nothing else."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(ReleaseAsked)[1] is None

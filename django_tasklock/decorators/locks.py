@@ -65,7 +65,7 @@ class Locked:
         self._bound = bound  # its first parameter is the task itself, which is no argument of a message
 
     def of_bound(self) -> Locked:
-        """Return the same for a function that is called as a method."""
+        """Return this lock for a function that is called as a method."""
         return Locked(self.template, self.on_conflict, timeout=self.timeout, bound=True)
 
     def name(self, /, *args: Any, **arguments: Any) -> str:

@@ -23,7 +23,7 @@ from django_tasklock.conf import (
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.locks.lock import Acquirable, TaskLock
-from django_tasklock.locks.terms import POLICIES
+from django_tasklock.locks.parameters import POLICIES
 from django_tasklock.names import Names
 
 

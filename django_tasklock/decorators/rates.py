@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from django_tasklock.conf import Duration, Settings, get_settings
-from django_tasklock.context import ensure_standing
+from django_tasklock.context import ensure_enclosing_held
 from django_tasklock.db.connections import Scope
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.decorators.locks import Locked
@@ -142,7 +142,7 @@ def rate_limited(
                     scope = Scope.begin(stack)
                     await limited.aacquire(args, kwargs)
                     await scope.aclose_idle()
-                    ensure_standing()
+                    ensure_enclosing_held()
                     return await function(*args, **kwargs)
 
         else:
@@ -151,7 +151,7 @@ def rate_limited(
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 if not host().take_turn(limited, args, kwargs):
                     limited.acquire(args, kwargs)
-                ensure_standing()
+                ensure_enclosing_held()
                 result = function(*args, **kwargs)
                 check_has_begun(function, result)
                 return result

@@ -27,7 +27,7 @@ from django_tasklock.db.connections import worth_returning
 from django_tasklock.db.reconnect import PATIENCE, ending, repeatable, resilient
 from django_tasklock.db.transactions import HINT, durable, joined, unchanged
 from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError, TransactionOpen
-from django_tasklock.guards.guard import StateGuard, fenced
+from django_tasklock.guards.guard import StateGuard, has_token_columns
 
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Claim:
     @cached_property
     def fenced(self) -> bool:
         """Whether the model has the two columns."""
-        return fenced(self.model)
+        return has_token_columns(self.model)
 
     @classmethod
     def take(cls, model: type[Model], pk: Any, guard: StateGuard, token: str) -> Claim:
@@ -145,8 +145,8 @@ class Claim:
     def transaction(self) -> Iterator[Any]:
         """Enter ``atomic()`` with the row locked and still this claim's; yields the row.
 
-        Nobody can claim it before the commit, so writes to *other* tables in here are fenced
-        too. Keep it short. Raises ``StaleClaim``; an outer ``atomic()`` is allowed.
+        Nobody can claim it before the commit, so no stale writer gets to *other* tables in here
+        either. Keep it short. Raises ``StaleClaim``; an outer ``atomic()`` is allowed.
         """
         state = self._state
         connection = connections[self.using]

@@ -46,8 +46,8 @@ def replace_registered(guards: Iterable[Guarded]) -> None:
     _registered[:] = guards
 
 
-def fenced(model: type[Model]) -> bool:
-    """Return whether the model has the columns that make its rows their own fencing authority."""
+def has_token_columns(model: type[Model]) -> bool:
+    """Return whether the model has the two columns of ``GuardedModel``, by which a row knows its claim."""
     try:
         model._meta.get_field(TOKEN), model._meta.get_field(EPOCH)
     except FieldDoesNotExist:
@@ -136,7 +136,7 @@ class StateGuard:
         """
         self.ensure_fits(model)
         values = {self.field: self.claim_as}
-        if fenced(model):
+        if has_token_columns(model):
             values |= {TOKEN: token, EPOCH: F(EPOCH) + 1}
         return self.claimable(pk), values
 
@@ -155,7 +155,7 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
     if isinstance(model._meta.pk, CompositePrimaryKey):
         return [(f"{label} has a primary key of several columns, which no claim can name.", "Give it one of its own.")]
     found = []
-    for name in (guard.field, *((TOKEN, EPOCH) if fenced(model) else ())):
+    for name in (guard.field, *((TOKEN, EPOCH) if has_token_columns(model) else ())):
         try:
             field = model._meta.get_field(name)
         except FieldDoesNotExist:
@@ -218,7 +218,7 @@ def _unfit_state(field: Any, state: Any) -> tuple[str, str] | None:
     return None
 
 
-def fence(model: type[Model], pk: Any, guard: StateGuard | None, token: str, state: Any) -> bool:
+def revoke_claim(model: type[Model], pk: Any, guard: StateGuard | None, token: str, state: Any) -> bool:
     """Take the row from the claim with ``token`` and leave it in ``state``: nothing that claim writes is accepted.
 
     False: the row is not claimed with it, any more or yet. Of a model without token columns only the state can be
@@ -228,7 +228,7 @@ def fence(model: type[Model], pk: Any, guard: StateGuard | None, token: str, sta
     if guard is not None:
         guard.ensure_fits(model)
     rows = model._base_manager.using(router.db_for_write(model)).filter(pk=pk)
-    if not fenced(model):
+    if not has_token_columns(model):
         return guard is not None and bool(rows.filter(**{guard.field: guard.claim_as}).update(**{guard.field: state}))
     if not token:
         return False

@@ -12,7 +12,7 @@ from django.db import router
 from django.db.models import Model, Q, QuerySet
 
 from django_tasklock.columns import EPOCH, TOKEN, table_options
-from django_tasklock.guards.guard import Guarded, StateGuard, fenced
+from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns
 
 PAGE = 1000  # rows read by one query
 IN = 500  # primary keys in one query: SQLite takes a thousand parameters
@@ -26,11 +26,11 @@ class Row(NamedTuple):
     token: str | None
 
     def claimed_by(self, guard: StateGuard) -> bool:
-        """Return whether it is in the state of a row that this guard has claimed."""
+        """Return whether the row is in the state that this guard claims it to."""
         return bool(self.states[guard.field] == guard.claim_as)
 
     def claimable_by(self, guard: StateGuard) -> bool:
-        """Return whether it is in a state that this guard claims from."""
+        """Return whether the row is in a state that this guard claims from."""
         return self.states[guard.field] in guard.claim_from
 
 
@@ -49,7 +49,7 @@ def read(model: type[Model], columns: Iterable[str], pks: list[Any]) -> list[Row
 
 def epoch_of(model: type[Model], pk: Any) -> int | None:
     """Return how often the row was claimed; ``None`` if it is gone, or its model does not count."""
-    if not fenced(model):
+    if not has_token_columns(model):
         return None
     return _everything(model).filter(pk=pk).values_list(EPOCH, flat=True).first()
 
@@ -98,7 +98,7 @@ def _everything(model: type[Model]) -> QuerySet[Any]:
 
 
 def _seen(model: type[Model], columns: tuple[str, ...], rows: QuerySet[Any]) -> list[Row]:
-    if fenced(model):
+    if has_token_columns(model):
         seen = rows.values_list("pk", TOKEN, *columns)
         return [Row(pk, dict(zip(columns, states, strict=True)), token) for pk, token, *states in seen]
     seen = rows.values_list("pk", *columns)

@@ -39,9 +39,11 @@ def databases(*aliases: str, patience: float = PATIENCE) -> dict[str, dict[str, 
 
 
 def probe_of(alias: str) -> Probe[float]:
-    """Return the one of this database, in this process."""
+    """Return this process's probe of the database ``alias``."""
     found = _probes.get(alias)
-    return _probes.setdefault(alias, Probe(partial(ask, alias), f"health-{alias}")) if found is None else found
+    if found is None:
+        found = _probes.setdefault(alias, Probe(partial(measure_latency, alias), f"health-{alias}"))
+    return found
 
 
 def forget() -> None:
@@ -49,7 +51,7 @@ def forget() -> None:
     _probes.clear()
 
 
-def ask(alias: str) -> float:
+def measure_latency(alias: str) -> float:
     """Return the seconds in which the database answers."""
     connection = connections[alias]
     connection.ensure_connection()

@@ -9,16 +9,16 @@ from django_tasklock.health.probe import Probe
 
 if TYPE_CHECKING:
     from django_tasklock.celery.messages.marks import Mark
-    from django_tasklock.celery.messages.report import Terms
+    from django_tasklock.celery.messages.report import LeaseLengths
 
 
-def terms() -> Terms | None:
+def lease_lengths() -> LeaseLengths | None:
     """Return how long the leases are; ``None``: there are none, or this process has nothing to do with Celery."""
     if "celery" not in sys.modules:
         return None
     from django_tasklock.celery.messages import report
 
-    return report.terms()
+    return report.lease_lengths()
 
 
 def late() -> float:
@@ -32,13 +32,13 @@ def late() -> float:
 
 def start() -> None:
     """Begin to ask the broker, if there is something to ask."""
-    if terms() is not None:
+    if lease_lengths() is not None:
         _probe.start()
 
 
 def facts(patience: float) -> tuple[dict[str, Any], list[str]]:
     """Return what can be said within ``patience`` seconds, and warnings; nothing where messages have no leases."""
-    found = terms()
+    found = lease_lengths()
     if found is None:
         return {}, []
     marks = _probe.answer(patience)
@@ -64,11 +64,11 @@ def forget() -> None:
     _probe.forget()
 
 
-def ask() -> list[Mark]:
+def read_marks() -> list[Mark]:
     """Return the marks of the workers."""
     from django_tasklock.celery.messages import report
 
     return report.workers()
 
 
-_probe = Probe(ask, "health-messages")
+_probe = Probe(read_marks, "health-messages")

@@ -33,7 +33,7 @@ class Probe(Generic[T]):
         """Ask anew, whatever is on its way or was answered just now."""
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._asked: Future[T] | None = None
+        self._future: Future[T] | None = None
         self._stale = 0.0
 
     def start(self) -> Future[T]:
@@ -41,11 +41,11 @@ class Probe(Generic[T]):
         if self._process != os.getpid():
             self.forget()  # the thread and the lock are the parent's
         with self._lock:
-            asked = self._asked
-            if asked is None or (asked.done() and time.monotonic() >= self._stale):
-                asked = self._asked = Future()
-                threading.Thread(target=self._run, args=(asked,), name=f"tasklock-{self._name}", daemon=True).start()
-            return asked
+            future = self._future
+            if future is None or (future.done() and time.monotonic() >= self._stale):
+                future = self._future = Future()
+                threading.Thread(target=self._run, args=(future,), name=f"tasklock-{self._name}", daemon=True).start()
+            return future
 
     def answer(self, patience: float = PATIENCE) -> T | None:
         """Return what was answered; ``None`` if nothing was in time, or there is no asking."""
@@ -56,15 +56,15 @@ class Probe(Generic[T]):
         except Exception:
             return None  # told by the thread
 
-    def _run(self, asked: Future[T]) -> None:
+    def _run(self, future: Future[T]) -> None:
         try:
             answer = self._ask()
         except BaseException as error:
             logger.warning("health: %s cannot be asked: %r", self._name, error)
             release_connections()
             self._stale = time.monotonic() + FRESH
-            asked.set_exception(error)
+            future.set_exception(error)
         else:
             release_connections()
             self._stale = time.monotonic() + FRESH
-            asked.set_result(answer)
+            future.set_result(answer)

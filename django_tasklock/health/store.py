@@ -17,18 +17,18 @@ from django_tasklock.types import Condition, InstanceState, monotonic
 APART = 5.0  # seconds between two clocks from which on it is worth a word: people compare the times they are shown
 
 
-def locks(patience: float = PATIENCE) -> dict[str, Any]:
-    """Return what can be said within ``patience`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
+def locks() -> dict[str, Any]:
+    """Return what can be said within ``PATIENCE`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
 
     Unhealthy: the store does not answer, or nobody renews the leases of this process: of its locks, or of a worker's
     messages. ``messages`` is there where the project's messages have leases.
     """
-    ends = monotonic() + patience
+    ends = monotonic() + PATIENCE
     messages.start()
     several = _is_several()
     if several:
         _instances.start()
-    condition = _probe.answer(patience)
+    condition = _probe.answer()
     store: dict[str, Any] = {"reachable": condition is not None}
     warnings = []
     if condition is not None:
@@ -81,18 +81,18 @@ def _of_each(states: Sequence[InstanceState]) -> tuple[dict[str, Any], list[str]
     return {"instances": said}, warnings
 
 
-def ask() -> Condition:
+def read_condition() -> Condition:
     """Return what the store says of itself."""
     return get_backend().condition()
 
 
-def ask_each() -> Sequence[InstanceState]:
+def read_instance_states() -> Sequence[InstanceState]:
     """Return what each of several stores says of itself."""
     return get_backend().instance_states()
 
 
-_probe = Probe(ask, "health-store")
-_instances = Probe(ask_each, "health-instances")
+_probe = Probe(read_condition, "health-store")
+_instances = Probe(read_instance_states, "health-instances")
 
 
 def forget() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
-from django_tasklock.context import ensure_standing
+from django_tasklock.context import ensure_enclosing_held
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
@@ -36,21 +36,21 @@ def take(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answered:
 def _wait(waiter: Waiter, ends: float) -> Answered:
     patience = Patience(waiter, ends)
     while True:
-        asked = monotonic()
-        if asked >= ends:
+        sent = monotonic()
+        if sent >= ends:
             waiter.look_last()
         try:
             answer = waiter.acquire()
         except BackendUnavailable as error:
-            nap = patience.failed(error, asked)
+            nap = patience.failed(error, sent)
         else:
-            if isinstance(answer, Grant) or asked >= ends:
-                return asked, answer
+            if isinstance(answer, Grant) or sent >= ends:
+                return sent, answer
             nap = patience.answered(answer)
-        ensure_standing()
+        ensure_enclosing_held()
         handed = waiter.wait(nap)
-        if handed is not None and monotonic() < asked + handed.ttl / 2000:
-            return asked, handed
+        if handed is not None and monotonic() < sent + handed.ttl / 2000:
+            return sent, handed
 
 
 async def atake(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answered:
@@ -60,21 +60,21 @@ async def atake(backend: LeaseStore, request: AcquireRequest, wait: float) -> An
     try:
         patience = Patience(waiter, ends)
         while True:
-            asked = monotonic()
-            if asked >= ends:
+            sent = monotonic()
+            if sent >= ends:
                 waiter.look_last()
             try:
                 answer = await waiter.aacquire()
             except BackendUnavailable as error:
-                nap = patience.failed(error, asked)
+                nap = patience.failed(error, sent)
             else:
-                if isinstance(answer, Grant) or asked >= ends:
-                    return asked, answer
+                if isinstance(answer, Grant) or sent >= ends:
+                    return sent, answer
                 nap = patience.answered(answer)
-            ensure_standing()
+            ensure_enclosing_held()
             handed = await waiter.await_(nap)
-            if handed is not None and monotonic() < asked + handed.ttl / 2000:
-                return asked, handed
+            if handed is not None and monotonic() < sent + handed.ttl / 2000:
+                return sent, handed
     finally:
         await waiter.aleave()
 
@@ -93,13 +93,13 @@ class Patience:
         self._busy = busy
         return self._nap(LOOK if busy.remaining is None else min(LOOK, busy.remaining / 1000 + MARGIN))
 
-    def failed(self, error: BackendUnavailable, asked: float) -> float:
-        """Return seconds to sleep when there was no answer to what was asked at ``asked``.
+    def failed(self, error: BackendUnavailable, sent: float) -> float:
+        """Return seconds to sleep when there was no answer to what was sent at ``sent``.
 
         Raises ``error`` if that is all.
         """
         self._busy = error.busy = error.busy or self._busy
-        if self._busy is None or asked >= self._ends:
+        if self._busy is None or sent >= self._ends:
             raise error
         if not self._told:
             events.unavailable(self._waiter.request.name, error, "ask again", self._waiter.backend.noun)

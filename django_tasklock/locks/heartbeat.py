@@ -38,7 +38,7 @@ FAREWELL = 5.0  # seconds for which the end of a process is put off at the most,
 LINGER = 5.0  # seconds the thread stays when there is nothing left to renew
 CHUNK = 100  # leases renewed by one request: Redis serves nobody else meanwhile
 HALVED = 16  # failed requests of one beat that are sent again in halves: enough to find two leases among a hundred
-UNASKED = BackendUnavailable("the part of the store where they are could not be asked")
+UNANSWERED = BackendUnavailable("the part of the store where they are could not be asked")
 SILENT = 2.0  # seconds that one beat may spend on failing requests to a store: the leases of others wait
 
 
@@ -229,7 +229,7 @@ class Heartbeat:
         return min(times, default=math.inf)
 
     def leases(self) -> list[Lease]:
-        """Return those that are renewed."""
+        """Return the leases that are renewed."""
         found = []
         for token, reference in list(self._held.items()):
             lease = reference()
@@ -252,25 +252,25 @@ class Heartbeat:
         trouble: Exception | None = None
         try:
             while parts and spent < SILENT:
-                part, asked = parts.popleft(), monotonic()
-                left = [max(1, min(lease.span or 1, round((lease.until - asked) * 1000))) for lease in part]
+                part, sent = parts.popleft(), monotonic()
+                left = [max(1, min(lease.span or 1, round((lease.until - sent) * 1000))) for lease in part]
                 try:
                     answers = backend.renew(
                         [Renewal(lease.name, lease.token, ttl) for lease, ttl in zip(part, left, strict=True)]
                     )
                 except Exception as error:
-                    trouble, failed, spent = error, failed + 1, spent + monotonic() - asked
+                    trouble, failed, spent = error, failed + 1, spent + monotonic() - sent
                     if len(part) > 1 and failed <= HALVED:
                         parts += (part[: len(part) // 2], part[len(part) // 2 :])
                     else:
                         _put_off(part)
                         unknown += len(part)
                     continue
-                lost += _renewed(part, left, answers, asked)
+                lost += _renewed(part, left, answers, sent)
                 if silent := [
                     lease for lease, said in zip(part, answers, strict=True) if said is RenewalResult.UNKNOWN
                 ]:
-                    trouble, spent = UNASKED, spent + monotonic() - asked
+                    trouble, spent = UNANSWERED, spent + monotonic() - sent
                     unknown += len(silent)
                     _put_off(silent)
         finally:
@@ -298,14 +298,14 @@ def _put_off(part: list[Lease]) -> None:
 
 
 def _renewed(
-    part: list[Lease], left: list[int], answers: Sequence[RenewalResult], asked: float
+    part: list[Lease], left: list[int], answers: Sequence[RenewalResult], sent: float
 ) -> Iterator[tuple[Lease, str]]:
-    """Take over what the store said to a request sent at ``asked``; those that are lost, and why."""
+    """Take over what the store said to a request sent at ``sent``; those that are lost, and why."""
     for lease, ttl, renewed in zip(part, left, answers, strict=True):
         if renewed is RenewalResult.UNKNOWN:
             continue
         if renewed:
-            lease.renewed(asked, ttl)
+            lease.renewed(sent, ttl)
             if renewed is RenewalResult.ASKED and lease.request_release() and lease.lock is not None:
                 tell_aside([partial(events.release_requested, lease)])
             if ttl < (lease.span or 1) and lease.last:

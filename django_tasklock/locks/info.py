@@ -7,24 +7,24 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django_tasklock.exceptions import TaskLockAcquireError
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 from django_tasklock.types import LATEST, Busy, LockInfo, Record, fingerprint
 
 
 def _shown(record: Record) -> dict[str, Any]:
     holder = record.holder
     return dict(
-        name=shown(record.name),
+        name=printable(record.name),
         holder=str(holder),
         fingerprint=fingerprint(record.token),
-        acquired_at=moment(record.at),
+        acquired_at=datetime_of(record.at),
         held_for=max(0, record.now - record.at) / 1000,
         ttl=None if record.ttl is None else record.ttl / 1000,
         time_left=max(0, record.until - record.now) / 1000,
         fence=record.fence,
         waiting=record.waiting,
-        task=shown(holder.task),
-        task_id=shown(holder.task_id),
+        task=printable(holder.task),
+        task_id=printable(holder.task_id),
     )
 
 
@@ -34,7 +34,7 @@ lock_infos: Callable[[Sequence[Record]], list[LockInfo]] = LockInfo.list_maker(_
 """Return the same of many."""
 
 
-def moment(at: int) -> datetime:
+def datetime_of(at: int) -> datetime:
     """Return a store's time, milliseconds since 1970, whatever somebody has put there: one that cannot be is the
     nearest.
     """
@@ -46,11 +46,11 @@ def busy_error(name: str, busy: Busy) -> TaskLockAcquireError:
     if busy.record is None:
         return TaskLockAcquireError(f"lock {name!r} is held by somebody", name=name)
     info = lock_info(busy.record)
-    text = f"lock {name!r} is held by {info.holder} for {info.held_for:.1f} s, {left(info)}"
+    text = f"lock {name!r} is held by {info.holder} for {info.held_for:.1f} s, {left_in_words(info)}"
     return TaskLockAcquireError(text, name=name, holder=info.holder, held_for=info.held_for, time_left=info.time_left)
 
 
-def left(info: LockInfo) -> str:
+def left_in_words(info: LockInfo) -> str:
     """Return how long its holder may have it still, in words."""
     if info.without_timeout:
         return "until it is released"
@@ -64,6 +64,6 @@ def all_taken(name: str, limit: int, busy: Busy) -> TaskLockAcquireError:
     info = lock_info(busy.record)
     text = (
         f"limiter {name!r}: none of {limit} permits is free; one is held by {info.holder} for {info.held_for:.1f} s,"
-        f" {left(info)}"
+        f" {left_in_words(info)}"
     )
     return TaskLockAcquireError(text, name=name, holder=info.holder, held_for=info.held_for, time_left=info.time_left)

@@ -76,19 +76,19 @@ class Lease:
         """Called when it is lost, or asked for: whoever sleeps inside of it wakes."""
         self.generation = generation
 
-    def granted(self, grant: Grant, asked: float, hold: int) -> None:
-        """Take over what the store said to a request sent at ``asked``."""
+    def granted(self, grant: Grant, sent: float, hold: int) -> None:
+        """Take over what the store said to a request sent at ``sent``."""
         self.fence = grant.fence
-        self.until = asked + hold / 1000
+        self.until = sent + hold / 1000
         ttl = grant.ttl  # as below
-        self.deadline = asked + (ttl - ROUNDED) / 1000
-        self.due = asked + ttl / 3000
+        self.deadline = sent + (ttl - ROUNDED) / 1000
+        self.due = sent + ttl / 3000
         self.slack = ttl / 10_000
 
-    def renewed(self, asked: float, ttl: int) -> None:
-        """Note that the key lives ``ttl`` milliseconds from ``asked``, at least."""
-        self.deadline = asked + (ttl - ROUNDED) / 1000
-        self.due = asked + ttl / 3000
+    def renewed(self, sent: float, ttl: int) -> None:
+        """Note that the key lives ``ttl`` milliseconds from ``sent``, at least."""
+        self.deadline = sent + (ttl - ROUNDED) / 1000
+        self.due = sent + ttl / 3000
         self.slack = ttl / 10_000
 
     @property
@@ -107,7 +107,7 @@ class Lease:
         return True
 
     def request_release(self) -> bool:
-        """Note that somebody wants it back; True for the first to do so."""
+        """Note that its holder is asked to release it; True for the first call."""
         if self.asked or self.released:
             return False
         self.asked = True

@@ -23,7 +23,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
-from django_tasklock.context import Block, judge, lock_block, skip_struck
+from django_tasklock.context import Block, ensure_lease_held, lock_block, skip_struck
 from django_tasklock.db.transactions import mention_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
 from django_tasklock.host import Task
@@ -33,8 +33,8 @@ from django_tasklock.locks.heartbeat import heartbeat, tell_aside
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import GONE, Lease
+from django_tasklock.locks.parameters import LockParameters, patience
 from django_tasklock.locks.takes import Leases, Refusal, Takes
-from django_tasklock.locks.terms import Terms, patience
 from django_tasklock.names import Names, clean, clean_all, each_of
 from django_tasklock.signals import lock_acquired, lock_released
 from django_tasklock.types import AcquireRequest, Busy, Grant, LockInfo, Record, Released, monotonic
@@ -49,7 +49,7 @@ def current_lock() -> TaskLock | None:
 class Acquirable(ABC):
     """The verbs of a ``TaskLock``, and of whatever else is acquired and released like one.
 
-    It has terms, which never change, and remembers which caller has taken which lease through it.
+    It has parameters, which never change, and remembers which caller has taken which lease through it.
     """
 
     noun = "lock"
@@ -79,9 +79,11 @@ class Acquirable(ABC):
     _block: Lease | None = None
     _blocks = 0
 
-    def __init__(self, name: str, terms: Terms, takes: Takes, on_lost: Callable[[str], object] | None) -> None:
+    def __init__(
+        self, name: str, parameters: LockParameters, takes: Takes, on_lost: Callable[[str], object] | None
+    ) -> None:
         self.name = name
-        self.terms = terms
+        self.parameters = parameters
         self._takes = takes
         self._on_lost = on_lost
 
@@ -112,7 +114,7 @@ class Acquirable(ABC):
         False (``"skip"``) or ``BackendUnavailable``. Raises ``TaskLockError`` on re-entry,
         unless ``reentrant``.
         """
-        wait = self.terms.patience
+        wait = self.parameters.patience
         if blocking is not None or blocking_timeout is not None:
             wait = patience(blocking, blocking_timeout, self.name)
         home = self._takes.here()
@@ -132,7 +134,7 @@ class Acquirable(ABC):
 
     async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
         """Do what ``acquire`` does, for coroutines. A cancelled one leaves nothing behind."""
-        wait = self.terms.patience
+        wait = self.parameters.patience
         if blocking is not None or blocking_timeout is not None:
             wait = patience(blocking, blocking_timeout, self.name)
         home = self._takes.here()
@@ -165,7 +167,7 @@ class Acquirable(ABC):
 
     def note_conflict(self, error: TaskLockAcquireError, met: Record | None = None) -> None:
         """Note why the caller was refused, and by whom."""
-        self._takes.refused(Refusal(error, met))
+        self._takes.note_refusal(Refusal(error, met))
 
     def conflict_error(self) -> TaskLockAcquireError:
         """Return ``conflict``, or an error that says no more than that the lock is busy."""
@@ -179,7 +181,7 @@ class Acquirable(ABC):
         this object.
         """
         lease = lease or self.mine()
-        if not self._takes.returned(lease):
+        if not self._takes.count_return(lease):
             return Released.RELEASED
         lost = False
         try:
@@ -194,7 +196,7 @@ class Acquirable(ABC):
         except BackendUnavailable as error:
             outcome = self._later(lease, error)
         except BaseException:
-            self._give_up(lease, self.terms.hold_ms)
+            self._give_up(lease, self.parameters.hold_ms)
             raise
         if self.noun == "lock":
             mention_uncommitted(self.name)
@@ -205,7 +207,7 @@ class Acquirable(ABC):
     async def arelease(self, lease: Lease | None = None) -> Released:
         """Do what ``release`` does, for coroutines. If it is cancelled, the lock is released all the same."""
         lease = lease or self.mine()
-        if not self._takes.returned(lease):
+        if not self._takes.count_return(lease):
             return Released.RELEASED
         lost = False
         try:
@@ -215,7 +217,7 @@ class Acquirable(ABC):
         except BackendUnavailable as error:
             outcome = self._later(lease, error)
         except BaseException:
-            heartbeat.release_later(lease, self.terms.hold_ms)
+            heartbeat.release_later(lease, self.parameters.hold_ms)
             raise
         if outcome is Released.RELEASED and not lost and not lock_released.receivers:
             return outcome
@@ -229,18 +231,18 @@ class Acquirable(ABC):
         lease, ttl, hold_ms = self._extending(timeout)
         if lease.without_lock:
             return True
-        asked = monotonic()
+        sent = monotonic()
         done = lease.backend.extend(lease.name, lease.token, ttl, hold_ms)
-        return self._extended(lease, asked, ttl, hold_ms, done)
+        return self._extended(lease, sent, ttl, hold_ms, done)
 
     async def aextend(self, timeout: Duration | None = None) -> bool:
         """Do what ``extend`` does, for coroutines."""
         lease, ttl, hold_ms = self._extending(timeout)
         if lease.without_lock:
             return True
-        asked = monotonic()
+        sent = monotonic()
         done = await lease.backend.aextend(lease.name, lease.token, ttl, hold_ms)
-        return self._extended(lease, asked, ttl, hold_ms, done)
+        return self._extended(lease, sent, ttl, hold_ms, done)
 
     # What its holder may ask: whether it still has it, and whether somebody wants it back
 
@@ -261,7 +263,7 @@ class Acquirable(ABC):
     @property
     def timeout(self) -> float:
         """The most one holder may hold it, in seconds."""
-        return self.terms.hold_ms / 1000
+        return self.parameters.hold_ms / 1000
 
     @property
     def taken(self) -> bool:
@@ -384,7 +386,7 @@ class Acquirable(ABC):
         # Only a time limit that struck as ``__exit__`` was called leaves a block without leaving it.
         lease = self._block
         if self._blocks and lease is not None and not (lease.released or lease.foreign or sys.is_finalizing()):
-            heartbeat.release_later(lease, lease.span or self.terms.hold_ms)
+            heartbeat.release_later(lease, lease.span or self.parameters.hold_ms)
 
     async def __aenter__(self) -> Self:
         self.on_busy = "raise"
@@ -442,8 +444,8 @@ class Acquirable(ABC):
         ``later``: without waiting for the store.
         """
         lease = self._takes.find()
-        if lease is not None and self._takes.returned(lease):
-            self._give_up(lease, lease.span or self.terms.hold_ms, later)
+        if lease is not None and self._takes.count_return(lease):
+            self._give_up(lease, lease.span or self.parameters.hold_ms, later)
             block = self.innermost.get()
             if block is not None and block.lease is lease:  # it was struck before it was left
                 self.innermost.set(block.around)
@@ -459,7 +461,7 @@ class Acquirable(ABC):
                 heartbeat.release_now(lease, longest)
 
     def _later(self, lease: Lease, error: BackendUnavailable) -> Released:
-        heartbeat.release_later(lease, lease.span or self.terms.hold_ms)
+        heartbeat.release_later(lease, lease.span or self.parameters.hold_ms)
         events.unavailable(self.name, error, "release later", self.noun)
         return Released.UNKNOWN
 
@@ -469,44 +471,44 @@ class Acquirable(ABC):
         lease = home.get(self.name) if type(self.name) is str else home.around(self.name)
         if lease is None or lease.released or lease.lost:
             return False
-        if not self.terms.reentrant:
+        if not self.parameters.reentrant:
             raise TaskLockError(
                 f"{self.noun} {self.name!r} is already held by this thread or asyncio task; release it first, "
                 "or pass reentrant=True if taking it twice is meant",
                 name=self.name,
             )
-        self._takes.again(lease)
+        self._takes.note_reentry(lease)
         return True
 
     def _begin(self, home: Leases, waits: bool) -> tuple[Lease, AcquireRequest]:
         if self._takes.last_refusal is not None:
-            self._takes.ask_anew(home)
-        terms = self.terms
-        lease = Lease(self._store(), self.name, terms.lease_ms, weakref.ref(self), self._on_lost)
+            self._takes.forget_refusal(home)
+        parameters = self.parameters
+        lease = Lease(self._store(), self.name, parameters.lease_ms, weakref.ref(self), self._on_lost)
         if self.brings is not None:
             lease.token, self.brings = self.brings, None
         holder = holder_json(self.task, self.row, limit=self.limit if self.noun == "limiter" else 0)
-        lease.kind = self.kind if terms.counted else None
+        lease.kind = self.kind if parameters.counted else None
         request = AcquireRequest(
             self.name,
             lease.token,
-            terms.ttl,
-            terms.hold_ms,
+            parameters.ttl,
+            parameters.hold_ms,
             holder,
             self.supersedes,
             self.limit,
             lease.kind,
             self.on_timeout if waits else self.on_busy,
             None,
-            terms.lease_ms is None,
+            parameters.lease_ms is None,
         )
         return lease, request
 
-    def _settle(self, lease: Lease, home: Leases, asked: float, answer: Grant | Busy) -> bool:
+    def _settle(self, lease: Lease, home: Leases, sent: float, answer: Grant | Busy) -> bool:
         if isinstance(answer, Busy):
             self.note_conflict(self._busy(answer), answer.record)
             return False
-        lease.granted(answer, asked, self.terms.hold_ms)
+        lease.granted(answer, sent, self.parameters.hold_ms)
         lease.since = now = monotonic()
         if now >= lease.deadline:
             late = "the store's answer came after the lease was over"
@@ -525,7 +527,7 @@ class Acquirable(ABC):
         if error.busy is not None:  # which no silence turns into anything else
             self.note_conflict(self._busy(error.busy), error.busy.record)
             return False
-        action = self.terms.on_unavailable
+        action = self.parameters.on_unavailable
         if action == "run" and not error.down:
             action = "raise"
         events.unavailable(self.name, error, action, self.noun)
@@ -537,9 +539,9 @@ class Acquirable(ABC):
             conflict.__cause__ = error
             self.note_conflict(conflict)
             return False
-        without = Lease(lease.backend, self.name, self.terms.lease_ms, lease.lock, self._on_lost)
+        without = Lease(lease.backend, self.name, self.parameters.lease_ms, lease.lock, self._on_lost)
         without.without_lock, without.kind = True, lease.kind
-        without.until = monotonic() + self.terms.hold_ms / 1000
+        without.until = monotonic() + self.parameters.hold_ms / 1000
         try:
             self._takes.keep(without, self._takes.here())
             heartbeat.acquire_later(without, request._replace(token=without.token, supersedes="", on_busy=""))
@@ -550,23 +552,23 @@ class Acquirable(ABC):
 
     def _extending(self, timeout: Duration | None) -> tuple[Lease, int, int]:
         lease = self.mine()
-        hold_ms = self.terms.hold_ms if timeout is None else milliseconds(timeout, "timeout", name=self.name)
+        hold_ms = self.parameters.hold_ms if timeout is None else milliseconds(timeout, "timeout", name=self.name)
         return lease, hold_ms if lease.span is None else min(lease.span, hold_ms), hold_ms
 
-    def _extended(self, lease: Lease, asked: float, ttl: int, hold_ms: int, done: bool) -> bool:
+    def _extended(self, lease: Lease, sent: float, ttl: int, hold_ms: int, done: bool) -> bool:
         if not done:
             if lease.lose("the store no longer knows it"):
                 tell_aside([partial(events.lost, lease, lease.lost)])
             return False
         if lease.lost:
             return False
-        lease.granted(Grant(lease.fence, ttl), asked, hold_ms)
+        lease.granted(Grant(lease.fence, ttl), sent, hold_ms)
         if lease.span is not None:
             heartbeat.follow(lease)
         return True
 
     def _judge(self, lease: Lease) -> None:
-        judge(self, lease)
+        ensure_lease_held(self, lease)
         if lease.without_lock:
             raise LockLost(
                 f"{self.noun} {self.name!r} is not held: the store could not be asked, and on_unavailable='run' let"
@@ -606,8 +608,8 @@ class TaskLock(Acquirable):
     ) -> None:
         prefix = get_settings().KEY_PREFIX
         name = clean_all((name, *more), prefix) if more or isinstance(name, Names) else clean(name, prefix)
-        terms = Terms.checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
-        super().__init__(name, terms, self._new_takes(), on_lost)
+        parameters = LockParameters.checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
+        super().__init__(name, parameters, self._new_takes(), on_lost)
         if kind:
             self.kind = clean_kind(kind)
 

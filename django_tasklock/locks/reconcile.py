@@ -75,7 +75,7 @@ class Reconciler:
         self.pending[lease.token] = WithoutLock(weakref.ref(lease), request)
 
     def clear(self) -> None:
-        """Forget them all: what is left in the store ends with its lease."""
+        """Forget all that is left to do: what is left in the store ends with its lease."""
         self.leftovers.clear()
         self.pending.clear()
         self._complained = False
@@ -83,17 +83,17 @@ class Reconciler:
     def run(self, follow: Callable[[Lease], None], lose: Callable[[Lease, str], None]) -> None:
         """Do what can be done; ``follow`` is given what has a lease now, ``lose`` whose lock somebody else has."""
         self.pause = min(2 * self.pause, AGAIN)
-        asked = {left.backend for left in list(self.leftovers.values())}  # others add to them meanwhile
+        backends = {left.backend for left in list(self.leftovers.values())}  # others add to them meanwhile
         silent = self.free_all()
         for token, pending in list(self.pending.items()):
             lease = pending.lease()
             if lease is None or lease.released or monotonic() >= lease.until:
                 self.pending.pop(token, None)
             elif lease.backend not in silent:
-                asked.add(lease.backend)
+                backends.add(lease.backend)
                 if self._take(token, lease, pending.request, follow, lose) is None:
                     silent.add(lease.backend)
-        for backend in asked:
+        for backend in backends:
             close_idle_quietly(backend)
         if not self:
             self._complained = False
@@ -143,8 +143,8 @@ class Reconciler:
         lose: Callable[[Lease, str], None],
     ) -> bool | None:
         """Take one; ``None`` if the store does not answer."""
-        asked = monotonic()
-        left = max(1, round((lease.until - asked) * 1000))
+        sent = monotonic()
+        left = max(1, round((lease.until - sent) * 1000))
         try:
             answer = lease.backend.acquire(request._replace(ttl_ms=min(request.ttl_ms, left), hold_ms=left))
         except Exception as error:
@@ -155,7 +155,7 @@ class Reconciler:
             who = "somebody" if answer.record is None else answer.record.holder
             lose(lease, f"a body runs without it, and {who} has it now")
             return False
-        lease.granted(answer, asked, left)
+        lease.granted(answer, sent, left)
         lease.without_lock = False
         self.pending.pop(token, None)
         if lease.released:  # meanwhile, when there was nothing to release yet

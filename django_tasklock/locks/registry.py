@@ -68,7 +68,7 @@ class ProcessLocks:
             return known
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Forget all locks."""
         with self._mutex:
             self.locks.clear()
             self._count = 0

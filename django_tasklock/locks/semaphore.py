@@ -22,8 +22,8 @@ from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.info import all_taken, lock_info
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import Acquirable
+from django_tasklock.locks.parameters import LockParameters
 from django_tasklock.locks.takes import Leases, Takes
-from django_tasklock.locks.terms import Terms
 from django_tasklock.names import clean
 from django_tasklock.types import AcquireRequest, Busy, Grant, LimiterInfo, LockInfo, Record, fingerprint
 
@@ -80,8 +80,8 @@ class ConcurrencyLimiter(Acquirable):
         if blocking is None and blocking_timeout is None:
             blocking = True
         name = clean(name, get_settings().KEY_PREFIX)
-        terms = Terms.checked(name, timeout, lease, blocking, blocking_timeout, True, on_unavailable)
-        super().__init__(name, terms, Takes(permits=True), on_lost)
+        parameters = LockParameters.checked(name, timeout, lease, blocking, blocking_timeout, True, on_unavailable)
+        super().__init__(name, parameters, Takes(permits=True), on_lost)
         self.limit = check_limit(limit, self.name)
         self.kind = clean_kind(self.name)
 
@@ -91,9 +91,9 @@ class ConcurrencyLimiter(Acquirable):
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
         return all_taken(self.name, self.limit, answer)
 
-    def _settle(self, lease: Lease, home: Leases, asked: float, answer: Grant | Busy) -> bool:
+    def _settle(self, lease: Lease, home: Leases, sent: float, answer: Grant | Busy) -> bool:
         before, times = home.get(self.name), self._takes.times()
-        return super()._settle(lease, home, asked, answer) and self._follow(before, lease, times)
+        return super()._settle(lease, home, sent, answer) and self._follow(before, lease, times)
 
     def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:
         before, times = self._takes.here().get(self.name), self._takes.times()
@@ -107,7 +107,7 @@ class ConcurrencyLimiter(Acquirable):
             lease.count += before.count
             before.successor = lease
             self._takes.inherit(times)
-            heartbeat.release_later(before, before.span or self.terms.hold_ms)
+            heartbeat.release_later(before, before.span or self.parameters.hold_ms)
         return True
 
     def enter(self) -> Lease:

@@ -101,21 +101,21 @@ class _Mark:
 
     def __init__(self, leases: Leases) -> None:
         self.leases = leases
-        self.token = _asked.set(leases)
+        self.token = _last_caller.set(leases)
 
     def here(self) -> bool:
         """Tell whether that context is the one that runs here."""
         try:
-            _asked.reset(self.token)
+            _last_caller.reset(self.token)
         except ValueError:  # "was created in a different Context"
             return False
         except RuntimeError:  # "has already been used": a time limit struck before the next line
             pass
-        self.token = _asked.set(self.leases)
+        self.token = _last_caller.set(self.leases)
         return True
 
 
-_asked: ContextVar[Leases | None] = ContextVar("tasklock_asked", default=None)
+_last_caller: ContextVar[Leases | None] = ContextVar("tasklock_last_caller", default=None)
 _threads = threading.local()
 _tasks: weakref.WeakKeyDictionary[asyncio.Task[object], Leases] = weakref.WeakKeyDictionary()
 _CALLS = SyncToAsync.thread_handler.__code__
@@ -135,10 +135,10 @@ def leases_here() -> Leases:
             if found is None:
                 caller = _callers(task)
                 found = _tasks[task] = Leases() if caller is None else caller
-            if (last := _asked.get()) is not found:
+            if (last := _last_caller.get()) is not found:
                 if last is not None and last.call is not None:
                     found.after(last)
-                _asked.set(found)
+                _last_caller.set(found)
             return found
     try:
         marks: list[_Mark] = _threads.marks
@@ -147,12 +147,12 @@ def leases_here() -> Leases:
     if marks:
         mark = marks[-1]
         try:
-            _asked.reset(mark.token)  # as in mark.here(), which is not called: nearly all come by here
+            _last_caller.reset(mark.token)  # as in mark.here(), which is not called: nearly all come by here
         except (ValueError, RuntimeError):
             if mark.here():
                 return mark.leases
         else:
-            mark.token = _asked.set(mark.leases)
+            mark.token = _last_caller.set(mark.leases)
             return mark.leases
     for mark in marks[-2::-1]:  # hardly ever more than one
         if mark.here():
@@ -161,7 +161,7 @@ def leases_here() -> Leases:
     leases.thread = threading.get_ident()
     leases.executor = getattr(AsyncToSync.executors, "current", None)
     leases.call = _call()
-    leases.after(_asked.get())
+    leases.after(_last_caller.get())
     marks[:] = [mark for mark in marks if not mark.leases.empty]  # what is held in a thread is, as long as that lives
     marks.append(_Mark(leases))
     return leases
@@ -180,7 +180,7 @@ def _call() -> list[object] | None:
 
 def _callers(task: asyncio.Task[object]) -> Leases | None:
     """Return what the synchronous caller holds for whom asgiref runs this task, if it is one of those."""
-    caller = _asked.get()
+    caller = _last_caller.get()
     if caller is None or not caller.thread or caller.generation != now.generation:
         return None
     if not getattr(task.get_coro(), "__qualname__", "").startswith("AsyncToSync."):
@@ -220,8 +220,8 @@ class _Take:
         return None if self.times <= 0 or lease is None or lease.released else lease
 
 
-def leave(lease: Lease) -> None:
-    """Let a lease belong to nobody any more, whoever says so: another thread may release what one has taken."""
+def disown(lease: Lease) -> None:
+    """Take a lease out of its taker's ``Leases``, from any thread: another one may release it."""
     home = None if lease.home is None else lease.home()
     if home is None:
         return
@@ -260,7 +260,7 @@ class Takes:
     def find(self) -> Lease | None:
         """Return the caller's lease through this object; for a caller who never asked for it, the one taken last."""
         home = self.here()
-        take = self._by.get(id(home.ref)) or self._asked_before()
+        take = self._by.get(id(home.ref)) or self._previous()
         lease = (None if self._permits else self.last) if take is None else take.now
         return None if lease is None or lease.released or lease.generation != now.generation else lease
 
@@ -277,7 +277,7 @@ class Takes:
             before.lease.successor = lease  # that one is lost
         self._note(home, lease, 1)
 
-    def again(self, lease: Lease) -> None:
+    def note_reentry(self, lease: Lease) -> None:
         """Note that the caller has taken ``lease``, which it has, once more."""
         home = self.here()
         take = self._of(home)
@@ -288,14 +288,14 @@ class Takes:
         lease.count += 1
         self.last = lease
 
-    def refused(self, refusal: Refusal) -> None:
+    def note_refusal(self, refusal: Refusal) -> None:
         """Note why the caller was refused: it has nothing, whatever others took through this object."""
         home = self.here()
         if (take := self._of(home)) is None:
             take = self._note(home, None, 0)
         take.refusal = self.last_refusal = refusal
 
-    def ask_anew(self, home: Leases) -> None:
+    def forget_refusal(self, home: Leases) -> None:
         """Note that the caller, whose leases are ``home``, asks again: what it was told before counts no more."""
         if (take := self._by.get(id(home.ref))) is not None:
             take.refusal = None
@@ -306,7 +306,7 @@ class Takes:
         """
         if self.last_refusal is None:
             return None
-        take = self._by.get(id(self.here().ref)) or self._asked_before()
+        take = self._by.get(id(self.here().ref)) or self._previous()
         return self.last_refusal if take is None else take.refusal
 
     def inherit(self, times: int) -> None:
@@ -319,7 +319,7 @@ class Takes:
         take = self._of(self.here()) if self._by else None
         return 0 if take is None else take.times
 
-    def returned(self, lease: Lease) -> bool:
+    def count_return(self, lease: Lease) -> bool:
         """Count one re-entry less; return whether it was the last, so that the lease is to be released."""
         take = self._by.get(id(lease.home))  # of who took it, whoever returns it
         if take is not None and take.now is not lease:
@@ -334,7 +334,7 @@ class Takes:
 
     def drop(self, lease: Lease) -> None:
         """Forget ``lease``: it belongs to nobody any more."""
-        leave(lease)
+        disown(lease)
         if self.last is lease:
             self.last = None
 
@@ -352,7 +352,7 @@ class Takes:
         take = self._by.get(id(home.ref))
         return None if take is None or take.now is None else take
 
-    def _asked_before(self) -> _Take | None:
+    def _previous(self) -> _Take | None:
         """Return the result of the caller's last request through this object, in an earlier call of its coroutine."""
         before = leases_here().before
         for _ in range(LINEAGE):

@@ -18,7 +18,7 @@ from django.utils import translation
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.values import Act, Actor
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 
 DOWN = 2
 """Exit code when a store does not answer. 1: nothing was done, or an argument cannot be meant."""
@@ -36,8 +36,8 @@ def actor(command: str) -> Actor:
 
 def in_line(act: Act) -> str:
     """Format one act of the audit trail on one line."""
-    why = f" ({shown(act.reason, 1000)})" if act.reason else ""
-    return f"{act.at:%Y-%m-%d %H:%M:%S} {shown(act.actor)}: {shown(act.action)}: {shown(act.outcome)}{why}"
+    why = f" ({printable(act.reason, 1000)})" if act.reason else ""
+    return f"{act.at:%Y-%m-%d %H:%M:%S} {printable(act.actor)}: {printable(act.action)}: {printable(act.outcome)}{why}"
 
 
 def as_plain(value: Any, names: str = "") -> Any:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from django_tasklock.operations.moments import with_zone
 from django_tasklock.operations.values import Act, Actor
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 
 if TYPE_CHECKING:
     from django_tasklock.models import AuditEntry
@@ -40,9 +40,9 @@ class Deed(NamedTuple):
 
 def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
     """Write what ``by`` did. What was done stays done: if it cannot be written, that is logged, with the deed."""
-    by = replace(by, name=shown(by.name))
+    by = replace(by, name=printable(by.name))
     deeds = [
-        deed._replace(reason=shown(" ".join(deed.reason.split()), REASON), outcome=shown(deed.outcome))
+        deed._replace(reason=printable(" ".join(deed.reason.split()), REASON), outcome=printable(deed.outcome))
         for deed in deeds
     ]
     for deed in deeds:

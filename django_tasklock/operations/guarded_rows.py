@@ -11,7 +11,7 @@ from django.db.models import Model
 
 from django_tasklock.columns import table_model
 from django_tasklock.conf import get_settings
-from django_tasklock.guards.guard import Guarded, StateGuard, fenced, registered
+from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
 from django_tasklock.guards.rows import Row, epoch_of, read, state_columns
 from django_tasklock.names import clean, each_of
 from django_tasklock.operations.values import RowRef, RowSide
@@ -96,12 +96,12 @@ def row_of(record: Record) -> LockedRow | None:
         return None
     model, pk = named
     guards = guards_of(model)
-    if not guards and not fenced(model):
+    if not guards and not has_token_columns(model):
         return None
     row = next(iter(read(model, state_columns(guards), [pk])), None)
     found = [one.guard for one in claimants(record, pk, row, guards, Publisher().task_of)]
     if len({guard.field for guard in found}) != 1:
-        return LockedRow(model, pk, None, row, []) if fenced(model) else None
+        return LockedRow(model, pk, None, row, []) if has_token_columns(model) else None
     return LockedRow(model, pk, found[0], row, states_after(found))
 
 
@@ -180,7 +180,7 @@ def row_side(record: Record) -> RowSide | None:
         state=None if row is None or guard is None else row.states[guard.field],
         fingerprint=fingerprint("" if row is None else row.token or ""),
         epoch=epoch_of(found.model, found.pk),
-        fenced=fenced(found.model),
+        fenced=has_token_columns(found.model),
         agrees=agrees,
         states=found.states,
     )

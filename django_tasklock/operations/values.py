@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils.translation import gettext_lazy as _
 
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 from django_tasklock.types import LockInfo
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class RowRef(NamedTuple):
     pk: str
 
     def __str__(self) -> str:
-        return shown(f"{self.model}:{self.pk}")
+        return printable(f"{self.model}:{self.pk}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ async def shield_booking(stored: StoredLimit, cost: int, question: Awaitable[T])
             return
         booked = done.result()
         if isinstance(booked, Booked):
-            background_work.submit(lambda: stored.cancel(cost, booked.slot, booked.epoch))
+            background_work.submit(lambda: stored.cancel(cost, booked.slot, booked.edition))
 
     try:
         return await asyncio.shield(asking)

@@ -60,8 +60,8 @@ class Booking:
         new = Reservation(limiter, stored, cost, deadline)
         if spaced:
             new.spaced = True
-        if self.outage.met and (standing := self.outage.standing()) is not None:
-            self.go_without(new, standing)
+        if self.outage.met and (error := self.outage.recent_error()) is not None:
+            self.go_without(new, error)
             return new
         view, longest = view_of(self.name), new.longest_at(new.began)
         asks = spaced or view.lonely
@@ -80,8 +80,8 @@ class Booking:
         """Do what ``book`` does, for coroutines."""
         stored = self.stored
         new = Reservation(limiter, stored, cost, deadline)
-        if self.outage.met and (standing := self.outage.standing()) is not None:
-            self.go_without(new, standing)
+        if self.outage.met and (error := self.outage.recent_error()) is not None:
+            self.go_without(new, error)
             return new
         view, longest = view_of(self.name), new.longest_at(new.began)
         question = stored.store.areserve(stored.terms, cost, longest, view.lonely)
@@ -122,12 +122,12 @@ class Booking:
         new = Reservation(limiter, stored, part.cost, deadline)
         new.spaced = spaced
         try:
-            answer = stored.store.resume(stored.terms, part.cost, part.slot, part.epoch, new.longest, spaced)
+            answer = stored.store.resume(stored.terms, part.cost, part.slot, part.edition, new.longest, spaced)
         except BackendUnavailable as error:
             self.go_without(new, error)
             return new
         booked = self._take(new, stored.view, new.began, answer)
-        if booked.slot > part.slot and abs(booked.epoch - part.epoch) <= 1:
+        if booked.slot > part.slot and abs(booked.edition - part.edition) <= 1:
             new.missed = True
             events.late(self.name, max(0, booked.time - booked.wait - booked.pause - part.slot) / 1_000_000)
         return new
@@ -135,7 +135,7 @@ class Booking:
     def past(self, limiter: Limiter, deadline: float, part: Part) -> Reservation:
         """Return a reservation whose own turn has come, and that asks nobody: another process has slept for it."""
         found = Reservation(limiter, self.stored, part.cost, deadline)
-        found.slot = Slot(Booked(part.slot, 0, part.epoch, 0, 0), found.began, found.began)
+        found.slot = Slot(Booked(part.slot, 0, part.edition, 0, 0), found.began, found.began)
         return found
 
     def _take(self, new: Reservation, view: LimiterView, sent: float, answer: Booked | Refused) -> Booked:
@@ -149,7 +149,7 @@ class Booking:
 
     def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
         """Book it elsewhere while its store cannot be asked. Raises ``error``, or ``RateLimitExceeded``."""
-        action = self.outage.fail(self.name, self.limit, error)
+        action = self.outage.decide(self.name, self.limit, error)
         if action != "local" or self.name != self.root:  # of a tenant the shared limit's part is what counts
             return
         stored = self.outage.local(self.stored.in_force, self.limit.workers)

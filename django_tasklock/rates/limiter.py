@@ -17,7 +17,7 @@ from django_tasklock.rates.notation import microseconds, parse, pushback
 from django_tasklock.rates.options import Limit, OnOutage, check_share, limit_of
 from django_tasklock.rates.reservation import Part, Reservation, parts_of
 from django_tasklock.rates.usage import RateUsage, usage_of
-from django_tasklock.rates.watch import changed
+from django_tasklock.rates.watch import note_change
 from django_tasklock.types import monotonic
 
 
@@ -103,7 +103,7 @@ class RateLimiter:
 
     @property
     def limit(self) -> Limit:
-        """Its options, checked."""
+        """The options of this limiter, checked."""
         return self.booking.limit
 
     @property
@@ -127,12 +127,12 @@ class RateLimiter:
         Raises ``RateLimitExceeded``, at once if it cannot be in time: ``retry_after`` says how long it
         would have taken. ``BackendUnavailable`` by the policy ``"closed"``.
         """
-        return self._asked(cost).book(self._deadline(timeout), cost).use()
+        return self._checked(cost).book(self._deadline(timeout), cost).use()
 
     def try_acquire(self, *, cost: int = 1) -> Reservation | None:
         """Return the reservation if the call may be made now, ``None`` if not. Never waits."""
         try:
-            return self._asked(cost).book(self._deadline(0), cost).use()
+            return self._checked(cost).book(self._deadline(0), cost).use()
         except RateLimitExceeded:
             return None
 
@@ -142,27 +142,27 @@ class RateLimiter:
         ``spaced``: if it has to wait, not right behind the one before, but so that calls are spread evenly over
         the window: for work that is handed out and had better not all come at once.
         """
-        return self._asked(cost).book(self._deadline(timeout), cost, spaced)
+        return self._checked(cost).book(self._deadline(timeout), cost, spaced)
 
     def reserve_many(self, number: int, timeout: Duration | None = None, *, cost: int = 1) -> list[Reservation]:
         """Book so many, all or none, spread evenly: for work that is handed out. Raises as ``acquire`` does."""
-        asked = self._asked(cost)
-        return asked.booking.book_many(asked, self._deadline(timeout), cost, number)
+        limiter = self._checked(cost)
+        return limiter.booking.book_many(limiter, self._deadline(timeout), cost, number)
 
     async def aacquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
         """Do what ``acquire`` does, for coroutines. A cancelled one leaves its slot to others."""
-        return await (await self._asked(cost).abook(self._deadline(timeout), cost)).ause()
+        return await (await self._checked(cost).abook(self._deadline(timeout), cost)).ause()
 
     async def atry_acquire(self, *, cost: int = 1) -> Reservation | None:
         """Do what ``try_acquire`` does, for coroutines."""
         try:
-            return await (await self._asked(cost).abook(self._deadline(0), cost)).ause()
+            return await (await self._checked(cost).abook(self._deadline(0), cost)).ause()
         except RateLimitExceeded:
             return None
 
     async def areserve(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
         """Do what ``reserve`` does, for coroutines."""
-        return await self._asked(cost).abook(self._deadline(timeout), cost)
+        return await self._checked(cost).abook(self._deadline(timeout), cost)
 
     def book(self, deadline: float, cost: int, spaced: bool = False) -> Reservation:
         """Do what ``reserve`` does, with a deadline by this process's clock, and nothing of tenants."""
@@ -178,19 +178,19 @@ class RateLimiter:
 
     def check_call(self, timeout: Duration | None, cost: int) -> None:
         """Raise ``TaskLockError`` for a timeout or a cost with which no call can be made."""
-        self._asked(cost)
+        self._checked(cost)
         self._deadline(timeout)
 
-    def _asked(self, cost: int = 1) -> Self:
+    def _checked(self, cost: int = 1) -> Self:
         """Return the limiter whose quota a call uses, without a tenant that of the default one; a cost that fits into
         it.
         """
-        asked = self.tenant(None) if self.booking.limit.tenants and self.shared is None else self
+        limiter = self.tenant(None) if self.booking.limit.tenants and self.shared is None else self
         if type(cost) is not int or cost != 1:  # 1 fits into all of them
-            asked.booking.check_cost(cost)
-            if asked.shared is not None:
-                asked.shared.booking.check_cost(cost)
-        return asked
+            limiter.booking.check_cost(cost)
+            if limiter.shared is not None:
+                limiter.shared.booking.check_cost(cost)
+        return limiter
 
     def _deadline(self, timeout: Duration | None) -> float:
         """Return the deadline by this process's clock."""
@@ -203,8 +203,8 @@ class RateLimiter:
         """Take up the reservation that another process has moved: its own slot if that is still to come, another one
         if it was missed. An empty token: the next slot. Raises as ``acquire`` does."""
         if not token:
-            return self._asked().book(self._deadline(timeout), 1, spaced)
-        return self._asked()._restored(parts_of(token, self.name), self._deadline(timeout), spaced)
+            return self._checked().book(self._deadline(timeout), 1, spaced)
+        return self._checked()._restored(parts_of(token, self.name), self._deadline(timeout), spaced)
 
     def _restored(self, parts: list[Part], deadline: float, spaced: bool) -> Reservation:
         own, *rest = parts
@@ -222,12 +222,12 @@ class RateLimiter:
 
     def give_back(self, token: str) -> bool:
         """Cancel a reservation that was moved and that nobody will use. False: nothing was left to give back."""
-        limiter: RateLimiter | None = self._asked()
+        limiter: RateLimiter | None = self._checked()
         returned = False
         for part in parts_of(token, self.name) if token else ():
             if limiter is None:
                 break
-            returned = limiter.booking.stored.cancel(part.cost, part.slot, part.epoch)
+            returned = limiter.booking.stored.cancel(part.cost, part.slot, part.edition)
             limiter = limiter.shared
         return returned
 
@@ -238,18 +238,18 @@ class RateLimiter:
         store's clock. At most ``max_wait``. Seconds that everybody waits from now; raises ``BackendUnavailable``.
         """
         limiter = self.shared or self
-        asked = pushback(retry_after, name=limiter.name)
-        penalty = limiter.store.penalize(limiter.terms, asked, limiter.limit.max_wait)
-        changed(limiter.name)
+        pause = pushback(retry_after, name=limiter.name)
+        penalty = limiter.store.penalize(limiter.terms, pause, limiter.limit.max_wait)
+        note_change(limiter.name)
         events.pushback(limiter.name, penalty)
         return penalty.wait / 1_000_000
 
     async def apenalize(self, retry_after: Any) -> float:
         """Do what ``penalize`` does, for coroutines."""
         limiter = self.shared or self
-        asked = pushback(retry_after, name=limiter.name)
-        penalty = await limiter.store.apenalize(limiter.terms, asked, limiter.limit.max_wait)
-        changed(limiter.name)
+        pause = pushback(retry_after, name=limiter.name)
+        penalty = await limiter.store.apenalize(limiter.terms, pause, limiter.limit.max_wait)
+        note_change(limiter.name)
         events.pushback(limiter.name, penalty)
         return penalty.wait / 1_000_000
 
@@ -264,12 +264,12 @@ class RateLimiter:
     def reset(self) -> None:
         """Forget what was used and booked, pauses too; whoever sleeps books again. Raises ``BackendUnavailable``."""
         self.store.reset(self.terms)
-        changed(self.name)
+        note_change(self.name)
 
     async def areset(self) -> None:
         """Do what ``reset`` does, for coroutines."""
         await self.store.areset(self.terms)
-        changed(self.name)
+        note_change(self.name)
 
     def adjust(self, share: float) -> None:
         """Let only this share of the limit be in force, 1.0 being all of it, until it is adjusted or reset, or a

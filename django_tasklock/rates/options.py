@@ -43,7 +43,7 @@ class Limit:
     margin: float | None = None
 
     def terms(self, name: str, rates: tuple[Rate, ...] = ()) -> Terms:
-        """Return them as a store wants them. ``rates``: a tenant's."""
+        """Return these options as the terms that a store takes. ``rates``: a tenant's."""
         return Terms(name, rates or self.rates, self.algorithm, self.burst, self.cold_wait, self.floor, self.max_wait)
 
 

@@ -39,17 +39,17 @@ class Outage:
         return StoredLimit(store, share_of(terms, workers), clock)
 
     def answered(self) -> None:
-        """Note that the store can be asked."""
+        """Note that the store has answered."""
         if self.met and self._healed is None:
             self._healed = monotonic()
             self._error = None
 
-    def standing(self) -> BackendUnavailable | None:
-        """Return why not to ask the store just now."""
+    def recent_error(self) -> BackendUnavailable | None:
+        """Return the error of a moment ago, for which the store is not to be asked again yet; ``None``: ask it."""
         return self._error if self._error is not None and monotonic() < self._until else None
 
-    def fail(self, name: str, limit: Limit, error: BackendUnavailable) -> OnOutage:
-        """Return what to do without the store. Raises ``error`` where that is nothing."""
+    def decide(self, name: str, limit: Limit, error: BackendUnavailable) -> OnOutage:
+        """Return how to go on without the store, by the limiter's policy. Raises ``error`` where it is closed."""
         now, grace = monotonic(), limit.grace / 1_000_000
         if not self.met or (self._healed is not None and now - self._healed >= grace):
             self._began = now
@@ -74,7 +74,7 @@ _outages: dict[str, Outage] = {}
 
 
 def outage_of(name: str) -> Outage:
-    """Return the one of this limiter, in this process. Its tenants share it."""
+    """Return this process's ``Outage`` of a limiter, which its tenants share."""
     found = _outages.get(name)
     return _outages.setdefault(name, Outage()) if found is None else found
 

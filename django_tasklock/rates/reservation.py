@@ -43,11 +43,11 @@ class Part(NamedTuple):
     """One booking of a reservation token: a tenant's own, or the one at the limit that all tenants share."""
 
     slot: int
-    epoch: int
+    edition: int
     cost: int
 
     def __str__(self) -> str:
-        return f"{self.slot}:{self.epoch}:{self.cost}"
+        return f"{self.slot}:{self.edition}:{self.cost}"
 
 
 def parts_of(token: str, name: str) -> list[Part]:
@@ -89,7 +89,7 @@ class Reservation:
         self.began = monotonic()
 
     def move_to(self, stored: StoredLimit) -> None:
-        """Have it in another store, which does not know yet what it has missed in this one."""
+        """Go on in another store, which knows nothing of what was missed in this one."""
         self.stored, self._schedule = stored, None
 
     @property
@@ -130,7 +130,7 @@ class Reservation:
 
     @property
     def schedule(self) -> Schedule:
-        """Its next steps, once it has to wait."""
+        """The steps of its wait, once it has to wait."""
         if self._schedule is None:
             self._schedule = Schedule(self.stored, self.cost)
         return self._schedule
@@ -260,7 +260,7 @@ class Reservation:
         stored, slots = self.stored, [slot.booked.slot for slot in old]
         try:
             answers = stored.store.exchange(
-                stored.terms, self.cost, slots, old[0].booked.epoch, self.longest, self.schedule.leeway
+                stored.terms, self.cost, slots, old[0].booked.edition, self.longest, self.schedule.leeway
             )
         except BaseException as error:
             self._not_exchanged(old, error)
@@ -272,7 +272,7 @@ class Reservation:
         stored, slots = self.stored, [slot.booked.slot for slot in old]
         try:
             answers = await stored.store.aexchange(
-                stored.terms, self.cost, slots, old[0].booked.epoch, self.longest, self.schedule.leeway
+                stored.terms, self.cost, slots, old[0].booked.edition, self.longest, self.schedule.leeway
             )
         except BaseException as error:
             self._not_exchanged(old, error)
@@ -295,7 +295,7 @@ class Reservation:
         old, late, sent = self._asking()
         (store, terms, _), booked, leeway = self.stored, old.booked, self.schedule.leeway
         try:
-            answer = store.resume(terms, self.cost, booked.slot, booked.epoch, self.longest, self.spaced, leeway)
+            answer = store.resume(terms, self.cost, booked.slot, booked.edition, self.longest, self.spaced, leeway)
         except BackendUnavailable as error:
             self.limiter.go_without(self, error)
         else:
@@ -304,7 +304,7 @@ class Reservation:
     async def _aask(self) -> None:
         old, late, sent = self._asking()
         (store, terms, _), booked, leeway = self.stored, old.booked, self.schedule.leeway
-        question = store.aresume(terms, self.cost, booked.slot, booked.epoch, self.longest, leeway)
+        question = store.aresume(terms, self.cost, booked.slot, booked.edition, self.longest, leeway)
         try:
             answer = await shield_booking(self.stored, self.cost, question)
         except BackendUnavailable as error:
@@ -325,7 +325,7 @@ class Reservation:
             raise self.refused(answer)
 
     def refused(self, answer: Refused) -> Exception:
-        """End it: there is no slot in time. The error to raise."""
+        """End the reservation, since there is no slot in time; return the error to raise."""
         self.state = "cancelled"
         return events.refused(self.stored.in_force, answer.wait, self.longest)
 
@@ -341,7 +341,7 @@ class Reservation:
         self._reclaim()
         slot = self._open()
         self.state = "moved"
-        own = "" if slot is None else str(Part(slot.booked.slot, slot.booked.epoch, self.cost))
+        own = "" if slot is None else str(Part(slot.booked.slot, slot.booked.edition, self.cost))
         return own if self.shared is None or self.shared.state != "booked" else f"{own}+{self.shared.move()}"
 
     def cancel(self) -> bool:
@@ -349,14 +349,14 @@ class Reservation:
         if self.shared is not None:
             self.shared.cancel()
         slot = self._end()
-        return slot is not None and self.stored.cancel(self.cost, slot.booked.slot, slot.booked.epoch)
+        return slot is not None and self.stored.cancel(self.cost, slot.booked.slot, slot.booked.edition)
 
     async def acancel(self) -> bool:
         """Do what ``cancel`` does, for coroutines."""
         if self.shared is not None:
             await self.shared.acancel()
         slot = self._end()
-        return slot is not None and await self.stored.acancel(self.cost, slot.booked.slot, slot.booked.epoch)
+        return slot is not None and await self.stored.acancel(self.cost, slot.booked.slot, slot.booked.edition)
 
     def _abandon(self) -> None:
         """Cancel it from elsewhere: a cancelled task had better not await its own clean-up."""
@@ -365,7 +365,7 @@ class Reservation:
         slot = self._end()
         if slot is not None:
             stored, cost, booked = self.stored, self.cost, slot.booked
-            background_work.submit(lambda: stored.cancel(cost, booked.slot, booked.epoch))
+            background_work.submit(lambda: stored.cancel(cost, booked.slot, booked.edition))
 
     def _end(self) -> Slot | None:
         """End it; the slot to give back, if there is one."""
@@ -390,7 +390,7 @@ class Reservation:
         if slot is None:
             return False
         stored, booked = self.stored, slot.booked
-        done = stored.store.settle(stored.terms, self.cost, booked.slot, booked.epoch, actual)
+        done = stored.store.settle(stored.terms, self.cost, booked.slot, booked.edition, actual)
         self.cost = actual
         return done
 
@@ -402,7 +402,7 @@ class Reservation:
         if slot is None:
             return False
         stored, booked = self.stored, slot.booked
-        done = await stored.store.asettle(stored.terms, self.cost, booked.slot, booked.epoch, actual)
+        done = await stored.store.asettle(stored.terms, self.cost, booked.slot, booked.edition, actual)
         self.cost = actual
         return done
 

@@ -110,7 +110,7 @@ class Schedule:
         if left is None:
             return slot
         # One that was refused has taken one more than it left: then the last has none, and books anew.
-        return self._take() or left._replace(booked=left.booked._replace(epoch=0, asks=True))
+        return self._take() or left._replace(booked=left.booked._replace(edition=0, asks=True))
 
     def reclaim(self, slot: Slot | None) -> Slot | None:
         """Return its own slot, or another one of the sleepers if somebody has taken it; for whoever goes no further."""
@@ -125,7 +125,7 @@ class Schedule:
     def missed(self, own: Slot) -> list[Slot]:
         """Take the slots that are to be exchanged: its own, and those of others."""
         clock, margin = self._stored.clock, self._stored.margin
-        return [own, *self._sleepers.take_missed(clock, margin, own.booked.epoch)]
+        return [own, *self._sleepers.take_missed(clock, margin, own.booked.edition)]
 
     def put_back(self, slots: Sequence[Slot]) -> None:
         """Leave missed what has not been exchanged."""
@@ -140,7 +140,7 @@ class Schedule:
             if isinstance(answer, Refused):
                 continue
             sleepers.put(stored.note(answer, sent))
-            if answer.slot > slot.booked.slot and answer.epoch == slot.booked.epoch:
+            if answer.slot > slot.booked.slot and answer.edition == slot.booked.edition:
                 events.late(stored.terms.name, slot.late(stored.clock))
         self.put_back(old[len(answers) :])
         self._misses += 1
@@ -151,7 +151,7 @@ class Schedule:
         self._stored.view.hear(sent, answer)
         if isinstance(answer, Refused):
             return self._take()  # what is refused is the last one's slot, and this may not be the last
-        if answer.slot > old.booked.slot and abs(answer.epoch - old.booked.epoch) <= 1 and late > 0:
+        if answer.slot > old.booked.slot and abs(answer.edition - old.booked.edition) <= 1 and late > 0:
             self._misses += 1
             events.late(self._stored.terms.name, late)
         self._halfway = False

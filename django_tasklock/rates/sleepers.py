@@ -38,7 +38,7 @@ class Slot(NamedTuple):
         return min(late, max(0.0, clock.latest(now) - booked.time / 1_000_000))
 
     def missed(self, clock: ServerClock, margin: int) -> bool:
-        """Return whether it is too late for it. ``margin``: microseconds."""
+        """Return whether it is too late to use the slot. ``margin``: microseconds."""
         return self.late(clock) * 1_000_000 > margin + self.booked.leeway
 
 
@@ -65,12 +65,12 @@ class Sleepers:
                     return self._slots.pop(index if slot.late(clock) >= 0 else 0)
             return self._slots.pop(0) if self._slots else None
 
-    def take_missed(self, clock: ServerClock, margin: int, epoch: int) -> list[Slot]:
-        """Take those that nobody can use any more, of one epoch: at most as many as are exchanged at once."""
+    def take_missed(self, clock: ServerClock, margin: int, edition: int) -> list[Slot]:
+        """Take those that nobody can use any more, of one edition: at most as many as are exchanged at once."""
         with self._lock:
             number = 0
             for slot in self._slots[:AT_ONCE]:
-                if slot.booked.epoch != epoch or not slot.missed(clock, margin):
+                if slot.booked.edition != edition or not slot.missed(clock, margin):
                     break
                 number += 1
             found, self._slots = self._slots[:number], self._slots[number:]

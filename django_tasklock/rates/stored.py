@@ -41,19 +41,19 @@ class StoredLimit(NamedTuple):
         self.clock.hear(booked, sent, heard)
         return slot
 
-    def cancel(self, cost: int, slot: int, epoch: int) -> bool:
+    def cancel(self, cost: int, slot: int, edition: int) -> bool:
         """Give a slot back, and tell. False: there was nothing left to give back, or the store could not be asked."""
         try:
-            returned = self.store.cancel(self.terms, cost, slot, epoch)
+            returned = self.store.cancel(self.terms, cost, slot, edition)
         except BackendUnavailable:
             returned = False
         events.cancelled(self.terms.name, returned)
         return returned
 
-    async def acancel(self, cost: int, slot: int, epoch: int) -> bool:
+    async def acancel(self, cost: int, slot: int, edition: int) -> bool:
         """Do what ``cancel`` does, for coroutines."""
         try:
-            returned = await self.store.acancel(self.terms, cost, slot, epoch)
+            returned = await self.store.acancel(self.terms, cost, slot, edition)
         except BackendUnavailable:
             returned = False
         events.cancelled(self.terms.name, returned)

@@ -32,8 +32,8 @@ WARN = 60.0  # seconds after which it is said again that others are
 MOST = 4096  # limiters that one process remembers
 
 
-class Standing:
-    """The terms in force of a limiter, beside those that this process has of it."""
+class Agreement:
+    """The terms in force of one limiter, and those that this process has of it."""
 
     def __init__(self, own: Terms) -> None:
         self.own = own
@@ -45,7 +45,7 @@ class Standing:
         self._turn = threading.Lock()
 
     def take_turn(self) -> bool:
-        """Tell whether it is time to say its own again, to one of those who ask at once."""
+        """Tell whether this process is to say its own terms again; True for one of several callers at once."""
         now = monotonic()
         if now < self.due:
             return False
@@ -73,11 +73,11 @@ class Standing:
                 "rate limit %r: this process has the terms %s, but %s are in force, and hold for it too; let all"
                 " processes have the same, and restart those that have others",
                 self.own.name,
-                said(self.own),
-                said(self.terms),
+                terms_in_words(self.own),
+                terms_in_words(self.terms),
             )
 
-    def fits(self, cost: int) -> None:
+    def check_cost(self, cost: int) -> None:
         """Raise ``TaskLockError`` for a cost that the terms in force have no room for."""
         for rate in self.terms.rates:
             most = self.terms.capacity(rate)
@@ -86,8 +86,8 @@ class Standing:
                 raise TaskLockError(text, name=self.terms.name)
 
 
-def said(terms: Terms) -> str:
-    """Return the terms as people read them."""
+def terms_in_words(terms: Terms) -> str:
+    """Return the terms in words, for logs."""
     algorithm = f"{REMOVED_ALGORITHM}, served as {terms.algorithm}" if terms.rule_in_store else terms.algorithm
     return f"{', '.join(map(str, terms.rates))} ({algorithm}, margin {terms.margin / 1_000_000:g} s)"
 
@@ -100,83 +100,83 @@ class AgreedRates(RateStore):
         self.clock = ServerClock()
         """The store's clock, as this process knows it."""
         self._process = process
-        self._standings: OrderedDict[Terms, Standing] = OrderedDict()
+        self._agreements: OrderedDict[Terms, Agreement] = OrderedDict()
 
-    def _of(self, terms: Terms) -> Standing:
-        found = self._standings.get(terms)
+    def _of(self, terms: Terms) -> Agreement:
+        found = self._agreements.get(terms)
         if found is None:
-            found = self._standings.setdefault(terms, Standing(terms))
-            if len(self._standings) > MOST:
-                self._standings.popitem(last=False)
+            found = self._agreements.setdefault(terms, Agreement(terms))
+            if len(self._agreements) > MOST:
+                self._agreements.popitem(last=False)
         return found
 
     def in_force(self, terms: Terms) -> Terms:
-        found = self._standings.get(terms)
+        found = self._agreements.get(terms)
         return terms if found is None else found.terms
 
     def _by(self, terms: Terms, cost: int, verb: Callable[[Terms], T], says: bool = False) -> T:
-        standing = self._of(terms)
-        if says and standing.take_turn():
-            standing.hear(self.store.agree(terms, self._process or process()))
+        agreement = self._of(terms)
+        if says and agreement.take_turn():
+            agreement.hear(self.store.agree(terms, self._process or process()))
         while True:
             try:
-                if standing.terms is not terms:
-                    standing.fits(cost)
-                return verb(standing.terms)
+                if agreement.terms is not terms:
+                    agreement.check_cost(cost)
+                return verb(agreement.terms)
             except TermsDiffer as error:
-                standing.hear(error.rule)
+                agreement.hear(error.rule)
 
     async def _aby(self, terms: Terms, cost: int, verb: Callable[[Terms], Awaitable[T]], says: bool = False) -> T:
-        standing = self._of(terms)
-        if says and standing.take_turn():
-            standing.hear(await self.store.aagree(terms, self._process or process()))
+        agreement = self._of(terms)
+        if says and agreement.take_turn():
+            agreement.hear(await self.store.aagree(terms, self._process or process()))
         while True:
             try:
-                if standing.terms is not terms:
-                    standing.fits(cost)
-                return await verb(standing.terms)
+                if agreement.terms is not terms:
+                    agreement.check_cost(cost)
+                return await verb(agreement.terms)
             except TermsDiffer as error:
-                standing.hear(error.rule)
+                agreement.hear(error.rule)
 
     def agree(self, terms: Terms, process: str) -> str:
         return self.store.agree(terms, process)
 
     def forget(self) -> None:
         """Forget what was said and heard of terms, and of the store's clock."""
-        self._standings.clear()
+        self._agreements.clear()
         self.clock.forget()
 
     def reserve(
         self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
     ) -> Booked | Refused:
-        standing = self._standings.get(terms)
-        if standing is not None and standing.terms is standing.own and monotonic() < standing.due:  # most calls
+        agreement = self._agreements.get(terms)
+        if agreement is not None and agreement.terms is agreement.own and monotonic() < agreement.due:  # most calls
             try:
                 return self.store.reserve(terms, cost, longest, spaced, asks)
             except TermsDiffer as error:
-                standing.hear(error.rule)
+                agreement.hear(error.rule)
         return self._by(terms, cost, lambda held: self.store.reserve(held, cost, longest, spaced, asks), says=True)
 
     def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
         return self._by(terms, cost, lambda held: self.store.reserve_many(held, cost, longest, number), says=True)
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
         return self._by(
-            terms, cost, lambda held: self.store.resume(held, cost, slot, epoch, longest, spaced, leeway), says=True
+            terms, cost, lambda held: self.store.resume(held, cost, slot, edition, longest, spaced, leeway), says=True
         )
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return self._by(terms, cost, lambda held: self.store.exchange(held, cost, slots, epoch, longest, leeway))
+        return self._by(terms, cost, lambda held: self.store.exchange(held, cost, slots, edition, longest, leeway))
 
-    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return self.store.cancel(self.in_force(terms), cost, slot, epoch)
+    def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        return self.store.cancel(self.in_force(terms), cost, slot, edition)
 
-    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return self.store.settle(self.in_force(terms), cost, slot, epoch, actual)
+    def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return self.store.settle(self.in_force(terms), cost, slot, edition, actual)
 
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return self.store.penalize(self.in_force(terms), pushback, longest)
@@ -203,24 +203,24 @@ class AgreedRates(RateStore):
         return await self._aby(terms, cost, lambda held: self.store.areserve(held, cost, longest, asks), says=True)
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
         return await self._aby(
-            terms, cost, lambda held: self.store.aresume(held, cost, slot, epoch, longest, leeway), says=True
+            terms, cost, lambda held: self.store.aresume(held, cost, slot, edition, longest, leeway), says=True
         )
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
         return await self._aby(
-            terms, cost, lambda held: self.store.aexchange(held, cost, slots, epoch, longest, leeway)
+            terms, cost, lambda held: self.store.aexchange(held, cost, slots, edition, longest, leeway)
         )
 
-    async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return await self.store.acancel(self.in_force(terms), cost, slot, epoch)
+    async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        return await self.store.acancel(self.in_force(terms), cost, slot, edition)
 
-    async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return await self.store.asettle(self.in_force(terms), cost, slot, epoch, actual)
+    async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return await self.store.asettle(self.in_force(terms), cost, slot, edition, actual)
 
     async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return await self.store.apenalize(self.in_force(terms), pushback, longest)
@@ -237,14 +237,14 @@ _agreed: list[AgreedRates] = []  # of the store in use
 
 
 def process() -> str:
-    """Return by what this process is known."""
+    """Return the name by which stores know this process."""
     if not _processes:
         _processes.append(secrets.token_hex(8))
     return _processes[0]
 
 
 def agreed(store: RateStore) -> AgreedRates:
-    """Return the one of this store, in this process."""
+    """Return this process's ``AgreedRates`` of a store."""
     for found in _agreed:
         if found.store is store:
             return found
@@ -254,7 +254,7 @@ def agreed(store: RateStore) -> AgreedRates:
 
 
 def forget() -> None:
-    """Be a process that has said no terms yet and has heard of none."""
+    """Forget what this process has said and heard of terms, and its name."""
     _processes.clear()
     for found in _agreed:
         found.forget()

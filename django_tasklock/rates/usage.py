@@ -26,7 +26,7 @@ class WindowUsage:
 
 @dataclass(frozen=True, slots=True)
 class RateUsage:
-    """The standing of a limiter. Seconds from ``time`` on, which is the store's clock."""
+    """How far a limiter is used. Seconds from ``time`` on, which is the store's clock."""
 
     name: str
     time: datetime

@@ -24,7 +24,7 @@ class Sighting(NamedTuple):
     """The state of a limiter, as an answer said that was asked for at ``at``, by this process's clock."""
 
     at: float
-    epoch: int
+    edition: int
     pause: int
 
 
@@ -60,9 +60,9 @@ class LimiterView:
     def hear(self, sent: float, answer: Booked | Refused) -> None:
         """Note what an answer to a question of ``sent`` says of the limiter: others who sleep here need not ask."""
         if isinstance(answer, Refused):
-            self.last = Sighting(sent, answer.epoch, answer.pause)
+            self.last = Sighting(sent, answer.edition, answer.pause)
             return
-        self.last = Sighting(sent, answer.epoch - answer.asks, answer.pause)
+        self.last = Sighting(sent, answer.edition - answer.asks, answer.pause)
         if answer.rebuilt:
             text = "rate limit %r: the store's clock was set back; all bookings were dropped for a window"
             logger.error(text, self.name)
@@ -71,7 +71,7 @@ class LimiterView:
         """Return whether the limiter stands as when ``booked`` was asked for at ``sent``; ``None``: not known."""
         last = self.last
         if last is not None and last.at > sent:
-            if (last.epoch, last.pause) != (booked.epoch, booked.pause):
+            if (last.edition, last.pause) != (booked.edition, booked.pause):
                 return False
             if monotonic() - last.at < FRESH:
                 return True
@@ -80,8 +80,8 @@ class LimiterView:
     def confirms(self, booked: Booked, seconds: float) -> bool:
         """Return whether somebody of this process has heard so lately that the limiter stands as it did."""
         last = self.last
-        known = booked.epoch - booked.asks, booked.pause
-        return last is not None and monotonic() - last.at < seconds and (last.epoch, last.pause) == known
+        known = booked.edition - booked.asks, booked.pause
+        return last is not None and monotonic() - last.at < seconds and (last.edition, last.pause) == known
 
     @contextlib.contextmanager
     def asking(self, seconds: float) -> Iterator[None]:
@@ -121,7 +121,7 @@ def view_of(name: str) -> LimiterView:
     return found
 
 
-def changed(name: str) -> None:
+def note_change(name: str) -> None:
     """Note that this process has stopped or reset the limiter: whoever sleeps here asks on waking."""
     view_of(name).last = Sighting(monotonic(), -1, -1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -25,8 +25,10 @@ from django_tasklock.conf import get_settings
 from django_tasklock.operations import Actor
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.authentication import ApiKeyAuthentication
-from django_tasklock.rest.problems import Problem, answer
-from django_tasklock.texts import shown
+from django_tasklock.rest.problems import Problem, answer_exception
+from django_tasklock.texts import printable
+
+S = TypeVar("S", bound=Serializer)
 
 
 class OnlyJSON(DefaultContentNegotiation):
@@ -55,8 +57,8 @@ class Door(APIView):
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """Make the view run outside ``ATOMIC_REQUESTS``: the row must be fenced for all to see before the lock is given
-        away.
+        """Make the view run outside ``ATOMIC_REQUESTS``: the claim of the row must be revoked, for all to see, before
+        the lock is given away.
         """
         view = super().as_view(**initkwargs)
         for alias in connections:
@@ -64,7 +66,7 @@ class Door(APIView):
         return view
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """Return one for our keys, if there are any, then whatever the project has configured."""
+        """Return the authenticator of our API keys, if there are any, then those that the project has configured."""
         keys = [ApiKeyAuthentication] if get_settings().API_KEYS else []
         return [kind() for kind in (*keys, *api_settings.DEFAULT_AUTHENTICATION_CLASSES)]
 
@@ -76,8 +78,8 @@ class Door(APIView):
         return ", ".join(said for kind in kinds if (said := kind.authenticate_header(request)))
 
     def get_exception_handler(self) -> Any:
-        """Return ours: the project's knows other shapes."""
-        return answer
+        """Return the handler that answers with our problems, not the project's."""
+        return answer_exception
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Forbid whoever passes it on to keep it: it was true a moment ago."""
@@ -85,7 +87,13 @@ class Door(APIView):
         response["Cache-Control"] = "no-store"
         return response
 
-    def given(self, kind: type[Serializer]) -> dict[str, Any]:
+    def read_query(self, kind: type[S]) -> S:
+        """Check the parameters of a list. Return the serializer that has them."""
+        taken: S = kind(data=self.request.query_params)
+        taken.is_valid(raise_exception=True)
+        return taken
+
+    def read_body(self, kind: type[Serializer]) -> dict[str, Any]:
         """Return the body, checked: one that is too long is not read."""
         length: str = self.request.META.get("CONTENT_LENGTH") or "0"
         most: Any = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
@@ -116,5 +124,5 @@ def _no_others(given: Mapping[str, Any], fields: Iterable[str]) -> None:
             near = get_close_matches(str(name), known, n=1)
             hint = _("did you mean %(near)r?") if near else _("known are %(known)s.")
             values = {"near": near[0] if near else "", "known": ", ".join(known)}
-            text = _("There is no field %(name)s:") % {"name": repr(shown(name, 60))}
+            text = _("There is no field %(name)s:") % {"name": repr(printable(name, 60))}
             raise Problem(400, "unknown_field", f"{text} {hint % values}")

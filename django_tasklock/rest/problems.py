@@ -66,7 +66,7 @@ def refused_as(status: int, code: Code) -> Iterator[None]:
         raise Problem(status, code, str(error)) from error
 
 
-def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
+def answer_exception(error: Exception, context: Mapping[str, Any]) -> Response | None:
     """Handle the exceptions of our views; ``None`` for what is a bug. No connection details are in the answer."""
     if isinstance(error, BackendUnavailable):
         error = _unavailable(error, context)

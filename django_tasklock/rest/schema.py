@@ -33,7 +33,7 @@ class DoorSchema(AutoSchema):
         return f"{super().get_description()}\n\nAn API key needs the scope `{scope_for(self.view.permission)}`."
 
     def get_extensions(self) -> dict[str, Any]:
-        """Return the same for programs: ``x-tasklock-scope``."""
+        """Return the scope for programs: ``x-tasklock-scope``."""
         return {**super().get_extensions(), "x-tasklock-scope": scope_for(self.view.permission)}
 
     def get_auth(self) -> list[dict[str, Any]]:

@@ -133,7 +133,7 @@ class State(serializers.Field):
 
 
 class AskSerializer(Shape):
-    """Why."""
+    """The reason for an act."""
 
     reason = serializers.CharField(
         default="", allow_blank=True, max_length=1000, help_text="Kept in the audit trail, for whoever looks later."

@@ -18,7 +18,7 @@ from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.registry import process_locks
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
-from django_tasklock.locks.takes import leases_here, leave
+from django_tasklock.locks.takes import disown, leases_here
 from django_tasklock.testing import others
 from django_tasklock.testing.named import Lockable, name_of
 
@@ -96,7 +96,7 @@ def kill_holder(lock: Lockable) -> None:
     if block is not None and block.lease is lease:
         lock_block.set(block.around)  # nobody will leave it
     heartbeat.forget(lease)
-    leave(lease)
+    disown(lease)
     lease.generation = DEAD  # as in a forked child: it is no holder
 
 

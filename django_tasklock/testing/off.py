@@ -9,10 +9,8 @@ from itertools import count
 
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Query
-from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.contract.several import Several
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.metrics import MemoryMetrics
@@ -99,21 +97,9 @@ class GrantingBackend(GrantingLeases, LockStore):
     across_processes = False
 
     def __init__(self, settings: Settings) -> None:
-        self._permits = GrantingPermits()
-        self._rates = MemoryRates(Forgetful())
-        self._metrics = MemoryMetrics(Store())
-
-    @property
-    def permits(self) -> Permits:
-        return self._permits
-
-    @property
-    def rates(self) -> RateStore:
-        return self._rates
-
-    @property
-    def metrics(self) -> Metrics:
-        return self._metrics
+        self.permits = GrantingPermits()
+        self.rates = MemoryRates(Forgetful())
+        self.metrics = MemoryMetrics(Store())
 
     @cached_property
     def several(self) -> Several:

@@ -28,7 +28,7 @@ from django_tasklock.host import Task
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.operations import Actor, acts, get_lock, list_locks, list_permits, release_lock, sweep
 from django_tasklock.operations.audit import Deed, record_acts
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 from django_tasklock.types import Holder
 from tests.support import environment
 from tests.support.admin_pages import LIST
@@ -229,7 +229,7 @@ class TestChosenTexts:
         ],
     )
     def test_one_function(self, text, clean):
-        assert shown(text) == clean
+        assert printable(text) == clean
 
     def test_a_holder(self):
         assert str(Holder(host="h\n", pid=4, task="t\x1b", task_id="i\r")) == "h\\n:4 (t\\x1b[i\\r])"

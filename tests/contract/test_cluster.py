@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from django_tasklock import BackendUnavailable
 from django_tasklock.backends.cluster import ClusterBackend
-from django_tasklock.backends.cluster.buckets import BUCKETS, buckets_of, place_of
+from django_tasklock.backends.cluster.buckets import BUCKETS, buckets_of, number_of
 from django_tasklock.backends.cluster.location import urls_of
 from django_tasklock.conf import Settings
 from django_tasklock.types import Busy, Released, Renewal, RenewalResult
@@ -35,13 +35,13 @@ class TestBuckets:
             assert max(shares.values()) - min(shares.values()) <= 1
 
     def test_names_are_spread_evenly(self):
-        shares = Counter(place_of(f"video:{number}", BUCKETS) for number in range(100_000))
+        shares = Counter(number_of(f"video:{number}", BUCKETS) for number in range(100_000))
         assert len(shares) == BUCKETS
         assert max(shares.values()) < 1.3 * 100_000 / BUCKETS
 
     def test_where_a_name_lies_never_changes(self):
         """Processes that differ in it would find each other's locks free."""
-        found = [(name, place_of(name, BUCKETS)) for name in ("", "video:42", "ä", "{video}:1")]
+        found = [(name, number_of(name, BUCKETS)) for name in ("", "video:42", "ä", "{video}:1")]
         assert found == [("", 0), ("video:42", 155), ("ä", 182), ("{video}:1", 191)]
         assert [buckets_of("task_lock:")[place].prefix for place in (0, 155)] == [
             "{task_lock.67}:", "{task_lock.43}:",

@@ -72,9 +72,9 @@ def test_many_of_one_millisecond(backend):
     """Each is read once: they are in the order of their buckets."""
     for number in range(60):
         granted(backend.acquire(an_ask(f"video:{number}")))
-    for place in backend.places:
-        index = backend.bucket(place).layout.index
-        backend.ask_all([backend.ask(place, SAME, index)])
+    for number in backend.numbers:
+        index = backend.bucket(number).layout.index
+        backend.ask_all([backend.ask(number, SAME, index)])
     found: list[str] = []
     for offset in range(0, 60, 7):
         found += [record.name for record in backend.page(Query(offset=offset, limit=7)).records]

@@ -69,7 +69,7 @@ class TestNeverMoreThanTheLimit:
     def test_who_comes_behind_a_place_with_leeway_waits_for_the_end_of_it(self):
         state, limiter = State(), Terms("x", (Rate(1, SECOND, 50_000),))
         first = ledger_verbs.reserve(Ledger(state, limiter, START), 1, 0)
-        again = (1, first.slot, first.epoch, HOUR, False, 70_000)
+        again = (1, first.slot, first.edition, HOUR, False, 70_000)
         late = ledger_verbs.resume(Ledger(state, limiter, START + 60_000), *again)
         assert (late.wait, late.leeway) == (0, 70_000)
         behind = ledger_verbs.reserve(Ledger(state, limiter, START + 60_000), 1, HOUR)
@@ -162,7 +162,7 @@ class TestOrder:
         state = State()
         heavy = ledger_verbs.reserve(a_book(state), 3, HOUR)
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND
-        assert ledger_verbs.settle(a_book(state), 3, heavy.slot, heavy.epoch, 0)
+        assert ledger_verbs.settle(a_book(state), 3, heavy.slot, heavy.edition, 0)
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND + GRID
 
     def test_nobody_slips_in_when_the_limit_is_raised(self):
@@ -170,7 +170,7 @@ class TestOrder:
         state = State()
         _, second, third = (ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(3))
         assert third.wait == 2 * SECOND
-        assert ledger_verbs.cancel(a_book(state, "1/s"), 1, third.slot, third.epoch)
+        assert ledger_verbs.cancel(a_book(state, "1/s"), 1, third.slot, third.edition)
         assert ledger_verbs.reserve(a_book(state, "9/s"), 1, HOUR).wait == second.wait + GRID == SECOND + GRID
 
     def test_a_stop_keeps_the_order(self):
@@ -178,7 +178,7 @@ class TestOrder:
         first = [ledger_verbs.reserve(a_book(state), 1, HOUR) for _ in range(5)]
         ledger_verbs.penalize(a_book(state, time=START + 1), Pushback(10 * SECOND), HOUR)
         later = ledger_verbs.reserve(a_book(state, time=START + 2), 1, HOUR)
-        waits = [ledger_verbs.resume(a_book(state, time=START + 2), 1, b.slot, b.epoch, HOUR).wait for b in first[3:]]
+        waits = [ledger_verbs.resume(a_book(state, time=START + 2), 1, b.slot, b.edition, HOUR).wait for b in first[3:]]
         assert waits == sorted(waits)
         assert waits[0] == 11 * SECOND - 2
         assert later.wait == waits[-1] + GRID
@@ -198,7 +198,7 @@ class TestTerms:
             ledger_verbs.reserve(a_book(state, "1000/m", soon), 1, HOUR)
         assert ledger_verbs.agree(a_book(state, "1000/m", later), "new") == a_book(state, "1000/m").terms.rule()
         assert ledger_verbs.reserve(a_book(state, "1000/m", later), 1, HOUR).wait < 3 * SECOND
-        again = ledger_verbs.resume(a_book(state, "1000/m", later), 1, last.slot, last.epoch, HOUR)
+        again = ledger_verbs.resume(a_book(state, "1000/m", later), 1, last.slot, last.edition, HOUR)
         assert again.wait < 3 * SECOND
 
 
@@ -240,7 +240,7 @@ class TestTheLine:
         ]  # fmt: skip
 
     def resume(self, state: State, limiter: Terms, time: int, one: Booked) -> Booked:
-        return ledger_verbs.resume(Ledger(state, limiter, time), 1, one.slot, one.epoch, HOUR)
+        return ledger_verbs.resume(Ledger(state, limiter, time), 1, one.slot, one.edition, HOUR)
 
     def test_who_is_late_at_the_head_of_three_thousand_takes_the_next_place(self):
         """And everybody behind him the next but one, as soon as he comes; the last a new one. None goes to the end."""
@@ -270,8 +270,8 @@ class TestTheLine:
         state, limiter, booked = self.a_line(30)
         now = START + SECOND + 10
         left = booked[20]
-        assert ledger_verbs.cancel(Ledger(state, limiter, now), 1, left.slot, left.epoch)
-        assert not ledger_verbs.cancel(Ledger(state, limiter, now), 1, left.slot, left.epoch)
+        assert ledger_verbs.cancel(Ledger(state, limiter, now), 1, left.slot, left.edition)
+        assert not ledger_verbs.cancel(Ledger(state, limiter, now), 1, left.slot, left.edition)
         assert ledger_verbs.reserve(Ledger(state, limiter, now), 1, HOUR).time == left.time
         assert self.resume(state, limiter, left.time, left).time > left.time
 
@@ -280,7 +280,7 @@ class TestTheLine:
         one = booked[20]
         claimed = self.resume(state, limiter, one.time - 1000, one)
         assert (claimed.time, claimed.asks) == (one.time, False)
-        assert not ledger_verbs.cancel(Ledger(state, limiter, one.time), 1, one.slot, one.epoch)
+        assert not ledger_verbs.cancel(Ledger(state, limiter, one.time), 1, one.slot, one.edition)
         assert self.resume(state, limiter, one.time, one).time == booked[21].time
         assert self.resume(state, limiter, one.time, claimed) == claimed._replace(wait=0)
 
@@ -288,7 +288,7 @@ class TestTheLine:
         """A place that is too far away stays in the line."""
         state, limiter, booked = self.a_line(30)
         one = booked[20]
-        late = ledger_verbs.resume(Ledger(state, limiter, one.time + 90_000), 1, one.slot, one.epoch, 10)
+        late = ledger_verbs.resume(Ledger(state, limiter, one.time + 90_000), 1, one.slot, one.edition, 10)
         assert isinstance(late, Refused)
         assert [booked[21].slot, 1] in state.line
 
@@ -296,9 +296,9 @@ class TestTheLine:
         """They take such a place for one of before a reset, and book another: a process of the last deploy that has
         the ticket of a message, say."""
         state, limiter, booked = self.a_line(30)
-        assert booked[20].epoch == state.meta["epoch"] + 1
+        assert booked[20].edition == state.meta["epoch"] + 1
         ledger_verbs.reset(Ledger(state, limiter, state.meta["epoch"] - 5))
-        assert state.meta["epoch"] > booked[20].epoch
+        assert state.meta["epoch"] > booked[20].edition
 
 
 class TestGivingBack:
@@ -307,14 +307,14 @@ class TestGivingBack:
         for _ in range(4):
             last = ledger_verbs.reserve(a_book(state), 1, HOUR)
         assert last.wait == SECOND
-        assert ledger_verbs.cancel(a_book(state), 1, last.slot, last.epoch)
+        assert ledger_verbs.cancel(a_book(state), 1, last.slot, last.edition)
         assert not state.free
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND
 
     def test_another_goes_to_who_comes_next(self):
         state = State()
         booked = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(4)]
-        ledger_verbs.cancel(a_book(state, "1/s"), 1, booked[1].slot, booked[1].epoch)
+        ledger_verbs.cancel(a_book(state, "1/s"), 1, booked[1].slot, booked[1].edition)
         assert ledger_verbs.use(a_book(state, "1/s")).free == 1
         assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).time == booked[1].time
         assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).wait == 4 * SECOND
@@ -322,8 +322,8 @@ class TestGivingBack:
     def test_who_waits_longer_moves_up_on_waking(self):
         state = State()
         booked = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(4)]
-        ledger_verbs.cancel(a_book(state, "1/s"), 1, booked[1].slot, booked[1].epoch)
-        moved = ledger_verbs.resume(a_book(state, "1/s"), 1, booked[3].slot, booked[3].epoch, HOUR)
+        ledger_verbs.cancel(a_book(state, "1/s"), 1, booked[1].slot, booked[1].edition)
+        moved = ledger_verbs.resume(a_book(state, "1/s"), 1, booked[3].slot, booked[3].edition, HOUR)
         assert moved.time == booked[1].time
         assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).time == booked[3].time
 
@@ -332,24 +332,24 @@ class TestGivingBack:
         ledger_verbs.reserve(a_book(state), 3, HOUR)
         three = ledger_verbs.reserve(a_book(state), 3, HOUR)
         ledger_verbs.reserve(a_book(state), 3, HOUR)
-        ledger_verbs.cancel(a_book(state), 3, three.slot, three.epoch)
+        ledger_verbs.cancel(a_book(state), 3, three.slot, three.edition)
         assert [ledger_verbs.reserve(a_book(state), 1, HOUR).time for _ in range(3)] == [three.time] * 3
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == 3 * SECOND
 
     def test_a_missed_place_is_exchanged_and_not_counted(self):
         state, margin = State(), Terms("x", parse("2/s"))
         first, late = (ledger_verbs.reserve(Ledger(state, margin, START), 1, HOUR) for _ in range(2))
-        other = ledger_verbs.resume(Ledger(state, margin, START + GRID * 3200), 1, late.slot, late.epoch, HOUR)
+        other = ledger_verbs.resume(Ledger(state, margin, START + GRID * 3200), 1, late.slot, late.edition, HOUR)
         assert other.wait == 0
         assert ledger_verbs.use(Ledger(state, margin, START + 60_000)).rates[0].used == 2
         assert (
-            ledger_verbs.resume(Ledger(state, margin, START + 50_000), 1, first.slot, first.epoch, HOUR).slot == START
+            ledger_verbs.resume(Ledger(state, margin, START + 50_000), 1, first.slot, first.edition, HOUR).slot == START
         )
 
     def test_a_missed_place_that_nobody_took_is_not_counted(self):
         state = State()
         booked = [ledger_verbs.reserve(a_book(state), 1, HOUR) for _ in range(7)]
-        ledger_verbs.cancel(a_book(state), 1, booked[3].slot, booked[3].epoch)
+        ledger_verbs.cancel(a_book(state), 1, booked[3].slot, booked[3].edition)
         later = START + SECOND + 1
         assert ledger_verbs.use(a_book(state, time=later)).rates[0].used == 3
         assert isinstance(ledger_verbs.reserve(a_book(state, time=later), 1, 0), Refused)
@@ -372,14 +372,14 @@ class TestGivingBack:
         state, later = State(), START + 10
         places = [ledger_verbs.reserve(a_book(state, "2/s"), 1, HOUR) for _ in range(6)]
         lost = places[3]
-        assert ledger_verbs.cancel(a_book(state, "2/s", later), 1, lost.slot, lost.epoch)
-        assert not ledger_verbs.cancel(a_book(state, "2/s", later), 1, lost.slot, lost.epoch)
+        assert ledger_verbs.cancel(a_book(state, "2/s", later), 1, lost.slot, lost.edition)
+        assert not ledger_verbs.cancel(a_book(state, "2/s", later), 1, lost.slot, lost.edition)
         again = ledger_verbs.reserve(a_book(state, "2/s", later), 1, HOUR)
         assert again.time == lost.time
-        assert not ledger_verbs.cancel(a_book(state, "2/s", later), 1, lost.slot, lost.epoch)
+        assert not ledger_verbs.cancel(a_book(state, "2/s", later), 1, lost.slot, lost.edition)
         assert ledger_verbs.reserve(a_book(state, "2/s", later), 1, HOUR).wait > 2_900_000
-        assert ledger_verbs.cancel(a_book(state, "2/s", later), 1, again.slot, again.epoch)
-        assert not ledger_verbs.cancel(a_book(state, "2/s", later), 1, again.slot, again.epoch)
+        assert ledger_verbs.cancel(a_book(state, "2/s", later), 1, again.slot, again.edition)
+        assert not ledger_verbs.cancel(a_book(state, "2/s", later), 1, again.slot, again.edition)
         assert ledger_verbs.reserve(a_book(state, "2/s", later), 1, HOUR).time == lost.time
 
     def test_a_place_that_is_taken_again_too_often_is_left(self):
@@ -388,7 +388,7 @@ class TestGivingBack:
         places = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(3)]
         one, taken = places[1], 0
         while one.time == places[1].time:
-            assert ledger_verbs.cancel(a_book(state, "1/s"), 1, one.slot, one.epoch)
+            assert ledger_verbs.cancel(a_book(state, "1/s"), 1, one.slot, one.edition)
             one, taken = ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR), taken + 1
         assert taken == GRID
         assert one.wait == 3 * SECOND
@@ -397,7 +397,7 @@ class TestGivingBack:
         state = State()
         last = ledger_verbs.reserve(a_book(state), 1, HOUR)
         ledger_verbs.reset(a_book(state, time=START + 1))
-        assert not ledger_verbs.cancel(a_book(state, time=START + 2), 1, last.slot, last.epoch)
+        assert not ledger_verbs.cancel(a_book(state, time=START + 2), 1, last.slot, last.edition)
 
 
 class TestChangesUnderLoad:
@@ -446,13 +446,13 @@ class TestAClockSetBack:
         for missed in range(1, 9):
             leeway = min(10 * SECOND, 50_000 * (2**missed - 1))
             late = ledger_verbs.resume(
-                Ledger(state, limiter, time), 1, late.slot, late.epoch, 5 * SECOND, leeway=leeway
+                Ledger(state, limiter, time), 1, late.slot, late.edition, 5 * SECOND, leeway=leeway
             )
             assert not late.rebuilt
             time += late.wait + 60_000 + leeway
         following = ledger_verbs.reserve(Ledger(state, limiter, time - 10 * SECOND), 1, HOUR)
         assert not following.rebuilt
-        assert following.epoch == START
+        assert following.edition == START
 
     def test_by_more_than_the_horizon_begins_anew_after_a_window(self):
         """Or it would be wedged for as long as the clock was set back."""
@@ -461,7 +461,7 @@ class TestAClockSetBack:
         new = ledger_verbs.reserve(a_book(state, "1/s", START - 10 * HOUR), 1, HOUR)
         assert new.rebuilt
         assert new.wait == SECOND
-        assert new.epoch > old.epoch
+        assert new.edition > old.edition
 
 
 class TestAStopOfTheClock:
@@ -484,7 +484,7 @@ class TestAStopOfTheClock:
         assert second.wait == 11 * SECOND, "the clock had stood still since the beginning"
         ledger_verbs.pause(a_book(state, "1/s", START + 2 * SECOND), 0)
         assert ledger_verbs.use(a_book(state, "1/s", START + 2 * SECOND)).paused == 0
-        asked = ledger_verbs.resume(a_book(state, "1/s", START + 2 * SECOND), 1, second.slot, second.epoch, HOUR)
+        asked = ledger_verbs.resume(a_book(state, "1/s", START + 2 * SECOND), 1, second.slot, second.edition, HOUR)
         assert (asked.slot, asked.wait) == (second.slot, SECOND)
 
     def test_by_an_operator_may_be_longer_than_any_horizon(self):

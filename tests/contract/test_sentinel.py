@@ -16,7 +16,7 @@ from django_redis.pool import ConnectionFactory
 from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.address import place_of
+from django_tasklock.backends.redis.address import database_of
 from django_tasklock.backends.redis.location import TIMEOUT, async_pool, sync_pool
 from django_tasklock.checks.store import check_backend
 from django_tasklock.types import Released
@@ -113,10 +113,10 @@ def test_what_stands_in_a_url() -> None:
         assert [(node["host"], node["port"]) for node in nodes] == [("::1", 26379), ("b", 26380)]
         assert {(node["username"], node["password"]) for node in nodes} == {("s", "t&")}
         assert not issubclass(pool.connection_class, ENCRYPTED)
-    place = place_of(url)
-    assert str(place) == "database 5 of service my/master"
-    assert place.same(place_of("redis+sentinel://b:26380/my%2Fmaster/5"))
-    assert not place.same(place_of("redis+sentinel://b:26380/my%2Fmaster/6"))
+    database = database_of(url)
+    assert str(database) == "database 5 of service my/master"
+    assert database.same(database_of("redis+sentinel://b:26380/my%2Fmaster/5"))
+    assert not database.same(database_of("redis+sentinel://b:26380/my%2Fmaster/6"))
 
 
 @pytest.mark.parametrize(("more", "encrypted"), [("", True), ("&sentinel_ssl=false", False)])

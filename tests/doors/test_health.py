@@ -451,7 +451,7 @@ class TestPlugins:
             raise ConnectionError("hunter2")
 
         monkeypatch.setattr(type(get_backend()), "condition", down)
-        monkeypatch.setattr(database, "ask", lambda alias: 1 / 0)
+        monkeypatch.setattr(database, "measure_latency", lambda alias: 1 / 0)
         assert self.results() == [
             "Unavailable: the lock store does not answer",
             "Unavailable: the database does not answer",

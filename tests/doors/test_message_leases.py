@@ -56,7 +56,7 @@ def leave(app: Celery, node: str, **more: Any) -> None:
     with app.connection_for_read() as connection:
         index = Index(connection, 60, 2)
         now = time.time()
-        marks.leave(index, marks.Mark(**{"node": node, "lease": 60, "at": now, "until": now + 60, **more}))
+        marks.write(index, marks.Mark(**{"node": node, "lease": 60, "at": now, "until": now + 60, **more}))
         index.close()
 
 

@@ -345,7 +345,7 @@ class TestRelease:
         @model_lock(Video, name + ":{pk}", guard=GUARD)
         def work(pk):
             with monkeypatch.context() as patch:
-                patch.setattr(release, "fence", down)
+                patch.setattr(release, "revoke_claim", down)
                 told.append(by_key.post(url(f"{name}:{pk}", "release-lock")))
             assert held(f"{name}:{pk}")
 

@@ -302,7 +302,7 @@ class TestKeys:
             lambda a, b, real=hmac.compare_digest: (compared.append((a, b)), real(a, b))[1],
         )
         many = {"grafana": KEY, **{f"key {number}": secrets.token_hex(16) for number in range(5)}, "oncall": OTHER_KEY}
-        found = api_keys.matching(given.encode(), api_keys.keys_of(many))
+        found = api_keys.find_key(given.encode(), api_keys.keys_of(many))
         assert (found and found.name) == {KEY: "grafana", OTHER_KEY: "oncall"}.get(given)
         assert len(compared) == len(many)
         assert {len(side) for pair in compared for side in pair} == {32}  # digests: no length is told either
@@ -317,7 +317,7 @@ class TestKeys:
         assert not ApiKeyAuthentication().authenticate_header(request)
 
     def test_the_first_of_two_names_for_one_secret(self):
-        assert api_keys.matching(b"same", api_keys.keys_of({"a": "same", "b": "same"})).name == "a"
+        assert api_keys.find_key(b"same", api_keys.keys_of({"a": "same", "b": "same"})).name == "a"
 
     def test_not_in_the_query_string(self, rest, name):
         told = problem(Api().get(PREFIX + "locks", {"api_key": KEY}), 401, "not_authenticated")

@@ -211,7 +211,7 @@ class TestSweep:
         """Time is up when the first look is over: what that found is looked at again, and swept."""
         lock = overdue(name)
         clock = [0.0]
-        for module in ("sweep", "sweep.terms"):
+        for module in ("sweep", "sweep.options"):
             monkeypatch.setattr(sys.modules[f"django_tasklock.operations.{module}"], "monotonic", lambda: clock[0])
         monkeypatch.setattr(stream, "wait", lambda pause: clock.__setitem__(0, 99.0))
         report = operations.sweep(prefix=name, by=Actor("me"), longest=10)

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from django_tasklock import Claim, StaleClaim, StateGuard, TaskLockError, current_claim, model_lock
-from django_tasklock.guards.guard import fence
+from django_tasklock.guards.guard import revoke_claim
 from django_tasklock.signals import claim_stale
 from tests.support.dropping import answer_lost
 from tests.support.guards import GUARD, MEMORY, elsewhere, heard, new_token
@@ -121,7 +121,7 @@ class TestRefusedAtFirstUse:
         with pytest.raises(TaskLockError, match="testapp.Sequel.status is no column of its own table"):
             take(row)
         with pytest.raises(TaskLockError, match=r"testapp\.Sequel\.status"):
-            fence(Sequel, row.pk, GUARD, "x", "failed")
+            revoke_claim(Sequel, row.pk, GUARD, "x", "failed")
         take(Feature.objects.get(pk=row.pk)).finish()
 
     @pytest.mark.parametrize("exclude", [Q(channel__blocked=True), {"channel__blocked": True}], ids=["Q", "dict"])

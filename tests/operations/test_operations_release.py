@@ -95,7 +95,7 @@ def at(monkeypatch) -> Callable[[str, Callable[[], object]], None]:
     """``at("fence", act)``: ``act`` happens when the release has looked and is about to fence, or to take away."""
 
     def force(step: str, act: Callable[[], object]) -> None:
-        owner, verb = {"fence": (release_module, "_fence"), "take away": (get_backend(), "remove")}[step]
+        owner, verb = {"fence": (release_module, "_revoke_claim"), "take away": (get_backend(), "remove")}[step]
         real = getattr(owner, verb)
 
         def first_act(*args: Any) -> Any:

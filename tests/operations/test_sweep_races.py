@@ -167,14 +167,14 @@ def test_a_row_that_is_claimed_anew_is_left_alone(monkeypatch: pytest.MonkeyPatc
     if moment == "the looks":
         between_looks(monkeypatch, claims)
     else:
-        fence = putback.fence
+        revoke_claim = putback.revoke_claim
 
-        def fences(*args: Any) -> bool:
+        def revokes(*args: Any) -> bool:
             if not taken:
                 claims()
-            return fence(*args)
+            return revoke_claim(*args)
 
-        monkeypatch.setattr(putback, "fence", fences)
+        monkeypatch.setattr(putback, "revoke_claim", revokes)
     assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
     taken[0].finish()
     assert state(row)[0] == "ready"
@@ -197,24 +197,24 @@ def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
     guarded_function(PlainVideo, name="plain:{video_id}", guard=ONCE)
     row = claimed(PlainVideo)
     busy: list[bool] = []
-    fence = putback.fence
+    revoke_claim = putback.revoke_claim
 
-    def fences(*args: Any) -> bool:
+    def revokes(*args: Any) -> bool:
         busy.append(get_backend().get(f"plain:{row.pk}") is not None)
-        return fence(*args)
+        return revoke_claim(*args)
 
-    monkeypatch.setattr(putback, "fence", fences)
+    monkeypatch.setattr(putback, "revoke_claim", revokes)
     assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
     assert busy == [True]
     assert get_backend().get(f"plain:{row.pk}") is None
     row = claimed(PlainVideo)
-    held = putback.held
+    holding = putback.holding
 
     def taken(names: Any) -> Any:
         hold(f"plain:{row.pk}")
-        return held(names)
+        return holding(names)
 
-    monkeypatch.setattr(putback, "held", taken)
+    monkeypatch.setattr(putback, "holding", taken)
     assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
     row.refresh_from_db()
     assert row.status == "processing"

@@ -16,7 +16,7 @@ from django_tasklock.guards import rows as guarded_rows
 from django_tasklock.operations import Actor
 from django_tasklock.operations.sweep import report as reports
 from django_tasklock.operations.sweep.guarded import Guards
-from django_tasklock.operations.sweep.terms import SweepOptions
+from django_tasklock.operations.sweep.options import SweepOptions
 from tests.support import environment
 from tests.support.guards import ONCE, new_token, no_guards
 from tests.support.stores import clear

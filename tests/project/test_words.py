@@ -40,6 +40,12 @@ RETIRED = {
     r"\bCallKind\b|\bKeptLock\b|\bconflict_of\(": "CallStrategy, LockOverRetry, conflict_error",
     r"\blate_record\b|\bregistry\.taken\b|\bPutBack\b": "lazy_record, process_locks, RowRestorer",
     r"\bown_table\b|\breturns\.give\b": "table_options, background_work.submit",
+    r"\bensure_standing\b|\bStandings?\b|\bstandings?\b": "ensure_enclosing_held, Agreement, recent_error",
+    r"\bfenced\(model|\bimport .*\bfenced?\b|fences? (?:a|its|the|no) row": "has_token_columns, revoke_claim",
+    r"\b_?asked = (?:time\.)?monotonic|\basked: float|UNASKED|asked_by_keywords|\b_asked\b": "sent, pending",
+    r"\bPlaces\b|\bplaces?_of\b": "Positions, QuorumKeys, number_of, database_of: a place is one in a queue",
+    r"\bNotebook\b|\bput_back_to\b|marks\.leave\(|locks\.terms\b": "SweepLog, claimable_state, marks.write, parameters",
+    r"\btexts import .*shown\b|_takes\.(?:again|refused|returned|ask_anew)\(": "printable; note_, count_, forget_",
     r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
 }
 DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}
@@ -62,6 +68,11 @@ def test_is_gone(word: str) -> None:
 
 def test_a_call_at_a_limit_has_a_reservation_and_no_place() -> None:
     found = [str(path) for path, text in LIMITS.items() if re.search(r"(?i)(?<![a-z])(?<!in )places?(?![a-z])", text)]
+    assert found == []
+
+
+def test_an_epoch_is_of_a_claimed_row_and_a_book_has_editions() -> None:
+    found = [str(path) for path, text in LIMITS.items() if re.search(r"\bepoch\b(?!\")", text)]
     assert found == []
 
 

@@ -108,7 +108,7 @@ class TestWaiting:
         """Two deliveries of a message, two threads, a cancel that is sent again: six calls in a window of five."""
         limiter = RateLimiter("api", "1/20s")
         [_, lost, _] = (call(way, limiter, "reserve") for _ in range(3))
-        asked = (lost.limiter.terms, 1, lost.slot.booked.slot, lost.slot.booked.epoch)
+        asked = (lost.limiter.terms, 1, lost.slot.booked.slot, lost.slot.booked.edition)
         said: list[bool] = []
         for thread in at_once(lambda: said.append(limiter.store.cancel(*asked)), *[()] * 4):
             thread.join(30)

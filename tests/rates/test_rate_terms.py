@@ -234,7 +234,7 @@ class TestWhatTheRemovedAlgorithmLeft:
         at("new")
         limiter = RateLimiter("api", "4/h")
         old = limiter.store.reserve(limiter.terms, 1, 0)
-        reservation = limiter.restore(f"{old.slot}:{old.epoch}:1")
+        reservation = limiter.restore(f"{old.slot}:{old.edition}:1")
         assert call(way, reservation, "use").state == "used"
         assert limiter.restore("").booked  # one that had to come again brought none
 

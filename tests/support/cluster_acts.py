@@ -8,7 +8,7 @@ from typing import Any
 
 from django_tasklock import BackendUnavailable
 from django_tasklock.backends.cluster import ClusterBackend
-from django_tasklock.backends.cluster.buckets import BUCKETS, buckets_of, place_of
+from django_tasklock.backends.cluster.buckets import BUCKETS, buckets_of, number_of
 from django_tasklock.types import Grant
 from tests.support.cluster import Cluster, Node
 from tests.support.stores import an_ask
@@ -18,12 +18,12 @@ __all__ = ["Waiting", "away", "key_of", "listening", "scripts", "slot_of"]
 
 def slot_of(name: str) -> int:
     """Where a lock lies."""
-    return buckets_of("task_lock:")[place_of(name, BUCKETS)].slot
+    return buckets_of("task_lock:")[number_of(name, BUCKETS)].slot
 
 
 def key_of(name: str) -> str:
     """The key of a lock."""
-    return buckets_of("task_lock:")[place_of(name, BUCKETS)].prefix + name
+    return buckets_of("task_lock:")[number_of(name, BUCKETS)].prefix + name
 
 
 def away(cluster: Cluster, name: str) -> Node:

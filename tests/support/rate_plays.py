@@ -90,7 +90,7 @@ class Place:
 
     cost: int
     slot: int
-    epoch: int
+    edition: int
     due: int
     """When it is its turn, by the store's clock, as the caller was told."""
     until: int = 0
@@ -156,13 +156,13 @@ class Play:
         if isinstance(answer, Booked):
             self.heaviest = max(self.heaviest, cost)
             assert answer.wait <= longest or answer.wait < TICK
-            place = Place(cost, answer.slot, answer.epoch, 0)
+            place = Place(cost, answer.slot, answer.edition, 0)
             self._told(place, answer)
             self.waiting.append(place)
         self._go(0)
 
     def _told(self, place: Place, answer: Booked) -> None:
-        place.slot, place.epoch, place.due = answer.slot, answer.epoch, self.time + max(0, answer.wait)
+        place.slot, place.edition, place.due = answer.slot, answer.edition, self.time + max(0, answer.wait)
         place.until = self.time + answer.wait + self.terms.margin + answer.leeway
         place.heard, place.asks = self.changes, answer.asks
 
@@ -192,7 +192,7 @@ class Play:
     def _resume(self, place: Place) -> None:
         if place.asks or place.heard != self.changes or not place.due <= self.time <= place.until:
             leeway = max(0, place.missed - 1) * 70_000
-            answer = self.ask("resume", place.cost, place.slot, place.epoch, HOUR, False, leeway)
+            answer = self.ask("resume", place.cost, place.slot, place.edition, HOUR, False, leeway)
             if not isinstance(answer, Booked):
                 self.waiting.remove(place)
                 return
@@ -210,10 +210,10 @@ class Play:
             return
         self.time = max(self.time, min(place.due for place in self.waiting) + late)
         missed = [place for place in self.waiting if place.until < self.time and not place.asks]
-        missed = [place for place in missed if (place.cost, place.epoch) == (missed[0].cost, missed[0].epoch)]
+        missed = [place for place in missed if (place.cost, place.edition) == (missed[0].cost, missed[0].edition)]
         if missed:
             slots = [place.slot for place in missed]
-            answers = self.ask("exchange", missed[0].cost, slots, missed[0].epoch, HOUR)
+            answers = self.ask("exchange", missed[0].cost, slots, missed[0].edition, HOUR)
             for place, answer in zip(missed, answers, strict=True):
                 if isinstance(answer, Booked):
                     self._told(place, answer)
@@ -224,27 +224,27 @@ class Play:
     def _cancel(self, number: int) -> None:
         if self.waiting:
             place = self.waiting.pop(number % len(self.waiting))
-            if self.ask("cancel", place.cost, place.slot, place.epoch):
+            if self.ask("cancel", place.cost, place.slot, place.edition):
                 self.given.append(place)
 
     def _again(self, number: int) -> None:
         """Somebody says once more that he has given it back."""
         if self.given:
             place = self.given[-1 - number % len(self.given)]
-            assert not self.ask("cancel", place.cost, place.slot, place.epoch)
+            assert not self.ask("cancel", place.cost, place.slot, place.edition)
 
     def _unused(self, number: int) -> None:
         """Granted, and then the call was not made."""
         if self.used:
             place = self.used.pop(-1 - number % len(self.used))
-            if self.ask("cancel", place.cost, place.slot, place.epoch):
+            if self.ask("cancel", place.cost, place.slot, place.edition):
                 self.given.append(place)
 
     def _settle(self, number: int, less: int) -> None:
         if self.used:
             place = self.used[-1 - number % len(self.used)]
             actual = max(0, place.cost - less)
-            self.ask("settle", place.cost, place.slot, place.epoch, actual)
+            self.ask("settle", place.cost, place.slot, place.edition, actual)
             place.cost = actual
 
     def _penalize(self, microseconds: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from django_tasklock import StateGuard, model_lock
 from django_tasklock.backends import get_backend
-from django_tasklock.guards.guard import fenced
+from django_tasklock.guards.guard import has_token_columns
 from django_tasklock.operations.sweep import Finding, SweepReport, stream, sweep
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support.guards import GUARD, new_token
@@ -50,7 +50,7 @@ def lapsed(name: str) -> None:
 
 def claimed(model: Any = Video, state: str = "processing", token: str | None = None) -> Any:
     """A row that somebody has claimed, at epoch 1."""
-    if fenced(model):
+    if has_token_columns(model):
         return model.objects.create(status=state, lock_token=new_token() if token is None else token, lock_epoch=1)
     return model.objects.create(status=state)
 

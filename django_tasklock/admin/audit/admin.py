@@ -14,7 +14,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
-from django_tasklock.admin.audit.export import FORMATS, exported
+from django_tasklock.admin.audit.export import FORMATS, export_response
 from django_tasklock.admin.audit.form import AuditForm
 from django_tasklock.admin.base import StoreAdmin, address, door, may_see, offset, query_string
 from django_tasklock.admin.formats import MOMENT, soft
@@ -53,7 +53,7 @@ class AuditAdmin(StoreAdmin):
         words = form.words()
         context: dict[str, Any] = {
             "form": form,
-            "lines": _lines(page.acts, self.admin_site, request),
+            "lines": _rows(page.acts, self.admin_site, request),
             "moment": MOMENT,
             "narrowed": bool(words),
             "first": query_string(words) if below else "",
@@ -71,7 +71,7 @@ class AuditAdmin(StoreAdmin):
         form = AuditForm(request.GET)
         if not form.is_valid():
             return HttpResponseRedirect(self.address("changelist") + query_string(form.words()))
-        return exported(operations.each_act(form.query), request.GET.get("format", ""))
+        return export_response(operations.each_act(form.query), request.GET.get("format", ""))
 
     @door()
     def change_view(
@@ -81,7 +81,7 @@ class AuditAdmin(StoreAdmin):
         return HttpResponseRedirect(self.address("changelist"))
 
 
-class Line(NamedTuple):
+class EntryRow(NamedTuple):
     """One entry, in the reader's language."""
 
     act: Act
@@ -91,11 +91,11 @@ class Line(NamedTuple):
     """Of the page of the lock or limiter; empty where it may not be seen here."""
 
 
-def _lines(acts: Sequence[Act], site: admin.AdminSite, request: HttpRequest) -> list[Line]:
+def _rows(acts: Sequence[Act], site: admin.AdminSite, request: HttpRequest) -> list[EntryRow]:
     of_lock = _page_of(Lock, site, request)
     of_limit = _page_of(RateLimit, site, request)
     return [
-        Line(
+        EntryRow(
             act, act_word(act.action), soft(act.name), (of_limit if act.action in LIMIT_ACTIONS else of_lock)(act.name)
         )
         for act in acts

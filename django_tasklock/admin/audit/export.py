@@ -17,8 +17,8 @@ COLUMNS = ("at", "actor", "action", "name", "reason", "outcome")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def exported(acts: Iterable[Act], wanted: str) -> StreamingHttpResponse:
-    """Return a response with all of ``acts``; CSV where ``wanted`` is none of ours."""
+def export_response(acts: Iterable[Act], wanted: str) -> StreamingHttpResponse:
+    """Return a download of ``acts`` in the format ``wanted``; CSV where that is no format of ours."""
     kind = wanted if wanted in FORMATS else "csv"
     lines = as_json(acts) if kind == "json" else as_csv(acts)
     response = StreamingHttpResponse(lines, content_type=FORMATS[kind])

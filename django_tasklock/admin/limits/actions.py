@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from django_tasklock import operations
-from django_tasklock.admin.base import StoreAdmin, known
+from django_tasklock.admin.base import StoreAdmin, found_or_404
 from django_tasklock.admin.forms import LimitReasonForm, MemberForm, PauseForm, ShareForm
 from django_tasklock.admin.limits.rows import limit_row, percent, permits_row
 from django_tasklock.operations.durations import span
@@ -74,7 +74,7 @@ def _act(
     *what: str | float,
 ) -> HttpResponse:
     """Do it, and say on the limiter's page what came of it; 404 for what cannot be a name."""
-    result = known(do, name, *what, by=admin.actor(request), reason=form.cleaned_data["reason"])
+    result = found_or_404(do, name, *what, by=admin.actor(request), reason=form.cleaned_data["reason"])
     level, text = _sentence(result)
     messages.add_message(request, level, text)
     return HttpResponseRedirect(admin.address("change", result.name))
@@ -97,7 +97,7 @@ def _confirm(
 
 
 def _find(name: str) -> LimitDetail:
-    return known(operations.get_limit, name)
+    return found_or_404(operations.get_limit, name)
 
 
 def _nowhere(name: str) -> str:

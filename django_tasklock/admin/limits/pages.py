@@ -10,7 +10,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
-from django_tasklock.admin.base import StoreAdmin, is_fragment, known, offset, query_string
+from django_tasklock.admin.base import StoreAdmin, found_or_404, is_fragment, offset, query_string
 from django_tasklock.admin.formats import MOMENT, Fact
 from django_tasklock.admin.limits.rows import LimitRow, limit_row, permits_row, sentences
 from django_tasklock.admin.words import act_word
@@ -53,7 +53,7 @@ def detail(
     admin: StoreAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
     """Show the page of one name, or with ``?fragment=1`` the part of it that changes."""
-    found = known(operations.get_limit, name)
+    found = found_or_404(operations.get_limit, name)
 
     def page_of(name: str) -> str:
         return admin.address("change", name)

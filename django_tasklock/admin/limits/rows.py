@@ -10,7 +10,7 @@ from typing import NamedTuple
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, ngettext
 
-from django_tasklock.admin.formats import Bar, moment, soft, where
+from django_tasklock.admin.formats import Bar, host_and_pid, moment, soft
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.limits.values import LimitState, LimitView, PermitsView
 from django_tasklock.operations.values import Act
@@ -112,7 +112,7 @@ def limit_row(view: LimitView, address_of: Callable[[str], str]) -> LimitRow:
 
 
 def permits_row(view: PermitsView, address_of: Callable[[str], str]) -> PermitsRow:
-    """Do the same for a concurrency limiter."""
+    """Put a concurrency limiter in the reader's language."""
     of = {"used": view.used, "limit": view.limit or 0}
     bar = None
     if view.limit:
@@ -199,7 +199,7 @@ def _member(info: LockInfo) -> Member:
     left, whole = int(info.time_left), int(info.held_for + info.time_left)
     return Member(
         info=info,
-        where=where(info.holder, info.task, info.task_id),
+        where=host_and_pid(info.holder, info.task, info.task_id),
         since=moment(info.acquired_at),
         held_for=span(info.held_for),
         left=_member_left(info),

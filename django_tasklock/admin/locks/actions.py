@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
-from django_tasklock.admin.base import StoreAdmin, known
+from django_tasklock.admin.base import StoreAdmin, found_or_404
 from django_tasklock.admin.forms import AskForm, ReleaseForm, SelectedForm
 from django_tasklock.admin.locks.filters import Filters
 from django_tasklock.admin.locks.rows import Row, lock_row
@@ -23,10 +23,10 @@ def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """Confirm on GET. Release on POST the hold with the fingerprint that was confirmed, and no other."""
     form: ReleaseForm | None = None
     if request.method == "POST":
-        form = ReleaseForm(request.POST, row=known(operations.find_row, name))
+        form = ReleaseForm(request.POST, row=found_or_404(operations.find_row, name))
         if form.is_valid():
             return _act(admin, request, name, form, operations.release_lock, row_state=form.row_state)
-    detail = known(operations.get_lock, name)
+    detail = found_or_404(operations.get_lock, name)
     form = form or ReleaseForm(row=detail.row, initial=_shown(detail))
     return _confirm(admin, request, "release", _("Release this lock?"), detail, form)
 
@@ -36,10 +36,10 @@ def ask(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     form: AskForm | None = None
     if request.method == "POST":
         form = AskForm(request.POST)
-        known(operations.find_lock, name)
+        found_or_404(operations.find_lock, name)
         if form.is_valid():
             return _act(admin, request, name, form, operations.ask_to_release)
-    detail = known(operations.get_lock, name)
+    detail = found_or_404(operations.get_lock, name)
     form = form or AskForm(initial=_shown(detail))
     return _confirm(admin, request, "ask", _("Ask the holder to give it back?"), detail, form)
 

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from django_tasklock import operations
-from django_tasklock.admin.base import StoreAdmin, is_fragment, known
+from django_tasklock.admin.base import StoreAdmin, found_or_404, is_fragment
 from django_tasklock.admin.formats import MOMENT, Fact, moment
 from django_tasklock.admin.locks.rows import Row, lock_row
 from django_tasklock.admin.words import act_word, parked_word
@@ -35,7 +35,7 @@ def show(
     admin: StoreAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
     """Show the page, or with ``?fragment=1`` the part of it that changes."""
-    detail = known(operations.get_lock, name)
+    detail = found_or_404(operations.get_lock, name)
     lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
     held = detail.lock is not None and detail.lock.state is not LockState.ORPHANED
     queue = operations.list_waiters(detail.name)

@@ -23,7 +23,7 @@ _BY_EXPIRY: Final = frozenset(get_args(Which)) - {"live"}
 
 @dataclass(frozen=True)
 class Filters:
-    """The query string of the list. What is none of ours, or makes no sense, is left out."""
+    """The query string of the list. Unknown and senseless parameters are left out."""
 
     state: str = ""
     q: str = ""
@@ -56,7 +56,7 @@ class Filters:
         return self.state not in _BY_EXPIRY
 
     def query(self, limit: int) -> Query:
-        """Return the same as a query for ``operations.list_locks``."""
+        """Return these filters as the query that ``operations.list_locks`` takes."""
         order, descending = ORDERS[self.order]
         if not self.sortable:
             order, descending = "expiry", self.state == LockState.ORPHANED  # what lapsed last comes first

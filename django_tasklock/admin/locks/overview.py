@@ -52,7 +52,7 @@ class KindRow:
 
 
 def show(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
-    """Show it, or with ``?fragment=1`` the part that changes. Raises ``BackendUnavailable``."""
+    """Show the overview, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
     days = request.GET.get("over", "") == "days"
     gauges = read_gauges()
     if not gauges.store_up:
@@ -153,7 +153,7 @@ def _bars(title: str, steps: Sequence[Step], parts: Sequence[Series]) -> Bars:
 
 
 def merged(histograms: Sequence[Histogram]) -> Histogram:
-    """Return all of these as one."""
+    """Return the sum of several histograms."""
     if not histograms:
         return Histogram()
     buckets = tuple(map(sum, zip(*(one.buckets for one in histograms), strict=True)))

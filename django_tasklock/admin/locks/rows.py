@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django.utils.translation import gettext as _, ngettext
 
-from django_tasklock.admin.formats import Bar, where
+from django_tasklock.admin.formats import Bar, host_and_pid
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.values import LockState, LockView, RowRef
 
@@ -69,7 +69,7 @@ def lock_row(view: LockView, address_of: Callable[[RowRef], str]) -> Row:
         word=_("holder has ended") if view.dead else str(view.state.label),
         dead=view.dead,
         holder=info.holder,
-        where=where(info.holder, info.task, info.task_id),
+        where=host_and_pid(info.holder, info.task, info.task_id),
         task=info.task,
         task_id=info.task_id,
         fingerprint=info.fingerprint,

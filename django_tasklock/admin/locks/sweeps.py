@@ -18,8 +18,8 @@ from django_tasklock.admin.formats import Fact, moment, soft
 from django_tasklock.admin.forms import SweepForm
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
+from django_tasklock.operations.sweep.options import LONGEST_REQUEST
 from django_tasklock.operations.sweep.runs import SweepRun
-from django_tasklock.operations.sweep.terms import LONGEST_REQUEST
 
 logger = logging.getLogger("django_tasklock")
 
@@ -91,11 +91,11 @@ def _page(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpRespo
 
 
 def _sweep(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResponse:
-    asked = form.cleaned_data
+    given = form.cleaned_data
     try:
         report = operations.sweep(
-            dry_run=asked["dry_run"],
-            prefix=asked["begins"],
+            dry_run=given["dry_run"],
+            prefix=given["begins"],
             by=admin.actor(request),
             longest=LONGEST_REQUEST,
         )

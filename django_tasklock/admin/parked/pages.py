@@ -27,7 +27,7 @@ LOOKS = {"parked": "paused", "promoted": "expiring", "running": "live", "dead": 
 
 
 @dataclass(frozen=True)
-class Row:
+class MessageRow:
     """One message of a list, or at the head of its own page."""
 
     view: ParkedView
@@ -95,10 +95,10 @@ def detail(
     return admin.page(request, template, task_id, **context, **(extra_context or {}))
 
 
-def row_of(admin: StoreAdmin, request: HttpRequest, view: ParkedView) -> Row:
+def row_of(admin: StoreAdmin, request: HttpRequest, view: ParkedView) -> MessageRow:
     """Put a message in the reader's language."""
     info, seen = view.info, may_see(admin.admin_site, request, Lock)
-    return Row(
+    return MessageRow(
         view=view,
         url=admin.address("change", info.task_id),
         lock_url=address(admin.admin_site, "change", info.name) if seen else "",
@@ -126,7 +126,7 @@ def _may(view: ParkedView) -> list[tuple[str, str]]:
     return []
 
 
-def _facts(view: ParkedView, row: Row) -> list[Fact]:
+def _facts(view: ParkedView, row: MessageRow) -> list[Fact]:
     info = view.info
     facts = [
         Fact(_("Task"), info.task, code=True),

@@ -18,7 +18,7 @@ from django_tasklock.backends.cache.alias import PrivateCache, cache_key
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Page, Query
-from django_tasklock.backends.contract.refusals import FULL, NO_ROOM, NOBODY, chain, here
+from django_tasklock.backends.contract.refusals import FULL, NO_ROOM, NOBODY, chain, is_local_fault
 from django_tasklock.conf import Settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.types import (
@@ -33,7 +33,7 @@ from django_tasklock.types import (
     monotonic,
 )
 
-FENCE_FOR = 86_400  # seconds for which the last fence of a name is remembered
+FENCE_TTL = 86_400  # seconds for which the last fence of a name is remembered
 MARGIN = 0.1  # the last part of a lease, at most a second, in which nothing is deleted any more
 REMEMBERED = 20_000  # leases whose local deadline is kept
 _REFUSES = frozenset({"AuthenticationError", "AuthorizationError", "ResponseError"})
@@ -55,33 +55,33 @@ class CacheBackend(LockStore):
     def __init__(self, settings: Settings) -> None:
         self.private = PrivateCache(settings.location)
         self._prefix = settings.KEY_PREFIX
-        self.leases = Leases()
+        self.leases = KeyDeadlines()
         self.across_processes = not self.private.per_process
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         key = self._key(request.name)
         with self._asking(request.name) as cache:
             for _ in range(2):
-                asked, now = monotonic(), time.time_ns() // 1000
+                sent, now = monotonic(), time.time_ns() // 1000
                 value = _value(request, now)
                 if cache.add(key, json.dumps(value), self.private.seconds(request.ttl_ms)):
-                    self.leases.start(request.token, asked, request.ttl_ms)
-                    return self._fenced(cache, request, value)
+                    self.leases.start(request.token, sent, request.ttl_ms)
+                    return self._grant(cache, request, value)
                 found = _decoded(cache.get(key))
                 if found is not None and request.supersedes and found.get("token") == request.supersedes:
                     cache.set(key, json.dumps(value), self.private.seconds(request.ttl_ms))  # as atomic as a cache is
-                    self.leases.start(request.token, asked, request.ttl_ms)
-                    return self._fenced(cache, request, value)
+                    self.leases.start(request.token, sent, request.ttl_ms)
+                    return self._grant(cache, request, value)
                 if found is not None and found.get("token") != request.token:
                     record = _record(request.name, found)
                     return Busy(record, record.ttl)
                 if found is not None and self._keep(cache, [Renewal(request.name, request.token, request.ttl_ms)])[0]:
-                    return self._fenced(cache, request, found)
+                    return self._grant(cache, request, found)
             self._probe(cache, request.name)
         return Busy(None, 0)  # it comes and goes: others take turns
 
-    def _fenced(self, cache: BaseCache, request: AcquireRequest, value: dict[str, Any]) -> Grant:
-        """Settle the fence, once we are the only one to write it."""
+    def _grant(self, cache: BaseCache, request: AcquireRequest, value: dict[str, Any]) -> Grant:
+        """Return the grant of a lock that is ours, with a fence above the last one: nobody else writes it now."""
         key, fence = self._key(request.name, "-fence:"), int(value["fence"])
         last = cache.get(key)
         if last == fence:
@@ -89,7 +89,7 @@ class CacheBackend(LockStore):
         if isinstance(last, int) and last > fence:
             fence = value["fence"] = last + 1
             cache.set(self._key(request.name), json.dumps(value), self.private.seconds(request.ttl_ms))
-        cache.set(key, fence, FENCE_FOR)
+        cache.set(key, fence, FENCE_TTL)
         return Grant(fence, request.ttl_ms)
 
     def release(self, name: str, token: str) -> Released:
@@ -127,7 +127,7 @@ class CacheBackend(LockStore):
 
     def _keep(self, cache: BaseCache, batch: Sequence[Renewal]) -> list[RenewalResult]:
         """Look, touch, look: a token that is there afterwards was there when it was touched."""
-        asked = monotonic()
+        sent = monotonic()
         pairs = [(self._key(item.name), item) for item in batch]
         values = cache.get_many([key for key, _ in pairs])
         if any(values.get(key) is None and self.leases.certain(item.token) for key, item in pairs):
@@ -141,7 +141,7 @@ class CacheBackend(LockStore):
         kept = [self._kept(values, item) for item in batch]
         for item, still in zip(batch, kept, strict=True):
             if still:
-                self.leases.start(item.token, asked, item.ttl)
+                self.leases.start(item.token, sent, item.ttl)
         return kept
 
     def _kept(self, values: dict[str, Any], item: Renewal) -> RenewalResult:
@@ -159,12 +159,12 @@ class CacheBackend(LockStore):
             values = cache.get_many([key, note])
             if values.get(key) is None:  # free, or an outage that the client hides: not known is not free
                 self._probe(cache, name)
-        found, asked = _decoded(values.get(key)), _decoded(values.get(note))
+        found, request = _decoded(values.get(key)), _decoded(values.get(note))
         if found is None:
             return None
         record = _record(name, found)
-        if asked and asked.get("token") == record.token and isinstance(asked.get("asked"), int):
-            record = replace(record, asked=asked["asked"])
+        if request and request.get("token") == record.token and isinstance(request.get("asked"), int):
+            record = replace(record, asked=request["asked"])
         return record
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
@@ -214,7 +214,7 @@ class CacheBackend(LockStore):
             raise
         except Exception as error:  # each client has errors of its own
             down = self._answers_nobody(error)
-            what = "could not be asked" if down or here(error) else "refused"
+            what = "could not be asked" if down or is_local_fault(error) else "refused"
             raise BackendUnavailable(
                 f"the cache {self.private.alias!r} {what} ({type(error).__name__}: {error})", name=name, down=down
             ) from error
@@ -244,24 +244,24 @@ class CacheBackend(LockStore):
             raise BackendUnavailable(message, name=name)
 
 
-class Leases:
+class KeyDeadlines:
     """Until when the keys of our tokens are certainly there, by the local clock."""
 
     def __init__(self) -> None:
         self.until: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
-    def start(self, token: str, asked: float, ttl: int) -> None:
-        """Note that ``token``'s key, asked for at that time, lives for ``ttl`` milliseconds."""
+    def start(self, token: str, sent: float, ttl: int) -> None:
+        """Note that the key of ``token`` lives for ``ttl`` milliseconds from ``sent`` on."""
         with self._lock:
-            self.until[token] = (asked + ttl / 1000, ttl / 1000)
+            self.until[token] = (sent + ttl / 1000, ttl / 1000)
             if len(self.until) > REMEMBERED:
                 now = monotonic()
                 live = [(token, lease) for token, lease in self.until.items() if lease[0] > now]
                 self.until = dict(live[-REMEMBERED * 3 // 4 :])
 
     def certain(self, token: str, margin: float = 0.0) -> bool | None:
-        """Return whether it is; ``None`` for a token that is not ours, or long forgotten."""
+        """Return whether the key of ``token`` is certainly still there; ``None`` for a token that is unknown here."""
         lease = self.until.get(token)
         return None if lease is None else monotonic() < lease[0] - min(1.0, lease[1] * margin)
 

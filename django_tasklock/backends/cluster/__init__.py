@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from django_tasklock.backends.cluster.buckets import buckets_of, place_of
+from django_tasklock.backends.cluster.buckets import buckets_of, number_of
 from django_tasklock.backends.cluster.connections import SlotConnections
 from django_tasklock.backends.cluster.listing import Listing
 from django_tasklock.backends.cluster.location import Source
-from django_tasklock.backends.cluster.merging import answered, renewed
+from django_tasklock.backends.cluster.merging import all_or_raise, renew_all
 from django_tasklock.backends.cluster.metrics import ClusterMetrics
 from django_tasklock.backends.cluster.nodes import Nodes
 from django_tasklock.backends.cluster.permits import ClusterPermits
@@ -18,10 +18,7 @@ from django_tasklock.backends.cluster.rates import ClusterRates
 from django_tasklock.backends.cluster.wire import ClusterWire, SlotRequest
 from django_tasklock.backends.contract.leases import Held, Waiter
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import Metrics
-from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
-from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.redis import CONDITION, RedisBackend, results
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.listing import ORDERED
@@ -47,61 +44,49 @@ class ClusterBackend(LockStore):
     def __init__(self, settings: Settings) -> None:
         self.location = settings.location
         self._settings = settings
-        self._places = buckets_of(settings.KEY_PREFIX)
-        self._nodes = Nodes(Source(settings.location), Layout(self._places[0].prefix, settings.HISTORY))
+        self._buckets = buckets_of(settings.KEY_PREFIX)
+        self._nodes = Nodes(Source(settings.location), Layout(self._buckets[0].prefix, settings.HISTORY))
         self._wire = ClusterWire(self._nodes)
-        self._made: list[RedisBackend | None] = [None] * len(self._places)
-        self._permits = ClusterPermits(self)
-        self._rates = ClusterRates(self)
-        self._metrics = ClusterMetrics(self)
+        self._made: list[RedisBackend | None] = [None] * len(self._buckets)
+        self.permits = ClusterPermits(self)
+        self.rates = ClusterRates(self)
+        self.metrics = ClusterMetrics(self)
         self._listing = Listing(self)
-        self.orders = ORDERED * len(self._places)
+        self.orders = ORDERED * len(self._buckets)
 
-    @property
-    def permits(self) -> Permits:
-        return self._permits
-
-    @property
-    def rates(self) -> RateStore:
-        return self._rates
-
-    @property
-    def metrics(self) -> Metrics:
-        return self._metrics
-
-    def place(self, name: str) -> int:
+    def number_of(self, name: str) -> int:
         """Return the number of the bucket that a name lies in."""
-        return place_of(name, len(self._places))
+        return number_of(name, len(self._buckets))
 
-    def bucket(self, place: int) -> RedisBackend:
+    def bucket(self, number: int) -> RedisBackend:
         """Return the store of a bucket, by its number."""
-        found = self._made[place]
+        found = self._made[number]
         if found is None:
-            where = self._places[place]
+            where = self._buckets[number]
             connections = SlotConnections(self._nodes, self._wire, where.slot, self._settings.REPLICAS)
             found = RedisBackend(replace(self._settings, KEY_PREFIX=where.prefix), connections)
-            self._made[place] = found
+            self._made[number] = found
         return found
 
     def of(self, name: str) -> RedisBackend:
         """Return the store of the bucket that a name lies in."""
-        return self.bucket(self.place(name))
+        return self.bucket(self.number_of(name))
 
     @property
-    def places(self) -> range:
+    def numbers(self) -> range:
         """The numbers of the buckets."""
-        return range(len(self._places))
+        return range(len(self._buckets))
 
-    def ask(self, place: int, script: Any, tail: bytes) -> SlotRequest:
+    def ask(self, number: int, script: Any, tail: bytes) -> SlotRequest:
         """Return what ``ask_all`` is to ask of a bucket."""
-        return SlotRequest(self._places[place].slot, script, tail)
+        return SlotRequest(self._buckets[number].slot, script, tail)
 
     def ask_all(self, asks: Sequence[SlotRequest]) -> list[Any]:
         """Run scripts in their slots, at all nodes at once, and return the replies. Raises ``BackendUnavailable``.
 
         They may be run twice.
         """
-        return answered(self.try_all(asks))
+        return all_or_raise(self.try_all(asks))
 
     def try_all(self, asks: Sequence[SlotRequest], *, patient: bool = True) -> list[Any]:
         """Do the same, with a ``BackendUnavailable`` in place of each reply that did not come.
@@ -123,12 +108,12 @@ class ClusterBackend(LockStore):
         return self.of(held.name).release_held(held)
 
     def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        place = self.place(held.name)
-        here = tuple(note for note in notes if self.place(note) == place)
+        number = self.number_of(held.name)
+        here = tuple(note for note in notes if self.number_of(note) == number)
         if here:
-            released, found = self.bucket(place).release_noted(held, here)
+            released, found = self.bucket(number).release_noted(held, here)
         else:
-            released, found = self.bucket(place).release_held(held), frozenset()
+            released, found = self.bucket(number).release_held(held), frozenset()
         if found is None or not released:
             return released, None if found is None or len(here) < len(notes) else found
         try:
@@ -141,7 +126,7 @@ class ClusterBackend(LockStore):
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         """Do what the contract says, at all nodes at once. What lies where nobody can be asked is ``UNKNOWN``."""
-        return renewed(self, batch, lambda place, part: self.bucket(place).renewing(part), results)
+        return renew_all(self, batch, lambda number, part: self.bucket(number).renewing(part), results)
 
     def get(self, name: str) -> Record | None:
         return self.of(name).get(name)

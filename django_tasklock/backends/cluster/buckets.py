@@ -49,9 +49,9 @@ def buckets_of(prefix: str) -> tuple[Bucket, ...]:
         bucket = Bucket(f"{{{root}.{number}}}:")
         found.setdefault(bucket.slot // WIDTH, bucket)
         number += 1
-    return tuple(found[place] for place in range(BUCKETS))
+    return tuple(found[number] for number in range(BUCKETS))
 
 
-def place_of(name: str, number: int) -> int:
-    """Return which of ``number`` buckets a name lies in: by the whole of it, braces are letters like others."""
-    return crc_hqx(name.encode(), 0) * number >> 16
+def number_of(name: str, buckets: int) -> int:
+    """Return the number of the bucket, of so many, that a name lies in. Braces in it are letters like others."""
+    return crc_hqx(name.encode(), 0) * buckets >> 16

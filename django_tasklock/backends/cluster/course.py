@@ -17,7 +17,7 @@ from redis.exceptions import (
 )
 
 from django_tasklock.backends.cluster.nodes import Node, Nodes
-from django_tasklock.backends.redis.errors import answered, final, serves_nobody, unavailable
+from django_tasklock.backends.redis.errors import is_final, serves_nobody, unavailable, was_answered
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.exceptions import BackendUnavailable
 
@@ -58,7 +58,7 @@ class Course:
         self.without: Node | None = None
         """Who is not to be asked about that first."""
 
-    def met(self, error: RedisError | OSError, node: Node | None, sent: bool) -> float:
+    def delay_after(self, error: RedisError | OSError, node: Node | None, sent: bool) -> float:
         """Return the seconds after which to send it again. Raises ``BackendUnavailable`` if it is not to be.
 
         ``sent``: by then it was on its way to ``node``.
@@ -78,9 +78,9 @@ class Course:
             self._within(passed, PATIENCE, error)
             self.looks, self.without = now, node
             return PAUSE
-        lost = sent and not answered(error)
+        lost = sent and not was_answered(error)
         self.doubt = self.doubt or lost
-        if final(error) or (lost and not self._again):
+        if is_final(error) or (lost and not self._again):
             raise unavailable(error, self.doubt) from error
         self._within(passed, LAST, error)
         self.looks, self.without = now, node

@@ -8,8 +8,8 @@ from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from django_tasklock.backends.cluster.merging import summed
-from django_tasklock.backends.cluster.places import Numbers, Places
+from django_tasklock.backends.cluster.merging import sum_columns
+from django_tasklock.backends.cluster.positions import Numbers, Positions
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.redis import COUNTS, HEALINGS, PRUNE
 from django_tasklock.backends.redis.listing import MOST, page_in, page_of
@@ -45,67 +45,67 @@ class Listing:
         return found
 
     def _by_expiry(self, query: Query) -> Page:
-        places = Places(self._store, query.which)
+        positions = Positions(self._store, query.which)
         looks = _looks(query)
-        if query.limit < 1 or query.offset >= places.total:
-            return Page([], places.total, query.offset if query.offset < places.total else None)
-        starts = places.split(places.total - query.offset if query.descending else query.offset)
-        number = min(MOST if looks else query.limit, places.total - query.offset)
-        ends, bound = _end(places, query, number)
-        pages = self._read(query, places, starts, ends)
+        if query.limit < 1 or query.offset >= positions.total:
+            return Page([], positions.total, query.offset if query.offset < positions.total else None)
+        starts = positions.split(positions.total - query.offset if query.descending else query.offset)
+        number = min(MOST if looks else query.limit, positions.total - query.offset)
+        ends, bound = _end(positions, query, number)
+        pages = self._read(query, positions, starts, ends)
         found = [one for one in pages if (one[0] >= bound if query.descending else one[0] <= bound)]
         found.sort(key=itemgetter(0, 1), reverse=query.descending)  # each bucket's are in order
         if not looks:
             after = query.offset + len(found)
         elif len(found) > query.limit:
             found = found[: query.limit]
-            position = places.position(found[-1][-1], found[-1][1])
-            after = places.total - position if query.descending else position + 1
+            position = positions.position(found[-1][-1], found[-1][1])
+            after = positions.total - position if query.descending else position + 1
         else:
             after = query.offset + sum(abs(one - other) for one, other in zip(starts, ends, strict=True))
-        return Page([one[-1] for one in found], places.total, after if after < places.total else None)
+        return Page([one[-1] for one in found], positions.total, after if after < positions.total else None)
 
-    def _read(self, query: Query, places: Places, starts: Numbers, ends: Numbers) -> list[Found]:
-        """Read the locks between two places in the order, those of each bucket in order."""
-        asks, asked = [], []
-        for place, size in enumerate(places.sizes):
-            number = abs(ends[place] - starts[place])
-            if number:
-                offset = size - starts[place] if query.descending else starts[place]
-                part = query._replace(offset=offset, limit=number)
-                layout = self._store.bucket(place).layout
-                asks.append(self._store.ask(place, *page_of(layout, part, number)))
-                asked.append((place, layout, part))
+    def _read(self, query: Query, positions: Positions, starts: Numbers, ends: Numbers) -> list[Found]:
+        """Read the locks between two points in the order, those of each bucket in order."""
+        asks, sources = [], []
+        for number, size in enumerate(positions.sizes):
+            many = abs(ends[number] - starts[number])
+            if many:
+                offset = size - starts[number] if query.descending else starts[number]
+                part = query._replace(offset=offset, limit=many)
+                layout = self._store.bucket(number).layout
+                asks.append(self._store.ask(number, *page_of(layout, part, many)))
+                sources.append((number, layout, part))
         found: list[Found] = []
-        for (place, layout, part), reply in zip(asked, self._store.ask_all(asks), strict=True):
+        for (number, layout, part), reply in zip(sources, self._store.ask_all(asks), strict=True):
             records = page_in(layout, part, reply).records
-            found += [(record.lease_ends, place, at, record) for at, record in enumerate(records)]
+            found += [(record.lease_ends, number, at, record) for at, record in enumerate(records)]
         return found
 
     def _by_value(self, query: Query) -> Page:
         """Merge the buckets' locks by age, or by what is left of the timeout, from the first on."""
         wanted = query.offset + query.limit
-        chunk = max(1, min(CHUNK, wanted, 2 * wanted // len(self._store.places) + 1))
-        streams = [_Stream(place) for place in self._store.places]
+        chunk = max(1, min(CHUNK, wanted, 2 * wanted // len(self._store.numbers) + 1))
+        streams = [_Stream(number) for number in self._store.numbers]
         heads: list[tuple[float, int]] = []
         records: list[Record] = []
         passed = 0
         empty = streams
         while True:
             self._refill(query, empty, chunk)
-            heads += [(stream.key(query), stream.place) for stream in empty if stream.records]
+            heads += [(stream.key(query), stream.number) for stream in empty if stream.records]
             heapify(heads)
             empty = []
             while heads and not empty and passed < wanted:
-                _, place = heappop(heads)
-                record = streams[place].records.pop()
+                _, number = heappop(heads)
+                record = streams[number].records.pop()
                 passed += 1
                 if passed > query.offset:
                     records.append(record)
-                if streams[place].records:
-                    heappush(heads, (streams[place].key(query), place))
-                elif streams[place].next is not None:
-                    empty = [streams[place]]
+                if streams[number].records:
+                    heappush(heads, (streams[number].key(query), number))
+                elif streams[number].next is not None:
+                    empty = [streams[number]]
             if not empty:
                 break
             empty = [stream for stream in streams if not stream.records and stream.next is not None]
@@ -116,13 +116,13 @@ class Listing:
     def _refill(self, query: Query, streams: Sequence[_Stream], chunk: int) -> None:
         """Read on in some buckets, past what is not looked for."""
         while streams:
-            asks, asked = [], []
+            asks, sources = [], []
             for stream in streams:
                 part = query._replace(offset=stream.next or 0, limit=chunk)
-                layout = self._store.bucket(stream.place).layout
-                asks.append(self._store.ask(stream.place, *page_of(layout, part)))
-                asked.append((stream, layout, part))
-            for (stream, layout, part), reply in zip(asked, self._store.ask_all(asks), strict=True):
+                layout = self._store.bucket(stream.number).layout
+                asks.append(self._store.ask(stream.number, *page_of(layout, part)))
+                sources.append((stream, layout, part))
+            for (stream, layout, part), reply in zip(sources, self._store.ask_all(asks), strict=True):
                 page = page_in(layout, part, reply)
                 stream.records, stream.next, stream.size = page.records[::-1], page.next, page.total
             streams = [stream for stream in streams if not stream.records and stream.next is not None]
@@ -131,29 +131,29 @@ class Listing:
         """Do what the contract says."""
         tail = bulk(expiring())
         asks = [
-            self._store.ask(place, COUNTS, self._store.bucket(place).layout.index + tail)
-            for place in self._store.places
+            self._store.ask(number, COUNTS, self._store.bucket(number).layout.index + tail)
+            for number in self._store.numbers
         ]
-        return Counts(*summed(self._store.ask_all(asks)))
+        return Counts(*sum_columns(self._store.ask_all(asks)))
 
     def prune(self, limit: int, lapsed_before: int | None, prefix: str, offset: int) -> Pruned:
         """Do what the contract says."""
-        places = Places(self._store, "orphaned")
-        total = places.total if lapsed_before is None else sum(places.upto([lapsed_before])[0])
-        starts, ends = places.split(min(offset, total)), places.split(min(offset + limit, total))
+        positions = Positions(self._store, "orphaned")
+        total = positions.total if lapsed_before is None else sum(positions.upto([lapsed_before])[0])
+        starts, ends = positions.split(min(offset, total)), positions.split(min(offset + limit, total))
         asks = []
-        for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
             if end > start:
-                tail = self._store.bucket(place).pruning(end - start, lapsed_before, prefix, start)
-                asks.append(self._store.ask(place, PRUNE, tail))
-        return Pruned(*(summed(self._store.ask_all(asks)) or (0, 0)))
+                tail = self._store.bucket(number).pruning(end - start, lapsed_before, prefix, start)
+                asks.append(self._store.ask(number, PRUNE, tail))
+        return Pruned(*(sum_columns(self._store.ask_all(asks)) or (0, 0)))
 
 
 class _Stream:
     """One bucket while it is read. ``records``: what was read and not merged, the last one first."""
 
-    def __init__(self, place: int) -> None:
-        self.place = place
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.records: list[Record] = []
         self.next: int | None = 0
         self.size = 0
@@ -169,30 +169,30 @@ class _Stream:
         return -value if query.descending else value
 
 
-def _end(places: Places, query: Query, number: int) -> tuple[Numbers, float]:
-    """Return the places of the buckets where ``number`` locks from the offset on end, and the time that this is.
+def _end(positions: Positions, query: Query, number: int) -> tuple[Numbers, float]:
+    """Return where in the buckets ``number`` locks from the offset on end, and the time that this is.
 
     All that end in the same millisecond are within: of a page that is not whole what comes behind it is left out.
     """
-    ending = sum(places.ending)
+    ending = sum(positions.ending)
     if query.descending:
-        position = places.total - query.offset - number
+        position = positions.total - query.offset - number
         if not _looks(query):
-            return places.split(position), (
-                inf if position >= ending else places.cut(position).time if position else -inf
+            return positions.split(position), (
+                inf if position >= ending else positions.cut(position).time if position else -inf
             )
         if position <= 0:
-            return places.none, -inf
+            return positions.none, -inf
         if position >= ending:
-            return places.ending, inf
-        cut = places.cut(position)
+            return positions.ending, inf
+        cut = positions.cut(position)
         return cut.before, cut.time + 1
     position = query.offset + number
     if not _looks(query):
-        return places.split(position), (inf if position >= ending else places.cut(position).time + 1)
+        return positions.split(position), (inf if position >= ending else positions.cut(position).time + 1)
     if position >= ending:
-        return places.sizes, inf
-    cut = places.cut(position)
+        return positions.sizes, inf
+    cut = positions.cut(position)
     return (cut.before, cut.time) if sum(cut.before) == position else (cut.upto, cut.time + 1)
 
 

@@ -45,7 +45,7 @@ class Source:
 def urls_of(location: str) -> list[str]:
     """Return a URL for each node that ``location`` names. Raises ``ImproperlyConfigured``."""
     scheme, found, rest = location.partition("://")
-    ends = min((place for mark in "/?" if (place := rest.find(mark)) >= 0), default=len(rest))
+    ends = min((end for mark in "/?" if (end := rest.find(mark)) >= 0), default=len(rest))
     user, at, hosts = rest[:ends].rpartition("@")
     if scheme not in SCHEMES or not found or not all(hosts.split(",")):
         raise ImproperlyConfigured(
@@ -85,14 +85,14 @@ class Range(NamedTuple):
     replicas: tuple[Address, ...]
 
 
-def ranges_in(reply: list[Any], asked: Address) -> list[Range]:
+def ranges_in(reply: list[Any], answering: Address) -> list[Range]:
     """Return what ``CLUSTER SLOTS`` says. A node without an address is at that of the node that was asked."""
     return [
-        Range(first, last, _address(primary, asked), tuple(_address(replica, asked) for replica in replicas))
+        Range(first, last, _address(primary, answering), tuple(_address(replica, answering) for replica in replicas))
         for first, last, primary, *replicas in reply
     ]
 
 
-def _address(node: list[Any], asked: Address) -> Address:
+def _address(node: list[Any], answering: Address) -> Address:
     host = (node[0] or b"").decode()
-    return (asked[0] if host in ("", "?") else host), node[1] or asked[1]
+    return (answering[0] if host in ("", "?") else host), node[1] or answering[1]

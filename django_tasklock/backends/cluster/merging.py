@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from django_tasklock.backends.redis.script import Script
 
 
-def answered(replies: Sequence[Any]) -> list[Any]:
-    """Return the replies. Raises ``BackendUnavailable`` if one is that."""
+def all_or_raise(replies: Sequence[Any]) -> list[Any]:
+    """Return the replies. Raises the first ``BackendUnavailable`` among them."""
     for reply in replies:
         if isinstance(reply, BackendUnavailable):
             raise reply
@@ -23,35 +23,35 @@ def answered(replies: Sequence[Any]) -> list[Any]:
 
 
 def grouped(store: ClusterBackend, names: Iterable[str]) -> dict[int, list[int]]:
-    """Return which of some names lie in which bucket, by their numbers in the order given."""
+    """Return the indexes of those of ``names`` that lie in each bucket, by the number of the bucket."""
     found: dict[int, list[int]] = {}
-    for number, name in enumerate(names):
-        found.setdefault(store.place(name), []).append(number)
+    for index, name in enumerate(names):
+        found.setdefault(store.number_of(name), []).append(index)
     return found
 
 
-def renewed(
+def renew_all(
     store: ClusterBackend,
     batch: Sequence[Renewal],
     packed: Callable[[int, list[Renewal]], tuple[Script, bytes]],
     read: Callable[[Any], list[RenewalResult]],
 ) -> list[RenewalResult]:
     """Renew some leases, all nodes at once. Raises ``BackendUnavailable`` only if nobody has answered."""
-    places = grouped(store, (item.name for item in batch))
+    buckets = grouped(store, (item.name for item in batch))
     asks: list[SlotRequest] = []
-    for place, numbers in places.items():
-        asks.append(store.ask(place, *packed(place, [batch[number] for number in numbers])))
+    for number, indexes in buckets.items():
+        asks.append(store.ask(number, *packed(number, [batch[index] for index in indexes])))
     replies = store.try_all(asks, patient=False)  # the heartbeat asks again by itself
     if replies and all(isinstance(reply, BackendUnavailable) for reply in replies):
         raise replies[0]
     found = [RenewalResult.UNKNOWN] * len(batch)
-    for numbers, reply in zip(places.values(), replies, strict=True):
+    for indexes, reply in zip(buckets.values(), replies, strict=True):
         if not isinstance(reply, BackendUnavailable):
-            for number, result in zip(numbers, read(reply), strict=True):
-                found[number] = result
+            for index, result in zip(indexes, read(reply), strict=True):
+                found[index] = result
     return found
 
 
-def summed(rows: Iterable[Sequence[int]]) -> list[int]:
+def sum_columns(rows: Iterable[Sequence[int]]) -> list[int]:
     """Return the sums of the columns."""
     return [sum(column) for column in zip(*rows, strict=True)]

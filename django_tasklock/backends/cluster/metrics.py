@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django_tasklock.backends.contract.metrics import Count, Counted, HoldRecord, Hour, Metrics
-from django_tasklock.backends.redis.metrics import AT_ONCE, TOTALS, Part, add_fields, is_whole, parts, reading
+from django_tasklock.backends.contract.metrics import Counted, HoldRecord, Hour, Metrics
+from django_tasklock.backends.redis.metrics import AT_ONCE, TOTALS, Part, hours_in, is_whole, parts, reading, totals_in
 
 if TYPE_CHECKING:
     from django_tasklock.backends.cluster import ClusterBackend
@@ -18,23 +18,18 @@ class ClusterMetrics(Metrics):
         self._store = store
 
     def totals(self) -> Counted:
-        found: dict[tuple[str, str], Count] = {}
-        for _, flat in self._parts(""):
-            add_fields(found, flat)
-        return found
+        return totals_in(self._parts(""))
 
     def hours(self, number: int) -> list[Hour]:
-        found: dict[int, dict[tuple[str, str], Count]] = {}
-        for hour, flat in self._parts(str(number)):
-            add_fields(found.setdefault(int(hour) * 3600, {}), flat)
+        found = hours_in(self._parts(str(number)))
         return [Hour(at, found[at]) for at in sorted(found)]
 
     def _parts(self, hours: str) -> list[Part]:
         offset = 0
         while True:
             asks = [
-                self._store.ask(place, TOTALS, reading(self._store.bucket(place).layout, hours, offset))
-                for place in self._store.places
+                self._store.ask(number, TOTALS, reading(self._store.bucket(number).layout, hours, offset))
+                for number in self._store.numbers
             ]
             replies = self._store.ask_all(asks)
             offset += AT_ONCE

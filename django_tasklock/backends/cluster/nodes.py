@@ -36,7 +36,7 @@ class Node:
         self.aio = AsyncWires(partial(source.async_pool, address))
 
     def close(self) -> None:
-        """Close those of the threads that nobody uses."""
+        """Close the idle connections of threads."""
         self.subscribers.close()
         self.wire.close()
 
@@ -141,7 +141,7 @@ class Nodes:
         return node
 
     def close(self) -> None:
-        """Close the connections of the threads that nobody uses."""
+        """Close the idle connections of threads, at all nodes."""
         for node in list(self._known.values()):
             with suppress(RedisError, OSError):
                 node.close()

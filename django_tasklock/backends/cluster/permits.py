@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from django_tasklock.backends.cluster.merging import renewed
+from django_tasklock.backends.cluster.merging import renew_all
 from django_tasklock.backends.contract.leases import Waiter
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
@@ -24,12 +24,12 @@ class ClusterPermits(Permits):
     def __init__(self, store: ClusterBackend) -> None:
         self._store = store
 
-    def bucket(self, place: int) -> RedisPermits:
+    def bucket(self, number: int) -> RedisPermits:
         """Return the permits of a bucket, by its number."""
-        return self._store.bucket(place).permits
+        return self._store.bucket(number).permits
 
     def _of(self, name: str) -> RedisPermits:
-        return self.bucket(self._store.place(name))
+        return self.bucket(self._store.number_of(name))
 
     def waiter(self, request: AcquireRequest) -> Waiter:
         return self._of(request.name).waiter(request)
@@ -45,7 +45,7 @@ class ClusterPermits(Permits):
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         """Do what the contract says, at all nodes at once. What lies where nobody can be asked is ``UNKNOWN``."""
-        return renewed(self._store, batch, lambda place, part: self.bucket(place).renewing(part), results)
+        return renew_all(self._store, batch, lambda number, part: self.bucket(number).renewing(part), results)
 
     def members(self, name: str) -> list[Record]:
         return self._of(name).members(name)
@@ -57,7 +57,7 @@ class ClusterPermits(Permits):
         return self._of(name).remove(name, token)
 
     def names(self, limit: int = 1000) -> list[str]:
-        asks = [self._store.ask(place, NAMES, self.bucket(place).naming(limit)) for place in self._store.places]
+        asks = [self._store.ask(number, NAMES, self.bucket(number).naming(limit)) for number in self._store.numbers]
         return [name.decode() for names in self._store.ask_all(asks) for name in names][:limit]
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:

@@ -23,12 +23,12 @@ class ClusterRates(RateStore):
     def __init__(self, store: ClusterBackend) -> None:
         self._store = store
 
-    def bucket(self, place: int) -> RedisRates:
+    def bucket(self, number: int) -> RedisRates:
         """Return the rate limits of a bucket, by its number."""
-        return self._store.bucket(place).rates
+        return self._store.bucket(number).rates
 
     def _of(self, terms: Terms) -> RedisRates:
-        return self.bucket(self._store.place(terms.name))
+        return self.bucket(self._store.number_of(terms.name))
 
     def reserve(
         self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
@@ -39,23 +39,23 @@ class ClusterRates(RateStore):
         return self._of(terms).reserve_many(terms, cost, longest, number)
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
-        return self._of(terms).resume(terms, cost, slot, epoch, longest, spaced, leeway)
+        return self._of(terms).resume(terms, cost, slot, edition, longest, spaced, leeway)
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return self._of(terms).exchange(terms, cost, slots, epoch, longest, leeway)
+        return self._of(terms).exchange(terms, cost, slots, edition, longest, leeway)
 
     def agree(self, terms: Terms, process: str) -> str:
         return self._of(terms).agree(terms, process)
 
-    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return self._of(terms).cancel(terms, cost, slot, epoch)
+    def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        return self._of(terms).cancel(terms, cost, slot, edition)
 
-    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return self._of(terms).settle(terms, cost, slot, epoch, actual)
+    def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return self._of(terms).settle(terms, cost, slot, edition, actual)
 
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return self._of(terms).penalize(terms, pushback, longest)
@@ -73,7 +73,7 @@ class ClusterRates(RateStore):
         self._of(terms).reset(terms)
 
     def names(self, limit: int = 1000) -> list[str]:
-        asks = [self._store.ask(place, NAMES, self.bucket(place).naming(limit)) for place in self._store.places]
+        asks = [self._store.ask(number, NAMES, self.bucket(number).naming(limit)) for number in self._store.numbers]
         found = [
             (float(used), name.decode())
             for reply in self._store.ask_all(asks)
@@ -82,11 +82,11 @@ class ClusterRates(RateStore):
         return [name for _, name in nlargest(limit, found)]
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
-        places = grouped(self._store, names)
-        asked = {place: [names[number] for number in numbers] for place, numbers in places.items()}
-        asks = [self._store.ask(place, *self.bucket(place).asking_terms(some)) for place, some in asked.items()]
+        buckets = grouped(self._store, names)
+        named = {number: [names[index] for index in indexes] for number, indexes in buckets.items()}
+        asks = [self._store.ask(number, *self.bucket(number).asking_terms(some)) for number, some in named.items()]
         found: dict[str, Terms] = {}
-        for some, reply in zip(asked.values(), self._store.ask_all(asks), strict=True):
+        for some, reply in zip(named.values(), self._store.ask_all(asks), strict=True):
             found |= terms_in(some, reply)
         return {name: found[name] for name in names if name in found}
 
@@ -97,20 +97,20 @@ class ClusterRates(RateStore):
         return await self._of(terms).areserve(terms, cost, longest, asks)
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
-        return await self._of(terms).aresume(terms, cost, slot, epoch, longest, leeway)
+        return await self._of(terms).aresume(terms, cost, slot, edition, longest, leeway)
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return await self._of(terms).aexchange(terms, cost, slots, epoch, longest, leeway)
+        return await self._of(terms).aexchange(terms, cost, slots, edition, longest, leeway)
 
-    async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return await self._of(terms).acancel(terms, cost, slot, epoch)
+    async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        return await self._of(terms).acancel(terms, cost, slot, edition)
 
-    async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return await self._of(terms).asettle(terms, cost, slot, epoch, actual)
+    async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return await self._of(terms).asettle(terms, cost, slot, edition, actual)
 
     async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return await self._of(terms).apenalize(terms, pushback, longest)

@@ -57,7 +57,7 @@ class ClusterWire:
                 return node.wire.exchange(link, script, tail), course is not None and course.doubt
             except (RedisError, OSError) as error:
                 course = course or Course(self.nodes, slot, began, again)
-                pause = course.met(error, node, sent)
+                pause = course.delay_after(error, node, sent)
             if node is not None and course.looks is not None:
                 node.wire.close()  # what is idle is as old as the one that failed
             if pause:
@@ -209,14 +209,14 @@ class SlotSubscribers:
         self._slot = slot
 
     def idle(self) -> Subscriber | None:
-        """Return one that is at hand and still connected."""
+        """Return an idle connection that is still open, if there is one."""
         try:
             return self._nodes.of(self._slot).subscribers.idle()
         except (RedisError, OSError):  # the question that follows will say what is wrong
             return None
 
     def new(self, channel: str = "") -> Subscriber:
-        """Return one that the server has confirmed."""
+        """Return a new connection, its subscription confirmed by the server."""
         return self._node().subscribers.new(channel)
 
     def hears(self, subscriber: Subscriber) -> bool:
@@ -227,14 +227,14 @@ class SlotSubscribers:
             return False
 
     def keep(self, subscriber: Subscriber) -> None:
-        """Put one back for the next who waits at that node."""
+        """Put a connection back for the next waiter at that node."""
         if self.hears(subscriber):
             self._node().subscribers.keep(subscriber)
         else:
             throw_away(subscriber.connection)
 
     def discard(self, subscriber: Subscriber) -> None:
-        """Close one."""
+        """Close a connection."""
         throw_away(subscriber.connection)
 
     def _node(self) -> Node:

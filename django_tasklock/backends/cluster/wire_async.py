@@ -55,7 +55,7 @@ class SlotAio:
                 return reply, course is not None and course.doubt
             except (RedisError, OSError) as error:
                 course = course or Course(self._nodes, self._slot, began, again)
-                pause = course.met(error, node, sent)
+                pause = course.delay_after(error, node, sent)
             if node is not None and course.looks is not None:
                 node.aio.wire.retire()
             if pause:
@@ -73,7 +73,7 @@ class SlotAio:
             return None
 
     def idle_ear(self) -> Ear | None:
-        """Return one that hears a channel of that node already, if there is one at hand."""
+        """Return an idle ear that is subscribed at that node already, if there is one."""
         found: Ear | None = self._listening(lambda node: node.aio.idle_ear())
         return found
 
@@ -82,7 +82,7 @@ class SlotAio:
         return bool(self._listening(lambda node: node.aio.wire.hears(ear)))
 
     def keep(self, ear: Ear) -> None:
-        """Put one back for the next coroutine of this loop that waits at that node."""
+        """Put an ear back for the next coroutine of this loop that waits at that node."""
         if self.hears(ear):
             self._listening(lambda node: node.aio.keep(ear))
         else:

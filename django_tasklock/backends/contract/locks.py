@@ -42,7 +42,7 @@ class LockStore(LeaseStore):
     orders: int | None = None
     """How many locks ``page()`` puts in order by age or time left among themselves, where that is not all of them."""
 
-    @property
+    @cached_property
     def permits(self) -> Permits:
         """Its permits, for concurrency limiters. ``TaskLockError`` where the store cannot count them."""
         raise TaskLockError(
@@ -50,7 +50,7 @@ class LockStore(LeaseStore):
             " point TASKLOCK['LOCATION'] at Redis, or set TASKLOCK['BACKEND'] to the database backend"
         )
 
-    @property
+    @cached_property
     def rates(self) -> RateStore:
         """Its rate limits. ``TaskLockError`` where the store keeps none."""
         raise TaskLockError(
@@ -58,7 +58,7 @@ class LockStore(LeaseStore):
             " or set TASKLOCK['BACKEND'] to the database backend"
         )
 
-    @property
+    @cached_property
     def metrics(self) -> Metrics:
         """What it has counted. ``TaskLockError`` where the store counts nothing."""
         raise TaskLockError(

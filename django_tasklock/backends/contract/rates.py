@@ -195,7 +195,8 @@ class Booked(NamedTuple):
 
     slot: int
     wait: int
-    epoch: int
+    edition: int
+    """Of the limiter's book: a reset, a flush and other terms begin another, in which older slots are unknown."""
     pause: int
     """How long the limiter's clock has been stopped so far: more of it means that sleepers sleep longer."""
     time: int
@@ -212,7 +213,7 @@ class Refused(NamedTuple):
     """A refusal: nothing was booked. ``wait``: how long it would have taken."""
 
     wait: int
-    epoch: int
+    edition: int
     pause: int
 
 
@@ -232,7 +233,7 @@ class Used(NamedTuple):
 
 
 class Use(NamedTuple):
-    """The standing of a limiter. ``time``: the store's, since 1970; waits are from then on."""
+    """How far a limiter is used. ``time``: the store's, since 1970; waits are from then on."""
 
     time: int
     rates: tuple[Used, ...]
@@ -263,27 +264,28 @@ class RateStore(ABC):
 
     @abstractmethod
     def resume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
-        """Ask what is of a slot: its turn, longer to wait, or, missed or of an earlier epoch, another one in exchange.
+        """Ask what has become of a slot: it stands, or another one comes in exchange for it, if it was missed or is of
+        an earlier edition.
 
         ``leeway``: that one may be used so much later, and those behind it wait as much longer.
         """
 
     @abstractmethod
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
         """Do what ``resume`` does for some slots that were missed, at once. Fewer answers: the others are to be
         resumed.
         """
 
     @abstractmethod
-    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
+    def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         """Give back a slot that was not used. False: there was nothing left to give back."""
 
     @abstractmethod
-    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
+    def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         """Book what the call cost, ``actual`` and not ``cost``. False: too late to matter."""
 
     @abstractmethod
@@ -342,24 +344,24 @@ class RateStore(ABC):
         return await sync_to_async(self.reserve)(terms, cost, longest, asks=asks)
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
         """Do what ``resume`` does, for coroutines."""
-        return await sync_to_async(self.resume)(terms, cost, slot, epoch, longest, leeway=leeway)
+        return await sync_to_async(self.resume)(terms, cost, slot, edition, longest, leeway=leeway)
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
         """Do what ``exchange`` does, for coroutines."""
-        return await sync_to_async(self.exchange)(terms, cost, slots, epoch, longest, leeway)
+        return await sync_to_async(self.exchange)(terms, cost, slots, edition, longest, leeway)
 
-    async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
+    async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         """Do what ``cancel`` does, for coroutines."""
-        return await sync_to_async(self.cancel)(terms, cost, slot, epoch)
+        return await sync_to_async(self.cancel)(terms, cost, slot, edition)
 
-    async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
+    async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         """Do what ``settle`` does, for coroutines."""
-        return await sync_to_async(self.settle)(terms, cost, slot, epoch, actual)
+        return await sync_to_async(self.settle)(terms, cost, slot, edition, actual)
 
     async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         """Do what ``penalize`` does, for coroutines."""

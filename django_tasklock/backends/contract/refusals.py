@@ -22,6 +22,6 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def here(error: BaseException | None) -> bool:
+def is_local_fault(error: BaseException | None) -> bool:
     """Tell whether a connection was not made because of this process or machine: too many open files, no port left."""
     return any(isinstance(one, OSError) and one.errno in NO_ROOM for one in chain(error))

@@ -21,11 +21,8 @@ from django_tasklock.backends.contract.metrics import (
     FORCED,
     NOTED_FROM,
     RELEASED as METRIC_RELEASED,
-    Metrics,
 )
-from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
-from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.database.leases import DatabaseLeases
 from django_tasklock.backends.database.listing import counts_of, each_once, page_of, pruned, records_of
 from django_tasklock.backends.database.metrics import DatabaseMetrics, count, kind_of, together
@@ -37,10 +34,10 @@ from django_tasklock.backends.database.rows import (
     FIELDS,
     RELEASED,
     Row,
+    granted_columns,
     insert,
     look,
     rows_of,
-    terms,
     unchanged,
 )
 from django_tasklock.conf import Settings
@@ -71,25 +68,14 @@ class DatabaseBackend(DatabaseLeases, LockStore):
     """
 
     asks = True
+    metrics: DatabaseMetrics
 
     def __init__(self, settings: Settings) -> None:
         self.session = Session()
-        self._permits = DatabasePermits()
-        self._rates = DatabaseRates()
+        self.permits = DatabasePermits()
+        self.rates = DatabaseRates()
         self.purging = Purging(self.session, self.purge)
-        self._metrics = DatabaseMetrics()
-
-    @property
-    def metrics(self) -> Metrics:
-        return self._metrics
-
-    @property
-    def permits(self) -> Permits:
-        return self._permits
-
-    @property
-    def rates(self) -> RateStore:
-        return self._rates
+        self.metrics = DatabaseMetrics()
 
     def rows(self, alias: str) -> QuerySet[Any]:
         return rows_of(alias)
@@ -104,27 +90,29 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                     with together(alias, request.kind):
                         taken: int = insert(alias, key, request, fence)
                         if taken:
-                            self._metrics.granted(alias, request)
+                            self.metrics.granted(alias, request)
                     self.purging.added()
                 elif not row.live or (request.supersedes and row.token == request.supersedes):
                     fence = max(row.fence + 1, now * 1000)
                     with together(alias, request.kind):
-                        taken = unchanged(alias, key, row).update(fence=fence, acquired_at=Now(), **terms(request))
+                        taken = unchanged(alias, key, row).update(
+                            fence=fence, acquired_at=Now(), **granted_columns(request)
+                        )
                         if taken:
-                            self._metrics.granted(alias, request, row)
+                            self.metrics.granted(alias, request, row)
                 elif row.token == request.token:
                     fence = row.fence
                     taken = unchanged(alias, key, row).update(expires_at=Now() + request.ttl_ms)
                 else:
-                    self._metrics.refused(alias, f"{CONFLICT}:{request.on_busy}", request)
+                    self.metrics.refused(alias, f"{CONFLICT}:{request.on_busy}", request)
                     return Busy(row.record(), row.expires_at - now)
                 if taken:
-                    self._metrics.begun.begin(request)
+                    self.metrics.begun.begin(request)
                     return Grant(fence, request.ttl_ms)
             return Busy(None, 0)
 
         self.purging.purge_if_due(UNRELEASED)
-        self._metrics.purging.purge_if_due(UNRELEASED)
+        self.metrics.purging.purge_if_due(UNRELEASED)
         return self.session.run(verb, name=request.name)
 
     def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
@@ -135,7 +123,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 seen = [(name, *look(alias, key_of(name))) for name in names]
                 for name, row, now in seen:
                     if row is not None and row.live and row.token not in (request.token, request.supersedes or None):
-                        self._metrics.refused(alias, f"{CONFLICT}:{request.on_busy}", request)
+                        self.metrics.refused(alias, f"{CONFLICT}:{request.on_busy}", request)
                         return Busy(row.record(), row.expires_at - now, name)
                 # The same of all, greater than what any of them had; of a request that was granted before, its own.
                 fence = max(
@@ -151,12 +139,12 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 for _, row, _ in seen:
                     if row is None:
                         self.purging.added()
-                self._metrics.begun.begin(request)
+                self.metrics.begun.begin(request)
                 return Grant(fence, request.ttl_ms)
             return Busy(None, 0, names[0])
 
         self.purging.purge_if_due(UNRELEASED)
-        self._metrics.purging.purge_if_due(UNRELEASED)
+        self.metrics.purging.purge_if_due(UNRELEASED)
         return self.session.run(verb, name=request.name)
 
     def _take_one(self, alias: str, request: AcquireRequest, row: Row | None, fence: int) -> None:
@@ -169,11 +157,11 @@ class DatabaseBackend(DatabaseLeases, LockStore):
             if _has(row, request):
                 taken = same.update(expires_at=Now() + request.ttl_ms, fence=fence)
             else:
-                taken = same.update(fence=fence, acquired_at=Now(), **terms(request))
+                taken = same.update(fence=fence, acquired_at=Now(), **granted_columns(request))
         if not taken:
             raise _Overtaken
         if row is None or not _has(row, request):
-            self._metrics.granted(alias, request, row)
+            self.metrics.granted(alias, request, row)
 
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
@@ -188,24 +176,24 @@ class DatabaseBackend(DatabaseLeases, LockStore):
 
         outcome = self.session.run(verb, name=name)
         self.purging.purge_if_due()
-        self._metrics.purging.purge_if_due()
+        self.metrics.purging.purge_if_due()
         return outcome
 
     def _released(self, alias: str, key: str, token: str) -> bool:
         """Give the lock back, and count that. Return whether ``token`` had it."""
-        held, known = self.held(alias, key=key, token=token), self._metrics.begun.end(token)
+        held, known = self.held(alias, key=key, token=token), self.metrics.begun.end(token)
         if known is not None and (known[0] is None or known[1] < NOTED_FROM):
             with together(alias, known[0]):
                 done = held.update(**RELEASED) > 0
                 if done:
-                    self._metrics.write(alias, count(METRIC_RELEASED, *known))
+                    self.metrics.write(alias, count(METRIC_RELEASED, *known))
             return done
         row, _ = look(alias, key)  # one that is to be noted, or another process's
         kind = None if row is None else kind_of(json_object(row.holder))
         with together(alias, kind):
             done = held.update(**RELEASED) > 0
             if done and row is not None:
-                self._metrics.ended(alias, row, METRIC_RELEASED)
+                self.metrics.ended(alias, row, METRIC_RELEASED)
         return done
 
     def get(self, name: str) -> Record | None:
@@ -236,7 +224,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
 
     def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
         def verb(alias: str, again: bool) -> Pruned:
-            return pruned(rows_of(alias), limit, lapsed_before, prefix, offset, partial(self._metrics.expired, alias))
+            return pruned(rows_of(alias), limit, lapsed_before, prefix, offset, partial(self.metrics.expired, alias))
 
         return self.session.run(verb)
 
@@ -248,7 +236,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 with together(alias, kind_of(json_object(row.holder))):
                     gone = same.update(token="", **RELEASED)  # renewed or not meanwhile
                     if gone:
-                        self._metrics.ended(alias, row, FORCED if row.live else EXPIRED)
+                        self.metrics.ended(alias, row, FORCED if row.live else EXPIRED)
                 if gone:
                     return row.record() if row.live else None
                 row, _ = look(alias, key_of(name))
@@ -279,7 +267,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                     found = rows.order_by("expires_at").annotate(now=Now()).values_list("key", *FIELDS, "now")[:limit]
                     gone = [(key, Row(*values)) for key, *values in found]
                     deleted += each_once(
-                        rows, gone, lambda some: some.delete()[0], partial(self._metrics.expired, alias)
+                        rows, gone, lambda some: some.delete()[0], partial(self.metrics.expired, alias)
                     )
                 elif keys := list(rows.order_by("expires_at").values_list("key", flat=True)[:limit]):
                     deleted += rows.filter(key__in=keys).delete()[0]

@@ -30,7 +30,7 @@ class DatabaseLeases(LeaseStore):
         """Return all rows, in the database ``alias``."""
 
     def held(self, alias: str, **which: Any) -> QuerySet[Any]:
-        """Return those of them whose lease has not ended."""
+        """Return the rows that match ``which`` and whose lease has not ended."""
         return self.rows(alias).filter(expires_at__gt=Now(), **which)
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
@@ -52,8 +52,8 @@ class DatabaseLeases(LeaseStore):
         def verb(alias: str, again: bool) -> dict[tuple[str, str], RenewalResult]:
             keys, tokens = zip(*pairs, strict=True)
             held = self.held(alias, key__in=keys, token__in=tokens)
-            unasked = held.filter(asked_at=0) if self.asks else held
-            if unasked.update(expires_at=Now() + ttl) == len(pairs):
+            unrequested = held.filter(asked_at=0) if self.asks else held
+            if unrequested.update(expires_at=Now() + ttl) == len(pairs):
                 return dict.fromkeys(pairs, RenewalResult.RENEWED)
             if not self.asks:
                 return dict.fromkeys(held.values_list("key", "token"), RenewalResult.RENEWED)

@@ -57,7 +57,7 @@ def records_of(rows: QuerySet[LockRow], query: Query) -> list[Record]:
 
 
 def answers(record: Record, query: Query) -> bool:
-    """Return whether it is what is looked for. Nobody waits in this store: whoever does asks again and again."""
+    """Return whether a record matches the query's filters. Nobody waits in this store: waiters poll."""
     holder = record.holder
     return (
         not query.waiting

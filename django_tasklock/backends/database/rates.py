@@ -92,32 +92,32 @@ class DatabaseRates(RateStore):
         )
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
         def verb(book: Ledger, again: bool) -> Booked | Refused:
-            if again:  # the old place may be somebody else's now
+            if again:  # the old slot may be somebody else's now
                 return ledger_verbs.reserve(book, cost, longest, spaced, leeway=leeway)
-            return ledger_verbs.resume(book, cost, slot, epoch, longest, spaced, leeway)
+            return ledger_verbs.resume(book, cost, slot, edition, longest, spaced, leeway)
 
         return self.run(terms, verb)
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
         def verb(book: Ledger, again: bool) -> list[Booked | Refused]:
             if again:
                 return [ledger_verbs.reserve(book, cost, longest)]
-            return ledger_verbs.exchange(book, cost, slots, epoch, longest, leeway)
+            return ledger_verbs.exchange(book, cost, slots, edition, longest, leeway)
 
         return self.run(terms, verb)
 
-    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
+    def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         return self.run(
-            terms, lambda book, again: not again and ledger_verbs.cancel(book, cost, slot, epoch), counted=True
+            terms, lambda book, again: not again and ledger_verbs.cancel(book, cost, slot, edition), counted=True
         )
 
-    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return self.run(terms, lambda book, again: not again and ledger_verbs.settle(book, cost, slot, epoch, actual))
+    def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return self.run(terms, lambda book, again: not again and ledger_verbs.settle(book, cost, slot, edition, actual))
 
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return self.run(terms, lambda book, again: ledger_verbs.penalize(book, pushback, longest), counted=True)

@@ -82,7 +82,7 @@ def unchanged(alias: str, key: str, row: Row) -> QuerySet[LockRow]:
     return rows_of(alias).filter(key=key, token=row.token, fence=row.fence, expires_at=row.expires_at)
 
 
-def terms(request: AcquireRequest) -> dict[str, Any]:
+def granted_columns(request: AcquireRequest) -> dict[str, Any]:
     """Return what a grant writes, beside its fence and time."""
     return {
         "name": in_ascii(request.name),
@@ -102,7 +102,7 @@ def holder_text(request: AcquireRequest) -> str:
 
 def insert(alias: str, key: str, request: AcquireRequest, fence: int) -> bool:
     """Grant a lock that has no row yet; ``False`` if another process was first."""
-    row = LockRow(key=key, fence=fence, acquired_at=Now(), **terms(request))
+    row = LockRow(key=key, fence=fence, acquired_at=Now(), **granted_columns(request))
     try:
         with transaction.atomic(using=alias):
             rows_of(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models

@@ -15,7 +15,7 @@ between. Numbers that nobody holds any more are remembered (``gone``) until thei
 Whoever says that he will ask again before he goes, and has to wait for longer than a moment, has no slot
 of his own but one in the line: on arrival he claims the first one there that is still good. So
 who is late takes the next one, and everybody behind him the next but one, in place of one who
-goes to the end. His epoch is the book's and one, which older versions of this do not know.
+goes to the end. His edition is the book's and one, which older versions of this do not know.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ TICK = 1000
 """Microseconds that are no wait: callers of one moment are on a grid, and some databases count milliseconds."""
 LEEWAY = 10_000_000
 """The most by which a slot may be booked for later than its caller was told."""
-ASKED = 1_000_000
-"""Microseconds before its turn from which a slot of the line may be claimed."""
+OPEN_FOR = 1_000_000
+"""Microseconds before its turn for which a slot of the line may be claimed."""
 VOTE = 60_000_000
 """Microseconds for which it counts that a process has said its terms."""
 KEPT = 2_100_000  # nobody goes to a later slot without asking: a second, and what the answer took
@@ -61,13 +61,13 @@ class Ledger:
             self.meta["hz"] = terms.horizon
         far = self.get("hz") + terms.longest + LEEWAY
         if self.get("last") - self.now > far or self.get("until") - time > far:  # the clock was set back
-            self.begin(max(self.get("epoch") + 2, time), wait=True)
+            self.begin(max(self.edition + 2, time), wait=True)
             self.rebuilt = True
 
-    def begin(self, epoch: int, wait: bool) -> None:
+    def begin(self, edition: int, wait: bool) -> None:
         """Empty the book. ``wait``: for one window nobody knows what was used."""
         self.meta.clear()
-        self.meta.update(epoch=epoch, share=WHOLE, hz=self.terms.horizon)
+        self.meta.update(epoch=edition, share=WHOLE, hz=self.terms.horizon)
         self.state.rings.clear()
         self.state.free.clear()
         self.state.gone.clear()
@@ -83,7 +83,7 @@ class Ledger:
         cut = base_of(self.now + KEPT)
         cut = max(cut, min(self.get("lee"), cut + LEEWAY))
         last = min(self.get("last"), cut)
-        self.meta.update(epoch=max(self.get("epoch") + 2, self.time), last=last, seq=0)
+        self.meta.update(epoch=max(self.edition + 2, self.time), last=last, seq=0)
         self.state.free.clear()
         self.state.gone.clear()
         self.state.line.clear()
@@ -102,6 +102,11 @@ class Ledger:
     def get(self, key: str) -> int:
         """Return a number of the book, 0 where it has none."""
         return self.meta.get(key, 0)
+
+    @property
+    def edition(self) -> int:
+        """Which of the limiter's books this is: the time at which it was begun. Stored as ``epoch``."""
+        return self.get("epoch")
 
     @property
     def now(self) -> int:

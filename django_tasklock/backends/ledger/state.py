@@ -38,7 +38,7 @@ class State:
         return terms.under(self.rule).text() if self.rule else terms.text()
 
     def text(self) -> str:
-        """Return it as JSON."""
+        """Return the state as JSON."""
         data = {"meta": self.meta, "free": self.free, "rings": self.rings, "terms": self.terms}
         if self.line:
             data["line"] = self.line

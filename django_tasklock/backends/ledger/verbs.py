@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, Refused, TermsDiffer, Use, Used
-from django_tasklock.backends.ledger.book import ASKED, GRID, LEEWAY, TICK, VOTE, WHOLE, Ledger, base_of, end_of, up
+from django_tasklock.backends.ledger.book import GRID, LEEWAY, OPEN_FOR, TICK, VOTE, WHOLE, Ledger, base_of, end_of, up
 
 
 def reserve(
@@ -24,7 +24,7 @@ def reserve(
     wait = book.wait(slot)
     if wait > longest and wait >= TICK:
         book.meta["refused"] = book.get("refused") + 1
-        return Refused(wait, book.get("epoch"), book.get("off"))
+        return Refused(wait, book.edition, book.get("off"))
     if index >= 0:
         slot = book.take(index, cost)
     else:
@@ -40,20 +40,20 @@ def reserve(
         slot = number
     if book.get("share") < WHOLE:
         book.meta["spent"] = book.get("spent") + cost
-    asks = asks and wait > ASKED and not leeway
+    asks = asks and wait > OPEN_FOR and not leeway
     if asks:
         book.stand(slot, cost)
-    return Booked(slot, wait, book.get("epoch") + asks, book.get("off"), book.time + wait, book.rebuilt, leeway, asks)
+    return Booked(slot, wait, book.edition + asks, book.get("off"), book.time + wait, book.rebuilt, leeway, asks)
 
 
 def resume(
-    book: Ledger, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+    book: Ledger, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
 ) -> Booked | Refused:
     """Ask what is of a slot: its turn, a better one, longer to wait, or another one in exchange."""
     compare(book)
-    if epoch == book.get("epoch") + 1:
-        return stood(book, cost, slot, longest, spaced, leeway)
-    if epoch != book.get("epoch") or not book.known(slot):
+    if edition == book.edition + 1:
+        return resume_in_line(book, cost, slot, longest, spaced, leeway)
+    if edition != book.edition or not book.known(slot):
         return reserve(book, cost, longest, spaced, False, leeway)
     if slot > book.now:
         book.sweep()
@@ -68,20 +68,20 @@ def resume(
         return booked(book, slot)
     book.bury(slot)
     book.undo(slot, cost)
-    return following(book, cost, slot, longest, spaced, False, leeway)
+    return take_following(book, cost, slot, longest, spaced, False, leeway)
 
 
 def exchange(
-    book: Ledger, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+    book: Ledger, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
 ) -> list[Booked | Refused]:
     """Do what ``resume`` does for some slots that were missed."""
-    return [resume(book, cost, slot, epoch, longest, leeway=leeway) for slot in slots]
+    return [resume(book, cost, slot, edition, longest, leeway=leeway) for slot in slots]
 
 
-def stood(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway: int) -> Booked | Refused:
+def resume_in_line(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway: int) -> Booked | Refused:
     """Do what ``resume`` does for one who stands in line: whoever comes claims the first slot that is still good."""
     book.sweep()
-    if slot > book.now + ASKED:
+    if slot > book.now + OPEN_FOR:
         index = book.found(cost)
         if index >= 0 and book.state.free[index][0] < slot and book.leave(slot, cost):
             better = book.take(index, cost)
@@ -90,10 +90,10 @@ def stood(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway
             slot = better
             book.stand(slot, cost)
         return booked(book, slot, asks=True)
-    return following(book, cost, slot, longest, spaced, True, leeway)
+    return take_following(book, cost, slot, longest, spaced, True, leeway)
 
 
-def following(
+def take_following(
     book: Ledger, cost: int, slot: int, longest: int, spaced: bool, asks: bool, leeway: int
 ) -> Booked | Refused:
     """Return the first slot of the line that is still good, or a new one behind it."""
@@ -103,12 +103,12 @@ def following(
     return reserve(book, cost, longest, spaced, asks, leeway) if found is None else booked(book, found)
 
 
-def cancel(book: Ledger, cost: int, slot: int, epoch: int) -> bool:
+def cancel(book: Ledger, cost: int, slot: int, edition: int) -> bool:
     """Give back a slot that was not used; once, however often it is said."""
-    if epoch == book.get("epoch") + 1:
+    if edition == book.edition + 1:
         if not book.leave(slot, cost):
             return False
-    elif epoch != book.get("epoch") or not book.known(slot) or slot < book.now - book.terms.longest:
+    elif edition != book.edition or not book.known(slot) or slot < book.now - book.terms.longest:
         return False
     book.bury(slot)
     if slot > book.now:
@@ -118,9 +118,9 @@ def cancel(book: Ledger, cost: int, slot: int, epoch: int) -> bool:
     return True
 
 
-def settle(book: Ledger, cost: int, slot: int, epoch: int, actual: int) -> bool:
+def settle(book: Ledger, cost: int, slot: int, edition: int, actual: int) -> bool:
     """Give back what a call did not cost, or charge what it cost more."""
-    if epoch != book.get("epoch") or actual == cost or not book.known(slot):
+    if edition != book.edition or actual == cost or not book.known(slot):
         return False
     if actual < cost:
         book.undo(slot, cost - actual)
@@ -232,11 +232,11 @@ def use(book: Ledger) -> Use:
 
 def reset(book: Ledger) -> None:
     """Forget what was used and booked."""
-    book.begin(max(book.get("epoch") + 2, book.time), wait=False)
+    book.begin(max(book.edition + 2, book.time), wait=False)
 
 
 def booked(book: Ledger, slot: int, asks: bool = False) -> Booked:
-    """Return the answer that says so of a slot."""
+    """Return the answer for a slot that is booked."""
     wait = book.wait(base_of(slot))
-    epoch = book.get("epoch") + asks
-    return Booked(slot, wait, epoch, book.get("off"), book.time + wait, book.rebuilt, asks=asks)
+    edition = book.edition + asks
+    return Booked(slot, wait, edition, book.get("off"), book.time + wait, book.rebuilt, asks=asks)

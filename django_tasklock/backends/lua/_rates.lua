@@ -1,33 +1,33 @@
 -- Shared by the scripts of rate limits, which begin with it. Not a verb.
 -- The same in plain Python, which a property test holds beside it: ledger.py.
 --
--- A limiter's clock is the server's, less the time it was stopped; places ("slots") are times on it. Microseconds.
--- KEYS: 1 meta, 2 places given back, 3 index of limiters, 4 numbers, 5 the line, 6... one ring per rate
--- ARGV: 1 cost, 2 slot, 3 epoch, 4 amount, 5 mode, 6 name, 7 algorithm, 8 'wait' after a cold start, 9 floor of the
+-- A limiter's clock is the server's, less the time it was stopped; slots are times on it. Microseconds.
+-- KEYS: 1 meta, 2 slots given back, 3 index of limiters, 4 numbers, 5 the line, 6... one ring per rate
+-- ARGV: 1 cost, 2 slot, 3 edition, 4 amount, 5 mode, 6 name, 7 algorithm, 8 'wait' after a cold start, 9 floor of the
 --       share, 10 horizon, 11 the longest window with its margin, 12 how often the limit may be adapted, 13 all of
 --       them as text, 14 what of that all callers must have in common; then for each rate: limit, window, margin, cell,
 --       burst
 --
--- meta (hash): epoch, off (how long the clock was stopped), until (it stands still until then), last (the last place
---   booked), from (none before), share (of the limit, in millionths), changed, spent (units since), hz (the greatest
---   horizon), refused, seq; and by window: n:<w> units in the ring that count, x:<w> bookings at its end
+-- meta (hash): epoch (the edition), off (how long the clock was stopped), until (it stands still until then), last (the
+--   last slot booked), from (none before), share (of the limit, in millionths), changed, spent (units since), hz (the
+--   greatest horizon), refused, seq; and by window: n:<w> units in the ring that count, x:<w> bookings at its end
 --   that do not, because limit units came later, and stand aside, z:<w> the newest of those that were dropped,
---   b:<w> the last place that was booked before the ring began;
+--   b:<w> the last slot that was booked before the ring began;
 --   terms (those of the last call, as Terms.text() has them, for those who look at it); rule (what of them is in
---   force for all, as Terms.rule() has it; until somebody has said it, none is); lee (the last place with leeway);
+--   force for all, as Terms.rule() has it; until somebody has said it, none is); lee (the last slot with leeway);
 --   rough (the newest in the rings when they came into force, which may be the end of a cell);
 --   exp (until when, in milliseconds, everything lives), idx (when the index was told), calm (until then there is
 --   nothing to look at but whether there is room), buried (the last of the numbers), stood (whether there is a line);
 --   tat:<w> (paced, bucket). An older version may have left k:<w>, c:<w> and p:<w>, which mean nothing any more.
 -- ring (list): time, units, time, units, ..., the newest first.
--- places given back (sorted set): "units:serial", scored by slot.
--- the line (sorted set): "units:slot" of a place that nobody has claimed yet, scored by slot.
--- numbers (sorted set), scored by themselves: "number" of a place that was given back under it, "number+" of one that
+-- slots given back (sorted set): "units:serial", scored by slot.
+-- the line (sorted set): "units:slot" of a slot that nobody has claimed yet, scored by slot.
+-- numbers (sorted set), scored by themselves: "number" of a slot that was given back under it, "number+" of one that
 --   was taken again under it. Places are on a grid, and their first number is their time.
 
 local clock = redis.call('TIME')
 local time = clock[1] * 1000000 + clock[2]
-local FIRST, GRID = 15, 16 -- the first rate in ARGV; microseconds between two places
+local FIRST, GRID = 15, 16 -- the first rate in ARGV; microseconds between two slots
 
 -- A server whose memory is full refuses a script its first write, unless that is one that needs no memory, as this one,
 -- which does nothing. A limit holds no more than what it lets through, and all of it ends by itself.
@@ -81,8 +81,8 @@ end
 even_if_full()
 
 local WHOLE, LOOKED_AT, SWEPT, ASIDE = 1000000, 16, 64, 10000
-local TICK, LEEWAY, ASKED = 1000, 10000000, 1000000
-local cost, slot, epoch, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local TICK, LEEWAY, OPEN_FOR = 1000, 10000000, 1000000
+local cost, slot, edition, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local spaced, leeway = string.find(ARGV[5], '^spaced') ~= nil, tonumber(string.match(ARGV[5], '%d+$')) or 0
 local asks = string.find(ARGV[5], 'asks') ~= nil
 local algorithm, cold, floor = ARGV[7], ARGV[8] == 'wait', tonumber(ARGV[9])
@@ -200,7 +200,7 @@ local function newest(rate)
   return math.max(tonumber(redis.call('LINDEX', rate.ring, 0) or get('z:' .. rate.key)), get('b:' .. rate.key))
 end
 
--- Count again what stands aside, if places were given back or the limit was raised.
+-- Count again what stands aside, if slots were given back or the limit was raised.
 local function recount(rate)
   local total, aside = get('n:' .. rate.key), get('x:' .. rate.key)
   while aside > 0 and total < rate.limit do
@@ -212,7 +212,7 @@ local function recount(rate)
   end
 end
 
--- Before this time the rate has no place for so many units.
+-- Before this time the rate has no room for so many units.
 local function first(rate, units)
   if algorithm ~= 'window' then
     local burst = math.max(rate.burst, units)
@@ -252,7 +252,7 @@ local function enter(rate, at, units)
       length = redis.call('LPUSH', rate.ring, text(units), text(stamp)) / 2
       if length == 1 then total, aside, rate.oldest, renew = units, 0, nil, true end
     end
-    local old = rate.oldest -- who asked for the first place has read it
+    local old = rate.oldest -- who asked for the first slot has read it
     local since
     while total > rate.limit and length - aside > 1 do -- whoever comes next need not look at the oldest
       old = old or redis.call('LRANGE', rate.ring, -2 * aside - 2, -2 * aside - 1)
@@ -306,7 +306,7 @@ local function undo(at, units)
   for _, rate in ipairs(rates) do strike(rate, at, units) end
 end
 
-local function place(units)
+local function first_slot(units)
   local bound, strictest = -math.huge, rates[1]
   for _, rate in ipairs(rates) do
     local one = first(rate, units)
@@ -319,7 +319,7 @@ local function place(units)
   return at
 end
 
--- The next number of a place that nobody has had.
+-- The next number of a slot that nobody has had.
 local function number_of(base)
   local known = redis.call('ZREVRANGEBYSCORE', KEYS[4], text(base + GRID - 1), text(base), 'LIMIT', 0, 1)
   return known[1] and tonumber(string.match(known[1], '^%d+')) + 1 or base
@@ -337,7 +337,7 @@ end
 
 local function units_of(member) return tonumber(string.match(member, '^%d+')) end
 
--- The first place given back that is big enough: its member and slot, or nil.
+-- The first slot given back that is big enough: its member and slot, or nil.
 local function found(units)
   if get('seq') == 0 then return end
   local some = redis.call('ZRANGEBYSCORE', KEYS[2], text(now()), '+inf', 'WITHSCORES', 'LIMIT', 0, LOOKED_AT)
@@ -428,7 +428,7 @@ local function claim(since, latest, units)
   end
 end
 
--- asks: 1 for a place in the line, by whose epoch it is known
+-- asks: 1 for a slot in the line, by whose edition it is known
 local function answer(at, wait, more, asks)
   return string.format('1 %.0f %.0f %.0f %.0f %.0f %.0f %.0f %d', at, wait, get('epoch') + asks, get('off'), time + wait,
     rebuilt, more, asks)
@@ -452,15 +452,15 @@ local function grow()
   set('spent', 0)
 end
 
--- Book the first place. One with leeway is booked for the latest time at which it may be used.
--- Reply, in words: 1, slot, wait, epoch, off, time, rebuilt, leeway, asks; or 0, wait, epoch, off
+-- Book the first slot. One with leeway is booked for the latest time at which it may be used.
+-- Reply, in words: 1, slot, wait, edition, off, time, rebuilt, leeway, asks; or 0, wait, edition, off
 local function reserve()
   if rule and rule ~= ARGV[14] then return '2 ' .. rule end
   grow()
   sweep()
   local member, at
   if leeway == 0 then member, at = found(cost) end
-  if not member then at = place(cost) end
+  if not member then at = first_slot(cost) end
   local wait = wait_for(base_of(at))
   if wait > amount and wait >= TICK then
     set('refused', get('refused') + 1)
@@ -485,13 +485,13 @@ local function reserve()
     set('last', at)
   end
   if get('share') < WHOLE then set('spent', get('spent') + cost) end
-  local standing = asks and wait > ASKED and leeway == 0
-  if standing then stand(number, cost) end
+  local in_line = asks and wait > OPEN_FOR and leeway == 0
+  if in_line then stand(number, cost) end
   finish()
-  return answer(number, wait, leeway, standing and 1 or 0)
+  return answer(number, wait, leeway, in_line and 1 or 0)
 end
 
--- What of a place: see rate_resume.lua.
+-- What of a slot: see rate_resume.lua.
 local function following()
   local since = slot > now() and slot or up(now() - math.floor(margin / 2)) -- what has less left is missed on the way
   local at = leeway == 0 and claim(since, math.max(slot, now() + amount), cost)
@@ -502,9 +502,9 @@ end
 
 local function resume()
   if rule and rule ~= ARGV[14] then return '2 ' .. rule end
-  if epoch == get('epoch') + 1 then -- it stands in line: the first place there that is still good
+  if edition == get('epoch') + 1 then -- it stands in line: the first slot there that is still good
     sweep()
-    if slot > now() + ASKED then
+    if slot > now() + OPEN_FOR then
       local member, better = found(cost)
       if member and better < slot and leave(slot, cost) then
         better = take(member, better, cost)
@@ -520,7 +520,7 @@ local function resume()
     return following()
   end
   asks = false
-  if epoch ~= get('epoch') or not known(slot) then return reserve() end
+  if edition ~= get('epoch') or not known(slot) then return reserve() end
   if slot > now() then
     sweep()
     local member, better = found(cost)

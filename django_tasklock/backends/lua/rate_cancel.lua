@@ -1,10 +1,10 @@
--- Give back a place that was not used; once, however often it is said.
--- KEYS, ARGV: see _rates.lua; 1 cost, 2 slot, 3 epoch
--- Reply: 1, or 0: of another epoch, given back before, or of no window any more: there is nothing to give back
+-- Give back a slot that was not used; once, however often it is said.
+-- KEYS, ARGV: see _rates.lua; 1 cost, 2 slot, 3 edition
+-- Reply: 1, or 0: of another edition, given back before, or of no window any more: there is nothing to give back
 -- use: rates
-if epoch == get('epoch') + 1 then
+if edition == get('epoch') + 1 then
   if not leave(slot, cost) then return 0 end
-elseif epoch ~= get('epoch') or not known(slot) or slot < now() - longest then
+elseif edition ~= get('epoch') or not known(slot) or slot < now() - longest then
   return 0
 end
 bury(slot)

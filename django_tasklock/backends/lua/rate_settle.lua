@@ -1,8 +1,8 @@
 -- A call cost more or less than was booked for it.
--- KEYS, ARGV: see _rates.lua; 1 cost, 2 slot, 3 epoch, 4 what it did cost
--- Reply: 1, or 0: of another epoch, or there is no difference
+-- KEYS, ARGV: see _rates.lua; 1 cost, 2 slot, 3 edition, 4 what it did cost
+-- Reply: 1, or 0: of another edition, or there is no difference
 -- use: rates
-if epoch ~= get('epoch') or amount == cost or not known(slot) then return 0 end
+if edition ~= get('epoch') or amount == cost or not known(slot) then return 0 end
 if amount < cost then
   undo(slot, cost - amount)
   finish()

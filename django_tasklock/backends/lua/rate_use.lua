@@ -3,7 +3,7 @@
 -- Reply: {time, free, next, tail, paused, share, refused, then for each rate: limit, used, ahead}
 -- use: rates
 local _, at = found(1)
-local reply = {time, redis.call('ZCOUNT', KEYS[2], text(now()), '+inf'), math.max(0, wait_for(at and base_of(at) or place(1))),
+local reply = {time, redis.call('ZCOUNT', KEYS[2], text(now()), '+inf'), math.max(0, wait_for(at and base_of(at) or first_slot(1))),
   get('last') > 0 and math.max(0, wait_for(get('last'))) or 0, math.max(0, get('until') - time), get('share'),
   get('refused')}
 for _, rate in ipairs(rates) do

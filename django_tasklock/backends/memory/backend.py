@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import get_args
 
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import CONFLICT, EXPIRED, FORCED, RELEASED, Metrics
-from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.metrics import CONFLICT, EXPIRED, FORCED, RELEASED
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued, Which
-from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.metrics import MemoryMetrics
 from django_tasklock.backends.memory.permits import MemoryPermits
 from django_tasklock.backends.memory.rates import MemoryRates
-from django_tasklock.backends.memory.store import Held, store
+from django_tasklock.backends.memory.store import StoredLease, store
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
@@ -26,21 +24,9 @@ class MemoryBackend(MemoryLeases, LockStore):
     queues = store.queues
 
     def __init__(self, settings: Settings) -> None:
-        self._permits = MemoryPermits()
-        self._rates = MemoryRates()
-        self._metrics = MemoryMetrics(store)
-
-    @property
-    def metrics(self) -> Metrics:
-        return self._metrics
-
-    @property
-    def permits(self) -> Permits:
-        return self._permits
-
-    @property
-    def rates(self) -> RateStore:
-        return self._rates
+        self.permits = MemoryPermits()
+        self.rates = MemoryRates()
+        self.metrics = MemoryMetrics(store)
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         with store.mutex:
@@ -83,7 +69,7 @@ class MemoryBackend(MemoryLeases, LockStore):
     async def aextend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
         return self.extend_all(names, token, ttl, hold)
 
-    def owned(self, name: str, token: str) -> Held | None:
+    def owned(self, name: str, token: str) -> StoredLease | None:
         return store.owned(name, token)
 
     def release(self, name: str, token: str) -> Released:
@@ -126,7 +112,7 @@ class MemoryBackend(MemoryLeases, LockStore):
     def page(self, query: Query) -> Page:
         with store.mutex:
             records = [record for name, held in store.held.items() if is_of(record := store.record(name, held), query)]
-        records.sort(key=lambda record: (place_of(record, query), record.name), reverse=query.descending)
+        records.sort(key=lambda record: (sort_key(record, query), record.name), reverse=query.descending)
         found: list[Record] = []
         for number, record in enumerate(records[query.offset :], query.offset):
             if len(found) >= query.limit:
@@ -171,21 +157,21 @@ class MemoryBackend(MemoryLeases, LockStore):
 
 
 def is_of(record: Record, query: Query) -> bool:
-    """Return whether it is of the kind that is asked for."""
+    """Return whether a record is of the kind that the query is for."""
     left = 0 if record.ttl is None else record.ttl
     return {"live": left > 0, "expiring": 0 < left <= expiring(), "no_expiry": False, "orphaned": left <= 0}[
         query.which
     ]
 
 
-def place_of(record: Record, query: Query) -> int:
+def sort_key(record: Record, query: Query) -> int:
     """Return what it is ordered by."""
     order = query.order if query.which == "live" else "expiry"
     return {"expiry": record.now + (record.ttl or 0), "age": -record.at, "left": record.until}[order]
 
 
 def answers(record: Record, query: Query) -> bool:
-    """Return whether it is what is looked for."""
+    """Return whether a record matches the query's filters."""
     holder = record.holder
     return (
         query.text.lower() in record.name.lower()

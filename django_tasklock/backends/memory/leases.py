@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
-from django_tasklock.backends.memory.store import Held, Place, store
+from django_tasklock.backends.memory.store import QueuedWaiter, StoredLease, store
 from django_tasklock.backends.memory.waiter import MemoryWaiter
 from django_tasklock.types import AcquireRequest, Busy, Grant, Released, Renewal, RenewalResult
 
@@ -17,11 +17,11 @@ class MemoryLeases(LeaseStore):
     """Leases in the memory of this process. A coroutine asks like anybody else: nothing here waits."""
 
     wakes = True
-    queues: ClassVar[dict[str, deque[Place]]]
+    queues: ClassVar[dict[str, deque[QueuedWaiter]]]
     """Who waits for what."""
 
     @abstractmethod
-    def owned(self, name: str, token: str) -> Held | None:
+    def owned(self, name: str, token: str) -> StoredLease | None:
         """Return the lock or the permit, if ``token`` has it. The caller has the store's mutex."""
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:

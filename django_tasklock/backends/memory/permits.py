@@ -6,7 +6,7 @@ from django_tasklock.backends.contract.metrics import GRANTED, PERMIT_FORCED, PE
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.backends.memory.leases import MemoryLeases
-from django_tasklock.backends.memory.store import Held, store
+from django_tasklock.backends.memory.store import StoredLease, store
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 
@@ -36,7 +36,7 @@ class MemoryPermits(MemoryLeases, Permits):
             record = store.record(request.name, first, store.permit_queues)
             return Busy(record, record.ttl)
 
-    def owned(self, name: str, token: str) -> Held | None:
+    def owned(self, name: str, token: str) -> StoredLease | None:
         return store.serve(name).get(token)
 
     def release(self, name: str, token: str) -> Released:

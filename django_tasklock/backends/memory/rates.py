@@ -67,21 +67,21 @@ class MemoryRates(RateStore):
         return answer
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
-        return self.run(terms, lambda book: ledger_verbs.resume(book, cost, slot, epoch, longest, spaced, leeway))
+        return self.run(terms, lambda book: ledger_verbs.resume(book, cost, slot, edition, longest, spaced, leeway))
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return self.run(terms, lambda book: ledger_verbs.exchange(book, cost, slots, epoch, longest, leeway))
+        return self.run(terms, lambda book: ledger_verbs.exchange(book, cost, slots, edition, longest, leeway))
 
-    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        cancelled = self.run(terms, lambda book: ledger_verbs.cancel(book, cost, slot, epoch))
+    def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        cancelled = self.run(terms, lambda book: ledger_verbs.cancel(book, cost, slot, edition))
         return self._counted(terms, cancelled)
 
-    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return self.run(terms, lambda book: ledger_verbs.settle(book, cost, slot, epoch, actual))
+    def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return self.run(terms, lambda book: ledger_verbs.settle(book, cost, slot, edition, actual))
 
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return self._counted(terms, self.run(terms, lambda book: ledger_verbs.penalize(book, pushback, longest)))
@@ -117,20 +117,20 @@ class MemoryRates(RateStore):
         return self.reserve(terms, cost, longest, asks=asks)
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
-        return self.resume(terms, cost, slot, epoch, longest, leeway=leeway)
+        return self.resume(terms, cost, slot, edition, longest, leeway=leeway)
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return self.exchange(terms, cost, slots, epoch, longest, leeway)
+        return self.exchange(terms, cost, slots, edition, longest, leeway)
 
-    async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return self.cancel(terms, cost, slot, epoch)
+    async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        return self.cancel(terms, cost, slot, edition)
 
-    async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return self.settle(terms, cost, slot, epoch, actual)
+    async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return self.settle(terms, cost, slot, edition, actual)
 
     async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return self.penalize(terms, pushback, longest)

@@ -31,8 +31,8 @@ CLAIM = 1000
 """Milliseconds a lock that was handed over is kept for a waiter that has not taken it yet."""
 
 
-class Place(Protocol):
-    """Somebody in a queue."""
+class QueuedWaiter(Protocol):
+    """A waiter in the queue of a lock or a limiter."""
 
     request: AcquireRequest
     since: int
@@ -47,7 +47,7 @@ class Place(Protocol):
 
 
 @dataclass(slots=True)
-class Held:
+class StoredLease:
     """A lock and who has it. Milliseconds since 1970."""
 
     token: str
@@ -78,10 +78,10 @@ class Store:
     def __init__(self) -> None:
         self.up = threading.RLock()  # reentrant: the garbage collector may release a lock in here
         self.mutex: AbstractContextManager[object] = self.up
-        self.held: dict[str, Held] = {}
-        self.queues: dict[str, deque[Place]] = {}
-        self.permits: dict[str, dict[str, Held]] = {}
-        self.permit_queues: dict[str, deque[Place]] = {}
+        self.held: dict[str, StoredLease] = {}
+        self.queues: dict[str, deque[QueuedWaiter]] = {}
+        self.permits: dict[str, dict[str, StoredLease]] = {}
+        self.permit_queues: dict[str, deque[QueuedWaiter]] = {}
         self.rates: dict[str, State] = {}
         self.counts = MemoryCounts()
         self.fence = 0
@@ -93,20 +93,20 @@ class Store:
         return self.now_in_microseconds() // 1000
 
     def now_in_microseconds(self) -> int:
-        """Return the same in microseconds."""
+        """Return microseconds since 1970, by the monotonic clock."""
         return int((self.started + monotonic() + self.skipped) * 1_000_000)
 
-    def current(self, name: str) -> Held | None:
+    def current(self, name: str) -> StoredLease | None:
         """Return who has the lock. One that lapsed goes to the longest waiter."""
         held = self.held.get(name)
         return held if held is not None and held.expires > self.now() else self.pass_on(name)
 
-    def owned(self, name: str, token: str) -> Held | None:
+    def owned(self, name: str, token: str) -> StoredLease | None:
         """Return the lock, if ``token`` has it."""
         held = self.current(name)
         return held if held is not None and held.token == token else None
 
-    def grant(self, request: AcquireRequest, ttl: int, waited: int | None = None) -> Held:
+    def grant(self, request: AcquireRequest, ttl: int, waited: int | None = None) -> StoredLease:
         """Give a lock away that is free, or whose holder is followed. ``waited``: milliseconds."""
         before = self.held.get(request.name)
         if before is not None and before.expires > self.now():
@@ -118,7 +118,7 @@ class Store:
         self.held[request.name] = held = self.made(request, ttl)
         return held
 
-    def ended(self, name: str, held: Held, how: str) -> None:
+    def ended(self, name: str, held: StoredLease, how: str) -> None:
         """Count how a hold ended."""
         now = self.now()
         self.counts.add(now, how, held.kind, now - held.at if how == RELEASED else None)
@@ -127,20 +127,22 @@ class Store:
             holder = holder_of(json_object(held.holder))
             self.counts.note(HoldRecord(name, held.kind, holder, held.at, ended_at, how))
 
-    def made(self, request: AcquireRequest, ttl: int) -> Held:
+    def made(self, request: AcquireRequest, ttl: int) -> StoredLease:
         """Return what is kept of a grant."""
         now = self.now()
         self.fence = max(self.fence + 1, now * 1000)
-        return Held(request.token, request.holder, now, now + request.hold_ms, now + ttl, self.fence, request.kind)
+        return StoredLease(
+            request.token, request.holder, now, now + request.hold_ms, now + ttl, self.fence, request.kind
+        )
 
-    def taken(self, name: str) -> dict[str, Held]:
+    def taken(self, name: str) -> dict[str, StoredLease]:
         """Return the permits of a limiter, by token, without those that lapsed."""
         found = self.permits.setdefault(name, {})
         for token in [token for token, held in found.items() if held.expires <= self.now()]:
             self.counts.add(self.now(), PERMIT_EXPIRED, found.pop(token).kind)
         return found
 
-    def serve(self, name: str) -> dict[str, Held]:
+    def serve(self, name: str) -> dict[str, StoredLease]:
         """Hand free permits to the longest waiters that are still there; who has one now. Strictly in order."""
         taken, line = self.taken(name), self.permit_queues.get(name)
         while line and (not line[0].present or len(taken) < line[0].request.limit):
@@ -160,7 +162,7 @@ class Store:
         self.ended(name, self.held.pop(name), how)
         self.pass_on(name)
 
-    def pass_on(self, name: str) -> Held | None:
+    def pass_on(self, name: str) -> StoredLease | None:
         """Hand a free lock to the longest waiter that is still there: a short claim, until it takes it."""
         queue = self.queues.get(name)
         while queue:
@@ -173,22 +175,22 @@ class Store:
                 return held
         return None
 
-    def queued(self, name: str, queues: dict[str, deque[Place]], limit: int) -> Queued:
+    def queued(self, name: str, queues: dict[str, deque[QueuedWaiter]], limit: int) -> Queued:
         """Return who is in a queue."""
-        places, now = queues.get(name, ()), self.now()
+        queue, now = queues.get(name, ()), self.now()
         found = [
             Waiting(holder_of(json_object(one.request.holder)), one.since, now, one.present)
-            for one in islice(places, limit)
+            for one in islice(queue, limit)
         ]
-        return Queued(found, len(places))
+        return Queued(found, len(queue))
 
     def ring(self) -> None:
         """Wake all who wait, to look again."""
         for queue in (*self.queues.values(), *self.permit_queues.values()):
-            for place in queue:
-                place.ring()
+            for waiter in queue:
+                waiter.ring()
 
-    def record(self, name: str, held: Held, queues: dict[str, deque[Place]] | None = None) -> Record:
+    def record(self, name: str, held: StoredLease, queues: dict[str, deque[QueuedWaiter]] | None = None) -> Record:
         """Return what the contract shows of a lock, or of a permit where ``queues`` are those of permits."""
         now = self.now()
         waiting = sum(waiter.present for waiter in (self.queues if queues is None else queues).get(name, ()))

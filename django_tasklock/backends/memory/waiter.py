@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Callable
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
-from django_tasklock.backends.memory.store import CLAIM, Place, store
+from django_tasklock.backends.memory.store import CLAIM, QueuedWaiter, store
 from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 
 
 class MemoryWaiter(Waiter):
     """A place in the queue of one lock or limiter. Whoever neither waits nor asks for a second is passed over."""
 
-    def __init__(self, backend: LeaseStore, request: AcquireRequest, queues: dict[str, deque[Place]]) -> None:
+    def __init__(self, backend: LeaseStore, request: AcquireRequest, queues: dict[str, deque[QueuedWaiter]]) -> None:
         super().__init__(backend, request)
         self._queues = queues
         self._taken = False

@@ -8,7 +8,6 @@ from functools import cached_property
 
 from django_tasklock.backends.contract.leases import Held, Waiter
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
@@ -19,7 +18,7 @@ from django_tasklock.backends.quorum.listing import Listing
 from django_tasklock.backends.quorum.metrics import QuorumMetrics
 from django_tasklock.backends.quorum.rounds import Rounds
 from django_tasklock.backends.quorum.rounds_async import AsyncRounds
-from django_tasklock.backends.quorum.scripts import VOTES, Places
+from django_tasklock.backends.quorum.scripts import VOTES, QuorumKeys
 from django_tasklock.backends.quorum.verbs import Verbs
 from django_tasklock.backends.quorum.waiter import Ears, QuorumWaiter
 from django_tasklock.backends.redis import CONDITION, RedisBackend
@@ -49,12 +48,12 @@ class QuorumBackend(LockStore):
 
     def __init__(self, settings: Settings) -> None:
         layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
-        places = Places(layout)
-        self.instances: Sequence[Instance] = instances_of(settings.LOCATION, places)
+        keys = QuorumKeys(layout)
+        self.instances: Sequence[Instance] = instances_of(settings.LOCATION, keys)
         """In the order of ``LOCATION``."""
         hold, lease = settings.default_spans
         longest = max(lease, hold if settings.TIMEOUT is not None else 0)
-        self.verbs = Verbs(places, len(self.instances), longest)
+        self.verbs = Verbs(keys, len(self.instances), longest)
         """What is asked, by whomever."""
         self.rounds = Rounds(self.instances, self.verbs.needed, self.verbs.too_late)
         """Asks for threads."""
@@ -62,7 +61,7 @@ class QuorumBackend(LockStore):
         """Asks for coroutines."""
         self._lines = Lines(self.verbs)
         self._listing = Listing(self.verbs)
-        self._metrics = QuorumMetrics(self)
+        self.metrics = QuorumMetrics(self)
         self._ears: Idle[Ears] = Idle(Ears.close)
         self._settings = settings
 
@@ -78,10 +77,6 @@ class QuorumBackend(LockStore):
     @property
     def rates(self) -> RateStore:
         return self.first.rates
-
-    @property
-    def metrics(self) -> Metrics:
-        return self._metrics
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         return self.rounds.run(self.verbs.acquire(request))
@@ -113,7 +108,7 @@ class QuorumBackend(LockStore):
         return found[0]
 
     def keep_ears(self, ears: Ears) -> None:
-        """Put them back for the next who waits."""
+        """Put these connections back for the next waiter."""
         self._ears.keep(ears)
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
@@ -142,7 +137,7 @@ class QuorumBackend(LockStore):
         return self.rounds.run(self._states())
 
     def _states(self) -> Verb[list[InstanceState]]:
-        answers = yield Question(VOTES, self.verbs.places.marker, again=False, patient=True)
+        answers = yield Question(VOTES, self.verbs.keys.marker, again=False, patient=True)
         return [
             InstanceState(instance.name, f"{type(answer.error).__name__}: {answer.error}", None)
             if answer.error is not None

@@ -24,7 +24,7 @@ class Answer(NamedTuple):
     doubt: bool = False
 
 
-UNASKED = Answer(error=ConnectionError("not asked"))
+NOT_SENT = Answer(error=ConnectionError("not asked"))
 """Of an instance that was left out."""
 Answers = Sequence[Answer]
 
@@ -61,7 +61,7 @@ def replies(answers: Answers) -> list[Any]:
 def too_few(answers: Answers, needed: int) -> BackendUnavailable:
     """Return what a caller is told if no majority has answered, or those that have do not agree."""
     said = sum(answer.error is None for answer in answers)
-    errors = [answer.error for answer in answers if answer.error is not None and answer is not UNASKED]
+    errors = [answer.error for answer in answers if answer.error is not None and answer is not NOT_SENT]
     doubt = any(answer.sent or answer.error is None for answer in answers)
     first = errors[0] if errors else ConnectionError("no answer")
     cause = unavailable(first, doubt)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from django_tasklock.backends.quorum.asking import Answer, Answers
-from django_tasklock.backends.quorum.scripts import Places
+from django_tasklock.backends.quorum.scripts import QuorumKeys
 from django_tasklock.types import Busy, Record, RenewalResult
 
 
@@ -94,22 +94,22 @@ def token_in(reply: list[Any]) -> bytes:
     return value[10:].split(b'"', 1)[0] if value.startswith(b'{"token":"') else b""
 
 
-def busy_of(ballot: Ballot, places: Places, name: str) -> Busy:
+def busy_of(ballot: Ballot, keys: QuorumKeys, name: str) -> Busy:
     """Return who has the lock, by most of the instances, and the time until a majority may be free."""
     if not ballot.busy:
         return Busy(None, 0)
-    record = record_of(list(ballot.busy.values()), places, name)
+    record = record_of(list(ballot.busy.values()), keys, name)
     return Busy(record, None if record is None else record.ttl)
 
 
-def record_of(found: Sequence[list[Any]], places: Places, name: str) -> Record | None:
+def record_of(found: Sequence[list[Any]], keys: QuorumKeys, name: str) -> Record | None:
     """Return one record of what some instances say, ``{ms left, value, now, waiting}`` each: that of the token that
     most of them have, as the one says that keeps it longest.
     """
     if not found:
         return None
     waiting = max((reply[3] for reply in found if len(reply) > 3), default=0)
-    return replace(most_of([places.record(name, reply) for reply in found]), waiting=waiting)
+    return replace(most_of([keys.record(name, reply) for reply in found]), waiting=waiting)
 
 
 def most_of(records: Sequence[Record]) -> Record:
@@ -132,7 +132,7 @@ def granted_alike(answers: Answers, needed: int) -> bool:
 
 
 def said(answers: Answers, code: object, needed: int) -> bool:
-    """Tell whether a majority has said so."""
+    """Tell whether a majority has said it."""
     return sum(1 for answer in answers if answer.error is None and answer.reply == code) >= needed
 
 

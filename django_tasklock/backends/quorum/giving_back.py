@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from django_tasklock.backends.quorum.asking import Answers, Question, Verb
-from django_tasklock.backends.quorum.scripts import GIVE_BACK, VALUES, Places, padded, vote_in
+from django_tasklock.backends.quorum.scripts import GIVE_BACK, VALUES, QuorumKeys, padded, vote_in
 from django_tasklock.backends.redis.script import bulk
 from django_tasklock.types import Renewal
 
@@ -48,33 +48,33 @@ def missing_of(batch: Sequence[Renewal], columns: Sequence[Sequence[int | None]]
     return found[:MOST]
 
 
-def give_back(places: Places, missing: Sequence[Missing]) -> Verb[bool]:
+def give_back(keys: QuorumKeys, missing: Sequence[Missing]) -> Verb[bool]:
     """Record them where they are missing; nobody minds if that fails. Whether an instance has come back empty, and
     nobody has taken note.
     """
-    layout = places.layout
+    layout = keys.layout
     there = frozenset[int]().union(*(one.there for one in missing))
     tail = b"".join(layout.lock(one.lock.name) for one in missing)
     absent = frozenset[int]().union(*(one.absent for one in missing))
     answers = yield Question(VALUES.sized(len(missing), len(missing)), tail, again=False, only=there)
     locks, arguments = [], []
-    for place, one in enumerate(missing):
-        value = value_of(one.lock.token, place, answers)
+    for index, one in enumerate(missing):
+        value = value_of(one.lock.token, index, answers)
         if value is not None:
-            locks.append(layout.lock(one.lock.name) + places.share(one.lock.name))
+            locks.append(layout.lock(one.lock.name) + keys.share(one.lock.name))
             arguments.append(bulk(padded(one.lock.ttl)) + bulk(vote_in(value)) + bulk(value))
     if not locks:
         return False
     script = GIVE_BACK.sized(2 + 5 * len(locks), 2 + 2 * len(locks))
-    tail = places.marker + layout.index + b"".join(locks + arguments)
+    tail = keys.marker + layout.index + b"".join(locks + arguments)
     answers = yield Question(script, tail, again=False, only=absent)
     return any(answer.error is None and answer.reply == b"empty" for answer in answers)
 
 
-def value_of(token: str, place: int, answers: Answers) -> bytes | None:
+def value_of(token: str, index: int, answers: Answers) -> bytes | None:
     """Return the value that most instances have of a lock, with one fence; ``None``: none has it, or its fence."""
     start = f'{{"token":"{token}"'.encode()
-    values: list[bytes | None] = [answer.reply[place] for answer in answers if answer.error is None]
+    values: list[bytes | None] = [answer.reply[index] for answer in answers if answer.error is None]
     ours = [value for value in values if value is not None and value.startswith(start) and vote_in(value) > 0]
     if not ours:
         return None

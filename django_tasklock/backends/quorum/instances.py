@@ -12,8 +12,8 @@ from typing import Any
 import redis
 from django.core.exceptions import ImproperlyConfigured
 
-from django_tasklock.backends.quorum.scripts import GREET, Places
-from django_tasklock.backends.redis.address import place_of
+from django_tasklock.backends.quorum.scripts import GREET, QuorumKeys
+from django_tasklock.backends.redis.address import database_of
 from django_tasklock.backends.redis.location import async_pool, sync_pool
 from django_tasklock.backends.redis.pool import make, throw_away
 from django_tasklock.backends.redis.script import Script
@@ -31,10 +31,10 @@ LONGEST_REST = 1.0
 class Instance:
     """One Redis. Its connections are made by the threads and event loops that need them."""
 
-    def __init__(self, location: str, places: Places) -> None:
+    def __init__(self, location: str, keys: QuorumKeys) -> None:
         self.location = location
-        self.name = str(place_of(location))
-        self.places = places
+        self.name = str(database_of(location))
+        self.keys = keys
         self.error: Exception | None = None
         """Why it did not answer, the last time; ``None``: it did."""
         self.known: set[str] = set()
@@ -55,7 +55,7 @@ class Instance:
     @cached_property
     def subscribers(self) -> Subscribers:
         """The connections on which threads wait."""
-        return Subscribers(self.pool, self.places.layout)
+        return Subscribers(self.pool, self.keys.layout)
 
     @property
     def rests(self) -> bool:
@@ -63,7 +63,7 @@ class Instance:
         return monotonic() < self._down_until
 
     def failed(self, error: Exception) -> None:
-        """Note that it did not answer: it is left alone for a while."""
+        """Note that this instance did not answer: it is left alone for a while."""
         with self._lock:
             if monotonic() >= self._down_until:
                 self._rest = min(LONGEST_REST, 2 * self._rest or REST)
@@ -71,7 +71,7 @@ class Instance:
             self.error = error
 
     def answered(self) -> None:
-        """Note that it did."""
+        """Note that this instance answered."""
         if self.error is not None:
             self.error, self._rest, self._down_until = None, 0.0, 0.0
 
@@ -82,7 +82,7 @@ class Instance:
             link = Link(connection)
             for packed in (GREET.by_digest, GREET.by_body):
                 try:
-                    link.ask(packed + self.places.greeting)
+                    link.ask(packed + self.keys.greeting)
                     break
                 except redis.exceptions.NoScriptError:
                     continue
@@ -94,9 +94,9 @@ class Instance:
     async def agreet(self, connection: SharedConnection) -> None:
         """Do the same for an event loop's."""
         try:
-            await connection.ask(GREET.by_digest + self.places.greeting)
+            await connection.ask(GREET.by_digest + self.keys.greeting)
         except redis.exceptions.NoScriptError:
-            await connection.ask(GREET.by_body + self.places.greeting)
+            await connection.ask(GREET.by_body + self.keys.greeting)
 
     async def acall(self, script: Script, tail: bytes) -> Any:
         """Run ``script`` once."""
@@ -108,8 +108,8 @@ class Instance:
             self.subscribers.close()
 
 
-def instances_of(locations: Sequence[str] | str, places: Places) -> list[Instance]:
-    """Return them. ``ImproperlyConfigured`` where they are no majority's."""
+def instances_of(locations: Sequence[str] | str, keys: QuorumKeys) -> list[Instance]:
+    """Return the instances that ``LOCATION`` names. ``ImproperlyConfigured`` unless they can form a majority."""
     hint = (
         " QuorumBackend needs an odd number of independent Redis servers, three or more:"
         " TASKLOCK['LOCATION'] = ['redis://a:6379/0', 'redis://b:6379/0', 'redis://c:6379/0']."
@@ -123,13 +123,13 @@ def instances_of(locations: Sequence[str] | str, places: Places) -> list[Instanc
             f"TASKLOCK['LOCATION'] has {len(locations)} addresses, which survive no more failures than"
             f" {len(locations) - 1} would: take one away, or add one." + hint
         )
-    found = [Instance(location, places) for location in locations]
+    found = [Instance(location, keys) for location in locations]
     seen: list[str] = []
     for instance in found:
-        place = instance.name.rpartition(" of ")[2]
-        if place in seen:
+        server = instance.name.rpartition(" of ")[2]
+        if server in seen:
             raise ImproperlyConfigured(
-                f"TASKLOCK['LOCATION'] has the server {place} twice, which fails once: name another one." + hint
+                f"TASKLOCK['LOCATION'] has the server {server} twice, which fails once: name another one." + hint
             )
-        seen.append(place)
+        seen.append(server)
     return found

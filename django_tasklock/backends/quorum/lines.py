@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_tasklock.backends.quorum.asking import Question, Verb
-from django_tasklock.backends.quorum.scripts import Places
+from django_tasklock.backends.quorum.scripts import QuorumKeys
 from django_tasklock.backends.quorum.verbs import Verbs
 from django_tasklock.backends.redis import FLAG, LINE, NEWEST, RELEASE, RELEASE_NOTED, noted_in
 from django_tasklock.backends.redis.keys import KEPT, SHOWN
@@ -20,54 +20,54 @@ TICKET = load("quorum_ticket", 2, 3)
 
 
 class Lines:
-    """The verbs."""
+    """The verbs for the order of messages, and for notes to holders, on all instances."""
 
     def __init__(self, verbs: Verbs) -> None:
         self._verbs = verbs
-        self._places: Places = verbs.places
+        self._keys: QuorumKeys = verbs.keys
 
     def ticket(self, name: str, member: str) -> Verb[int]:
         """Draw one, the same on all that answer."""
-        layout, proposals = self._places.layout, self._verbs.proposals
+        layout, proposals = self._keys.layout, self._verbs.proposals
         while True:
-            asked, proposal = proposals.now(), proposals.next()
+            sent, proposal = proposals.now(), proposals.next()
             tail = layout.ticket + layout.line(name) + bulk(member) + bulk(KEPT) + bulk(proposal)
             drawn = self._verbs.said((yield Question(TICKET, tail)))
             greatest = max(map(int, drawn))
             if greatest == proposal:
                 return greatest
-            proposals.learn(greatest, asked)
+            proposals.learn(greatest, sent)
 
     def expects(self, name: str, ticket: int, forget: bool) -> Verb[int]:
         """Return how many have a lower one, by the longest line."""
-        tail = self._places.layout.line(name) + bulk("") + bulk(ticket) + bulk("forget" if forget else "")
+        tail = self._keys.layout.line(name) + bulk("") + bulk(ticket) + bulk("forget" if forget else "")
         return max(map(int, (yield from self._all(LINE, tail))))
 
     def arrived(self, name: str, member: str) -> Verb[bool]:
         """Leave the line; whether others are in it anywhere."""
-        tail = self._places.layout.line(name) + bulk(member) + bulk("+inf") + bulk("")
+        tail = self._keys.layout.line(name) + bulk(member) + bulk("+inf") + bulk("")
         return any((yield from self._all(LINE, tail)))
 
     def newest(self, name: str, ticket: int) -> Verb[bool]:
         """Tell whether nobody has seen a greater one."""
-        return all((yield from self._all(NEWEST, self._places.layout.newest(name) + bulk(ticket) + bulk(SHOWN))))
+        return all((yield from self._all(NEWEST, self._keys.layout.newest(name) + bulk(ticket) + bulk(SHOWN))))
 
     def flag(self, name: str) -> Verb[bool]:
         """Leave a note everywhere; whether a majority says that somebody holds the lock."""
-        layout = self._places.layout
+        layout = self._keys.layout
         said = yield from self._all(FLAG, layout.flag(name) + layout.lock(name) + bulk(KEPT))
         return sum(map(bool, said)) >= self._verbs.needed
 
     def flagged(self, name: str) -> Verb[bool]:
         """Take the note away everywhere; whether one had it."""
-        layout = self._places.layout
+        layout = self._keys.layout
         return any((yield from self._all(FLAG, layout.flag(name) + layout.lock(name) + bulk(0))))
 
     def release_noted(
         self, name: str, token: str, notes: tuple[str, ...]
     ) -> Verb[tuple[Released, frozenset[str] | None]]:
         """Give the lock back and take notes away; those that one had."""
-        layout = self._places.layout
+        layout = self._keys.layout
         keys = layout.keys(name) + b"".join(map(layout.flag, notes))
         answers = yield Question(RELEASE_NOTED[RELEASE, len(notes)], keys + bulk(token))
         released = self._verbs.released(answers)

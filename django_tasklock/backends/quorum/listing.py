@@ -42,7 +42,7 @@ class Listing:
 
     def __init__(self, verbs: Verbs) -> None:
         self._verbs = verbs
-        self._layout = verbs.places.layout
+        self._layout = verbs.keys.layout
 
     def page(self, query: Query) -> Verb[Page]:
         """Return a page of the union, in order. An offset counts what the query finds."""
@@ -126,7 +126,7 @@ class Listing:
         said = replies(answers)
         if len(said) < self._verbs.needed:
             raise too_few(answers, self._verbs.needed)
-        return record_of([reply for reply in said if reply is not None], self._verbs.places, name)
+        return record_of([reply for reply in said if reply is not None], self._verbs.keys, name)
 
 
 def _rows(reply: list[Any]) -> Iterator[tuple[int, int, bytes, bytes | None]]:

@@ -14,18 +14,18 @@ from django_tasklock.backends.redis.metrics import (
     AT_ONCE,
     PAST,
     TOTALS,
-    add_fields,
+    Counts,
     hold_of,
+    hours_in,
     is_whole,
     parts,
     reading,
+    totals_in,
 )
 from django_tasklock.backends.redis.script import bulk
 
 if TYPE_CHECKING:
     from django_tasklock.backends.quorum import QuorumBackend
-
-Counts = dict[tuple[str, str], Count]
 
 
 class QuorumMetrics(Metrics):
@@ -33,25 +33,16 @@ class QuorumMetrics(Metrics):
 
     def __init__(self, backend: QuorumBackend) -> None:
         self._backend = backend
-        self._layout = backend.verbs.places.layout
+        self._layout = backend.verbs.keys.layout
         self._past = f"{self._layout.prefix.removesuffix(':')}#past:"
 
     def totals(self) -> Counted:
-        found = []
-        for reply in self._backend.rounds.run(self._read("")):
-            mine: Counts = {}
-            for _, flat in parts(reply):
-                add_fields(mine, flat)
-            found.append(mine)
-        return greatest(found)
+        return greatest(totals_in(parts(reply)) for reply in self._backend.rounds.run(self._read("")))
 
     def hours(self, number: int) -> list[Hour]:
         found: dict[int, list[Counts]] = {}
         for reply in self._backend.rounds.run(self._read(str(number))):
-            mine: dict[int, Counts] = {}
-            for hour, flat in parts(reply):
-                add_fields(mine.setdefault(int(hour) * 3600, {}), flat)
-            for at, counts in mine.items():
+            for at, counts in hours_in(parts(reply)).items():
                 found.setdefault(at, []).append(counts)
         return [Hour(at, greatest(found[at])) for at in sorted(found)]
 

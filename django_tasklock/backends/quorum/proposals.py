@@ -38,8 +38,8 @@ class Proposals:
         """Return this process's clock, in microseconds."""
         return self._clock() // 1000
 
-    def learn(self, greatest: int, asked: int) -> None:
-        """Note what an instance has recorded before ``asked`` (``now()``): the next ones are greater."""
+    def learn(self, greatest: int, sent: int) -> None:
+        """Note what an instance has recorded before ``sent`` (``now()``): the next ones are greater."""
         with self._lock:
             self._last = max(self._last, greatest)
-            self._behind = max(self._behind, greatest + 1 - asked)
+            self._behind = max(self._behind, greatest + 1 - sent)

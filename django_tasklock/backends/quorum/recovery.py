@@ -19,18 +19,18 @@ from __future__ import annotations
 from typing import Any
 
 from django_tasklock.backends.quorum.asking import Question, Verb
-from django_tasklock.backends.quorum.scripts import ADMIT, STATE, Places, padded
+from django_tasklock.backends.quorum.scripts import ADMIT, STATE, QuorumKeys, padded
 from django_tasklock.backends.redis.script import bulk
 
-ASKED = 4
+ATTEMPTS = 4
 """How often an instance that is silent is asked, or told, what may else cost the whole wait."""
 
 
 class Recovery:
     """Admits empty instances. ``longest``: ms that a lock lives at the most where nobody can say."""
 
-    def __init__(self, places: Places, number: int, needed: int, longest: int) -> None:
-        self._places = places
+    def __init__(self, keys: QuorumKeys, number: int, needed: int, longest: int) -> None:
+        self._keys = keys
         self._number = number
         self._needed = needed
         self._longest = padded(longest)
@@ -49,9 +49,9 @@ class Recovery:
             wait = max(int(state[1]) for state in voting)
         else:
             wait = max([self._longest, *(int(state[1]) for state in voting)])
-        tail = self._places.marker + bulk(wait) + bulk(floor) + b"".join(map(bulk, empty.values()))
+        tail = self._keys.marker + bulk(wait) + bulk(floor) + b"".join(map(bulk, empty.values()))
         those = set(empty)
-        for _ in range(ASKED):  # one that was not told while others vote already would have to abstain
+        for _ in range(ATTEMPTS):  # one that was not told while others vote already would have to abstain
             answers = yield Question(ADMIT.sized(3 + len(empty), 1), tail, again=False, only=frozenset(those))
             those -= {index for index in those if answers[index].error is None}
             if not those:
@@ -64,8 +64,8 @@ class Recovery:
         """
         states: dict[int, Any] = {}
         only = None
-        for _ in range(ASKED):
-            answers = yield Question(STATE, self._places.state, patient=True, only=only)
+        for _ in range(ATTEMPTS):
+            answers = yield Question(STATE, self._keys.state, patient=True, only=only)
             states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}
             voting = len(states) - sum(map(is_empty, states.values()))
             if len(states) == self._number or voting >= self._needed:

@@ -16,9 +16,9 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError, RedisError
 
-from django_tasklock.backends.quorum.asking import UNASKED, Answer, Pause, Question, T, Verb
+from django_tasklock.backends.quorum.asking import NOT_SENT, Answer, Pause, Question, T, Verb
 from django_tasklock.backends.quorum.instances import Instance
-from django_tasklock.backends.redis.errors import answered
+from django_tasklock.backends.redis.errors import was_answered
 from django_tasklock.backends.redis.pool import Idle, throw_away
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.backends.redis.wire import RESTED, Link
@@ -40,7 +40,7 @@ class InstanceConnection:
         self._link: Link | None = None
         self._owed: deque[int] = deque()
         self._since = 0.0
-        self._asked = 0
+        self._sent = 0
 
     @property
     def connected(self) -> bool:
@@ -62,9 +62,9 @@ class InstanceConnection:
         self._link.send((script.by_digest if script.sha in self.instance.known else script.by_body) + tail)
         if not self._owed:
             self._since = now
-        self._asked += 1
-        self._owed.append(self._asked)
-        return self._asked
+        self._sent += 1
+        self._owed.append(self._sent)
+        return self._sent
 
     def answers(self) -> list[tuple[int, Any]]:
         """Return what has arrived, each with its number."""
@@ -109,9 +109,9 @@ class Bundle:
 
     def exchange(self, ask: Question) -> list[Answer]:
         """Question all of them, and again who failed, if they are too many."""
-        found = self._exchange(ask, [UNASKED] * len(self._connections))
+        found = self._exchange(ask, [NOT_SENT] * len(self._connections))
         few = sum(one.error is None for one in found) < self._needed
-        if few and ask.again and ask.only is None and any(one.error and not answered(one.error) for one in found):
+        if few and ask.again and ask.only is None and any(one.error and not was_answered(one.error) for one in found):
             found = self._exchange(ask, found)
         return found
 
@@ -122,9 +122,9 @@ class Bundle:
         for index, connection in enumerate(self._connections):
             if before[index].error is None or (ask.only is not None and index not in ask.only):
                 continue
-            rested = not connection.connected and connection.instance.rests and before[index] is UNASKED
+            rested = not connection.connected and connection.instance.rests and before[index] is NOT_SENT
             if rested and ask.only is None:
-                found[index] = Answer(error=connection.instance.error or UNASKED.error)
+                found[index] = Answer(error=connection.instance.error or NOT_SENT.error)
                 rests.append(index)
             else:
                 self._send(index, ask, found, waiting)
@@ -159,7 +159,7 @@ class Bundle:
                     raise
                 connection.close()  # a server that was started again has closed it
                 waiting[connection] = connection.send(ask.script, ask.tail)
-            found[index] = Answer(error=UNASKED.error, sent=True, doubt=doubt)
+            found[index] = Answer(error=NOT_SENT.error, sent=True, doubt=doubt)
         except (RedisError, OSError) as error:
             connection.fail(error)
             found[index] = Answer(error=error, sent=doubt, doubt=doubt)
@@ -186,15 +186,15 @@ class Bundle:
                 connection.instance.known.clear()
                 self._send(index, ask, found, waiting)
             elif isinstance(reply, Exception):
-                found[index] = Answer(error=reply, sent=not answered(reply), doubt=doubt)
-                if not answered(reply):
+                found[index] = Answer(error=reply, sent=not was_answered(reply), doubt=doubt)
+                if not was_answered(reply):
                     connection.fail(reply)
             else:
                 connection.instance.known.add(ask.script.sha)
                 found[index] = Answer(reply, doubt=doubt)
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all connections of this bundle."""
         for connection in self._connections:
             connection.close()
         self._selector.close()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from time import monotonic
 
-from django_tasklock.backends.quorum.asking import UNASKED, Answer, Pause, Question, T, Verb
+from django_tasklock.backends.quorum.asking import NOT_SENT, Answer, Pause, Question, T, Verb
 from django_tasklock.backends.quorum.instances import Instance
 from django_tasklock.backends.quorum.rounds import GRACE, LIMIT
 from django_tasklock.exceptions import BackendUnavailable
@@ -36,7 +36,7 @@ class AsyncRounds:
             return result
 
     async def _exchange(self, ask: Question) -> list[Answer]:
-        found = await self._round(ask, [UNASKED] * len(self._instances))
+        found = await self._round(ask, [NOT_SENT] * len(self._instances))
         if ask.again and ask.only is None and sum(one.error is None for one in found) < self._needed:
             found = await self._round(ask, found)
         return found
@@ -52,7 +52,7 @@ class AsyncRounds:
         if ask.only is None and len(awake) + len(found) - len(indexes) < self._needed:
             awake = indexes
         for index in set(indexes) - set(awake):
-            found[index] = Answer(error=self._instances[index].error or UNASKED.error)
+            found[index] = Answer(error=self._instances[index].error or NOT_SENT.error)
         loop = asyncio.get_running_loop()
         tasks = {loop.create_task(self._instances[index].acall(ask.script, ask.tail)): index for index in awake}
         waiting = set(tasks)

@@ -38,7 +38,7 @@ GIVE_BACK = load("quorum_give_back", 4, 3)
 _VOTE = re.compile(rb'"vote":(\d+)')
 
 
-class Places:
+class QuorumKeys:
     """Keys and packed arguments of one prefix, as every instance has them."""
 
     def __init__(self, layout: Layout) -> None:
@@ -57,7 +57,7 @@ class Places:
     def joining(
         self, request: AcquireRequest, proposal: int, again: bool, channel: str, rank: int, listens: bool
     ) -> bytes:
-        """Return those of ``JOIN``."""
+        """Return keys and arguments of ``JOIN``."""
         more = self.entry(request, channel) + bulk("") + place(rank, listens)
         return self._taking(request, proposal) + more + bulk(proposal) + bulk("raise" if again else "")
 
@@ -69,8 +69,8 @@ class Places:
         name, layout = request.name, self.layout
         share = self.share(name)
         holder = counted(voting(request.holder, proposal), request.kind, layout.past)
-        terms = bulk(request.token) + bulk(padded(request.ttl_ms)) + bulk(request.hold_ms)
-        return layout.keys(name) + self.marker + share + terms + bulk(holder) + bulk(request.on_busy)
+        arguments = bulk(request.token) + bulk(padded(request.ttl_ms)) + bulk(request.hold_ms)
+        return layout.keys(name) + self.marker + share + arguments + bulk(holder) + bulk(request.on_busy)
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """Return what ``pass_on`` must know of a waiter: what is handed to it has no fence before it has asked."""
@@ -92,7 +92,7 @@ def vote_in(value: bytes) -> int:
 def as_voted(found: Record, value: bytes | None) -> Record:
     """Return a record with the fence that all instances have in common, and without what its lease is longer here."""
     vote = _VOTE.search(value or b"")
-    ttl = found.ttl if found.ttl is None else shown(found.ttl)
+    ttl = found.ttl if found.ttl is None else lease_left(found.ttl)
     return replace(found, ttl=ttl) if vote is None else replace(found, ttl=ttl, fence=int(vote[1]))
 
 
@@ -106,6 +106,6 @@ def padded(ttl: int) -> int:
     return ttl + ttl // 100 + 2
 
 
-def shown(left: int) -> int:
+def lease_left(left: int) -> int:
     """Return what is left of a lease where ``left`` ms are left in an instance."""
     return left if left <= 0 else max(1, (left - 2) * 100 // 101)

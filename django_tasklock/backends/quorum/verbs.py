@@ -31,7 +31,7 @@ from django_tasklock.backends.quorum.ballot import (
 from django_tasklock.backends.quorum.giving_back import give_back, missing_of
 from django_tasklock.backends.quorum.proposals import Proposals
 from django_tasklock.backends.quorum.recovery import Recovery
-from django_tasklock.backends.quorum.scripts import ACQUIRE, FOLLOW, Places, padded
+from django_tasklock.backends.quorum.scripts import ACQUIRE, FOLLOW, QuorumKeys, padded
 from django_tasklock.backends.redis import EXTEND, GET, RELEASE, RENEW
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.script import Script, bulk
@@ -50,12 +50,12 @@ Packing = Callable[[int, bool], tuple[Script, bytes]]
 class Verbs:
     """The verbs as questions and what comes of the answers: who sends them is none of their concern."""
 
-    def __init__(self, places: Places, number: int, longest: int) -> None:
-        self.places = places
+    def __init__(self, keys: QuorumKeys, number: int, longest: int) -> None:
+        self.keys = keys
         self.number = number
         self.needed = number // 2 + 1
         self.proposals = Proposals()
-        self.recovery = Recovery(places, number, self.needed, longest)
+        self.recovery = Recovery(keys, number, self.needed, longest)
         self._met_empty = False
 
     def too_late(self, reply: object) -> None:
@@ -67,7 +67,7 @@ class Verbs:
         script = FOLLOW if request.supersedes else ACQUIRE
 
         def packed(proposal: int, again: bool) -> tuple[Script, bytes]:
-            return script, self.places.acquiring(request, proposal, again)
+            return script, self.keys.acquiring(request, proposal, again)
 
         fence, ballot, answers = yield from self.vote(request, packed)
         if fence is not None:
@@ -79,14 +79,14 @@ class Verbs:
 
     def giving_back(self, request: AcquireRequest, those: frozenset[int]) -> Question:
         """Return what gives back what these instances have granted, or may have."""
-        tail = self.places.layout.keys(request.name) + bulk(request.token)
+        tail = self.keys.layout.keys(request.name) + bulk(request.token)
         return Question(RELEASE, tail, enough=lambda answers: True, again=False, only=those)
 
     def busy(self, request: AcquireRequest, ballot: Ballot, answers: Answers) -> Busy:
         """Return who has it. Raises ``BackendUnavailable`` if no majority can say."""
         if ballot.voters < self.needed:
             raise self.without_voters(ballot, answers)
-        return busy_of(ballot, self.places, request.name)
+        return busy_of(ballot, self.keys, request.name)
 
     def without_voters(self, ballot: Ballot, answers: Answers) -> BackendUnavailable:
         """Return what a caller is told if no majority votes."""
@@ -111,19 +111,19 @@ class Verbs:
         ballot = ballot_of(answers, self.needed)
         for number in range(TRIES):
             began = monotonic()
-            asked = self.proposals.now()
+            sent = self.proposals.now()
             script, tail = packed(self.proposals.next(), again)
             answers = yield Question(script, tail, enough=self._granted)
             ballot = ballot_of(answers, self.needed)
             if ballot.behind:
-                self.proposals.learn(max(ballot.behind.values()), asked)
+                self.proposals.learn(max(ballot.behind.values()), sent)
             if ballot.empty and (yield from self.recovery.admit()) and not ballot.won:
                 continue
             if ballot.won:
                 fence = ballot.fence
                 if fence is None:  # of a hold that some of them had already: all are to record the same one
                     again = True
-                    self.proposals.learn(max(ballot.granted.values()), asked)
+                    self.proposals.learn(max(ballot.granted.values()), sent)
                     continue
                 if self._met_empty:
                     self._met_empty = False
@@ -149,7 +149,7 @@ class Verbs:
 
     def release(self, name: str, token: str) -> Verb[Released]:
         """Give the lock back everywhere."""
-        tail = self.places.layout.keys(name) + bulk(token)
+        tail = self.keys.layout.keys(name) + bulk(token)
         answers = yield Question(RELEASE, tail, enough=lambda answers: said(answers, 1, self.needed))
         return self.released(answers)
 
@@ -165,7 +165,7 @@ class Verbs:
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> Verb[bool]:
         """Let the holder keep the lock."""
-        layout = self.places.layout
+        layout = self.keys.layout
         tail = layout.lock(name) + layout.index + bulk(token) + bulk(padded(ttl)) + bulk(hold)
         answers = yield Question(EXTEND, tail, enough=lambda answers: said(answers, 1, self.needed))
         return self.decided(answers)
@@ -185,7 +185,7 @@ class Verbs:
         """
         if not batch:
             return []
-        layout = self.places.layout
+        layout = self.keys.layout
         keys = (layout.lock(item.name) for item in batch)
         arguments = chain.from_iterable((bulk(item.token), bulk(padded(item.ttl))) for item in batch)
         tail = layout.index + b"".join(keys) + b"".join(arguments)
@@ -195,7 +195,7 @@ class Verbs:
             zip(*((reply if reply is not None else [None] * len(batch)) for reply in codes_of(answers)), strict=True)
         )
         missing = missing_of(batch, columns, self.needed)
-        if missing and (yield from give_back(self.places, missing)):
+        if missing and (yield from give_back(self.keys, missing)):
             yield from self.recovery.admit()
         results = [renewed(codes, self.needed) for codes in columns]
         known = [result for result in results if result is not None]
@@ -205,7 +205,7 @@ class Verbs:
 
     def get(self, name: str) -> Verb[Record | None]:
         """Return who has it on a majority, or may have it there."""
-        tail = self.places.layout.lock(name) + bulk(self.places.layout.queue + name)
+        tail = self.keys.layout.lock(name) + bulk(self.keys.layout.queue + name)
         answers = yield Question(GET, tail)
         return self.found(name, answers)
 
@@ -219,11 +219,11 @@ class Verbs:
         tokens = [token_in(reply) for reply in there]
         if not there or max(map(tokens.count, tokens)) + silent < self.needed:
             return None
-        return record_of(there, self.places, name)
+        return record_of(there, self.keys, name)
 
     def waiters(self, name: str, limit: int) -> Verb[Queued]:
         """Return who waits: the queue of the instance where it is longest."""
-        answers = yield Question(WAITERS, self.places.layout.waiting(name) + bulk(limit))
+        answers = yield Question(WAITERS, self.keys.layout.waiting(name) + bulk(limit))
         said = self.said(answers)
         return max((waiters_in(reply) for reply in said), key=lambda queued: queued.total)
 

@@ -68,14 +68,14 @@ class Place:
             raise
 
     def _packed(self, listens: bool, proposal: int, again: bool) -> tuple[Script, bytes]:
-        joining = self._verbs.places.joining
+        joining = self._verbs.keys.joining
         return JOIN, joining(self.request, proposal, again, self.channel, self.rank, listens)
 
     def leave(self) -> Verb[None]:
         """Give up the place everywhere, and what was handed over."""
-        places = self._verbs.places
-        entry = places.entry(self.request, self.channel)
-        tail = places.layout.keys(self.request.name) + bulk(self.request.token) + entry
+        keys = self._verbs.keys
+        entry = keys.entry(self.request, self.channel)
+        tail = keys.layout.keys(self.request.name) + bulk(self.request.token) + entry
         answers = yield Question(LEAVE, tail)
         self._verbs.said(answers)
         self.queued = False
@@ -85,7 +85,7 @@ class Ears:
     """Connections that listen on one channel, to all instances that can be listened to."""
 
     def __init__(self, backend: QuorumBackend) -> None:
-        self.channel = backend.verbs.places.layout.new_channel()
+        self.channel = backend.verbs.keys.layout.new_channel()
         self._instances = backend.instances
         self._selector = selectors.DefaultSelector()
         self._open: dict[int, Subscriber] = {}
@@ -244,7 +244,7 @@ class AsyncPlace:
 
     def __init__(self, backend: QuorumBackend, request: AcquireRequest) -> None:
         self._backend = backend
-        self.place = Place(backend, request, backend.verbs.places.layout.new_channel())
+        self.place = Place(backend, request, backend.verbs.keys.layout.new_channel())
         self._ears: dict[int, Ear] = {}
         self._deaf = False
 

@@ -9,17 +9,16 @@ from typing import Any
 
 from django_tasklock.backends.contract.leases import Held
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import NOTED_FROM, Metrics
+from django_tasklock.backends.contract.metrics import NOTED_FROM
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
-from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_terms
+from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_arguments
 from django_tasklock.backends.redis.listing import LONG, ORDERED, page_in, page_of
-from django_tasklock.backends.redis.metrics import UNIT, RedisMetrics
+from django_tasklock.backends.redis.metrics import BUCKETS, HOUR, UNIT, RedisMetrics, done_field, hour_key
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
-from django_tasklock.backends.redis.ready import BUCKETS, HOUR, field, hour_key
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.several import SeveralScripts
 from django_tasklock.backends.redis.waiter import QueueStore
@@ -87,6 +86,8 @@ class RedisBackend(QueueStore, LockStore):
     lines = True
     orders = ORDERED
     layout: Layout
+    permits: RedisPermits
+    rates: RedisRates
     JOIN = load("acquire", 5, 9)
     LEAVE = load("release", 5, 2)
 
@@ -98,21 +99,9 @@ class RedisBackend(QueueStore, LockStore):
         self._connections = connections or OneServer(settings.location, self.layout, settings.REPLICAS)
         self._wire: Asking | None = None
         self._aio = self._connections.aio
-        self._permits = RedisPermits(self)
-        self._rates = RedisRates(self)
-        self._metrics = RedisMetrics(self)
-
-    @property
-    def metrics(self) -> Metrics:
-        return self._metrics
-
-    @property
-    def permits(self) -> RedisPermits:
-        return self._permits
-
-    @property
-    def rates(self) -> RedisRates:
-        return self._rates
+        self.permits = RedisPermits(self)
+        self.rates = RedisRates(self)
+        self.metrics = RedisMetrics(self)
 
     @property
     def wire(self) -> Asking:
@@ -142,10 +131,10 @@ class RedisBackend(QueueStore, LockStore):
         """Return ``acquire.lua``, and keys and arguments."""
         name, token, ttl, hold, holder, _, _, kind, on_busy, *_ = request
         packed = token.encode()
-        terms = packed_terms(ttl, hold, holder, kind, on_busy, self.layout.past)
+        arguments = packed_arguments(ttl, hold, holder, kind, on_busy, self.layout.past)
         keys, counted, _ = self._keys(name)
         script, keys = (ACQUIRE, keys) if kind is None else (ACQUIRE_COUNTED, counted)
-        return script, b"%b$%d\r\n%b\r\n%b" % (keys, len(packed), packed, terms)
+        return script, b"%b$%d\r\n%b\r\n%b" % (keys, len(packed), packed, arguments)
 
     def _pack(self, name: str) -> tuple[bytes, bytes, bytes]:
         """Return the keys of every script that grants, these and the copy, and those of a release but for the last."""
@@ -176,7 +165,7 @@ class RedisBackend(QueueStore, LockStore):
         if kind is None or not 0 <= ms < NOTED_FROM:  # of a long one more is noted than a count
             return RELEASE, self._keys(held.name)[0], b"$%d\r\n%b\r\n" % (len(packed), packed)
         keys = self._keys(held.name)[2] + hour_key(self.layout.counts, held.fence // HOUR)
-        counted = b"$%d\r\n%b\r\n%b$13\r\n%d\r\n" % (len(packed), packed, field(kind, BUCKETS[ms]), UNIT + ms)
+        counted = b"$%d\r\n%b\r\n%b$13\r\n%d\r\n" % (len(packed), packed, done_field(kind, BUCKETS[ms]), UNIT + ms)
         return RELEASE_COUNTED, keys, counted
 
     def _releasing(self, name: str, token: str) -> bytes:

@@ -24,14 +24,14 @@ _HERE = ("127.0.0.1", "::1", "")
 
 
 @dataclass(frozen=True)
-class Place:
+class RedisDatabase:
     """One database of one server, or of one service that Sentinels watch. ``str()`` has no password in it."""
 
     server: str
     database: int
     sentinels: frozenset[str] = frozenset()
 
-    def same(self, other: Place) -> bool:
+    def same(self, other: RedisDatabase) -> bool:
         """Tell whether both are one database, as far as names tell."""
         if (self.server, self.database) != (other.server, other.database):
             return False
@@ -41,7 +41,7 @@ class Place:
         return f"database {self.database} of {'service ' if self.sentinels else ''}{self.server}"
 
 
-def place_of(location: str) -> Place:
+def database_of(location: str) -> RedisDatabase:
     """Return where ``location`` (an alias or a URL) leads.
 
     ``ImproperlyConfigured`` if that is no Redis that can be asked.
@@ -61,8 +61,8 @@ def place_of(location: str) -> Place:
     database = int(kwargs.get("db") or 0)
     if isinstance(pool, redis.sentinel.SentinelConnectionPool):
         nodes = (client.connection_pool.connection_kwargs for client in pool.sentinel_manager.sentinels)
-        return Place(str(pool.service_name), database, frozenset(_server(node) for node in nodes))
-    return Place(_server(kwargs), database)
+        return RedisDatabase(str(pool.service_name), database, frozenset(_server(node) for node in nodes))
+    return RedisDatabase(_server(kwargs), database)
 
 
 def _forget(alias: str) -> None:
@@ -71,7 +71,7 @@ def _forget(alias: str) -> None:
         del caches[alias]
 
 
-def places_of(alias: str) -> list[Place]:
+def databases_of(alias: str) -> list[RedisDatabase]:
     """Return every database that ``clear()`` of this cache alias empties; none if the alias is no Redis, or no good
     one.
     """
@@ -79,9 +79,9 @@ def places_of(alias: str) -> list[Place]:
     if "redis" not in str(given.get("BACKEND", "")).lower():
         return []
     try:
-        return [place_of(alias)]
+        return [database_of(alias)]
     except ImproperlyConfigured:  # several servers, or a client of another kind: what its addresses say
-        return [place for url in _urls(given.get("LOCATION")) for place in _read(url)]
+        return [database for url in _urls(given.get("LOCATION")) for database in _read(url)]
 
 
 def _urls(location: object) -> list[str]:
@@ -90,13 +90,13 @@ def _urls(location: object) -> list[str]:
     return [url for url in location if isinstance(url, str)] if isinstance(location, Iterable) else []
 
 
-def _read(url: str) -> list[Place]:
+def _read(url: str) -> list[RedisDatabase]:
     try:
         kwargs = redis.ConnectionPool.from_url(url).connection_kwargs
-        return [Place(_server(kwargs), int(kwargs.get("db") or 0))]
+        return [RedisDatabase(_server(kwargs), int(kwargs.get("db") or 0))]
     except (ValueError, TypeError):
         host = urlsplit(url if "//" in url else f"//{url}").hostname  # "host:port:database", of older clients
-        return [Place(_server({"host": host}), 0)] if host and url.count(":") < 2 else []
+        return [RedisDatabase(_server({"host": host}), 0)] if host and url.count(":") < 2 else []
 
 
 def _server(kwargs: Mapping[str, Any]) -> str:

@@ -36,19 +36,19 @@ class Listening(Protocol):
     """Connections on which the threads of this process wait: see ``Subscribers``."""
 
     def idle(self) -> Subscriber | None:
-        """Return one that is at hand and still connected."""
+        """Return an idle connection that is still open, if there is one."""
 
     def new(self, channel: str = "") -> Subscriber:
-        """Return one that the server has confirmed."""
+        """Return a new connection, its subscription confirmed by the server."""
 
     def hears(self, subscriber: Subscriber) -> bool:
         """Tell whether it listens where the lock is handed over."""
 
     def keep(self, subscriber: Subscriber) -> None:
-        """Put one back for the next who waits."""
+        """Put a connection back for the next waiter."""
 
     def discard(self, subscriber: Subscriber) -> None:
-        """Close one."""
+        """Close a connection."""
 
 
 class AsyncAsking(Protocol):
@@ -66,13 +66,13 @@ class AsyncAsking(Protocol):
         """What a grant must be acknowledged by, if it must."""
 
     def idle_ear(self) -> Ear | None:
-        """Return one that hears a channel already, if there is one at hand."""
+        """Return an idle ear that is subscribed already, if there is one."""
 
     def hears(self, ear: Ear) -> bool:
         """Tell whether it listens where the lock is handed over."""
 
     def keep(self, ear: Ear) -> None:
-        """Put one back for the next coroutine of this loop that waits."""
+        """Put an ear back for the next coroutine of this loop that waits."""
 
     async def subscribe(self, channel: str) -> Ear:
         """Listen on ``channel``, confirmed by the server."""

@@ -11,7 +11,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from django_tasklock.backends.contract.refusals import FULL, NOBODY, here
+from django_tasklock.backends.contract.refusals import FULL, NOBODY, is_local_fault
 from django_tasklock.exceptions import BackendUnavailable
 
 
@@ -20,11 +20,11 @@ def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable
     down = serves_nobody(error)
     if "WRONGTYPE" in str(error):
         hint = "a key of this lock is something else's: delete it, or choose another TASKLOCK['KEY_PREFIX']"
-    elif here(error):
+    elif is_local_fault(error):
         hint = "this process or machine has no room for another connection; Redis itself may well be up"
     else:
         hint = "see TASKLOCK['LOCATION']"
-    what = "Redis could not be asked" if down or here(error) else "Redis refused"
+    what = "Redis could not be asked" if down or is_local_fault(error) else "Redis refused"
     return BackendUnavailable(f"{what} ({type(error).__name__}: {error}); {hint}", doubt=doubt, down=down)
 
 
@@ -34,16 +34,16 @@ def serves_nobody(error: BaseException) -> bool:
         return True  # MASTERDOWN is one of the second kind
     if isinstance(error, ResponseError | AuthenticationError | AuthorizationError) or FULL in str(error):
         return False
-    return not here(error)
+    return not is_local_fault(error)
 
 
-def final(error: Exception) -> bool:
+def is_final(error: Exception) -> bool:
     """Tell whether asking again cannot help: the server understood and refused."""
     # A replica refuses too, but a new connection may lead to the primary. Redis 6 wraps what it says in a script.
     return isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError) and "READONLY" not in str(error)
 
 
-def answered(error: Exception) -> bool:
+def was_answered(error: Exception) -> bool:
     """Tell whether the server said no: then it has executed nothing."""
     # A connection made through Sentinel turns the first kind into a lost connection.
     return isinstance(error, ResponseError | BusyLoadingError) or isinstance(error.__context__, ReadOnlyError)

@@ -93,7 +93,7 @@ class Layout:
         return bulk(self.shown + name)
 
     def keys(self, name: str) -> bytes:
-        """Return those of every script that grants."""
+        """Return the keys of every script that grants this lock."""
         bare = name.encode()
         size = len(bare)
         lock, queue, seen, _ = self.sizes
@@ -101,17 +101,17 @@ class Layout:
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return keys and arguments of ``acquire.lua`` for somebody who does not wait."""
-        return self.keys(request.name) + self.terms(request)
+        return self.keys(request.name) + self.arguments(request)
 
-    def terms(self, request: AcquireRequest) -> bytes:
-        """Return the arguments of these."""
+    def arguments(self, request: AcquireRequest) -> bytes:
+        """Return the arguments of ``acquire.lua``: token, TTL, hold, holder and what is done when busy."""
         token = request.token.encode()
         kind, on_busy = request.kind, request.on_busy
-        terms = packed_terms(request.ttl_ms, request.hold_ms, request.holder, kind, on_busy, self.past)
-        return b"$%d\r\n%b\r\n%b" % (len(token), token, terms)
+        rest = packed_arguments(request.ttl_ms, request.hold_ms, request.holder, kind, on_busy, self.past)
+        return b"$%d\r\n%b\r\n%b" % (len(token), token, rest)
 
     def following(self, request: AcquireRequest) -> bytes:
-        """Return the same for somebody who follows an earlier holder."""
+        """Return keys and arguments of ``acquire.lua`` for a request that supersedes an earlier lease."""
         return self.acquiring(request) + bulk("") + bulk(request.supersedes)
 
     def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
@@ -144,7 +144,7 @@ def place(rank: int | None, listens: bool) -> bytes:
 
 
 @lru_cache(maxsize=256)  # few in number, alike from call to call
-def packed_terms(ttl: int, hold: int, holder: str, kind: str | None, on_busy: str, past: int) -> bytes:
+def packed_arguments(ttl: int, hold: int, holder: str, kind: str | None, on_busy: str, past: int) -> bytes:
     """Return what every acquisition by this process, or by a task of it, says alike."""
     given = (str(ttl).encode(), str(hold).encode(), counted(holder, kind, past).encode(), on_busy.encode())
     return b"".join([b"$%d\r\n%b\r\n" % (len(one), one) for one in given])

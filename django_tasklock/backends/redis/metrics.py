@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.codec import holder_of
-from django_tasklock.backends.contract.metrics import ACQUIRED, RELEASED, Count, Counted, HoldRecord, Hour, Metrics
+from django_tasklock.backends.contract.metrics import (
+    ACQUIRED,
+    BOUNDS,
+    NOTED_FROM,
+    RELEASED,
+    Count,
+    Counted,
+    HoldRecord,
+    Hour,
+    Metrics,
+)
 from django_tasklock.backends.redis.script import bulk, load
 
 if TYPE_CHECKING:
@@ -23,6 +35,10 @@ AT_ONCE = 2000
 """Locks that are looked at in one script: whether their acquisition is counted."""
 DONE = "done"
 """What the scripts count when a lock is given back that was granted at once: acquired, and released."""
+HOUR = 3_600_000_000
+"""In microseconds, as fences are."""
+BUCKETS = tuple(bisect_left(BOUNDS, ms) for ms in range(NOTED_FROM))
+"""The bucket of a hold of so many milliseconds, of those that are too short to be listed."""
 
 
 class RedisMetrics(Metrics):
@@ -33,15 +49,10 @@ class RedisMetrics(Metrics):
         self._past = f"{backend.layout.prefix.removesuffix(':')}#past:"
 
     def totals(self) -> Counted:
-        found: dict[tuple[str, str], Count] = {}
-        for _, flat in self._parts(""):
-            add_fields(found, flat)
-        return found
+        return totals_in(self._parts(""))
 
     def hours(self, number: int) -> list[Hour]:
-        found: dict[int, dict[tuple[str, str], Count]] = {}
-        for hour, flat in self._parts(str(number)):
-            add_fields(found.setdefault(int(hour) * 3600, {}), flat)
+        found = hours_in(self._parts(str(number)))
         return [Hour(at, found[at]) for at in sorted(found)]
 
     def _parts(self, hours: str) -> list[Part]:
@@ -62,6 +73,8 @@ class RedisMetrics(Metrics):
 
 Part = tuple[bytes, list[bytes]]
 """An hour, or nothing, and what was counted in it, as the script says it."""
+Counts = dict[tuple[str, str], Count]
+"""By event and kind."""
 
 
 def reading(layout: Layout, hours: str, offset: int) -> bytes:
@@ -79,7 +92,23 @@ def parts(reply: Sequence[Any]) -> list[Part]:
     return list(zip(reply[1::2], reply[2::2], strict=True))
 
 
-def add_fields(found: dict[tuple[str, str], Count], flat: list[bytes]) -> None:
+def totals_in(said: Iterable[Part]) -> Counts:
+    """Return all that was counted."""
+    found: Counts = {}
+    for _, flat in said:
+        _add_fields(found, flat)
+    return found
+
+
+def hours_in(said: Iterable[Part]) -> dict[int, Counts]:
+    """Return what was counted in each hour, by its beginning in seconds since 1970."""
+    found: dict[int, Counts] = {}
+    for hour, flat in said:
+        _add_fields(found.setdefault(int(hour) * 3600, {}), flat)
+    return found
+
+
+def _add_fields(found: Counts, flat: list[bytes]) -> None:
     """Add a hash of counts to what was found. What is none of ours is left out."""
     for field, value in zip(flat[::2], flat[1::2], strict=True):
         name, bar, kind = field.decode(errors="replace").partition("|")
@@ -114,3 +143,19 @@ def hold_of(name: str, text: bytes) -> HoldRecord | None:
         return HoldRecord(name, holder.kind, holder, int(data["at"]), int(data["end"]), str(data["how"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+# A release says what to count, so that its script need not find out: ``UNIT`` and the milliseconds of the hold, in a
+# field by kind and bucket, in the hash of the hour that the fence says.
+
+
+@lru_cache(maxsize=1024)
+def done_field(kind: str, bucket: int) -> bytes:
+    """Return the packed field that counts holds of a kind which were too short to be listed."""
+    return bulk(f"{DONE}:{bucket}|{kind}")
+
+
+@lru_cache(maxsize=512)  # a cluster has some hundred of them
+def hour_key(root: str, hour: int) -> bytes:
+    """Return the packed key of the counts of an hour."""
+    return bulk(f"{root}{hour}")

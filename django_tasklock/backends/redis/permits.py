@@ -52,7 +52,7 @@ class PermitLayout:
         return bulk(self.members + name)
 
     def keys(self, name: str) -> bytes:
-        """Return those of every script that grants."""
+        """Return the keys of every script that grants a permit."""
         keys = self.set(name) + bulk(self.holders + name) + self._fence + bulk(self.queue + name)
         return keys + self.index + bulk(self.seen + name)
 
@@ -62,7 +62,7 @@ class PermitLayout:
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return keys and arguments of ``permit_acquire.lua`` for somebody who does not wait."""
-        terms = (
+        arguments = (
             bulk(request.token)
             + bulk(request.ttl_ms)
             + bulk(request.hold_ms)
@@ -70,10 +70,10 @@ class PermitLayout:
             + bulk(request.limit)
             + bulk(request.on_busy)
         )
-        return self.keys(request.name) + terms
+        return self.keys(request.name) + arguments
 
     def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
-        """Return the same for somebody who waits, or looks from its place in the queue."""
+        """Return keys and arguments of ``permit_acquire.lua`` for a waiter."""
         return self.acquiring(request) + self.entry(request, channel) + place(rank, listens)
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:

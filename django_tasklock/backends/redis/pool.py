@@ -40,14 +40,14 @@ class Idle(Generic[T]):
         return len(self.kept)
 
     def take(self) -> tuple[T, float] | None:
-        """Take one, and when it was put back (monotonic)."""
+        """Take an idle connection, and the time at which it was put back (monotonic)."""
         try:
             return self.kept.pop()
         except IndexError:  # also when another thread was faster
             return None
 
     def keep(self, one: T) -> None:
-        """Put one back."""
+        """Put a connection back."""
         now = time.monotonic()
         kept = self.kept
         kept.append((one, now))
@@ -58,7 +58,7 @@ class Idle(Generic[T]):
             pass
 
     def clear(self) -> None:
-        """Close them all."""
+        """Close all idle connections."""
         while (found := self.take()) is not None:
             self._close(found[0])
 
@@ -79,7 +79,7 @@ def make(pool: redis.ConnectionPool) -> Any:
 
 
 def throw_away(connection: Any) -> None:
-    """Close one that is not to be used again."""
+    """Close a connection that is not to be used again."""
     with contextlib.suppress(RedisError, OSError):
         connection.disconnect()
 

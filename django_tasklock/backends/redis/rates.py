@@ -2,7 +2,7 @@
 
 With the prefix ``task_lock:`` the limiter ``tavily`` is ``task_lock#rate:meta:tavily`` (a hash), and for each rate
 ``task_lock#rate:60000000:tavily`` (a list: times and units, the newest first). Sorted sets are
-``task_lock#rate:line:tavily`` (places that stand in line), ``task_lock#rate:free:tavily`` (places given back) and
+``task_lock#rate:line:tavily`` (slots that stand in line), ``task_lock#rate:free:tavily`` (slots given back) and
 ``task_lock#rate:gone:tavily`` (under which numbers); and
 ``task_lock#rate:votes:tavily`` (who has said which). ``task_lock#rates`` is one of limiters by their last use.
 """
@@ -39,7 +39,7 @@ VERBS = (
 )  # fmt: skip
 
 SPACED, SOON, ASKS, COUNTED = "spaced", "soon", "asks", "+"
-AT_ONCE = 100  # places that one script books
+AT_ONCE = 100  # slots that one script books
 
 
 def body_of(verb: str) -> str:
@@ -83,12 +83,19 @@ class RedisRates(RateStore):
             b"".join(map(bulk, keys)), b"".join(map(bulk, arguments)), len(keys) + 5 + len(arguments), len(rings)
         )
 
-    def ask(
-        self, verb: str, terms: Terms, cost: int = 0, slot: object = 0, epoch: int = 0, amount: int = 0, mode: str = ""
+    def request(
+        self,
+        verb: str,
+        terms: Terms,
+        cost: int = 0,
+        slot: object = 0,
+        edition: int = 0,
+        amount: int = 0,
+        mode: str = "",
     ) -> tuple[Script, bytes]:
         """Return the script, its keys and its arguments."""
         packed = self.pack(terms)
-        words: tuple[str | int, ...] = cost, str(slot), epoch, amount, mode
+        words: tuple[str | int, ...] = cost, str(slot), edition, amount, mode
         return self._script(verb, packed), b"%b%b%b" % (packed.keys, b"".join(map(bulk, words)), packed.terms)
 
     def _script(self, verb: str, packed: Packed) -> Script:
@@ -102,8 +109,8 @@ class RedisRates(RateStore):
         head = packed.keys + bulk(cost) + bulk(0) + bulk(0)
         return self._script("reserve", packed), head, bulk(mode) + packed.terms
 
-    def ask_place(self, terms: Terms, cost: int, longest: int, mode: str) -> tuple[Script, bytes]:
-        """Do what ``ask`` does, for the verb of every call: all but ``longest`` is packed once."""
+    def booking_request(self, terms: Terms, cost: int, longest: int, mode: str) -> tuple[Script, bytes]:
+        """Do what ``request`` does, for the verb of every call: all but ``longest`` is packed once."""
         script, head, end = self.booking(terms, cost, mode)
         amount = b"%d" % longest
         return script, b"%b$%d\r\n%b\r\n%b" % (head, len(amount), amount, end)
@@ -111,42 +118,42 @@ class RedisRates(RateStore):
     def reserve(
         self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
     ) -> Booked | Refused:
-        # Sent again after a lost reply it may book twice: a place is lost then, never one too many given.
+        # Sent again after a lost reply it may book twice: a slot is lost then, never one too many given.
         mode = (SPACED if spaced else SOON) + self._counted + (ASKS if asks else "")
-        script, tail = self.ask_place(terms, cost, longest, mode)
-        return answer(self.backend.wire.call(script, tail)[0])
+        script, tail = self.booking_request(terms, cost, longest, mode)
+        return booking_in(self.backend.wire.call(script, tail)[0])
 
     def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
         answers: list[Booked | Refused] = []
         while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
             some = min(AT_ONCE, number - len(answers))
-            asked = self.ask("spread", terms, cost, slot=some, amount=longest, mode=SPACED + self._counted + ASKS)
-            answers += map(answer, self.backend.wire.call(*asked)[0])
+            request = self.request("spread", terms, cost, slot=some, amount=longest, mode=SPACED + self._counted + ASKS)
+            answers += map(booking_in, self.backend.wire.call(*request)[0])
         return answers
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
         mode = f"{SPACED if spaced else ''}{leeway or ''}"
-        asked = self.ask("resume", terms, cost, slot, epoch, longest, mode)
+        request = self.request("resume", terms, cost, slot, edition, longest, mode)
         try:
-            return answer(self.backend.wire.call(*asked, again=False)[0])
+            return booking_in(self.backend.wire.call(*request, again=False)[0])
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
-            return self.reserve(terms, cost, longest, spaced)  # the old place may be somebody else's now
+            return self.reserve(terms, cost, longest, spaced)  # the old slot may be somebody else's now
 
     def _exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int
     ) -> tuple[Script, bytes]:
-        return self.ask("exchange", terms, cost, " ".join(map(str, slots)), epoch, longest, str(leeway or ""))
+        return self.request("exchange", terms, cost, " ".join(map(str, slots)), edition, longest, str(leeway or ""))
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        asked = self._exchange(terms, cost, slots, epoch, longest, leeway)
+        request = self._exchange(terms, cost, slots, edition, longest, leeway)
         try:
-            return list(map(answer, self.backend.wire.call(*asked, again=False)[0]))
+            return list(map(booking_in, self.backend.wire.call(*request, again=False)[0]))
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
@@ -166,32 +173,31 @@ class RedisRates(RateStore):
     async def aagree(self, terms: Terms, process: str) -> str:
         return str((await self.backend.aio.call(*self._agree(terms, process)))[0].decode())
 
-    def cancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return bool(
-            self.backend.wire.call(*self.ask("cancel", terms, cost, slot, epoch, mode=self._counted), again=False)[0]
-        )
+    def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        request = self.request("cancel", terms, cost, slot, edition, mode=self._counted)
+        return bool(self.backend.wire.call(*request, again=False)[0])
 
-    def settle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        return bool(self.backend.wire.call(*self.ask("settle", terms, cost, slot, epoch, actual), again=False)[0])
+    def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        return bool(self.backend.wire.call(*self.request("settle", terms, cost, slot, edition, actual), again=False)[0])
 
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return Penalty(*self.backend.wire.call(*self._penalize(terms, pushback, longest))[0])
 
     def _penalize(self, terms: Terms, pushback: Pushback, longest: int) -> tuple[Script, bytes]:
         mode = ("at" if pushback.absolute else "") + self._counted
-        return self.ask("penalize", terms, longest, amount=pushback.amount, mode=mode)
+        return self.request("penalize", terms, longest, amount=pushback.amount, mode=mode)
 
     def pause(self, terms: Terms, length: int) -> None:
-        self.backend.wire.call(*self.ask("pause", terms, amount=length))
+        self.backend.wire.call(*self.request("pause", terms, amount=length))
 
     def adjust(self, terms: Terms, share: int) -> None:
-        self.backend.wire.call(*self.ask("adjust", terms, amount=share))
+        self.backend.wire.call(*self.request("adjust", terms, amount=share))
 
     def use(self, terms: Terms) -> Use:
-        return use_of(self.backend.wire.call(*self.ask("use", terms))[0])
+        return use_of(self.backend.wire.call(*self.request("use", terms))[0])
 
     def reset(self, terms: Terms) -> None:
-        self.backend.wire.call(*self.ask("reset", terms))
+        self.backend.wire.call(*self.request("reset", terms))
 
     def names(self, limit: int = 1000) -> list[str]:
         return [name.decode() for name in self.backend.wire.call(NAMES, self.naming(limit))[0]]
@@ -211,63 +217,58 @@ class RedisRates(RateStore):
         return TERMS.sized(len(names), len(names)), b"".join(bulk(root + name) for name in names)
 
     async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
-        script, tail = self.ask_place(terms, cost, longest, SOON + self._counted + (ASKS if asks else ""))
-        return answer((await self.backend.aio.call(script, tail))[0])
+        script, tail = self.booking_request(terms, cost, longest, SOON + self._counted + (ASKS if asks else ""))
+        return booking_in((await self.backend.aio.call(script, tail))[0])
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
-        asked = self.ask("resume", terms, cost, slot, epoch, longest, str(leeway or ""))
+        request = self.request("resume", terms, cost, slot, edition, longest, str(leeway or ""))
         try:
-            return answer((await self.backend.aio.call(*asked, again=False))[0])
+            return booking_in((await self.backend.aio.call(*request, again=False))[0])
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
             return await self.areserve(terms, cost, longest)
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], epoch: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        asked = self._exchange(terms, cost, slots, epoch, longest, leeway)
+        request = self._exchange(terms, cost, slots, edition, longest, leeway)
         try:
-            return list(map(answer, (await self.backend.aio.call(*asked, again=False))[0]))
+            return list(map(booking_in, (await self.backend.aio.call(*request, again=False))[0]))
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
             return [await self.areserve(terms, cost, longest)]
 
-    async def acancel(self, terms: Terms, cost: int, slot: int, epoch: int) -> bool:
-        return bool(
-            (
-                await self.backend.aio.call(
-                    *self.ask("cancel", terms, cost, slot, epoch, mode=self._counted), again=False
-                )
-            )[0]
-        )
+    async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
+        request = self.request("cancel", terms, cost, slot, edition, mode=self._counted)
+        return bool((await self.backend.aio.call(*request, again=False))[0])
 
-    async def asettle(self, terms: Terms, cost: int, slot: int, epoch: int, actual: int) -> bool:
-        asked = self.ask("settle", terms, cost, slot, epoch, actual)
-        return bool((await self.backend.aio.call(*asked, again=False))[0])
+    async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
+        request = self.request("settle", terms, cost, slot, edition, actual)
+        return bool((await self.backend.aio.call(*request, again=False))[0])
 
     async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         return Penalty(*(await self.backend.aio.call(*self._penalize(terms, pushback, longest)))[0])
 
     async def ause(self, terms: Terms) -> Use:
-        return use_of((await self.backend.aio.call(*self.ask("use", terms)))[0])
+        return use_of((await self.backend.aio.call(*self.request("use", terms)))[0])
 
     async def areset(self, terms: Terms) -> None:
-        await self.backend.aio.call(*self.ask("reset", terms))
+        await self.backend.aio.call(*self.request("reset", terms))
 
 
-def answer(reply: bytes) -> Booked | Refused:
+def booking_in(reply: bytes) -> Booked | Refused:
     """Return what a booking script said."""
     if reply[:1] == b"2":
         raise TermsDiffer(reply[2:].decode())
     numbers = [*map(int, reply.split())]
     if not numbers[0]:
         return Refused(*numbers[1:])
-    _, slot, wait, epoch, pause, time, rebuilt, leeway, asks = numbers
-    return Booked(slot, wait, epoch, pause, time, rebuilt == 1, leeway, asks == 1)
+    _, slot, wait, edition, pause, time, rebuilt, leeway, asks = numbers
+    return Booked(slot, wait, edition, pause, time, rebuilt == 1, leeway, asks == 1)
 
 
 def terms_in(names: Sequence[str], texts: Sequence[bytes]) -> dict[str, Terms]:

@@ -105,8 +105,8 @@ class SeveralScripts:
 
     def acquiring(self, names: Sequence[str], request: AcquireRequest) -> tuple[Script, bytes]:
         """Return what takes them all, or none."""
-        terms = self._layout.terms(request) + bulk("") + bulk(request.supersedes)
-        return _sized(_ACQUIRE_ALL, names, 7), self._keys(names) + terms
+        arguments = self._layout.arguments(request) + bulk("") + bulk(request.supersedes)
+        return _sized(_ACQUIRE_ALL, names, 7), self._keys(names) + arguments
 
     def answer(self, names: Sequence[str], request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return what that said."""

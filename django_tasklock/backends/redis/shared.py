@@ -82,7 +82,7 @@ class SharedConnection(asyncio.Protocol):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._asked: deque[asyncio.Future[Any]] = deque()
+        self._pending: deque[asyncio.Future[Any]] = deque()
         self._ears: dict[bytes, Ear] = {}
         self._heard = 0.0
         self._watch: asyncio.TimerHandle | None = None
@@ -104,9 +104,9 @@ class SharedConnection(asyncio.Protocol):
         if self.over:
             raise redis.ConnectionError("the connection was lost")
         reply = self._loop.create_future()
-        if not self._asked:
+        if not self._pending:
             self._heard = self._loop.time()
-        self._asked.append(reply)
+        self._pending.append(reply)
         if self._watch is None:
             self._watch = self._loop.call_at(self._heard + TIMEOUT, self._look, False)
         self._transport.write(packed)
@@ -115,7 +115,7 @@ class SharedConnection(asyncio.Protocol):
     async def ask_both(self, packed: bytes) -> tuple[Any, Any]:
         """Do what ``Link.ask_both`` does, for coroutines."""
         first, second = self.ask(packed), self._loop.create_future()
-        self._asked.append(second)
+        self._pending.append(second)
         try:
             reply = await first
             try:
@@ -143,19 +143,19 @@ class SharedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take in what has arrived."""
         try:
-            if data[:1] == b":" and not self._midway and data.find(b"\r\n") == len(data) - 2 > 0 and self._asked:
-                asked = self._asked[0]  # a number, and whole: what nearly every script says
-                if not asked.done():
-                    asked.set_result(int(data[1:-2]))
-                self._asked.popleft()
+            if data[:1] == b":" and not self._midway and data.find(b"\r\n") == len(data) - 2 > 0 and self._pending:
+                oldest = self._pending[0]  # a number, and whole: what nearly every script says
+                if not oldest.done():
+                    oldest.set_result(int(data[1:-2]))
+                self._pending.popleft()
             else:
                 self._parse(data)
-            if self._asked:
+            if self._pending:
                 self._heard = self._loop.time()
         except BaseException:  # a time limit, which the loop logs: whose the next reply is nobody knows any more
             self.fail(redis.ConnectionError("interrupted"))
             raise
-        if not self._asked and self._last and not self._ears:
+        if not self._pending and self._last and not self._ears:
             self.fail(redis.ConnectionError("closed"))
 
     def _parse(self, data: bytes) -> None:
@@ -167,29 +167,29 @@ class SharedConnection(asyncio.Protocol):
                     if (ear := self._ears.get(reply[1])) is not None:
                         ear.hear(reply)
                     continue
-                asked = self._asked[0]
-                if asked.done():
+                oldest = self._pending[0]
+                if oldest.done():
                     pass
                 elif isinstance(reply, ResponseError):
-                    asked.set_exception(reply)
+                    oldest.set_exception(reply)
                 elif isinstance(reply, RedisError):  # the server answers nobody, or will not have this connection
-                    asked.set_exception(reply)
-                    self._asked.popleft()
+                    oldest.set_exception(reply)
+                    self._pending.popleft()
                     self.fail(reply)
                     return
                 else:
-                    asked.set_result(reply)
-                self._asked.popleft()
+                    oldest.set_result(reply)
+                self._pending.popleft()
         except (RedisError, IndexError) as error:  # what cannot be read, or nobody has asked for
             self.fail(redis.ConnectionError(f"the server said what it was not asked for: {error}"))
-        self._midway = bool(self._asked or self._ears)  # nothing comes that nobody has asked for
+        self._midway = bool(self._pending or self._ears)  # nothing comes that nobody has asked for
 
     def eof_received(self) -> None:
-        """Note that the server has closed it."""
+        """Note that the server has closed the connection."""
         self.fail(redis.ConnectionError("Connection closed by server."))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note that it has ended."""
+        """Note that the connection has ended."""
         self._former.connection_lost(error)
         said = "Connection closed by server." if error is None else f"Error while asking Redis. {error}"
         self.fail(redis.ConnectionError(said))
@@ -197,7 +197,7 @@ class SharedConnection(asyncio.Protocol):
     def _look(self, again: bool) -> None:
         """Look whether the server is silent."""
         self._watch = None
-        if not self._asked or self.over:
+        if not self._pending or self.over:
             return
         if self._loop.time() < self._heard + TIMEOUT:
             self._watch = self._loop.call_at(self._heard + TIMEOUT, self._look, False)
@@ -207,19 +207,19 @@ class SharedConnection(asyncio.Protocol):
             self.fail(redis.TimeoutError("Timeout reading from Redis"))
 
     def fail(self, error: Exception) -> None:
-        """Give it up: whoever has asked, or listens, is told; the connection is closed soon."""
+        """Give the connection up: pending replies and listeners get ``error``, and it is closed soon."""
         if self.over:
             return
         self.over = True
         if self._watch is not None:
             self._watch.cancel()
         first = True
-        for asked in self._asked:
-            if not asked.done():
+        for pending in self._pending:
+            if not pending.done():
                 # What the server said was said to the first; the others may have been executed.
-                asked.set_exception(error if first else redis.ConnectionError(f"the connection was lost: {error}"))
+                pending.set_exception(error if first else redis.ConnectionError(f"the connection was lost: {error}"))
             first = False
-        self._asked.clear()
+        self._pending.clear()
         for ear in self._ears.values():
             ear.lost = redis.ConnectionError(f"the connection was lost: {error}")
             ear.hear()
@@ -227,16 +227,16 @@ class SharedConnection(asyncio.Protocol):
             _closing(self._loop, close(self._connection, nowait=True))
 
     def finish(self) -> None:
-        """Close it as soon as nobody waits for anything on it."""
+        """Close the connection as soon as nobody waits for anything on it."""
         self._last = True
-        if not (self._asked or self._ears):
+        if not (self._pending or self._ears):
             self.fail(redis.ConnectionError("closed"))
 
     async def close(self) -> None:
-        """Close it; TLS is not closed before the other side has said so too."""
+        """Close the connection, with TLS after the other side has closed its end of it."""
         if self.over:
             return
-        if self._asked or self._ears:
+        if self._pending or self._ears:
             self.fail(redis.ConnectionError("closed"))
             return
         self.over = True

@@ -34,7 +34,7 @@ class Subscribers:
         self._idle: Idle[Subscriber] = Idle(self.discard)
 
     def idle(self) -> Subscriber | None:
-        """Return one that is at hand and still connected."""
+        """Return an idle connection that is still open, if there is one."""
         while (found := self._idle.take()) is not None:
             subscriber = found[0]
             try:
@@ -49,9 +49,9 @@ class Subscribers:
         return None
 
     def new(self, channel: str = "") -> Subscriber:
-        """Return one that the server has confirmed: a publish from now on reaches it. By default on a new channel.
+        """Return a new connection that listens on ``channel``, by default on a new one, confirmed by the server.
 
-        ``NoPermissionError`` if the server does not let this user listen.
+        A publish from now on reaches it. ``NoPermissionError`` if the server does not let this user listen.
         """
         connection = None
         try:
@@ -72,19 +72,19 @@ class Subscribers:
         return True
 
     def keep(self, subscriber: Subscriber) -> None:
-        """Put one back for the next who waits."""
+        """Put a connection back for the next waiter."""
         self._idle.keep(subscriber)
 
     def discard(self, subscriber: Subscriber) -> None:
-        """Close one."""
+        """Close a connection."""
         throw_away(subscriber.connection)
 
     def close(self) -> None:
-        """Close those that are idle."""
+        """Close the idle connections."""
         self._idle.clear()
 
 
 @cache  # once per process is enough
 def tell_deaf(why: str) -> None:
-    """Say that waiters are not woken."""
+    """Log that waiters poll, since this user may not subscribe."""
     logger.warning("waiters poll, in no order: Redis does not let its user SUBSCRIBE to their channels (%s)", why)

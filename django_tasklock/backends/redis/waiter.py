@@ -332,7 +332,7 @@ class AsyncWaiter:
 
 
 def tell_left(noun: str, name: str, error: BackendUnavailable) -> None:
-    """Say that a place was given up without the store's knowing."""
+    """Log that a waiter has left, which the store could not be told."""
     logger.warning("%s %r: a waiter left the queue and could not say so: %s", noun, name, error)
 
 

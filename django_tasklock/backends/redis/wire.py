@@ -22,7 +22,7 @@ import redis
 from redis.exceptions import NoScriptError, RedisError
 
 from django_tasklock.backends.redis.acknowledged import Acknowledged
-from django_tasklock.backends.redis.errors import answered, final, unavailable
+from django_tasklock.backends.redis.errors import is_final, unavailable, was_answered
 from django_tasklock.backends.redis.location import pools
 from django_tasklock.backends.redis.pool import Idle, make, throw_away
 from django_tasklock.backends.redis.reader import reader
@@ -137,7 +137,7 @@ class Link:
         return data
 
     def quiet(self) -> bool:
-        """Tell whether it is open, with nothing to read: neither a stray reply nor the end."""
+        """Tell whether the connection is open and nothing is left to read on it."""
         try:
             if not self._plain:
                 return not self.connection.can_read(0)
@@ -194,8 +194,8 @@ class Wire:
             doubt = True
             return self.exchange(link, script, tail), False
         except (RedisError, OSError) as error:
-            doubt = doubt and not answered(error)
-            if final(error) or (doubt and not again):
+            doubt = doubt and not was_answered(error)
+            if is_final(error) or (doubt and not again):
                 raise unavailable(error, doubt) from error
         self._idle.clear()  # what is idle is as old as the one that failed
         sent = False
@@ -204,7 +204,7 @@ class Wire:
             sent = True
             return self.exchange(link, script, tail), doubt
         except (RedisError, OSError) as error:
-            raise unavailable(error, doubt or (sent and not answered(error))) from error
+            raise unavailable(error, doubt or (sent and not was_answered(error))) from error
 
     def _grant(self, script: Script, tail: bytes) -> tuple[Any, bool]:
         assert self.acknowledged is not None
@@ -220,7 +220,7 @@ class Wire:
             except NoScriptError:
                 reply = ask(script.by_body + tail)
         except BaseException as error:
-            if isinstance(error, Exception) and final(error):
+            if isinstance(error, Exception) and is_final(error):
                 self.keep(link)
             else:
                 _close(link)

@@ -18,7 +18,7 @@ import redis.asyncio
 from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
 from django_tasklock.backends.redis.acknowledged import Acknowledged
-from django_tasklock.backends.redis.errors import answered, final, unavailable
+from django_tasklock.backends.redis.errors import is_final, unavailable, was_answered
 from django_tasklock.backends.redis.location import pools
 from django_tasklock.backends.redis.pool import Idle
 from django_tasklock.backends.redis.script import Script
@@ -55,8 +55,8 @@ class AsyncWire:
             except NoScriptError:
                 return await ask(script.by_body + tail), False
         except (RedisError, OSError) as error:
-            doubt = doubt and not answered(error)
-            if final(error) or (doubt and not again):
+            doubt = doubt and not was_answered(error)
+            if is_final(error) or (doubt and not again):
                 raise unavailable(error, doubt) from error
         self._asking.retire(connection)
         sent = False
@@ -70,7 +70,7 @@ class AsyncWire:
                 return await ask(script.by_body + tail), doubt
         except (RedisError, OSError) as error:
             self._asking.retire(connection)
-            raise unavailable(error, doubt or (sent and not answered(error))) from error
+            raise unavailable(error, doubt or (sent and not was_answered(error))) from error
 
     async def asking(self) -> SharedConnection:
         """Return the connection on which this loop asks, open."""
@@ -82,7 +82,7 @@ class AsyncWire:
         self._asking.retire(self._asking.connection)
 
     def idle_ear(self) -> Ear | None:
-        """Return one that hears a channel already, of which nobody has to be told."""
+        """Return an idle ear that is subscribed already, if there is one."""
         while (found := self._ears.take()) is not None:
             ear = found[0]
             if ear.lost is None:
@@ -91,11 +91,11 @@ class AsyncWire:
         return None
 
     def hears(self, ear: Ear) -> bool:
-        """Tell whether it is one of those that listen on the connection in use."""
+        """Tell whether this ear listens on the connection in use."""
         return ear.lost is None and ear.connection is self._listening.connection
 
     def keep(self, ear: Ear) -> None:
-        """Put one back for the next who waits."""
+        """Put an ear back for the next waiter."""
         if self.hears(ear):
             self._ears.keep(ear)
         else:
@@ -175,7 +175,7 @@ class AsyncWires:
         return self.acknowledged.judge(replies), doubt
 
     def idle_ear(self) -> Ear | None:
-        """Return one that hears a channel already, if there is one at hand."""
+        """Return an idle ear that is subscribed already, if there is one."""
         return self.wire.idle_ear()
 
     def hears(self, ear: Ear) -> bool:
@@ -183,7 +183,7 @@ class AsyncWires:
         return True
 
     def keep(self, ear: Ear) -> None:
-        """Put one back for the next coroutine of this loop that waits."""
+        """Put an ear back for the next coroutine of this loop that waits."""
         self.wire.keep(ear)
 
     async def subscribe(self, channel: str) -> Ear:

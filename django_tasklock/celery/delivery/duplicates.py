@@ -29,7 +29,7 @@ BRIEF = 0.1  # the same where the holder is to pass the lock on, of which nobody
 MARGIN = 0.1  # seconds by which a lease that ends by itself may seem to end early
 
 
-class Outcome(NamedTuple):
+class Attempt(NamedTuple):
     """What became of a delivery's attempt to take its lock, and what it learnt of earlier ones."""
 
     taken: bool = False
@@ -44,10 +44,10 @@ class Outcome(NamedTuple):
     """Somebody had the lock, and let go of it: perhaps another delivery of this message."""
 
 
-TAKEN = Outcome(taken=True)
+TAKEN = Attempt(taken=True)
 
 
-def acquire_now(lock: TaskLock, message: Message) -> Outcome:
+def acquire_now(lock: TaskLock, message: Message) -> Attempt:
     """Take the lock if it is free or a dead process's. Wait only for an earlier delivery of ``message``.
 
     Raises ``Duplicate`` if another delivery of it lives.
@@ -55,31 +55,31 @@ def acquire_now(lock: TaskLock, message: Message) -> Outcome:
     return TAKEN if lock.acquire(blocking=False) else acquire_busy(lock, message)
 
 
-def acquire_busy(lock: TaskLock, message: Message) -> Outcome:
+def acquire_busy(lock: TaskLock, message: Message) -> Attempt:
     """Do what ``acquire_now`` does, for a lock that was busy just now."""
     lock.on_busy = lock.on_timeout = ""  # that it was busy is counted
-    outcome = resolve_duplicate(lock, message)
+    attempt = resolve_duplicate(lock, message)
     lock.on_timeout = TIMED_OUT
-    if outcome.taken or outcome.unsure:
-        return outcome
+    if attempt.taken or attempt.unsure:
+        return attempt
     taken = free_abandoned(lock.met, lock.name) and lock.acquire(blocking=False)
-    return outcome._replace(taken=taken, waited=not taken)
+    return attempt._replace(taken=taken, waited=not taken)
 
 
-async def aacquire_now(lock: TaskLock, message: Message) -> Outcome:
+async def aacquire_now(lock: TaskLock, message: Message) -> Attempt:
     """Do what ``acquire_now`` does, for coroutines."""
     if await lock.aacquire(blocking=False):
         return TAKEN
     lock.on_busy = lock.on_timeout = ""
-    outcome = await aresolve_duplicate(lock, message)
+    attempt = await aresolve_duplicate(lock, message)
     lock.on_timeout = TIMED_OUT
-    if outcome.taken or outcome.unsure:
-        return outcome
+    if attempt.taken or attempt.unsure:
+        return attempt
     taken = free_abandoned(lock.met, lock.name) and await lock.aacquire(blocking=False)
-    return outcome._replace(taken=taken, waited=not taken)
+    return attempt._replace(taken=taken, waited=not taken)
 
 
-def resolve_duplicate(lock: TaskLock, message: Message) -> Outcome:
+def resolve_duplicate(lock: TaskLock, message: Message) -> Attempt:
     """Decide who goes on, after ``lock.acquire()`` found it busy. Raises ``Duplicate`` if another delivery lives.
 
     An earlier try that is just leaving (``retry()`` publishes before it raises) is waited for.
@@ -95,7 +95,7 @@ def resolve_duplicate(lock: TaskLock, message: Message) -> Outcome:
         return end.value  # type: ignore[no-any-return]
 
 
-async def aresolve_duplicate(lock: TaskLock, message: Message) -> Outcome:
+async def aresolve_duplicate(lock: TaskLock, message: Message) -> Attempt:
     """Do what ``resolve_duplicate`` does, for coroutines."""
     looks = _look(lock, message)
     try:
@@ -110,10 +110,10 @@ def _nap(lock: TaskLock) -> float:
     return BRIEF if lock.supersedes else LOOK
 
 
-def _look(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
-    """Look at who was met, and yield; who drives it sends whether the lock could be had then. Return the outcome."""
+def _look(lock: TaskLock, message: Message) -> Generator[None, bool, Attempt]:
+    """Look at who was met, and yield; who drives it sends whether the lock could be had then. Return the attempt."""
     died, freed = False, set[str]()
-    ends = monotonic() + (lock.terms.lease_ms or 60_000) / 1000 + 2 * LOOK
+    ends = monotonic() + (lock.parameters.lease_ms or 60_000) / 1000 + 2 * LOOK
     first: Record | None = None
     while (met := lock.met) is not None and met.holder.task_id == message.id and met.holder.task == message.task.name:
         later = message.tries - met.holder.retries
@@ -125,7 +125,7 @@ def _look(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
             died |= not later
             if took_away(lock.name, met.token) and not later:
                 freed.add(met.holder.boot)
-        elif not later and (living or (first is not None and renewed(first, met))):
+        elif not later and (living or (first is not None and was_renewed(first, met))):
             discard_duplicate(lock.conflict, message, "another delivery of it runs")
         elif later and met.holder.kept:
             supersede(lock, met.token)  # kept for this try, whose handle says nothing here: another SECRET_KEY
@@ -133,12 +133,12 @@ def _look(lock: TaskLock, message: Message) -> Generator[None, bool, Outcome]:
             first = met
         now = monotonic()
         if now >= ends:
-            return Outcome(died=died, freed=frozenset(freed), unsure=True)
+            return Attempt(died=died, freed=frozenset(freed), unsure=True)
         if (yield):
             in_time = met.ttl is None or monotonic() < now + met.ttl / 1000 - MARGIN
             given_back = living is None and not later and in_time  # it did not die: it let go of it before its end
-            return Outcome(taken=True, died=died, freed=frozenset(freed), waited=given_back)
-    return Outcome(died=died, freed=frozenset(freed))
+            return Attempt(taken=True, died=died, freed=frozenset(freed), waited=given_back)
+    return Attempt(died=died, freed=frozenset(freed))
 
 
 def free_abandoned(record: Record | None, name: str) -> bool:
@@ -158,7 +158,7 @@ def took_away(name: str, token: str) -> bool:
         return False
 
 
-def renewed(first: Record, now: Record) -> bool:
+def was_renewed(first: Record, now: Record) -> bool:
     """Return whether the same holder's lease ends later than it did."""
     if first.token != now.token or first.ttl is None or now.ttl is None:
         return False

@@ -18,7 +18,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.codec import holder_of, json_object, text_of
 from django_tasklock.celery.delivery import postrun
 from django_tasklock.celery.delivery.defer import defer
-from django_tasklock.celery.delivery.duplicates import Outcome, discard_duplicate
+from django_tasklock.celery.delivery.duplicates import Attempt, discard_duplicate
 from django_tasklock.celery.delivery.results import how_it_ended
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking import order, store as parking
@@ -89,16 +89,16 @@ class History:
         """True if ``row`` is what the table says; else that was not read, or could not be."""
         self.kept = False
         """True if this run has a row, which goes with it."""
-        self._past = Outcome()
+        self._past = Attempt()
 
-    def learn(self, outcome: Outcome) -> None:
+    def learn(self, attempt: Attempt) -> None:
         """Note what the attempt to take the lock has shown.
 
         Who died is the surest sign: a pool that was not told in time that a child had begun gives the message to the
         next one, and the broker has never heard of it.
         """
-        self._past = outcome
-        self.known = outcome.died or self.message.delivered_before
+        self._past = attempt
+        self.known = attempt.died or self.message.delivered_before
 
     def has_work(self, *, locked: bool = False) -> bool:
         """Return False if a newer message took its place. Raises ``Duplicate`` if it is over, or somebody else's.

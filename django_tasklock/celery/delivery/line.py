@@ -30,7 +30,6 @@ class Line:
         self.name = history.entry.name
         self.on_conflict = history.entry.on_conflict
         self.queue_limit = queue_limit
-        self.lines_up = self.on_conflict in ("queue", "coalesce")
         self._alone = False
 
     def wait_turn(self) -> Skipped | None:

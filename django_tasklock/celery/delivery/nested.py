@@ -10,7 +10,7 @@ from typing import Any, cast
 from celery._state import _task_stack, get_current_worker_task  # type: ignore[attr-defined]
 
 from django_tasklock.celery.delivery.defer import defer
-from django_tasklock.celery.delivery.duplicates import Outcome, aacquire_now, acquire_now
+from django_tasklock.celery.delivery.duplicates import Attempt, aacquire_now, acquire_now
 from django_tasklock.celery.message import Message
 from django_tasklock.decorators.call import CallStrategy, Skipped, skip_or_raise
 from django_tasklock.decorators.options import CallOptions
@@ -38,10 +38,10 @@ class NestedCall(CallStrategy):
         taken = self._taken(await aacquire_now(self.lock, self.message)) or (self._waits and await self.lock.aacquire())
         return None if taken else skip_or_raise(self.options)
 
-    def _taken(self, outcome: Outcome) -> bool:
-        if outcome.unsure:
+    def _taken(self, attempt: Attempt) -> bool:
+        if attempt.unsure:
             defer(self.message, self.lock)
-        return outcome.taken
+        return attempt.taken
 
     @property
     def _waits(self) -> bool:

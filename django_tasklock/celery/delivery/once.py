@@ -77,20 +77,20 @@ def reject_or_raise(options: CallOptions) -> Skipped:
 def once_call(
     task: Any,
     name: str,
-    terms: OnceOptions,
+    chosen: OnceOptions,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     way: Way,
     message: Message | None,
 ) -> Call:
-    """Return one call of a task on these terms. ``message``: the one that a worker was sent."""
-    options = terms.lock.call(name, row_of(task, args, kwargs))
+    """Return one call of a task with the ``chosen`` options. ``message``: the one that a worker was sent."""
+    options = chosen.lock.call(name, row_of(task, args, kwargs))
     options.lock.kind = clean_kind(task.name)
     if message is not None:
         lock = cast(TaskLock, options.lock)
         if handle := message.header.get("kept"):
             supersede(lock, token_of(handle))
-        kept = LockOverRetry(lock, message.request) if terms.retry_keeps_lock else None
+        kept = LockOverRetry(lock, message.request) if chosen.retry_keeps_lock else None
         return Call(options, TaskCall(options, message, kept, callers_park=True))
     if way == "eager":
         return Call(options, DirectCall(options, reject_or_raise))

@@ -9,8 +9,8 @@ from typing import cast
 from celery._state import get_current_worker_task
 
 from django_tasklock.celery.delivery import postrun
-from django_tasklock.celery.delivery.conflict import resolve_conflict
-from django_tasklock.celery.delivery.duplicates import Outcome, aacquire_now, acquire_busy
+from django_tasklock.celery.delivery.defer import reject
+from django_tasklock.celery.delivery.duplicates import Attempt, aacquire_now, acquire_busy
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.line import Line
 from django_tasklock.celery.delivery.retry_lock import LockOverRetry
@@ -18,9 +18,11 @@ from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking.rows import DOWN
 from django_tasklock.celery.state import DeliveryState, state_of
-from django_tasklock.decorators.call import CallStrategy, Skipped
+from django_tasklock.decorators.call import CallStrategy, Skipped, skip, skip_or_raise
 from django_tasklock.decorators.options import CallOptions
+from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.host import Task
+from django_tasklock.locks import events
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
 
@@ -78,7 +80,7 @@ class TaskCall(CallStrategy):
             if skipped is not None:
                 return skipped
         if not self.acquire():
-            return resolve_conflict(self.options, self.history, self.line)
+            return self.resolve_conflict()
         skipped = self.confirm() if self.known else None
         if skipped is None and self.kept_lock is not None:
             self.kept_lock.offer()
@@ -86,13 +88,13 @@ class TaskCall(CallStrategy):
 
     async def atake(self) -> Skipped | None:
         """Take the lock for a coroutine, which neither waits in line nor is known to later deliveries."""
-        outcome = await aacquire_now(self.lock, self.message)
-        self.history.learn(outcome)
-        if outcome.unsure:
+        attempt = await aacquire_now(self.lock, self.message)
+        self.history.learn(attempt)
+        if attempt.unsure:
             self.history.put_off()
-        if outcome.taken or (self.options.on_conflict == "wait" and await self.lock.aacquire()):
+        if attempt.taken or (self.options.on_conflict == "wait" and await self.lock.aacquire()):
             return None
-        return resolve_conflict(self.options, self.history, self.line)
+        return self.resolve_conflict()
 
     def _word_when_busy(self) -> str:
         """Return what is done when the lock is busy at once, in a word; empty: it is waited for."""
@@ -123,22 +125,48 @@ class TaskCall(CallStrategy):
         """Take the lock of an earlier delivery, or wait for whoever has it, if that is what its word says."""
         history = self.history
         try:
-            outcome = acquire_busy(self.lock, self.message)
+            attempt = acquire_busy(self.lock, self.message)
         except Duplicate:
             if not self.acks_late or history.record_running():
                 raise
             # It need not have succeeded: go on like one that has waited for it.
             if not self.lock.acquire(blocking=False):
                 return self.acquire_busy()
-            outcome = Outcome(taken=True, waited=True)
-        history.learn(outcome)
-        if outcome.unsure:
+            attempt = Attempt(taken=True, waited=True)
+        history.learn(attempt)
+        if attempt.unsure:
             history.put_off()
-        return outcome.taken or (self.options.on_conflict == "wait" and self.wait())
+        return attempt.taken or (self.options.on_conflict == "wait" and self.wait())
 
     def wait(self) -> bool:
         """Wait for the lock. Return whether it is ours."""
         return self.lock.acquire() if self.kept_lock is None else self.kept_lock.wait(self.history)
+
+    def resolve_conflict(self) -> Skipped:
+        """Do what ``on_conflict`` says, after what waits has waited. Return the result of the call if it is skipped.
+
+        Else it raises: ``TaskLockAcquireError``, ``Duplicate`` if another delivery has done the work, or what tells
+        Celery that the message was put off, parked or rejected.
+        """
+        lock, word, message = self.lock, self.options.on_conflict, self.message
+        error = lock.conflict_error()
+        self.history.discard_if_done()
+        if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
+            return skip(lock, error)  # that is what on_unavailable="skip" says
+        if word in ("skip", "reject") and message.retries:  # its work has begun
+            word = "retry"
+        if word == "reject":
+            if message.in_canvas:  # a member without a result would leave the others waiting
+                return skip(lock, error)
+            events.conflict(error, "reject")
+            reject(error, message)
+        if word == "retry":
+            events.conflict(error, "retry")
+            self.history.put_off()
+        if self.lines_up:
+            events.conflict(error, word)
+            return self.line.park()
+        return skip_or_raise(self.options)
 
     def confirm(self) -> Skipped | None:
         """Look again with the lock in hand whether it has work, and count the start."""

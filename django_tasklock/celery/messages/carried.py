@@ -14,8 +14,8 @@ from django_tasklock.celery.messages.index import Index
 from django_tasklock.celery.messages.unacked import take_out
 
 
-class Answer(NamedTuple):
-    """What became of a message that was taken along."""
+class Settlement(NamedTuple):
+    """Whether a message that was taken along is acknowledged or rejected."""
 
     tag: str
     done: bool
@@ -27,7 +27,7 @@ class Carried:
 
     def __init__(self, answered: Callable[[], object]) -> None:
         self._messages: dict[str, Any] = {}
-        self._answers: deque[Answer] = deque()
+        self._settlements: deque[Settlement] = deque()
         self._answered = answered
 
     def __len__(self) -> int:
@@ -52,12 +52,12 @@ class Carried:
     def _take(self, qos: Any, message: Any) -> None:
         if not message.acknowledged and take_out(qos, message.delivery_tag):
             self._messages[message.delivery_tag] = message
-            message.channel = _Answers(self)
+            message.channel = _SettlingChannel(self)
 
-    def answer(self, tag: str, *, done: bool) -> None:
+    def settle(self, tag: str, *, done: bool) -> None:
         """Note what became of a message, to tell the broker."""
         if self._messages.pop(tag, None) is not None:
-            self._answers.append(Answer(tag, done))
+            self._settlements.append(Settlement(tag, done))
             self._answered()
 
     def write_down(self, index: Index) -> None:
@@ -67,16 +67,16 @@ class Carried:
 
     def tell(self, index: Index) -> None:
         """Tell the broker what became of messages. An error leaves what is not told yet to the next time."""
-        while self._answers:
-            tag, done = self._answers[0]
+        while self._settlements:
+            tag, done = self._settlements[0]
             if done:
                 index.acknowledge(tag)
             else:
                 index.reject(tag, requeue=True)
-            self._answers.popleft()
+            self._settlements.popleft()
 
 
-class _Answers:
+class _SettlingChannel:
     """What a message that was taken along has for its channel."""
 
     no_ack_consumers = None
@@ -85,7 +85,7 @@ class _Answers:
         self._carried = carried
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        self._carried.answer(delivery_tag, done=True)
+        self._carried.settle(delivery_tag, done=True)
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        self._carried.answer(delivery_tag, done=not requeue)
+        self._carried.settle(delivery_tag, done=not requeue)

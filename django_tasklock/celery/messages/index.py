@@ -53,7 +53,7 @@ class Index:
                 client.zadd(self._channel.unacked_index_key, dict.fromkeys(chunk, now), xx=True)
 
     def restore(self) -> None:
-        """Put back into its queue each message whose lease is over, unless somebody else is at it."""
+        """Put back into its queue each message whose lease is over, unless another worker does so now."""
         self._open()
         self._channel.qos.restore_visible(num=self._channel.unacked_restore_limit, interval=1)
 

@@ -10,18 +10,18 @@ from celery import bootsteps
 from celery.worker import state
 
 from django_tasklock.celery.broker import message_lease
-from django_tasklock.celery.messages.renewal import Renewal
+from django_tasklock.celery.messages.renewal import Renewer
 from django_tasklock.celery.messages.unacked import fetched_by
 
 
 class MessageLease(bootsteps.StartStopStep):
-    """Follows the worker's connection to the broker; a renewal outlives each of them, and a warm shutdown."""
+    """Follows the worker's connection to the broker; a renewer outlives each of them, and a warm shutdown."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
-        self._renewal: Renewal | None = None
+        self._renewer: Renewer | None = None
 
     def include_if(self, consumer: Any) -> bool:
         """Tell whether this worker's messages have leases."""
@@ -29,21 +29,21 @@ class MessageLease(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Begin, or go on: the worker is connected, for the first time or again."""
-        if self._renewal is None:
+        if self._renewer is None:
             lease = message_lease(consumer.app)
             assert lease is not None
-            self._renewal = Renewal(consumer.app, consumer.hostname, lease)
+            self._renewer = Renewer(consumer.app, consumer.hostname, lease)
         connection = consumer.connection
-        self._renewal.carried.follow(consumer.task_consumer.channel.qos, partial(_running_in, consumer))
-        self._renewal.connected(connection, partial(fetched_by, connection))
+        self._renewer.carried.follow(consumer.task_consumer.channel.qos, partial(_running_in, consumer))
+        self._renewer.connected(connection, partial(fetched_by, connection))
 
     def stop(self, consumer: Any) -> None:
         """Do nothing: the worker takes no more messages; it may still have some."""
 
     def shutdown(self, consumer: Any) -> None:
         """End: the worker has ended its tasks."""
-        if self._renewal is not None:
-            self._renewal.stop()
+        if self._renewer is not None:
+            self._renewer.stop()
 
 
 def _running_in(consumer: Any) -> Iterable[Any]:

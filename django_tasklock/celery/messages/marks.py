@@ -48,8 +48,8 @@ class Mark:
         return time.time() <= self.until
 
 
-def leave(index: Index, mark: Mark) -> None:
-    """Write it down in the broker."""
+def write(index: Index, mark: Mark) -> None:
+    """Write a worker's mark down in the broker."""
     index.write(KEY, mark.node, json.dumps(asdict(mark)))
 
 

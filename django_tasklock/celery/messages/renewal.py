@@ -35,10 +35,10 @@ HOUR = 3600.0
 APART = 5.0
 """Seconds between this machine's clock and the server's from which on it is said, if that is much of a lease."""
 
-_running: list[Renewal] = []
+_running: list[Renewer] = []
 
 
-class Renewal:
+class Renewer:
     """The renewals of one worker: made, started, told of each new connection, stopped."""
 
     def __init__(self, app: Any, node: str, lease: float) -> None:
@@ -82,11 +82,6 @@ class Renewal:
     def messages(self) -> int:
         """How many messages were renewed last."""
         return self._count
-
-    @property
-    def unmarked(self) -> list[str]:
-        """Workers on the same broker that do not renew, as far as this one has looked."""
-        return list(self._unmarked)
 
     # What a worker does with it
 
@@ -166,7 +161,7 @@ class Renewal:
         now = time.time()
         worst = max((late for _, late in self._lates), default=0.0)
         until = now + marks.patience_of(self.lease)
-        marks.leave(index, marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1)))
+        marks.write(index, marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1)))
 
     def _told(self, late: float, messages: int) -> None:
         """Say that a renewal was late, if it was by much."""
@@ -258,6 +253,6 @@ class Renewal:
             log(logging.DEBUG, "messages: no farewell: %r", error)
 
 
-def running() -> list[Renewal]:
-    """Return those of this process, a worker's main one; none in any other."""
+def running() -> list[Renewer]:
+    """Return the renewers of this process: a worker's main process has one, any other none."""
     return [renewal for renewal in _running if renewal.alive]

@@ -13,7 +13,7 @@ from django_tasklock.celery.messages.renewal import running
 from django_tasklock.celery.messages.timeouts import shortest_lease
 
 
-class Terms(NamedTuple):
+class LeaseLengths(NamedTuple):
     """How long the leases are, in seconds."""
 
     lease: float
@@ -23,11 +23,11 @@ class Terms(NamedTuple):
     """The shortest that is renewed often enough."""
 
 
-def terms() -> Terms | None:
-    """Return those of the project's app; ``None``: its messages have no leases."""
+def lease_lengths() -> LeaseLengths | None:
+    """Return the lease lengths of the project's app; ``None``: its messages have no leases."""
     app = app_or_default()
     lease = message_lease(app)
-    return None if lease is None else Terms(lease, own_timeout(app), shortest_lease())
+    return None if lease is None else LeaseLengths(lease, own_timeout(app), shortest_lease())
 
 
 def workers() -> list[Mark]:
@@ -42,4 +42,4 @@ def without_mark(found: list[Mark]) -> list[str]:
 
 def late() -> float:
     """Return the seconds by which the renewal of this process is late that is most overdue; 0: none is."""
-    return max((renewal.late for renewal in running()), default=0.0)
+    return max((renewer.late for renewer in running()), default=0.0)

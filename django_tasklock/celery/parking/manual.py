@@ -11,7 +11,7 @@ from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.burial import end
 from django_tasklock.celery.parking.envelope import Unfit, check, sign
 from django_tasklock.celery.parking.listing import full_name
-from django_tasklock.celery.parking.promotion import held, promote, promote_next
+from django_tasklock.celery.parking.promotion import is_held, promote, promote_next
 from django_tasklock.celery.parking.rows import DEAD, PARKED, PROMOTED, RUNNING
 
 
@@ -51,7 +51,7 @@ def publish(task_id: str) -> tuple[str, str]:
     name = full_name(parking.read_message(row) or "", "")
     if row.state not in (PARKED, PROMOTED, RUNNING):
         return name, f"it is {row.state}"
-    if held(name):
+    if is_held(name):
         return name, "its lock is held"
     if row.state == PARKED and row.mode == "queue":
         get_backend().expects(name, row.number, forget=True)

@@ -48,7 +48,7 @@ def promote(name: str, app: Any) -> bool:
     What cannot be done now, with a store, the database or the broker down, is logged and left to the promoters.
     """
     try:
-        if held(name):
+        if is_held(name):
             return False  # its holder looks when it releases, which is after what we know was parked
         return promote_next(key_of(name), app, free=True)
     except Exception as error:
@@ -127,12 +127,12 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
             if row.task not in app.tasks:
                 tasks.add(row.task)
             continue
-        if due is None or (not free and held(due.name)):
+        if due is None or (not free and is_held(due.name)):
             return looked
         return looked._replace(due=due, alone=alone and not strays and not resting)
 
 
-def held(name: str) -> bool:
+def is_held(name: str) -> bool:
     """Return whether the lock is held. What a process that is known to be dead left the promoted message takes over."""
     record = get_backend().get(name)
     return record is not None and not abandoned(record)

@@ -13,7 +13,7 @@ from django_tasklock import operations
 from django_tasklock.management.terminal import actor, as_plain, in_line as act_in_line, speaking, while_read
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, LimitView, PermitsView
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 
 
 class Command(BaseCommand):
@@ -110,17 +110,17 @@ class Command(BaseCommand):
 def in_line(view: LimitView) -> str:
     """Format one rate limit on one line."""
     if view.usage is None:
-        return f"{shown(view.name)}  {view.state}"
+        return f"{printable(view.name)}  {view.state}"
     windows = ", ".join(f"{one.rate}: {one.used} of {one.limit}, {one.ahead} ahead" for one in view.usage.windows)
     more = f"  paused for {span(view.usage.paused)}" if view.usage.paused else ""
     more += f"  {view.usage.share:.0%} in force" if view.usage.share < 1 else ""
     more += f"  {view.tenants} tenants" if view.tenants else ""
-    return f"{shown(view.name)}  {view.state}  {windows}  {view.usage.refused} refused{more}"
+    return f"{printable(view.name)}  {view.state}  {windows}  {view.usage.refused} refused{more}"
 
 
 def permits_in_line(view: PermitsView) -> str:
     """Format one concurrency limiter on one line."""
-    return f"{shown(view.name)}  {view.used} of {view.limit or '?'} permits taken, {view.waiting} waiting"
+    return f"{printable(view.name)}  {view.used} of {view.limit or '?'} permits taken, {view.waiting} waiting"
 
 
 def in_words(result: LimitResult) -> str:

@@ -10,11 +10,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_tasklock import operations
 from django_tasklock.backends.contract.queries import Query, Which
-from django_tasklock.locks.info import left
+from django_tasklock.locks.info import left_in_words
 from django_tasklock.management.terminal import actor, as_plain, in_line, speaking, while_read
 from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.operations.values import LockDetail, LockView, Outcome, Result
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 
 
 class Command(BaseCommand):
@@ -94,9 +94,8 @@ class Command(BaseCommand):
         for waiter in operations.list_waiters(detail.name).waiters:
             self.stdout.write(f"waiting: {waiter.holder}, {waiter.waited:.0f} s")
         for message in detail.parked:
-            self.stdout.write(
-                f"parked: {shown(message.task)}[{shown(message.task_id)}] {message.state}, {message.waited:.0f} s"
-            )
+            which = f"{printable(message.task)}[{printable(message.task_id)}]"
+            self.stdout.write(f"parked: {which} {message.state}, {message.waited:.0f} s")
         for act in detail.history:
             self.stdout.write(in_line(act))
 
@@ -120,7 +119,7 @@ class Command(BaseCommand):
             info.holder,
             f"held for {info.held_for:.0f} s",
             "no expiry" if info.ttl is None else f"lease ends in {info.ttl:.0f} s",
-            "" if info.ttl is None or lock.dead else left(info),
+            "" if info.ttl is None or lock.dead else left_in_words(info),
         ]
         if lock.lapsed_for is not None:
             parts = ["orphaned", info.holder, f"lapsed {lock.lapsed_for:.0f} s ago"]

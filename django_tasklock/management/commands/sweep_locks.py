@@ -13,7 +13,7 @@ from django.db import Error
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.management.terminal import DOWN, actor, while_read
 from django_tasklock.operations.sweep import CLASSES, PAUSE, Came, Kind, SweepReport, sweep
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 
 LINES = 20
 """Findings that are shown at verbosity 1."""
@@ -124,7 +124,7 @@ class Command(BaseCommand):
         for finding in listed:
             if finding.came is Came.CHANGED and verbosity < 3:
                 continue
-            where = shown(" ".join(filter(None, [finding.name, finding.row and f"({finding.row})"])), 600)
+            where = printable(" ".join(filter(None, [finding.name, finding.row and f"({finding.row})"])), 600)
             style = self.style.WARNING if finding.came is Came.KEPT else str
             holder = f" [{finding.holder}]" if verbosity > 1 and finding.holder else ""
             back = "would be put back" if report.dry_run else "put back"

@@ -28,7 +28,7 @@ from django_tasklock.operations.limits.values import (
 from django_tasklock.operations.values import Act, Actor
 from django_tasklock.rates.options import check_share, limit_of
 from django_tasklock.rates.usage import RateUsage, usage_of
-from django_tasklock.rates.watch import changed
+from django_tasklock.rates.watch import note_change
 
 MOST = 200  # limiters of one page: each is one question to the store
 INDEXED = 5000  # names that are read from the store's index
@@ -93,7 +93,7 @@ def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
         return LimitResult(name, LimitOutcome.UNKNOWN)
     store, terms, before = known
     store.reset(terms)
-    changed(name)
+    note_change(name)
     said = ", ".join(f"{window.used} used and {window.ahead} ahead of {window.rate}" for window in before.windows)
     record_acts(by, [Deed(name, "reset_limit", reason, f"reset; before: {said}")])
     return LimitResult(name, LimitOutcome.RESET, 1.0, before.share)
@@ -128,7 +128,7 @@ def pause_limit(name: str, seconds: float, *, by: Actor, reason: str = "") -> Li
         return LimitResult(name, LimitOutcome.UNKNOWN)
     store, terms, before = known
     store.pause(terms, round(seconds * 1_000_000))
-    changed(name)
+    note_change(name)
     until = before.time + timedelta(seconds=seconds)
     said = f"paused for {seconds:g} s, until {until:%Y-%m-%d %H:%M:%S} UTC"
     record_acts(by, [Deed(name, "pause_limit", reason, said)])
@@ -147,7 +147,7 @@ def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
     if not before.paused:
         return LimitResult(name, LimitOutcome.NOT_PAUSED)
     store.pause(terms, 0)
-    changed(name)
+    note_change(name)
     record_acts(by, [Deed(name, "resume_limit", reason, f"resumed, {before.paused:.0f} s before the end of its pause")])
     return LimitResult(name, LimitOutcome.RESUMED, seconds=before.paused)
 

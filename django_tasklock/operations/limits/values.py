@@ -15,7 +15,7 @@ from django_tasklock.types import LockInfo
 
 
 class LimitState(enum.StrEnum):
-    """The standing of a rate limit, in a word."""
+    """What a call to a rate limit meets now, in a word."""
 
     OPEN = "open"
     """A call that came now would go at once."""

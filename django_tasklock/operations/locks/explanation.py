@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _, ngettext
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.locks.waiting import Awaited
 from django_tasklock.operations.values import LockState, LockView, RowSide
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 from django_tasklock.types import Record
 
 
@@ -66,7 +66,7 @@ def _held(record: Record, lock: LockView) -> list[str]:
     info = lock.info
     values = {
         "holder": info.holder,
-        "host": shown(record.holder.host),
+        "host": printable(record.holder.host),
         "pid": record.holder.pid,
         "held": _span(info.held_for),
         "ttl": _span(info.ttl),

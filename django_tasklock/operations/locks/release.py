@@ -1,6 +1,6 @@
 """Taking a lock away from its holder, or asking for it.
 
-Of a guarded row the claim is fenced first: epoch + 1 and the chosen state, committed, and only
+Of a guarded row the claim is revoked first: epoch + 1 and the chosen state, committed, and only
 then the lock goes. So whoever takes the lock next meets a row that it can claim, and the old
 holder, which goes on running, one that refuses whatever it writes.
 """
@@ -13,7 +13,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.conf import get_settings
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.guards.guard import fence
+from django_tasklock.guards.guard import revoke_claim
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
 from django_tasklock.locks.info import lock_info
@@ -21,7 +21,7 @@ from django_tasklock.names import clean
 from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.operations.guarded_rows import LockedRow, row_of
 from django_tasklock.operations.values import Actor, Outcome, Result
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 from django_tasklock.types import Record, fingerprint as fingerprint_of
 
 
@@ -43,9 +43,9 @@ def release_lock(
         return Result(bare, Outcome.NOT_HELD)
     row = row_of(record)
     state = _chosen(row, row_state, record)
-    fenced = row is not None and _fence(row, record, state)
-    result = take_away(record, fenced)
-    done = f"{result.outcome}{_said(row, fenced, state, record)}; held by {record.holder}"
+    revoked = row is not None and _revoke_claim(row, record, state)
+    result = take_away(record, revoked)
+    done = f"{result.outcome}{_said(row, revoked, state, record)}; held by {record.holder}"
     record_acts(by, [Deed(bare, "release", reason, done)])
     return result
 
@@ -67,18 +67,18 @@ def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str |
         raise TaskLockError(text, name=bare)
     before = lock_info(record)
     asked = get_backend().ask_release(bare, record.token)
-    result = Result(bare, Outcome.ASKED, before) if asked else _gone(bare, record, fenced=False)
+    result = Result(bare, Outcome.ASKED, before) if asked else _gone(bare, record, revoked=False)
     record_acts(by, [Deed(bare, "ask", reason, f"{result.outcome}; held by {record.holder}")])
     return result
 
 
-def take_away(record: Record, fenced: bool = False) -> Result:
+def take_away(record: Record, revoked: bool = False) -> Result:
     """Compare and delete: the lock of exactly this acquisition, or nothing."""
     removed = get_backend().remove(record.name, record.token)
     if removed is None:
-        return _gone(record.name, record, fenced)
+        return _gone(record.name, record, revoked)
     events.forced(record.name, lock_info(removed))
-    return Result(record.name, Outcome.RELEASED, lock_info(removed), fenced)
+    return Result(record.name, Outcome.RELEASED, lock_info(removed), revoked)
 
 
 def _shown(name: str, fingerprint: str | None) -> tuple[str, Record | None, Result | None]:
@@ -90,11 +90,11 @@ def _shown(name: str, fingerprint: str | None) -> tuple[str, Record | None, Resu
     return bare, record, Result(bare, Outcome.CHANGED_HANDS, lock_info(record))
 
 
-def _gone(name: str, record: Record, fenced: bool) -> Result:
+def _gone(name: str, record: Record, revoked: bool) -> Result:
     now = get_backend().get(name)
     if now is None:
-        return Result(name, Outcome.NOT_HELD, lock_info(record), fenced)
-    return Result(name, Outcome.CHANGED_HANDS, lock_info(now), fenced)
+        return Result(name, Outcome.NOT_HELD, lock_info(record), revoked)
+    return Result(name, Outcome.CHANGED_HANDS, lock_info(now), revoked)
 
 
 def _chosen(row: LockedRow | None, state: Any, record: Record) -> Any:
@@ -115,19 +115,19 @@ def _chosen(row: LockedRow | None, state: Any, record: Record) -> Any:
     raise TaskLockError(f"row_state must be one of {', '.join(map(repr, row.states))}, not {state!r}", name=name)
 
 
-def _said(row: LockedRow | None, fenced: bool, state: Any, record: Record) -> str:
+def _said(row: LockedRow | None, revoked: bool, state: Any, record: Record) -> str:
     """Return what was done to the row, for the audit trail."""
     if row is None:
-        what = shown(record.holder.row)
+        what = printable(record.holder.row)
         return f", {what} not fenced: no guard of it is known here" if what else ""
-    if not fenced:
+    if not revoked:
         return ""
     left = f"left {state!r}" if row.guard else "fenced, left in the state it had: no guard of it is known here"
     return f", {row.model._meta.label} {row.pk} {left}"
 
 
-def _fence(row: LockedRow, record: Record, state: Any) -> bool:
+def _revoke_claim(row: LockedRow, record: Record, state: Any) -> bool:
     from django.db import router
 
     with durable(router.db_for_write(row.model), f"release {record.name!r}"):
-        return fence(row.model, row.pk, row.guard, record.token, state)
+        return revoke_claim(row.model, row.pk, row.guard, record.token, state)

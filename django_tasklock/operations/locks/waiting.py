@@ -11,10 +11,10 @@ from typing import Literal
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query, Waiting
 from django_tasklock.conf import get_settings
-from django_tasklock.locks.info import lock_info, moment
+from django_tasklock.locks.info import datetime_of, lock_info
 from django_tasklock.names import clean
 from django_tasklock.operations.optional import if_supported
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 from django_tasklock.types import Holder, monotonic
 
 SHOWN = 50
@@ -107,7 +107,9 @@ def find_awaited(name: str) -> list[Awaited]:
     noted = backend.noted_wait(bare, record.token)
     if noted is not None:
         waited = max(0, noted.now - noted.since) / 1000
-        found.append(Awaited("rate", shown(noted.what), moment(noted.since), waited, "", sure=True, deadlock=False))
+        found.append(
+            Awaited("rate", printable(noted.what), datetime_of(noted.since), waited, "", sure=True, deadlock=False)
+        )
     return sorted(found, key=lambda one: (not one.sure, one.since))
 
 
@@ -146,7 +148,7 @@ def _awaited(kind: Literal["lock", "permit"], name: str, holder: Holder, one: Wa
     info = _info(one)
     return Awaited(
         kind=kind,
-        name=shown(name),
+        name=printable(name),
         since=info.since,
         waited=info.waited,
         held_by="" if held is None else lock_info(held).holder,
@@ -158,9 +160,9 @@ def _awaited(kind: Literal["lock", "permit"], name: str, holder: Holder, one: Wa
 def _info(one: Waiting) -> WaiterInfo:
     return WaiterInfo(
         holder=str(one.holder),
-        task=shown(one.holder.task),
-        task_id=shown(one.holder.task_id),
-        since=moment(one.since),
+        task=printable(one.holder.task),
+        task_id=printable(one.holder.task_id),
+        since=datetime_of(one.since),
         waited=max(0, one.now - one.since) / 1000,
         present=one.present,
     )

@@ -79,16 +79,16 @@ def read_gauges() -> Gauges:
     except BackendUnavailable as error:
         logger.warning("metrics: the store could not be asked: %s", error)
         return Gauges(store_up=False, parked=_parked(), oldest_parked=_oldest_parked())
-    counts = _asked("locks", lambda: get_backend().counts())
-    oldest = _asked("the oldest lock", lambda: get_backend().page(Query(order="age", descending=True, limit=1)).records)
-    waited_for = _asked("waiters", lambda: get_backend().page(Query(waiting=True, limit=MOST_WAITED_FOR)).records)
+    counts = _read("locks", lambda: get_backend().counts())
+    oldest = _read("the oldest lock", lambda: get_backend().page(Query(order="age", descending=True, limit=1)).records)
+    waited_for = _read("waiters", lambda: get_backend().page(Query(waiting=True, limit=MOST_WAITED_FOR)).records)
     return Gauges(
         held=None if counts is None else counts.live,
         no_expiry=None if counts is None else counts.no_expiry,
         orphaned=None if counts is None else counts.orphaned,
         waiting=None if waited_for is None else sum(record.waiting for record in waited_for),
         longest_held=None if oldest is None else max([max(0, one.now - one.at) / 1000 for one in oldest], default=0.0),
-        limiters=[*(_asked("rate limits", _rates) or ()), *(_asked("permits", _permits) or ())],
+        limiters=[*(_read("rate limits", _rates) or ()), *(_read("permits", _permits) or ())],
         parked=_parked(),
         oldest_parked=_oldest_parked(),
         last_sweep_age=_last_sweep(),
@@ -123,13 +123,13 @@ def _kept(tallies: object) -> int:
 def _parked() -> int | None:
     from django_tasklock.celery import count_parked
 
-    return _asked("parked messages", count_parked)
+    return _read("parked messages", count_parked)
 
 
 def _oldest_parked() -> float | None:
     from django_tasklock.celery import parked_messages
 
-    oldest = _asked("parked messages", lambda: parked_messages(state="parked", limit=1))
+    oldest = _read("parked messages", lambda: parked_messages(state="parked", limit=1))
     return None if oldest is None else max([one.waited for one in oldest], default=0.0)
 
 
@@ -153,7 +153,8 @@ def _permits() -> list[LimiterGauge]:
     ]
 
 
-def _asked(what: str, ask: Callable[[], T]) -> T | None:
+def _read(what: str, ask: Callable[[], T]) -> T | None:
+    """Return what ``ask`` returns; ``None`` if that cannot be known now, which is logged."""
     try:
         return ask()
     except (TaskLockError, ImproperlyConfigured) as error:

@@ -25,11 +25,11 @@ from django_tasklock.operations.audit import forget_old_acts
 from django_tasklock.operations.sweep.entries import sweep_entries
 from django_tasklock.operations.sweep.guarded import Guards
 from django_tasklock.operations.sweep.locks import sweep_locks
+from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.operations.sweep.putback import RowRestorer
-from django_tasklock.operations.sweep.report import CLASSES, Came, Finding, Kind, Notebook, SweepReport, Tally
-from django_tasklock.operations.sweep.rows import Locks, sweep_rows
+from django_tasklock.operations.sweep.report import CLASSES, Came, Finding, Kind, SweepLog, SweepReport, Tally
+from django_tasklock.operations.sweep.rows import LiveLocks, sweep_rows
 from django_tasklock.operations.sweep.runs import record_run
-from django_tasklock.operations.sweep.terms import SweepOptions
 from django_tasklock.operations.values import Actor
 from django_tasklock.types import monotonic
 
@@ -69,7 +69,7 @@ def sweep(
     from django_tasklock.celery.task_modules import import_task_modules
 
     unknown = import_task_modules()
-    notes = Notebook(dry_run)
+    notes = SweepLog(dry_run)
     for problem in unknown:
         notes.leave_out(f"rows of guards that are not known here: {problem}")
     if longest is not None:
@@ -91,7 +91,7 @@ def sweep(
     return report
 
 
-def _sweep(backend: LockStore, options: SweepOptions, notes: Notebook) -> None:
+def _sweep(backend: LockStore, options: SweepOptions, notes: SweepLog) -> None:
     guards = Guards(options)
     for alias in {router.db_for_write(model) for model in guards.entries}:
         with durable(alias, "sweep"):  # what is put back must be committed before the lock goes
@@ -113,7 +113,7 @@ def _sweep(backend: LockStore, options: SweepOptions, notes: Notebook) -> None:
     elif not backend.across_processes:
         notes.leave_out(f"claimed rows without a lock: {BLIND}")
     else:
-        sweep_rows(Locks(backend, guards, not unlisted), guards, restorer, options, notes)
+        sweep_rows(LiveLocks(backend, guards, not unlisted), guards, restorer, options, notes)
     if not (options.dry_run or options.models or options.prefix or options.age):
         _forget_old_acts()
     if options.models:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Query
-from django_tasklock.operations.sweep.report import Kind, Notebook
+from django_tasklock.operations.sweep.options import SweepOptions
+from django_tasklock.operations.sweep.report import Kind, SweepLog
 from django_tasklock.operations.sweep.stream import of_kind
-from django_tasklock.operations.sweep.terms import SweepOptions
 
 AT_ONCE = 1000
 """Entries in one step: the store serves nobody else meanwhile."""
 
 
-def sweep_entries(backend: LockStore, options: SweepOptions, notes: Notebook) -> None:
-    """Forget them, or count them in a dry run. A lock that exists all the same is never touched."""
+def sweep_entries(backend: LockStore, options: SweepOptions, notes: SweepLog) -> None:
+    """Forget index entries of locks that lapsed, or count them in a dry run. A lock that exists is never touched."""
     before = None
     if options.age is not None:
         oldest = backend.page(Query("orphaned", limit=1)).records
@@ -32,7 +32,7 @@ def sweep_entries(backend: LockStore, options: SweepOptions, notes: Notebook) ->
         notes.looked_at["entries"] += sum(pruned)
 
 
-def _count(backend: LockStore, before: int | None, options: SweepOptions, notes: Notebook) -> None:
+def _count(backend: LockStore, before: int | None, options: SweepOptions, notes: SweepLog) -> None:
     if before is None and not options.prefix:
         number = backend.counts().orphaned
         notes.looked_at["entries"] += number

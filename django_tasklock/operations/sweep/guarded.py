@@ -9,10 +9,10 @@ from django.db.models import Model, Q
 
 from django_tasklock.columns import TOKEN, table_model
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.guards.guard import Guarded, StateGuard, fenced, registered
+from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
 from django_tasklock.guards.rows import Row, indexed, read, state_columns
 from django_tasklock.operations.guarded_rows import guard_of, model_of, named_row
-from django_tasklock.operations.sweep.terms import SweepOptions
+from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.types import Record
 
 
@@ -54,7 +54,7 @@ class Guards:
         looked through, or all by an index of the tokens. Of others the state alone tells.
         """
         for model, entries in self.entries.items():
-            if fenced(model) and TOKEN in indexed(model):
+            if has_token_columns(model) and TOKEN in indexed(model):
                 yield model, Q(**{f"{TOKEN}__gt": ""}), TOKEN, entries
                 continue
             groups: dict[str, list[Guarded]] = {}
@@ -63,15 +63,15 @@ class Guards:
             seen = Q()  # by another state column: a row with a token is looked at once
             for field, group in groups.items():
                 states = {one.guard.claim_as for one in group}
-                if fenced(model):
+                if has_token_columns(model):
                     states.update(*(one.guard.claim_from for one in group))
                 for state in sorted(states, key=repr):  # one at a time: the index has them in order of the keys
                     where = Q(**{field: state})
-                    if fenced(model):
+                    if has_token_columns(model):
                         yield model, where & ~Q(**{TOKEN: ""}) & ~seen, "pk", entries
                     else:
                         yield model, where, "pk", group
-                if fenced(model):
+                if has_token_columns(model):
                     seen |= Q(**{f"{field}__in": states})
 
     def row_of(self, record: Record) -> tuple[type[Model], Any] | None:
@@ -109,13 +109,13 @@ def claiming(entries: list[Guarded], row: Row) -> list[Guarded]:
     return [one for one in entries if row.claimed_by(one.guard)] or entries
 
 
-def put_back_to(guard: StateGuard, is_fenced: bool, *, published: bool) -> Any:
+def claimable_state(guard: StateGuard, has_token: bool, *, published: bool) -> Any:
     """Return the state of a row that may be claimed again; ``None`` if there is none that tells it from a claimed one.
 
     A row with a token needs no other state. Without one, a row that may be claimed where it is would be found, and its
     task published, again and again.
     """
-    if is_fenced or guard.retry != guard.claim_as:
+    if has_token or guard.retry != guard.claim_as:
         return guard.retry
     if not published:
         return None

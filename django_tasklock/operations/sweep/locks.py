@@ -12,17 +12,17 @@ from django_tasklock.guards.guard import Guarded
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations.locks.release import take_away
 from django_tasklock.operations.sweep.guarded import Guards, Side
+from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.operations.sweep.putback import PutBackResult, RowRestorer
-from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
+from django_tasklock.operations.sweep.report import Came, Finding, Kind, SweepLog
 from django_tasklock.operations.sweep.stream import PAGE, live_locks, of_kind, second_look
-from django_tasklock.operations.sweep.terms import SweepOptions
 from django_tasklock.types import Record
 
 RENEWED = 20
 """Milliseconds by which the end of a lease must have moved to be a renewal: stores round."""
 
 
-class Mark(NamedTuple):
+class Suspect(NamedTuple):
     """A lock at the first look."""
 
     kind: Kind
@@ -31,15 +31,15 @@ class Mark(NamedTuple):
 
 
 def sweep_locks(
-    backend: LockStore, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: Notebook
+    backend: LockStore, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: SweepLog
 ) -> None:
     """Look twice, and act on what the second look confirms."""
-    for batch in second_look(_marks(backend, guards, options, notes), options.pause):
+    for batch in second_look(_suspects(backend, guards, options, notes), options.pause):
         for start in range(0, len(batch), PAGE):
             _again(batch[start : start + PAGE], backend, guards, restorer, options, notes)
 
 
-def _marks(backend: LockStore, guards: Guards, options: SweepOptions, notes: Notebook) -> Iterator[Mark]:
+def _suspects(backend: LockStore, guards: Guards, options: SweepOptions, notes: SweepLog) -> Iterator[Suspect]:
     """Look for the first time: what has no expiry, by an index of its own; then all that is held."""
     endless: set[str] = set()
     if backend.counts().no_expiry:
@@ -55,13 +55,13 @@ def _marks(backend: LockStore, guards: Guards, options: SweepOptions, notes: Not
         yield from _judged([record for record in page if record.name not in endless], guards, options)
 
 
-def _judged(page: list[Record], guards: Guards, options: SweepOptions) -> Iterator[Mark]:
+def _judged(page: list[Record], guards: Guards, options: SweepOptions) -> Iterator[Suspect]:
     wanted = [record for record in page if options.wants(record)]
     sides = guards.sides(wanted)
     for record in wanted:
         found = judge(record, sides.get(record.holder.row), guards)
         if found is not None:
-            yield Mark(*found, record)
+            yield Suspect(*found, record)
 
 
 def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str] | None:
@@ -86,34 +86,39 @@ def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str]
 
 
 def _again(
-    batch: list[Mark], backend: LockStore, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: Notebook
+    batch: list[Suspect],
+    backend: LockStore,
+    guards: Guards,
+    restorer: RowRestorer,
+    options: SweepOptions,
+    notes: SweepLog,
 ) -> None:
     """Look at each for the second time, and act: only if everything is as it was."""
-    seen = [backend.get(mark.record.name) for mark in batch]
+    seen = [backend.get(suspect.record.name) for suspect in batch]
     sides = guards.sides(record for record in seen if record is not None)
-    for mark, now in zip(batch, seen, strict=True):
+    for suspect, now in zip(batch, seen, strict=True):
         side = None if now is None else sides.get(now.holder.row)
-        if now is None or now.token != mark.record.token or not _still(mark, now, side, guards, backend):
-            notes.add(_finding(mark, Came.CHANGED, side, "it was no longer so at the second look"))
+        if now is None or now.token != suspect.record.token or not _still(suspect, now, side, guards, backend):
+            notes.add(_finding(suspect, Came.CHANGED, side, "it was no longer so at the second look"))
             continue
-        notes.add(_act(mark, now, side, backend, guards, restorer, options))
+        notes.add(_act(suspect, now, side, backend, guards, restorer, options))
     notes.write(options.by)
 
 
-def _still(mark: Mark, now: Record, side: Side | None, guards: Guards, backend: LockStore) -> bool:
+def _still(suspect: Suspect, now: Record, side: Side | None, guards: Guards, backend: LockStore) -> bool:
     found = judge(now, side, guards)
-    if found is None or found[0] is not mark.kind:
+    if found is None or found[0] is not suspect.kind:
         return False
-    if mark.kind in (Kind.DEAD, Kind.FINISHED) and now.lease_ends > mark.record.lease_ends + RENEWED:
+    if suspect.kind in (Kind.DEAD, Kind.FINISHED) and now.lease_ends > suspect.record.lease_ends + RENEWED:
         return False  # somebody renews it
-    if mark.kind in (Kind.DIFFERS, Kind.FINISHED):  # a look at the lock, at the row, and at the lock: of one moment
+    if suspect.kind in (Kind.DIFFERS, Kind.FINISHED):  # a look at the lock, at the row, and at the lock: of one moment
         after = backend.get(now.name)
         return after is not None and after.token == now.token
     return True
 
 
 def _act(
-    mark: Mark,
+    suspect: Suspect,
     now: Record,
     side: Side | None,
     backend: LockStore,
@@ -122,27 +127,27 @@ def _act(
     options: SweepOptions,
 ) -> Finding:
     alive = holders.alive(now.holder)
-    if mark.kind is Kind.DIFFERS:
-        return _finding(mark, Came.KEPT, side, mark.why)
-    if mark.kind is Kind.FINISHED and (alive is True or now.holder.kept):
+    if suspect.kind is Kind.DIFFERS:
+        return _finding(suspect, Came.KEPT, side, suspect.why)
+    if suspect.kind is Kind.FINISHED and (alive is True or now.holder.kept):
         why = "its holder's process runs" if alive else "it is kept for a message that is on its way"
-        return _finding(mark, Came.KEPT, side, f"{mark.why}; but {why}")
-    if mark.kind is Kind.NO_EXPIRY:
+        return _finding(suspect, Came.KEPT, side, f"{suspect.why}; but {why}")
+    if suspect.kind is Kind.NO_EXPIRY:
         ttl = _remaining(now)
-        why = f"{mark.why}: it ends in {ttl / 1000:.0f} s unless renewed"
+        why = f"{suspect.why}: it ends in {ttl / 1000:.0f} s unless renewed"
         if options.dry_run:
-            return _finding(mark, Came.WOULD, side, why)
+            return _finding(suspect, Came.WOULD, side, why)
         done = backend.bound(now.name, now.token, ttl)
-        return _finding(mark, Came.SWEPT if done else Came.CHANGED, side, why)
-    row = None if mark.kind is Kind.FINISHED or side is None else _row(side, now, guards, restorer)
+        return _finding(suspect, Came.SWEPT if done else Came.CHANGED, side, why)
+    row = None if suspect.kind is Kind.FINISHED or side is None else _row(side, now, guards, restorer)
     if options.dry_run:
         came = (
             restorer.preview(side.model, [row], publish=alive is not True)
             if row is not None and side is not None
             else PutBackResult(False)
         )
-        return _finding(mark, Came.WOULD, side, mark.why, came)
-    return release(mark, now, side, row, alive, restorer, options)
+        return _finding(suspect, Came.WOULD, side, suspect.why, came)
+    return release(suspect, now, side, row, alive, restorer, options)
 
 
 def _remaining(record: Record) -> int:
@@ -164,7 +169,7 @@ def _row(side: Side, record: Record, guards: Guards, restorer: RowRestorer) -> G
 
 
 def release(
-    mark: Mark,
+    suspect: Suspect,
     now: Record,
     side: Side | None,
     row: Guarded | None,
@@ -186,19 +191,19 @@ def release(
     if not first:
         removed = bool(take_away(now))
     if came.done or (removed and (row is None or came.why)):
-        return _finding(mark, Came.SWEPT, side, mark.why, came)
-    return _finding(mark, Came.CHANGED, side, "somebody else was first just now", came)
+        return _finding(suspect, Came.SWEPT, side, suspect.why, came)
+    return _finding(suspect, Came.CHANGED, side, "somebody else was first just now", came)
 
 
-def _finding(mark: Mark, came: Came, side: Side | None, why: str, result: PutBackResult | None = None) -> Finding:
+def _finding(suspect: Suspect, came: Came, side: Side | None, why: str, result: PutBackResult | None = None) -> Finding:
     result = result or PutBackResult(False)
     return Finding(
-        kind=mark.kind,
+        kind=suspect.kind,
         came=came,
         why=f"{why}; {result.why}" if result.why else why,
-        name=mark.record.name,
-        row=mark.record.holder.row,
-        holder=str(mark.record.holder),
+        name=suspect.record.name,
+        row=suspect.record.holder.row,
+        holder=str(suspect.record.holder),
         put_back=result.done,
         published=result.published,
         unpublished=result.unpublished,

@@ -8,23 +8,23 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.celery.parking import stranded
 from django_tasklock.celery.parking.stranded import Stranded
-from django_tasklock.operations.sweep.report import Came, Finding, Kind, Notebook
+from django_tasklock.operations.sweep.options import SweepOptions
+from django_tasklock.operations.sweep.report import Came, Finding, Kind, SweepLog
 from django_tasklock.operations.sweep.stream import second_look
-from django_tasklock.operations.sweep.terms import SweepOptions
 
 
-def sweep_parked(options: SweepOptions, notes: Notebook) -> None:
+def sweep_parked(options: SweepOptions, notes: SweepLog) -> None:
     """Look twice; then promote each, as a worker would, which any number may try."""
     try:
-        for batch in second_look(_marks(options, notes), options.pause):
-            for mark in batch:
-                notes.add(_again(mark, options))
+        for batch in second_look(_suspects(options, notes), options.pause):
+            for suspect in batch:
+                notes.add(_again(suspect, options))
             notes.write(options.by)
     except ImproperlyConfigured as error:
         notes.leave_out(f"parked messages: {error}")
 
 
-def _marks(options: SweepOptions, notes: Notebook) -> Iterator[Stranded]:
+def _suspects(options: SweepOptions, notes: SweepLog) -> Iterator[Stranded]:
     for looked in stranded.look():
         if options.over:
             return
@@ -35,18 +35,18 @@ def _marks(options: SweepOptions, notes: Notebook) -> Iterator[Stranded]:
             yield looked
 
 
-def _again(mark: Stranded, options: SweepOptions) -> Finding:
-    now = stranded.at(mark.key)
-    if now is None or now.row.task_id != mark.row.task_id or now.row.changed_at != mark.row.changed_at:
-        return _finding(mark, Came.CHANGED, "it was on its way at the second look, or its lock was held")
+def _again(suspect: Stranded, options: SweepOptions) -> Finding:
+    now = stranded.at(suspect.key)
+    if now is None or now.row.task_id != suspect.row.task_id or now.row.changed_at != suspect.row.changed_at:
+        return _finding(suspect, Came.CHANGED, "it was on its way at the second look, or its lock was held")
     if options.dry_run:
-        return _finding(mark, Came.WOULD, f"it has waited {mark.waited / 1000:.0f} s, and the lock is free")
-    if stranded.promote(mark.key):
-        return _finding(mark, Came.SWEPT, f"it has waited {mark.waited / 1000:.0f} s, and the lock is free")
-    if stranded.at(mark.key) is not None:
-        return _finding(mark, Came.KEPT, "it could not be sent: see the log")
-    return _finding(mark, Came.CHANGED, "somebody else promoted it just now")
+        return _finding(suspect, Came.WOULD, f"it has waited {suspect.waited / 1000:.0f} s, and the lock is free")
+    if stranded.promote(suspect.key):
+        return _finding(suspect, Came.SWEPT, f"it has waited {suspect.waited / 1000:.0f} s, and the lock is free")
+    if stranded.at(suspect.key) is not None:
+        return _finding(suspect, Came.KEPT, "it could not be sent: see the log")
+    return _finding(suspect, Came.CHANGED, "somebody else promoted it just now")
 
 
-def _finding(mark: Stranded, came: Came, why: str) -> Finding:
-    return Finding(Kind.PARKED, came, why, name=mark.name, holder=f"{mark.row.task}[{mark.row.task_id}]")
+def _finding(suspect: Stranded, came: Came, why: str) -> Finding:
+    return Finding(Kind.PARKED, came, why, name=suspect.name, holder=f"{suspect.row.task}[{suspect.row.task_id}]")

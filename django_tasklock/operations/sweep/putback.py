@@ -15,10 +15,10 @@ from django.db.models import Model
 from django_tasklock.backends import get_backend
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.guards.guard import Guarded, StateGuard, fence, fenced
+from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, revoke_claim
 from django_tasklock.locks.holder import holder_json
-from django_tasklock.operations.sweep.guarded import put_back_to
-from django_tasklock.operations.sweep.terms import SweepOptions
+from django_tasklock.operations.sweep.guarded import claimable_state
+from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.types import AcquireRequest, Grant
 
 logger = logging.getLogger("django_tasklock")
@@ -60,7 +60,7 @@ class RowRestorer:
     def preview(self, model: type[Model], entries: list[Guarded], *, publish: bool) -> PutBackResult:
         """Return what ``put_back`` would come to: ``done`` as far as that can be told beforehand."""
         one, why = self.publishable(entries, publish)
-        if put_back_to(entries[0].guard, fenced(model), published=one is not None) is None:
+        if claimable_state(entries[0].guard, has_token_columns(model), published=one is not None) is None:
             return PutBackResult(False, unpublished=why, why=_ALIKE)
         return PutBackResult(True, unpublished=why)
 
@@ -84,11 +84,11 @@ class RowRestorer:
         """
         one, why = self.publishable(entries, publish)
         guard = (one or entries[0]).guard
-        state = put_back_to(guard, fenced(model), published=one is not None)
+        state = claimable_state(guard, has_token_columns(model), published=one is not None)
         if state is None:
             return PutBackResult(False, unpublished=why, why=_ALIKE)
-        if free and not fenced(model):
-            with held(free) as ours:
+        if free and not has_token_columns(model):
+            with holding(free) as ours:
                 return self._do(model, pk, token, one, guard, state, why) if ours else PutBackResult(False)
         return self._do(model, pk, token, one, guard, state, why)
 
@@ -96,12 +96,12 @@ class RowRestorer:
         self, model: type[Model], pk: Any, token: str, one: Guarded | None, guard: StateGuard, state: Any, why: str
     ) -> PutBackResult:
         if one is None:
-            return PutBackResult(fence(model, pk, guard, token, state), unpublished=why)
+            return PutBackResult(revoke_claim(model, pk, guard, token, state), unpublished=why)
         due = 0.0
         sent = ""
         try:
             with durable(router.db_for_write(model), f"put {model._meta.label} {pk!r} back"):
-                if not fence(model, pk, guard, token, state):
+                if not revoke_claim(model, pk, guard, token, state):
                     return PutBackResult(False)
                 sent, due = self.publisher.publish(one.locked, one.pk, pk)
         except (Error, TaskLockError):
@@ -117,8 +117,8 @@ class RowRestorer:
 
 
 @contextmanager
-def held(names: Sequence[str]) -> Iterator[bool]:
-    """Return whether all are ours meanwhile. Not for long: a sweep that is killed here holds nobody up."""
+def holding(names: Sequence[str]) -> Iterator[bool]:
+    """Take these locks for the block, a moment at most; yield whether all of them were free."""
     backend, token, taken = get_backend(), os.urandom(16).hex(), []
     try:
         for name in sorted(names):

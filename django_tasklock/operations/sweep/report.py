@@ -1,4 +1,4 @@
-"""What a sweep found and did: frozen values for the doors, and the notebook they are made from."""
+"""What a sweep found and did: frozen values for the doors, and the log they are made from."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Finding:
         return Deed(self.name or self.row, "sweep", f"{self.kind}: {self.why}", ", ".join(words))
 
     def as_dict(self) -> dict[str, str | bool]:
-        """Return it for JSON."""
+        """Return the values for JSON."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {name: value if value is True else str(value) for name, value in values.items() if value}
 
@@ -130,7 +130,7 @@ class SweepReport:
         return sum(self.looked_at.values()) / self.seconds if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the values for JSON."""
         return {
             "dry_run": self.dry_run,
             "swept": self.swept,
@@ -149,7 +149,7 @@ class SweepReport:
 
 
 @dataclass
-class Notebook:
+class SweepLog:
     """A report while it is written."""
 
     dry_run: bool
@@ -163,7 +163,7 @@ class Notebook:
     deeds: list[Deed] = field(default_factory=list)
 
     def add(self, finding: Finding) -> None:
-        """Count one, and list it while there is room."""
+        """Count a finding, and list it while there is room."""
         word = {Came.SWEPT: "acted", Came.WOULD: "acted", Came.CHANGED: "changed", Came.KEPT: "kept"}[finding.came]
         self.count(finding.kind, found=1, **{word: 1})
         self.published += bool(finding.published)

@@ -15,11 +15,11 @@ from django.utils import timezone
 from django_tasklock.backends.codec import json_object
 from django_tasklock.operations.moments import with_zone
 from django_tasklock.operations.sweep.report import SweepReport
-from django_tasklock.texts import shown
+from django_tasklock.texts import printable
 
 if TYPE_CHECKING:
     from django_tasklock.models import SweepEntry
-    from django_tasklock.operations.sweep.terms import SweepOptions
+    from django_tasklock.operations.sweep.options import SweepOptions
 
 logger = logging.getLogger("django_tasklock")
 
@@ -60,11 +60,11 @@ def record_run(options: SweepOptions, report: SweepReport, problem: str = "") ->
     try:
         made = runs.create(
             at=timezone.now(),
-            actor=shown(options.by.name),
-            scope=shown(_scope(options)),
+            actor=printable(options.by.name),
+            scope=printable(_scope(options)),
             swept=report.swept,
             seconds=report.seconds,
-            problem=shown(problem),
+            problem=printable(problem),
             report=json.dumps(kept),
         )
         runs.filter(pk__lte=made.pk - KEPT).delete()

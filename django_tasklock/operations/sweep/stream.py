@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 PAGE = 1000
 """Locks read by one request."""
 BATCH = 2000
-"""Marks that share one pause."""
+"""Suspects that share one pause."""
 
 
 def live_locks(backend: LockStore) -> Iterator[list[Record]]:
@@ -58,11 +58,11 @@ def of_kind(backend: LockStore, query: Query) -> Iterator[list[Record]]:
         query = query._replace(offset=page.next)
 
 
-def second_look(marks: Iterable[_T], pause: float) -> Iterator[list[_T]]:
-    """Yield the marks in batches, each at least ``pause`` seconds after its last one was made."""
+def second_look(suspects: Iterable[_T], pause: float) -> Iterator[list[_T]]:
+    """Yield the suspects in batches, each at least ``pause`` seconds after its last one was made."""
     batch: list[_T] = []
-    for mark in marks:
-        batch.append(mark)
+    for suspect in suspects:
+        batch.append(suspect)
         if len(batch) == BATCH:
             wait(pause)
             yield batch

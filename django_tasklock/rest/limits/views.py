@@ -35,12 +35,6 @@ class LimitDoor(Door):
         with refused_as(400, "invalid_name"):
             return self.checked(name)
 
-    def asked(self, kind: type[Serializer]) -> dict[str, Any]:
-        """Return the parameters of a list, checked."""
-        taken = kind(data=self.request.query_params)
-        taken.is_valid(raise_exception=True)
-        return dict(taken.validated_data)
-
 
 class LimitAct(LimitDoor):
     """What the acts have in common: another permission, another rate, and how they are done."""
@@ -51,7 +45,7 @@ class LimitAct(LimitDoor):
 
     def act(self, do: Callable[..., LimitResult], name: str, *fields: str) -> Response:
         """Read the body, do it with these fields of it, and answer what came of it, or raise the problem."""
-        given = self.given(self.body)
+        given = self.read_body(self.body)
         what = [given[field] for field in fields]
         with refused_as(501, "cannot_list"):
             result = do(self.named(name), *what, by=self.actor(), reason=given["reason"])
@@ -76,7 +70,7 @@ class LimitsView(LimitDoor):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return a page. Tenants are counted, not listed."""
-        given = self.asked(serializers.LimitQuerySerializer)
+        given = self.read_query(serializers.LimitQuerySerializer).validated_data
         with refused_as(501, "cannot_list"):
             found = operations.list_limits(**given)
         return Response(serializers.LimitPageSerializer(found).data)
@@ -111,7 +105,7 @@ class ResetLimitView(LimitAct):
     operation_id = "limit_reset"
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Reset it."""
+        """Reset the limiter."""
         return self.act(operations.reset_limit, name)
 
 
@@ -143,7 +137,7 @@ class PauseLimitView(LimitAct):
     body = serializers.PauseSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Pause it."""
+        """Pause the limiter."""
         return self.act(operations.pause_limit, name, "seconds")
 
 
@@ -173,7 +167,7 @@ class PermitsListView(LimitDoor):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return the first hundred, by name."""
-        given = self.asked(serializers.PermitsQuerySerializer)
+        given = self.read_query(serializers.PermitsQuerySerializer).validated_data
         with refused_as(501, "cannot_list"):
             found = operations.list_permits(given["text"])
         return Response(serializers.PermitsPageSerializer(found).data)

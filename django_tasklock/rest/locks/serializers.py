@@ -48,7 +48,7 @@ class QuerySerializer(Shape):
     limit = serializers.IntegerField(default=100, min_value=1, max_value=1000)
 
     def query(self) -> Query:
-        """Return the same for ``operations``."""
+        """Return the parameters as the query that ``operations.list_locks`` takes."""
         given = cast("dict[str, Any]", self.validated_data)
         order = given["order"]
         return Query(

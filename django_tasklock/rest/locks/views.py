@@ -59,10 +59,9 @@ class LocksView(LockDoor):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return a page, and how many there are of each kind."""
-        taken = serializers.QuerySerializer(data=request.query_params)
-        taken.is_valid(raise_exception=True)
+        query = self.read_query(serializers.QuerySerializer).query()
         with refused_as(501, "cannot_list"):
-            page, counts = operations.list_locks(taken.query()), operations.count_locks()
+            page, counts = operations.list_locks(query), operations.count_locks()
         data = {"locks": page.locks, "total": page.total, "next": page.next, "ordered": page.ordered, "counts": counts}
         return Response(serializers.LockPageSerializer(data).data)
 
@@ -98,14 +97,14 @@ class LockView(LockDoor):
     **schema.answers(serializers.ResultSerializer, 404, 409, 412, 415, parameters=[schema.NAME, schema.IF_MATCH]),
 )
 class ReleaseLockView(LockAct):
-    """``POST {name}/release-lock``: take it from its holder. A guarded row is fenced first."""
+    """``POST {name}/release-lock``: take it from its holder. The claim of a guarded row is revoked first."""
 
     operation_id = "lock_release"
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return what was released; nothing is done if the lock changed hands."""
         expected = preconditions.expected(request)
-        given = self.given(serializers.ReleaseSerializer)
+        given = self.read_body(serializers.ReleaseSerializer)
         bare = self.named(name)
         with refused_as(400, "invalid_row_state"):
             result = operations.release_lock(
@@ -127,7 +126,7 @@ class AskReleaseView(LockAct):
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Ask its holder. The lock is still held."""
         expected = preconditions.expected(request)
-        given = self.given(AskSerializer)
+        given = self.read_body(AskSerializer)
         bare = self.named(name)
         with refused_as(409, "nobody_to_ask"):
             result = operations.ask_to_release(bare, by=self.actor(), reason=given["reason"], fingerprint=expected)
@@ -144,7 +143,7 @@ class WaitersView(LockDoor):
     operation_id = "lock_waiters"
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Return them; nobody waits for a lock that nobody has."""
+        """Return the waiters of a lock; a lock that nobody has has none."""
         bare = self.named(name)
         page = operations.list_waiters(bare)
         data = {**page_fields(page), "awaited": operations.find_awaited(bare)}

@@ -34,7 +34,7 @@ class MessagesQuerySerializer(Shape):
     limit = serializers.IntegerField(default=50, min_value=1, max_value=500)
 
     def query(self) -> ParkedQuery:
-        """Return the same for ``operations``."""
+        """Return the parameters as the query that ``operations.list_parked`` takes."""
         return ParkedQuery(**cast("dict[str, Any]", self.validated_data))
 
 

@@ -51,9 +51,8 @@ class MessagesView(MessageDoor):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return a page, and how many there are in each state."""
-        taken = serializers.MessagesQuerySerializer(data=request.query_params)
-        taken.is_valid(raise_exception=True)
-        return Response(serializers.MessagePageSerializer(operations.list_parked(taken.query())).data)
+        query = self.read_query(serializers.MessagesQuerySerializer).query()
+        return Response(serializers.MessagePageSerializer(operations.list_parked(query)).data)
 
 
 @extend_schema(
@@ -84,8 +83,8 @@ class RequeueMessageView(MessageAct):
     operation_id = "message_requeue"
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
-        """Let it wait."""
-        given = self.given(serializers.SignSerializer)
+        """Let the message wait for its lock again."""
+        given = self.read_body(serializers.SignSerializer)
         obstacle = operations.requeue_parked(task_id, by=self.actor(), reason=given["reason"], sign=given["sign"])
         return self.done(task_id, "requeued", obstacle)
 
@@ -101,8 +100,8 @@ class PublishMessageView(MessageAct):
     operation_id = "message_publish"
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
-        """Publish it."""
-        given = self.given(AskSerializer)
+        """Publish the message."""
+        given = self.read_body(AskSerializer)
         obstacle = operations.publish_parked(task_id, by=self.actor(), reason=given["reason"])
         return self.done(task_id, "published", obstacle)
 
@@ -118,8 +117,8 @@ class DiscardMessageView(MessageAct):
     operation_id = "message_discard"
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
-        """End it."""
-        given = self.given(AskSerializer)
+        """Discard the message."""
+        given = self.read_body(AskSerializer)
         obstacle = operations.discard_parked(task_id, by=self.actor(), reason=given["reason"])
         return self.done(task_id, "discarded", obstacle)
 

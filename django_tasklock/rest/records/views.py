@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_tasklock import operations
-from django_tasklock.operations.sweep.terms import LONGEST_REQUEST
+from django_tasklock.operations.sweep.options import LONGEST_REQUEST
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import Door
 from django_tasklock.rest.problems import Problem, refused_as
@@ -35,13 +35,9 @@ class RunsView(SweepDoor):
     operation_id = "sweeps_list"
 
     def get(self, request: Request, **kwargs: Any) -> Response:
-        """Return them, and when everything was swept last."""
-        taken = serializers.RunsQuerySerializer(data=request.query_params)
-        taken.is_valid(raise_exception=True)
-        data = {
-            "runs": operations.sweep_runs(dict(taken.validated_data)["limit"]),
-            "age": operations.last_sweep_age(),
-        }
+        """Return the last runs, and how long ago everything was swept."""
+        limit = self.read_query(serializers.RunsQuerySerializer).validated_data["limit"]
+        data = {"runs": operations.sweep_runs(limit), "age": operations.last_sweep_age()}
         return Response(serializers.RunListSerializer(data).data)
 
 
@@ -80,7 +76,7 @@ class SweepView(SweepDoor):
 
     def post(self, request: Request, **kwargs: Any) -> Response:
         """Return what was found."""
-        given = self.given(serializers.SweepSerializer)
+        given = self.read_body(serializers.SweepSerializer)
         with refused_as(400, "invalid_sweep"):
             report = operations.sweep(
                 dry_run=given["dry_run"],
@@ -105,8 +101,7 @@ class AuditView(Door):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return a page."""
-        taken = serializers.AuditQuerySerializer(data=request.query_params)
-        taken.is_valid(raise_exception=True)
-        given = dict(taken.validated_data)
+        taken = self.read_query(serializers.AuditQuerySerializer)
+        given = taken.validated_data
         page = operations.list_acts(taken.query(), below=given["below"], limit=given["limit"])
         return Response(serializers.AuditPageSerializer(page).data)

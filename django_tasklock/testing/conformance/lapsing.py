@@ -25,11 +25,11 @@ class LapsingContract(StoreContract):
 
     def test_asking_again_keeps_the_time_of_the_first_grant_and_renews_the_lease(self, backend: LockStore) -> None:
         token = new_token()
-        asked = time.monotonic()
+        sent = time.monotonic()
         backend.acquire(an_ask("video:1", token, ttl=1000))
         first = held(backend.get("video:1"))
         granted(backend.acquire(an_ask("video:1", token, ttl=60_000)))
-        eventually(lambda: time.monotonic() > asked + 1.1)  # the first lease would be over
+        eventually(lambda: time.monotonic() > sent + 1.1)  # the first lease would be over
         second = held(backend.get("video:1"))
         assert (second.token, second.at) == (token, first.at)
 
@@ -96,9 +96,9 @@ class LapsingContract(StoreContract):
 
     def test_it_keeps_a_lock_beyond_its_first_lease(self, backend: LockStore) -> None:
         mine = an_ask("video:1", ttl=1000)
-        asked = time.monotonic()
+        sent = time.monotonic()
         backend.acquire(mine)
-        while time.monotonic() < asked + 1.3:
+        while time.monotonic() < sent + 1.3:
             assert backend.renew([Renewal("video:1", mine.token, 1000)]) == [RenewalResult.RENEWED]
             assert isinstance(backend.acquire(an_ask("video:1")), Busy)
             time.sleep(0.1)
@@ -120,10 +120,10 @@ class LapsingContract(StoreContract):
     # Waiting
 
     def test_a_waiter_notices_that_the_holder_died(self, backend: LockStore) -> None:
-        asked = time.monotonic()
+        sent = time.monotonic()
         backend.acquire(an_ask("video:1", ttl=300))
         mine = an_ask("video:1")
         with backend.waiter(mine) as waiter:
             eventually(lambda: isinstance(waiter.acquire(), Grant) or waiter.wait(0.1))
-        assert time.monotonic() - asked >= 0.298
+        assert time.monotonic() - sent >= 0.298
         assert held(backend.get("video:1")).token == mine.token

@@ -56,9 +56,9 @@ class RateContract(StoreContract):
         refused = ask(way, rates.reserve, rates.areserve, terms, 1, MINUTE)
         assert isinstance(refused, Refused)
         assert HOUR / 2 < refused.wait <= HOUR + 2 * terms.margin
-        standing = ask(way, rates.use, rates.ause, terms)
-        assert [(rate.limit, rate.used, rate.ahead) for rate in standing.rates] == [(2, 2, 0)]
-        assert standing.refused == 1
+        use = ask(way, rates.use, rates.ause, terms)
+        assert [(rate.limit, rate.used, rate.ahead) for rate in use.rates] == [(2, 2, 0)]
+        assert use.refused == 1
 
     def test_of_several_rates_all_are_booked_or_none(self, rates: RateStore) -> None:
         terms = Terms("api", (Rate(2, MINUTE, SECOND), Rate(3, HOUR, SECOND)), horizon=LONG)
@@ -80,7 +80,7 @@ class RateContract(StoreContract):
         mine = booked(rates.reserve(terms, 1, 0))
         other = self.make()
         assert isinstance(other.rates.reserve(terms, 1, 0), Refused)
-        assert other.rates.cancel(terms, 1, mine.slot, mine.epoch)
+        assert other.rates.cancel(terms, 1, mine.slot, mine.edition)
         other.close_idle()
         other.close()
         booked(rates.reserve(terms, 1, 0))
@@ -139,15 +139,15 @@ class RateContract(StoreContract):
         terms = a_limit(1, HOUR)
         booked(rates.reserve(terms, 1, 0))
         mine = booked(rates.reserve(terms, 1, LONG))
-        again = booked(ask(way, rates.resume, rates.aresume, terms, 1, mine.slot, mine.epoch, LONG))
-        assert (again.slot, again.epoch) == (mine.slot, mine.epoch)
+        again = booked(ask(way, rates.resume, rates.aresume, terms, 1, mine.slot, mine.edition, LONG))
+        assert (again.slot, again.edition) == (mine.slot, mine.edition)
         assert abs(again.time - mine.time) <= ROUNDED
         assert 0 < again.wait <= mine.wait
 
     def test_whoever_comes_within_the_margin_goes(self, rates: RateStore) -> None:
         terms = a_limit(1, HOUR, margin=10 * MINUTE)
         mine = booked(rates.reserve(terms, 1, 0))
-        again = booked(rates.resume(terms, 1, mine.slot, mine.epoch, 0))
+        again = booked(rates.resume(terms, 1, mine.slot, mine.edition, 0))
         assert again.slot == mine.slot
         assert again.wait < ROUNDED
         assert isinstance(rates.reserve(terms, 1, 0), Refused)
@@ -156,7 +156,7 @@ class RateContract(StoreContract):
         terms = a_limit(1, SECOND // 5, margin=1000)
         mine = booked(rates.reserve(terms, 1, 0))
         eventually(lambda: rates.use(terms).time > mine.time + SECOND // 5)
-        again = booked(rates.resume(terms, 1, mine.slot, mine.epoch, LONG))
+        again = booked(rates.resume(terms, 1, mine.slot, mine.edition, LONG))
         assert again.slot > mine.slot
         assert again.time - mine.time >= SECOND // 5
 
@@ -166,7 +166,7 @@ class RateContract(StoreContract):
         missed = [booked(rates.reserve(terms, 1, LONG)) for _ in range(3)]
         eventually(lambda: rates.use(terms).time > missed[-1].time + SECOND // 5)
         slots = [one.slot for one in missed]
-        answers = ask(way, rates.exchange, rates.aexchange, terms, 1, slots, missed[0].epoch, LONG)
+        answers = ask(way, rates.exchange, rates.aexchange, terms, 1, slots, missed[0].edition, LONG)
         assert 0 < len(answers) <= 3
         found = [booked(one) for one in answers]
         assert min(one.slot for one in found) > max(slots)
@@ -178,7 +178,7 @@ class RateContract(StoreContract):
         mine = booked(rates.reserve(terms, 1, LONG))
         rates.reset(terms)
         booked(rates.reserve(terms, 1, 0))
-        assert isinstance(rates.resume(terms, 1, mine.slot, mine.epoch, MINUTE), Refused)
+        assert isinstance(rates.resume(terms, 1, mine.slot, mine.edition, MINUTE), Refused)
 
     # Giving back
 
@@ -186,13 +186,13 @@ class RateContract(StoreContract):
     def test_a_place_that_is_given_back_is_the_next_ones_and_goes_back_once(self, rates: RateStore, way: str) -> None:
         terms = a_limit(1, HOUR)
         _, mine, last = (booked(rates.reserve(terms, 1, LONG)) for _ in range(3))
-        assert ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.epoch)
-        assert not ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.epoch)
+        assert ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.edition)
+        assert not ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.edition)
         assert rates.use(terms).free == 1
         again = booked(rates.reserve(terms, 1, LONG))
         assert abs(again.time - mine.time) <= SECOND
         assert again.time < last.time
-        assert not ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.epoch)  # that is not its own now
+        assert not ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.edition)  # that is not its own now
         assert booked(rates.reserve(terms, 1, LONG)).time > last.time
 
     def test_of_many_threads_that_give_it_back_one_did(self, backend: LockStore, rates: RateStore) -> None:
@@ -202,7 +202,7 @@ class RateContract(StoreContract):
 
         def give_back() -> None:
             try:
-                said.append(rates.cancel(terms, 1, mine.slot, mine.epoch))
+                said.append(rates.cancel(terms, 1, mine.slot, mine.edition))
             finally:
                 backend.close_idle()
 
@@ -217,13 +217,13 @@ class RateContract(StoreContract):
     def test_a_call_is_charged_what_it_cost(self, rates: RateStore, way: str) -> None:
         terms = a_limit(10, HOUR)
         mine = booked(rates.reserve(terms, 5, 0))
-        assert ask(way, rates.settle, rates.asettle, terms, 5, mine.slot, mine.epoch, 2)
+        assert ask(way, rates.settle, rates.asettle, terms, 5, mine.slot, mine.edition, 2)
         assert rates.use(terms).rates[0].used == 2
         mine = booked(rates.reserve(terms, 2, 0))
-        assert ask(way, rates.settle, rates.asettle, terms, 2, mine.slot, mine.epoch, 8)
+        assert ask(way, rates.settle, rates.asettle, terms, 2, mine.slot, mine.edition, 8)
         assert rates.use(terms).rates[0].used == 10
         assert isinstance(rates.reserve(terms, 1, 0), Refused)
-        assert not ask(way, rates.settle, rates.asettle, terms, 2, mine.slot, mine.epoch, 2)
+        assert not ask(way, rates.settle, rates.asettle, terms, 2, mine.slot, mine.edition, 2)
 
     # Stopping
 
@@ -237,7 +237,7 @@ class RateContract(StoreContract):
         assert 25 * MINUTE < stop.wait <= 30 * MINUTE
         assert ask(way, rates.penalize, rates.apenalize, terms, Pushback(MINUTE), LONG).wait > 25 * MINUTE
         assert 25 * MINUTE < rates.use(terms).paused <= 30 * MINUTE
-        again = booked(rates.resume(terms, 1, mine.slot, mine.epoch, LONG))
+        again = booked(rates.resume(terms, 1, mine.slot, mine.edition, LONG))
         assert abs(again.time - mine.time - 30 * MINUTE) <= 10 * SECOND
         assert again.pause > mine.pause
 
@@ -271,8 +271,8 @@ class RateContract(StoreContract):
         assert 400_000 <= first.share < 1_000_000
         assert rates.use(terms).share == first.share
         rates.adjust(terms, 500_000)
-        standing = rates.use(terms)
-        assert (standing.share, standing.rates[0].limit) == (500_000, 5)
+        use = rates.use(terms)
+        assert (use.share, use.rates[0].limit) == (500_000, 5)
         assert [isinstance(rates.reserve(terms, 1, 0), Booked) for _ in range(6)] == [True] * 5 + [False]
 
     # Looking
@@ -311,10 +311,10 @@ class RateContract(StoreContract):
         rates.penalize(terms, Pushback(HOUR), HOUR)
         ask(way, rates.reset, rates.areset, terms)
         assert rates.use(terms).paused == 0
-        assert not rates.cancel(terms, 1, mine.slot, mine.epoch)
-        again = booked(rates.resume(terms, 1, mine.slot, mine.epoch, 0))  # who slept books again
+        assert not rates.cancel(terms, 1, mine.slot, mine.edition)
+        again = booked(rates.resume(terms, 1, mine.slot, mine.edition, 0))  # who slept books again
         assert again.wait < ROUNDED
-        assert again.epoch != mine.epoch
+        assert again.edition != mine.edition
         assert isinstance(rates.reserve(terms, 1, 0), Refused)
 
     # Agreeing

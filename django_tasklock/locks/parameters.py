@@ -1,4 +1,4 @@
-"""What a lock was made with: its options, checked once."""
+"""``LockParameters``: the options of a lock, checked once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def patience(blocking: bool | None, blocking_timeout: Duration | None, name: str
     return milliseconds(blocking_timeout, "blocking_timeout", name=name) / 1000
 
 
-class Terms(NamedTuple):
-    """The terms of a lock. ``hold_ms`` and ``lease_ms`` are milliseconds, ``patience`` is seconds."""
+class LockParameters(NamedTuple):
+    """What a lock was made with. ``hold_ms`` and ``lease_ms`` are milliseconds, ``patience`` is seconds."""
 
     hold_ms: int
     """The timeout: the most that one holder may have it."""
@@ -52,8 +52,8 @@ class Terms(NamedTuple):
         blocking_timeout: Duration | None,
         reentrant: bool,
         on_unavailable: OnUnavailable | None,
-    ) -> Terms:
-        """Return the terms that these options make, defaults filled in. Raises ``TaskLockError`` for what cannot be."""
+    ) -> LockParameters:
+        """Return what these options make, defaults filled in. Raises ``TaskLockError`` for what cannot be."""
         try:
             return _known(timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
         except (TaskLockError, TypeError):  # once more, with the name; or something that is no option of any lock
@@ -68,14 +68,14 @@ def _checked(
     blocking_timeout: Duration | None,
     reentrant: bool,
     on_unavailable: OnUnavailable | None,
-) -> Terms:
+) -> LockParameters:
     hold_ms, lease_ms = spans(timeout, lease, name)
     wait = patience(blocking, blocking_timeout, name)
     settings = get_settings()
     policy = settings.ON_UNAVAILABLE if on_unavailable is None else on_unavailable
     if policy not in POLICIES:
         raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=name)
-    return Terms(hold_ms, lease_ms, lease_ms or hold_ms, wait, reentrant, policy, settings.METRICS)
+    return LockParameters(hold_ms, lease_ms, lease_ms or hold_ms, wait, reentrant, policy, settings.METRICS)
 
 
 _known = lru_cache(128, typed=True)(partial(_checked, ""))  # options are few, and alike from lock to lock
@@ -86,4 +86,4 @@ def _forget(*, setting: str, **kwargs: object) -> None:
         _known.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="tasklock.terms")
+setting_changed.connect(_forget, dispatch_uid="tasklock.locks.parameters")

@@ -29,20 +29,20 @@ Numbers = list[int]
 
 
 class Cut(NamedTuple):
-    """A place in the order. ``before``: locks of each bucket up to ``time``; ``upto``: up to one millisecond more."""
+    """A point in the order. ``before``: locks of each bucket up to ``time``; ``upto``: up to one millisecond more."""
 
     time: int
     before: Numbers
     upto: Numbers
 
 
-class Places:
+class Positions:
     """The locks of one kind, as they lay in the buckets when this was made."""
 
     def __init__(self, store: ClusterBackend, which: Which) -> None:
         self._store = store
         tail = bulk(which) + bulk(expiring())
-        asks = [store.ask(place, SPAN, store.bucket(place).layout.index + tail) for place in store.places]
+        asks = [store.ask(number, SPAN, store.bucket(number).layout.index + tail) for number in store.numbers]
         replies = [reply.split() for reply in store.ask_all(asks)]
         self.ending: Numbers = [int(reply[0]) for reply in replies]
         """How many there are in each bucket that end."""
@@ -98,25 +98,25 @@ class Places:
         script = BELOW.sized(2 + len(times), 1)
         arguments = b"".join(map(bulk, times))
         asks = [
-            self._store.ask(place, script, self._store.bucket(place).layout.index + bulk(low) + arguments)
-            for place, low in zip(self._store.places, self._lows, strict=True)
+            self._store.ask(number, script, self._store.bucket(number).layout.index + bulk(low) + arguments)
+            for number, low in zip(self._store.numbers, self._lows, strict=True)
         ]
         rows = [map(int, reply.split()) for reply in self._store.ask_all(asks)]
         return [list(column) for column in zip(*rows, strict=True)]
 
-    def position(self, record: Record, place: int) -> int:
+    def position(self, record: Record, number: int) -> int:
         """Return how many locks stand before one of a bucket."""
         if record.ttl is None:
             before, upto = self.ending, self.sizes
         else:
             ends = record.now + record.ttl
             before, upto = self.upto([ends - 1, ends])
-        found = sum(upto[:place]) + sum(before[place + 1 :])
-        layout = self._store.bucket(place).layout
-        tail = layout.index + bulk(self._lows[place]) + layout.lock(record.name)
-        (rank,) = self._store.ask_all([self._store.ask(place, RANK, tail)])
+        found = sum(upto[:number]) + sum(before[number + 1 :])
+        layout = self._store.bucket(number).layout
+        tail = layout.index + bulk(self._lows[number]) + layout.lock(record.name)
+        (rank,) = self._store.ask_all([self._store.ask(number, RANK, tail)])
         if rank is None:  # it has gone meanwhile
-            rank = before[place]
+            rank = before[number]
         return int(found + rank)
 
 
