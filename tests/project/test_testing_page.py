@@ -90,18 +90,16 @@ def spoiled(verb, **wrong):
     return other
 
 
-def with_spoiled(part, verb, **wrong):
-    def spoil(self):
-        found = part.__get__(self)
-        kind = type(found)
-        found.__class__ = type(kind.__name__, (kind,), {verb: spoiled(getattr(kind, verb), **wrong)})
-        return found
-
-    return property(spoil)
+def spoil(part, verb, **wrong):
+    kind = type(part)
+    part.__class__ = type(kind.__name__, (kind,), {verb: spoiled(getattr(kind, verb), **wrong)})
 
 
 class Broken(MemoryBackend):
     acquire = spoiled(MemoryBackend.acquire, fence=0)
-    permits = with_spoiled(MemoryBackend.permits, "acquire", fence=1)
-    rates = with_spoiled(MemoryBackend.rates, "reserve", time=0)
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        spoil(self.permits, "acquire", fence=1)
+        spoil(self.rates, "reserve", time=0)
 """
