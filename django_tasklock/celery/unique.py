@@ -187,9 +187,7 @@ def on_postrun(sender: Any = None, retval: Any = None, state: str | None = None,
     Its ``before_start`` or ``__call__`` has raised, or a time limit struck before the run could see to it.
     """
     request = sender.request
-    if HEADER not in request.__dict__:  # after ``hide`` every message of ours has it there, and nearly none is one
-        return
-    ours = header_of(request).get("unique")
+    ours = (request.__dict__.get(HEADER) or {}).get("unique")  # where ``hide`` has put it
     if not ours or request.is_eager or state_of(request).unique_settled:
         return
     error = retval if state != SUCCESS and isinstance(retval, BaseException) else sys.exc_info()[1]
