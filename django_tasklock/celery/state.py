@@ -8,7 +8,8 @@ from typing import Any
 
 from django_tasklock.locks.lock import TaskLock
 
-_KEY = "tasklock_state"
+STATE = "tasklock_state"
+"""The attribute of the request with it; nearly no request of another task has one."""
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class DeliveryState:
 
 def state_of(request: Any) -> DeliveryState:
     """Return the state of a delivery, by its request."""
-    found = request.__dict__.get(_KEY)
+    found = request.__dict__.get(STATE)
     if found is None:
-        found = request.__dict__[_KEY] = DeliveryState()
+        found = request.__dict__[STATE] = DeliveryState()
     return found  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.state import state_of
+from django_tasklock.celery.state import STATE, state_of
 from django_tasklock.locks import holder as holders
 
 logger = logging.getLogger("django_tasklock")
@@ -23,10 +23,10 @@ def clean_up_after(request: Any, sure: bool) -> None:
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     """Remove the row, now that the result is stored (``task_postrun``): before, a crash would have needed it."""
-    state = state_of(sender.request)
-    sure, state.has_row = state.has_row, None
-    if sure is None:
+    state = sender.request.__dict__.get(STATE)
+    if state is None or state.has_row is None:
         return
+    sure, state.has_row = state.has_row, None
     from django_tasklock.celery.parking import store as parking  # it touches models, which early imports must not
     from django_tasklock.celery.parking.rows import DOWN, brief_connection
 
