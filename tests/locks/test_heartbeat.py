@@ -651,13 +651,13 @@ def test_a_thread_that_is_ended_from_outside_is_started_again(name: str) -> None
 
 
 def test_one_that_is_dead_is_seen_and_started_again_and_that_is_said(
-    name: str, warnings_logged: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+    name: str, warnings_logged: Callable[[], list[str]]
 ) -> None:
     with TaskLock(name, lease=60) as lock:
         dead = threading.Thread(target=lambda: None)
         dead.start()
         dead.join()
-        monkeypatch.setattr(heartbeat, "thread", dead)
+        heartbeat.thread = dead  # for good: the one before, which is not wanted any more, ends
         assert not heartbeat.alive
         facts = locks()
         assert (facts["healthy"], facts["heartbeat"]["alive"]) == (False, False)
