@@ -23,7 +23,7 @@ STEPS = {
     "before publishing": "requeue.Publisher.publish",
     "after publishing": "requeue.Publisher.publish",
     "put back": "putback.RowRestorer.put_back",
-    "holding": "putback.fence",
+    "holding": "putback.revoke_claim",
     "before the message": "stranded.promote",
     "before the audit": "report.record_acts",
 }
