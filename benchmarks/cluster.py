@@ -20,7 +20,7 @@ from benchmarks.children import Parent, start
 from benchmarks.report import Table, spread
 from benchmarks.server import Server, running_server
 from django_tasklock.backends.cluster import ClusterBackend
-from django_tasklock.backends.cluster.buckets import place_of
+from django_tasklock.backends.cluster.buckets import number_of
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings
@@ -111,7 +111,7 @@ def _pairs(parent: Parent, url: str, slots: int, number: int) -> None:
     asks = [
         AcquireRequest(name, os.urandom(16).hex(), 60_000, 3_600_000, kind="video:{id}")
         for which in range(1500)
-        if place_of(name := f"video:{number}:{which}", SLOTS) < slots
+        if number_of(name := f"video:{number}:{which}", SLOTS) < slots
     ]
     for ask in asks[:50]:
         store.acquire(ask)
