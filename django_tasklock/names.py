@@ -245,6 +245,11 @@ class NameTemplates:
         return clean_all(names, self._prefix)
 
 
+def says_address(text: str) -> bool:
+    """Return whether a text says where an object is in memory: no two processes would make one name of it."""
+    return _ADDRESS.search(text) is not None
+
+
 _PLAIN = frozenset({str, int})
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -274,7 +279,7 @@ class _Filling(Formatter):
                 f"is a {type(value).__name__}, which each process writes in an order of its own, so no two would have"
                 " one lock; pass it sorted, as a tuple"
             )
-        if not isinstance(value, str) and _ADDRESS.search(text := format(converted)):
+        if not isinstance(value, str) and says_address(text := format(converted)):
             raise self._refused(
                 f"is {text[:60]}, which says where it is in memory, so no two calls would have one lock; write e.g."
                 f" {{{self.field}.id}}"

@@ -10,7 +10,7 @@ from typing import Any, Self
 from django_tasklock.backends.contract.rates import TENANT, Algorithm, RateStore, Terms
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
-from django_tasklock.names import clean
+from django_tasklock.names import clean, says_address
 from django_tasklock.rates import events
 from django_tasklock.rates.booking import Booking
 from django_tasklock.rates.notation import microseconds, parse, pushback
@@ -84,7 +84,8 @@ class RateLimiter:
         """Return the limiter of one tenant: its own quota, inside the one that all share.
 
         ``rates``: that quota, by default what ``tenants=`` says. A tenant that is ``None`` or empty is one
-        of its own, the default tenant, and so is whoever asks a limiter with ``tenants=`` for none.
+        of its own, the default tenant, and so is whoever asks a limiter with ``tenants=`` for none. Raises
+        ``TaskLockError`` for an object that has no text of its own.
         """
         whole, limit, root = self.shared or self, self.limit, self.booking.root
         own = parse(rates, margin=limit.margin, name=root) if rates else limit.tenants
@@ -93,6 +94,12 @@ class RateLimiter:
                 f"rate limit {root!r} has no quota for tenants: pass tenants='10/m', or tenant(key, '10/m')", name=root
             )
         key = "" if tenant is None else str(tenant)
+        if not isinstance(tenant, str) and says_address(key):
+            raise TaskLockError(
+                f"rate limit {root!r}: tenant {key[:60]} says where it is in memory, so each would have a limit of its"
+                " own; pass its primary key",
+                name=root,
+            )
         if key:
             clean(key)
         limiter = copy.copy(whole)

@@ -278,6 +278,14 @@ class TestTenants:
         assert other.usage().used == 2  # what the shared limit refused is not charged to the tenant
         assert limiter.usage().used == 5
 
+    def test_an_object_without_a_text_of_its_own_is_none(self):
+        """Each would be a tenant by itself, with all of the quota."""
+        limiter = RateLimiter("api", "100/h", tenants="1/h")
+        for tenant in (object(), [object()], len.__call__):
+            with pytest.raises(TaskLockError, match="'api': tenant .* in memory.* primary key"):
+                limiter.tenant(tenant)
+        assert limiter.tenant(42).name == limiter.tenant("42").name
+
     def test_a_missing_one_is_one_of_its_own(self):
         """Never everybody: whoever forgets the tenant has a tenant's quota, and takes it from no other."""
         limiter = RateLimiter("api", "100/h", tenants="1/h")
