@@ -33,6 +33,8 @@ class Message:
         self.tries = tries_of(self.request)
         self.header: dict[str, Any] = header_of(self.request)
         """The header that the publisher wrote for us."""
+        self.resumes = self.retries > 0 or bool(self.header.get("page"))
+        """Whether its work has begun: it is a retry, or the next page of a task that replaced itself."""
         put_back = self.header.get("put_back") or (0, 0)
         self.sent = int(put_back[0]) if put_back[1] == self.retries else 0
         """The number of times it had been put back into the broker out of the line; 0: it comes from its publisher.

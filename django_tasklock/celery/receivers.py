@@ -117,6 +117,9 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
     retries = fields.get("retries") or 0
     if (ours.get("at") or (0, -1))[1] != retries:
         ours["at"] = (time.time(), retries)
+    before = page_before(sender, fields.get("id"))
+    if before is not None and (fields.get("replaced_task_nesting") or 0) > (before.replaced_task_nesting or 0):
+        ours["page"] = True  # not if it is only put off
     word = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
     if word in ("queue", "coalesce") and "ticket" not in ours:
         args, kwargs = (body["args"], body["kwargs"]) if fields is body else (body or ((), {}))[:2]

@@ -80,6 +80,24 @@ def test_the_pages_of_messages_that_replace_themselves(celery_site, kind, monkey
     celery_site.wait_until(lambda: not ParkedMessage.objects.exists())
 
 
+@pytest.mark.parametrize(
+    "task", ["once_skip_pages", "once_reject_pages", "decorated_skip_pages", "decorated_reject_pages"]
+)
+def test_the_next_page_of_a_message_is_put_off_as_a_retry_is(celery_site, task):
+    """Somebody else has the lock by then; dropped, the message would be lost with half of its work."""
+    celery_site.worker(concurrency=2)
+    first, then = celery_site.gate(), celery_site.gate()
+    pages = celery_site.publish(task, "a", 1, until=first)
+    celery_site.wait_until(lambda: celery_site.events("page", "a"))
+    other = celery_site.publish("once_hold", "a", until=then, once={"on_conflict": "wait"})
+    celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 1)
+    first.open()
+    celery_site.wait_until(lambda: celery_site.result(pages).state == "RETRY")
+    then.open()
+    assert celery_site.outcome(other)[0] == "SUCCESS"
+    assert celery_site.outcome(pages) == ("SUCCESS", [1, 2])
+
+
 def held(site, task, key="a", **options):
     """A body that runs until its gate is opened: (gate, result)."""
     gate = site.gate()

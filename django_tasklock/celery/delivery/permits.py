@@ -94,7 +94,7 @@ class PermitTaskCall(CallStrategy):
         error, word = self.lock.conflict_error(), self.options.on_conflict
         if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
             return skip(self.lock, error)  # that is what on_unavailable="skip" says
-        if word in ("retry", "skip", "reject") and (self._met_itself() or self.message.retries):
+        if word in ("retry", "skip", "reject") and (self._met_itself() or self.message.resumes):
             word = "retry"  # what comes back is never left undone: its work has begun, and it may have left a permit
         if word == "retry":
             events.conflict(error, "retry")

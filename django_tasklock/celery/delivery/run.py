@@ -101,7 +101,7 @@ class TaskCall(CallStrategy):
         if self.delivered_before:  # it may well take the lock over from its own dead worker
             return "redelivered"
         word = self.options.on_conflict
-        if word in ("skip", "reject") and self.message.retries:
+        if word in ("skip", "reject") and self.message.resumes:
             return "retry"
         return "" if word == "wait" else word
 
@@ -153,7 +153,7 @@ class TaskCall(CallStrategy):
         self.history.discard_if_done()
         if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
             return skip(lock, error)  # that is what on_unavailable="skip" says
-        if word in ("skip", "reject") and message.retries:  # its work has begun
+        if word in ("skip", "reject") and message.resumes:
             word = "retry"
         if word == "reject":
             if message.in_canvas:  # a member without a result would leave the others waiting

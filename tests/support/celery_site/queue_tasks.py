@@ -90,7 +90,7 @@ def _pages(word: str, *, decorated: bool) -> None:
         shared_task(base=OnceTask, key="hold:{key}", on_conflict=word, **options, **late)(pages)
 
 
-for _word in ("queue", "coalesce"):
+for _word in ("queue", "coalesce", "skip", "reject"):
     for _decorated in (False, True):
         _pages(_word, decorated=_decorated)
 
