@@ -29,7 +29,7 @@ from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.quorum import QuorumBackend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings
-from django_tasklock.locks.acquire import take
+from django_tasklock.locks.acquire import acquire_within
 from django_tasklock.types import AcquireRequest, Grant
 
 WAITERS = 8
@@ -157,7 +157,7 @@ def _line(kind: Kind) -> None:
 
     def wait(place: int) -> None:
         request = _ask(name)
-        _, answer = take(store, request, 60)
+        _, answer = acquire_within(store, request, 60)
         granted = time.monotonic()
         assert isinstance(answer, Grant)
         told.append((place, granted, time.monotonic()))
@@ -196,7 +196,7 @@ def _death(kind: Kind) -> None:
     assert isinstance(kind.store.acquire(_ask(name, LEASE)), Grant)
     time.sleep(random.uniform(0, LEASE / 2000))
     request = _ask(name)
-    _, answer = take(kind.store, request, 60)
+    _, answer = acquire_within(kind.store, request, 60)
     kind.outlived.append((time.monotonic() - began) * 1000 / LEASE)
     assert isinstance(answer, Grant)
     kind.store.release(name, request.token)

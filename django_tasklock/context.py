@@ -1,7 +1,8 @@
-"""What the code that runs here is inside of, which locks and permits, and whether they still stand.
+"""The locks and permits whose blocks enclose the running code, and whether they are still held.
 
-Whoever waits inside of one, for another lock, a permit or a rate, must not begin a body afterwards whose lock is known
-to be lost, or asked for: so it looks again right before the body, and its sleep ends when something is known.
+Code that waits inside of such a block, for another lock, a permit or a rate, must not begin a body whose lock is known
+to be lost, or whose release is requested: it checks that right before the body, and its sleep ends as soon as it is
+known.
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ from django_tasklock.types import monotonic
 logger = logging.getLogger("django_tasklock")
 
 NOTED = 1.0
-"""Seconds of a sleep that is noted of the locks around."""
+"""Seconds from which on a sleep is recorded in the store, for each enclosing lock."""
 
 
-class Waits(Protocol):
-    """The store of a lock, as far as it notes what a holder waits for."""
+class WaitStore(Protocol):
+    """The store of a lock, as far as it records what a holder waits for."""
 
     def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        """Note for ``ms`` milliseconds that the holder with ``token`` waits for ``what``."""
+        """Record for ``ms`` milliseconds that the holder with ``token`` waits for ``what``."""
 
     async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
         """Do the same, for coroutines."""
 
 
 class Named(Protocol):
-    """What was taken, as messages call it: a lock, a limiter."""
+    """A lock or a limiter, as messages name it."""
 
     name: str
     noun: str
 
 
 class Lease(Protocol):
-    """One acquisition, as far as it concerns whoever waits inside of it."""
+    """One acquisition, as code that waits inside of its block sees it."""
 
-    bells: list[Callable[[], None]]
-    """Called when it is lost, or asked for."""
+    listeners: list[Callable[[], None]]
+    """Callbacks for its loss and for a request to release it."""
     asked: bool
     deadline: float
     released: bool
@@ -56,20 +57,20 @@ class Lease(Protocol):
     token: str
 
     @property
-    def backend(self) -> Waits:
-        """The store that it is in."""
+    def backend(self) -> WaitStore:
+        """Its store."""
 
     @property
     def lost(self) -> str:
-        """Why it is certainly gone; empty while it is not."""
+        """The reason why it is certainly gone; empty while it may be valid."""
 
     @property
-    def foreign(self) -> bool:
-        """Whether another process has it, the one that this one was forked from."""
+    def inherited(self) -> bool:
+        """Whether it belongs to the process that this one was forked from."""
 
 
 class Block(NamedTuple):
-    """A block that runs here, and the one around it of the same kind."""
+    """A block of a lock or of a limiter that runs here, and the enclosing block of the same kind."""
 
     lock: weakref.ref[Any]
     lease: Lease
@@ -77,14 +78,15 @@ class Block(NamedTuple):
 
 
 lock_block: ContextVar[Block | None] = ContextVar("tasklock_current", default=None)
-"""The innermost of a lock."""
+"""The innermost block of a lock."""
 limiter_block: ContextVar[Block | None] = ContextVar("tasklock_limiter", default=None)
-"""The innermost of a concurrency limiter."""
+"""The innermost block of a concurrency limiter."""
 
 
-def skip_struck(block: Block | None) -> Block | None:
-    """Return ``block``, or the first around it that may still be left: nobody leaves those whose locks are gone, since
-    a time limit has struck in their end.
+def skip_abandoned(block: Block | None) -> Block | None:
+    """Return ``block`` or the first enclosing block that can still be left.
+
+    A block whose lock object is gone is never left: an exception from a signal handler has interrupted its end.
     """
     while block is not None and block.lock() is None:
         block = block.around
@@ -92,13 +94,13 @@ def skip_struck(block: Block | None) -> Block | None:
 
 
 def forget() -> None:
-    """Let what runs here be inside of nothing: for tests, which leave blocks that nobody left."""
+    """Leave all blocks of this context. For tests, in which blocks may have been left open."""
     lock_block.set(None)
     limiter_block.set(None)
 
 
 def ensure_lease_held(lock: Named, lease: Lease) -> None:
-    """Raise ``LockLost`` or ``ReleaseAsked`` if that is known of ``lease``, which was taken through ``lock``."""
+    """Raise ``LockLost`` or ``ReleaseAsked`` if either is known of ``lease``, which was acquired through ``lock``."""
     if reason := lease.lost:
         raise LockLost(f"{lock.noun} {lock.name!r} is lost: {reason}", name=lock.name)
     if lease.asked:
@@ -106,15 +108,15 @@ def ensure_lease_held(lock: Named, lease: Lease) -> None:
 
 
 def ensure_enclosing_held() -> None:
-    """Raise ``LockLost`` or ``ReleaseAsked`` if that is known of a lock or permit around, the innermost first.
+    """Raise ``LockLost`` or ``ReleaseAsked`` if either is known of an enclosing lock or permit, the innermost first.
 
-    Asks no store.
+    It sends no request.
     """
     for variable in (limiter_block, lock_block):
         block = variable.get()
         while block is not None:
             lease = block.lease
-            if not lease.released and (lease.asked or lease.lost) and not lease.foreign:
+            if not lease.released and (lease.asked or lease.lost) and not lease.inherited:
                 lock = block.lock()
                 if lock is not None:
                     ensure_lease_held(lock, lease)
@@ -122,63 +124,64 @@ def ensure_enclosing_held() -> None:
 
 
 def sleep(seconds: float, what: str = "") -> None:
-    """Sleep as ``time.sleep`` does; end with ``LockLost`` or ``ReleaseAsked`` when that is known of a lock around.
+    """Sleep like ``time.sleep``, but raise ``LockLost`` or ``ReleaseAsked`` once that is known of an enclosing lock.
 
-    ``what`` it sleeps for is noted of the locks around if that takes ``NOTED`` seconds: operators ask.
+    ``what``: the reason of the sleep, which is recorded for each enclosing lock, so that operators see it, if the sleep
+    takes ``NOTED`` seconds or more.
     """
     ends = monotonic() + seconds
     if what and seconds >= NOTED:
-        for lease in _locks_around():
+        for lease in _enclosing_locks():
             with _unless_unavailable(lease, what):
                 lease.backend.note_wait(lease.name, lease.token, what, int(seconds * 1000) + 1)
-    bell = threading.Event()
-    with _told(bell.set) as leases:
+    woken = threading.Event()
+    with _listening(woken.set) as leases:
         if not leases:
             time.sleep(seconds)
             return
         while (left := ends - monotonic()) > 0:
             ensure_enclosing_held()
-            bell.wait(min(left, _certain(leases)))
+            woken.wait(min(left, _seconds_certain(leases)))
 
 
 async def asleep(seconds: float, what: str = "") -> None:
     """Do what ``sleep`` does, for coroutines."""
     ends = monotonic() + seconds
     if what and seconds >= NOTED:
-        for lease in _locks_around():
+        for lease in _enclosing_locks():
             with _unless_unavailable(lease, what):
                 await lease.backend.anote_wait(lease.name, lease.token, what, int(seconds * 1000) + 1)
-    bell, loop = asyncio.Event(), asyncio.get_running_loop()
-    with _told(lambda: _ring(loop, bell)) as leases:
+    woken, loop = asyncio.Event(), asyncio.get_running_loop()
+    with _listening(lambda: _set_in_loop(loop, woken)) as leases:
         if not leases:
             await asyncio.sleep(seconds)
             return
         while (left := ends - monotonic()) > 0:
             ensure_enclosing_held()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(bell.wait(), min(left, _certain(leases)))
+                await asyncio.wait_for(woken.wait(), min(left, _seconds_certain(leases)))
 
 
-def _ring(loop: asyncio.AbstractEventLoop, bell: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody sleeps there any more
-        loop.call_soon_threadsafe(bell.set)
+def _set_in_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so no coroutine sleeps there any more
+        loop.call_soon_threadsafe(event.set)
 
 
-def _around() -> Iterator[Block]:
+def _enclosing_blocks() -> Iterator[Block]:
     for variable in (limiter_block, lock_block):
         block = variable.get()
         while block is not None:
-            if not (block.lease.released or block.lease.foreign):
+            if not (block.lease.released or block.lease.inherited):
                 yield block
             block = block.around
 
 
-def _locks_around() -> list[Lease]:
-    """Return the leases of locks, not of permits, that the code here is inside of and that stand."""
+def _enclosing_locks() -> list[Lease]:
+    """Return the valid leases of the enclosing locks, without permits."""
     found, block = [], lock_block.get()
     while block is not None:
         lease = block.lease
-        if not (lease.released or lease.foreign or lease.without_lock or lease.lost):
+        if not (lease.released or lease.inherited or lease.without_lock or lease.lost):
             found.append(lease)
         block = block.around
     return found
@@ -186,7 +189,7 @@ def _locks_around() -> list[Lease]:
 
 @contextmanager
 def _unless_unavailable(lease: Lease, what: str) -> Iterator[None]:
-    """Let the sleep go on if it could not be noted."""
+    """Log a failure to record the wait, and let the sleep go on."""
     try:
         yield
     except BackendUnavailable as error:
@@ -194,19 +197,19 @@ def _unless_unavailable(lease: Lease, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _told(ring: Callable[[], None]) -> Iterator[list[Lease]]:
-    """Return the leases around; ``ring`` is called when one of them is lost or asked for."""
-    leases = [block.lease for block in _around()]
+def _listening(listener: Callable[[], None]) -> Iterator[list[Lease]]:
+    """Return the enclosing leases; ``listener`` is called when one is lost, or its release is requested."""
+    leases = [block.lease for block in _enclosing_blocks()]
     try:
         for lease in leases:
-            lease.bells.append(ring)
+            lease.listeners.append(listener)
         yield leases
     finally:
         for lease in leases:
             with contextlib.suppress(ValueError):
-                lease.bells.remove(ring)
+                lease.listeners.remove(listener)
 
 
-def _certain(leases: list[Lease]) -> float:
-    """Return seconds until the first of them is over unless it is renewed. What nobody renews rings no bell."""
+def _seconds_certain(leases: list[Lease]) -> float:
+    """Return the seconds until the first deadline: the end of a lease that is not renewed calls no listener."""
     return max(0.001, min((lease.deadline for lease in leases if not lease.without_lock), default=1e9) - monotonic())

@@ -153,7 +153,7 @@ class Call:
         lease = self._lease
         if lease is None or lease.released or lease.successor is not None:
             lease = self.lock.lease  # what it has by now, if anything
-        if lease is not None and not lease.foreign:  # a forked child leaves the body of its parent, which has it still
+        if lease is not None and not lease.inherited:  # a forked child leaves the body of its parent
             self.strategy.leave(error, lease)
 
     async def _aleave(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:

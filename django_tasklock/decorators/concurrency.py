@@ -57,19 +57,19 @@ class PermitOptions:
         if self.blocking_timeout is not None:
             check_conflict(here, "wait" if self.on_conflict is None else self.on_conflict, self.blocking_timeout, None)
 
-    def patience(self) -> Duration:
+    def seconds_to_wait(self) -> Duration:
         """Return how long a call waits that waits, by default for its timeout."""
         hold, _ = spans(self.timeout, self.lease, self.label)
         return self.blocking_timeout or hold / 1000
 
-    def limiter(self, name: str, patience: Duration, kind: str) -> ConcurrencyLimiter:
+    def limiter(self, name: str, wait: Duration, kind: str) -> ConcurrencyLimiter:
         """Return the limiter of this name, which is counted as ``kind``."""
         limiter = ConcurrencyLimiter(
             name,
             self.limit,
             timeout=self.timeout,
             lease=self.lease,
-            blocking_timeout=patience,
+            blocking_timeout=wait,
             on_unavailable=self.on_unavailable,
         )
         limiter.kind = kind
@@ -146,13 +146,13 @@ def concurrency_limited(
     def decorate(function: F) -> F:
         check_decoratable(function)
         template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
-        patience, counted_as = options.patience(), clean_kind(label)
+        wait, counted_as = options.seconds_to_wait(), clean_kind(label)
         permit = PermitOfCall(template, limit)
 
         def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             strategy, limiter = (
                 host().strategy_for(permit, PermitCall),
-                options.limiter(template.name(args, kwargs), patience, counted_as),
+                options.limiter(template.name(args, kwargs), wait, counted_as),
             )
             conflict = on_conflict or strategy.default_conflict
             called = CallOptions(limiter, conflict, release_connections=release_connections)

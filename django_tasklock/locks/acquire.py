@@ -1,4 +1,4 @@
-"""Sleeping until it is one's turn to have a lock."""
+"""Acquiring a lock by waiting in its queue."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 
-AGAIN = 0.25  # seconds between two tries of who was told "busy" while the store does not answer, or refuses
-LOOK = 1.0  # seconds asleep at most: a lock deleted by hand, or a flush, wakes nobody
-MARGIN = 0.003  # seconds to sleep past the holder's expiry, so that the look is not too early
+RETRY = 0.25  # seconds until a waiter asks again when the store did not answer
+POLL = 1.0  # seconds asleep at most: a lock that was deleted by hand, or flushed, wakes nobody
+MARGIN = 0.003  # seconds to sleep past the holder's expiry, so that the next request is not too early
 
-Answered = tuple[float, Grant | Busy]
-"""When the answered request was sent (monotonic), and the answer."""
+Answer = tuple[float, Grant | Busy]
+"""When the request was sent (monotonic), and the store's answer to it."""
 
 
-def take(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answered:
-    """Take the lock, waiting for at most ``wait`` seconds.
+def acquire_within(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answer:
+    """Acquire the lock, waiting for at most ``wait`` seconds.
 
-    Whoever was told that it is busy asks on until ``wait`` is over, whatever happens to the store:
-    ``BackendUnavailable`` has that answer in ``busy`` then.
+    Once the store has said that the lock is busy, an outage does not end the wait: the waiter asks until ``wait`` is
+    over. ``BackendUnavailable`` has the last busy answer in ``busy`` then.
     """
     ends = monotonic() + wait
     waiter = backend.waiter(request)
     try:
-        answered = _wait(waiter, ends)
+        answer = _wait(waiter, ends)
         waiter.leave()
-    except BaseException:  # not `finally` nor `with`: a time limit may strike as leave() is called
+    except BaseException:  # no `finally`: an exception from a signal handler may come as leave() is called
         waiter.leave()
         raise
-    return answered
+    return answer
 
 
-def _wait(waiter: Waiter, ends: float) -> Answered:
-    patience = Patience(waiter, ends)
+def _wait(waiter: Waiter, ends: float) -> Answer:
+    schedule = Schedule(waiter, ends)
     while True:
         sent = monotonic()
         if sent >= ends:
@@ -42,23 +42,23 @@ def _wait(waiter: Waiter, ends: float) -> Answered:
         try:
             answer = waiter.acquire()
         except BackendUnavailable as error:
-            nap = patience.failed(error, sent)
+            seconds = schedule.after_failure(error, sent)
         else:
             if isinstance(answer, Grant) or sent >= ends:
                 return sent, answer
-            nap = patience.answered(answer)
+            seconds = schedule.after_busy(answer)
         ensure_enclosing_held()
-        handed = waiter.wait(nap)
+        handed = waiter.wait(seconds)
         if handed is not None and monotonic() < sent + handed.ttl / 2000:
             return sent, handed
 
 
-async def atake(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answered:
-    """Do what ``take`` does, for coroutines."""
+async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answer:
+    """Do what ``acquire_within`` does, for coroutines."""
     ends = monotonic() + wait
     waiter = backend.waiter(request)
     try:
-        patience = Patience(waiter, ends)
+        schedule = Schedule(waiter, ends)
         while True:
             sent = monotonic()
             if sent >= ends:
@@ -66,45 +66,45 @@ async def atake(backend: LeaseStore, request: AcquireRequest, wait: float) -> An
             try:
                 answer = await waiter.aacquire()
             except BackendUnavailable as error:
-                nap = patience.failed(error, sent)
+                seconds = schedule.after_failure(error, sent)
             else:
                 if isinstance(answer, Grant) or sent >= ends:
                     return sent, answer
-                nap = patience.answered(answer)
+                seconds = schedule.after_busy(answer)
             ensure_enclosing_held()
-            handed = await waiter.await_(nap)
+            handed = await waiter.await_(seconds)
             if handed is not None and monotonic() < sent + handed.ttl / 2000:
                 return sent, handed
     finally:
         await waiter.aleave()
 
 
-class Patience:
-    """What somebody who waits was told, and for how long to sleep until the next question."""
+class Schedule:
+    """When a waiter asks the store next."""
 
     def __init__(self, waiter: Waiter, ends: float) -> None:
         self._waiter = waiter
         self._ends = ends
         self._busy: Busy | None = None
-        self._told = False
+        self._is_reported = False
 
-    def answered(self, busy: Busy) -> float:
-        """Return seconds to sleep when somebody else has the lock."""
+    def after_busy(self, busy: Busy) -> float:
+        """Return the seconds to sleep while another holder has the lock."""
         self._busy = busy
-        return self._nap(LOOK if busy.remaining is None else min(LOOK, busy.remaining / 1000 + MARGIN))
+        return self._limit(POLL if busy.remaining is None else min(POLL, busy.remaining / 1000 + MARGIN))
 
-    def failed(self, error: BackendUnavailable, sent: float) -> float:
-        """Return seconds to sleep when there was no answer to what was sent at ``sent``.
+    def after_failure(self, error: BackendUnavailable, sent: float) -> float:
+        """Return the seconds to sleep when the request that was sent at ``sent`` failed.
 
-        Raises ``error`` if that is all.
+        Raises ``error`` if the waiter is not to ask again.
         """
         self._busy = error.busy = error.busy or self._busy
         if self._busy is None or sent >= self._ends:
             raise error
-        if not self._told:
+        if not self._is_reported:
             events.unavailable(self._waiter.request.name, error, "ask again", self._waiter.backend.noun)
-            self._told = True
-        return self._nap(AGAIN)
+            self._is_reported = True
+        return self._limit(RETRY)
 
-    def _nap(self, seconds: float) -> float:
+    def _limit(self, seconds: float) -> float:
         return max(0.001, min(seconds, self._ends - monotonic()))

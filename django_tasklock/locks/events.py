@@ -1,4 +1,4 @@
-"""Nothing is swallowed: what happened to a lock becomes a log line and a signal, in one place."""
+"""Events of locks: each is logged and sent as a signal, here and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from django_tasklock.types import LockInfo, Released
 
 
 def acquired(lock: Named, lease: Lease) -> None:
-    """Tell that somebody of this process has the lock. No log line: this is the rule, not the exception."""
+    """Report that this process has acquired the lock. It is not logged, because it is the usual case."""
     signals.send(signals.lock_acquired, lock.name, lock=lock, fence=lease.fence)
 
 
 def released(lock: Named, lease: Lease, outcome: Released, lost: bool) -> Released:
-    """Return the outcome to report, and tell it: one never claims to have held to the end what was lost before."""
+    """Report a release and return its outcome: a lease that was lost before was not held to the end."""
     if lost and outcome is Released.RELEASED:
         outcome = Released.GONE
     if outcome in (Released.GONE, Released.NOT_YOURS) and not lease.without_lock:
@@ -36,13 +36,13 @@ def released(lock: Named, lease: Lease, outcome: Released, lost: bool) -> Releas
 
 
 def lost(lease: Lease, reason: str) -> None:
-    """Tell that the lease is gone while the body runs. Nothing, if it was not taken through a lock object."""
+    """Report that the lease is lost while the body runs. A lease without a lock object is not reported."""
     if lease.lock is None:
         return
     try:
         try:
             log(logging.ERROR, "%s %r is lost while its holder runs: %s", lease.backend.noun, lease.name, reason)
-        finally:  # with ``lock=None`` if nobody has that object any more
+        finally:  # with ``lock=None`` if the object has been garbage-collected
             signals.send(signals.lock_lost, lease.name, lock=lease.lock(), reason=reason)
     finally:
         if lease.on_lost is not None:
@@ -50,7 +50,7 @@ def lost(lease: Lease, reason: str) -> None:
 
 
 def release_requested(lease: Lease) -> None:
-    """Tell that somebody asks for the lock while its holder runs."""
+    """Report that the release of the lock is requested while its holder runs."""
     if lease.lock is None:
         return
     try:
@@ -60,19 +60,19 @@ def release_requested(lease: Lease) -> None:
 
 
 def conflict(error: TaskLockAcquireError, action: str) -> None:
-    """Tell that a call met a busy lock and did ``action``."""
+    """Report that a call met a busy lock, and the ``action`` that followed."""
     log(logging.INFO, "%s: %s", {"skip": "skipped", "raise": "refused"}.get(action, action), error)
     signals.send(signals.lock_conflict, error.name or "", error=error, action=action)
 
 
 def unavailable(name: str, error: BackendUnavailable, action: str, noun: str = "lock") -> None:
-    """Tell that the store could not be asked, and what is done about that."""
+    """Report that the store is unavailable, and the ``action`` that follows."""
     log(logging.WARNING, "%s %r: %s; policy: %s", noun, name, error, action)
     signals.send(signals.store_unavailable, name, error=error, action=action)
 
 
 def forced(name: str, removed: LockInfo, noun: str = "lock") -> None:
-    """Tell that a lock was taken away from its holder, who goes on running."""
+    """Report that a lock was released by force. Its holder goes on running."""
     log(
         logging.WARNING,
         "%s %r was released by force; it was held by %s for %.1f s",

@@ -1,7 +1,7 @@
-"""The plain functions: a lock by its name alone, remembered by the process that took it.
+"""The plain functions: a lock by its name alone. The process that acquires it remembers its token.
 
-Their locks have no heartbeat unless a ``lease`` is asked for: the key's TTL is the
-timeout. They are for code that cannot use ``with``; prefer ``task_lock_context``.
+Their locks have no heartbeat unless a ``lease`` is given: the key expires after the timeout. They are for code that
+cannot use ``with``; prefer ``task_lock_context``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks import events
 from django_tasklock.locks.info import lock_info, lock_infos
 from django_tasklock.locks.lock import TaskLock
+from django_tasklock.locks.owner import Owner, current_owner
 from django_tasklock.locks.registry import ProcessLock, process_locks
-from django_tasklock.locks.takes import Leases, leases_here
 from django_tasklock.names import as_names, clean
 from django_tasklock.types import LockInfo, Record
 
@@ -24,17 +24,17 @@ PAGE = 5000  # locks listed by one request
 
 
 def acquire_task_lock(name: str, timeout: Duration | None = None, lease: LeaseTime = None) -> bool:
-    """Take the lock for ``timeout`` seconds; False if anybody has it, this process included.
+    """Acquire the lock for ``timeout`` seconds. Return False if it is held, also by this process.
 
-    The process remembers the token, so any of its threads may release or extend it. With the
-    store down ``TASKLOCK["ON_UNAVAILABLE"]`` decides: ``"run"`` answers True, without a lock.
+    The process remembers the token, so any of its threads may release or extend it. With the store down
+    ``TASKLOCK["ON_UNAVAILABLE"]`` decides: with ``"run"`` it returns True without a lock.
     """
     lock = ProcessLock(name, DEFAULT if timeout is None else timeout, lease)
     try:
         if lock.acquire():
             process_locks.add(lock)
             return True
-    except BaseException:  # a time limit: who does not hear of a lock cannot release it
+    except BaseException:  # a time limit: the caller does not know that it has the lock, and cannot release it
         process_locks.discard(lock)
         lock.struck()
         raise
@@ -44,16 +44,16 @@ def acquire_task_lock(name: str, timeout: Duration | None = None, lease: LeaseTi
 
 
 def release_task_lock(name: str) -> bool:
-    """Release what ``acquire_task_lock`` took in this process; False if it was not, or no longer, ours.
+    """Release a lock that ``acquire_task_lock`` acquired in this process. Return False if it has none, or lost it.
 
-    With the store down: False, and it is released as soon as that answers.
+    With the store down it returns False, and the lock is released as soon as the store answers.
     """
     bare = _clean(name)
     while (lock := process_locks.find(bare)) is not None:
         try:
-            if process_locks.discard(lock):  # else another thread was sooner
+            if process_locks.discard(lock):  # otherwise another thread has released it
                 return bool(lock.release())
-        except BaseException:  # a time limit may strike before release() has begun, and nobody has the lock any more
+        except BaseException:  # from a signal handler, perhaps before release() has begun: nothing else releases it
             process_locks.discard(lock)
             lock.struck()
             raise
@@ -61,9 +61,10 @@ def release_task_lock(name: str) -> bool:
 
 
 def extend_task_lock(name: str, timeout: Duration | None = None) -> bool:
-    """Start the timeout again from now, with ``timeout`` seconds or its own; False if it was not, or no longer, ours.
+    """Start the timeout again from now, with ``timeout`` seconds or its own.
 
-    True for a lock that policy ``"run"`` went on without. Raises ``BackendUnavailable``.
+    Return False if this process does not have the lock, or lost it; True where policy ``"run"`` went on without the
+    lock. Raises ``BackendUnavailable``.
     """
     bare = _clean(name)
     if timeout is not None:
@@ -78,12 +79,12 @@ def extend_task_lock(name: str, timeout: Duration | None = None) -> bool:
 
 
 def is_task_locked(name: str) -> bool:
-    """Tell whether anybody has the lock. Raises ``BackendUnavailable``: not known is not free."""
+    """Tell whether the lock is held by anyone. Raises ``BackendUnavailable``, because unknown is not free."""
     return get_backend().get(_clean(name)) is not None
 
 
 def get_lock_holder(name: str) -> str | None:
-    """Return who has the lock, for people: ``host:pid (task[id])``. ``None`` if nobody has.
+    """Return the holder as text: ``host:pid (task[id])``; ``None`` if the lock is free.
 
     Raises ``BackendUnavailable``.
     """
@@ -92,7 +93,7 @@ def get_lock_holder(name: str) -> str | None:
 
 
 def get_lock_ttl(name: str) -> float | None:
-    """Return seconds until the lock expires unless its holder renews it. ``None``: free, or no expiry.
+    """Return the seconds until the lock expires unless it is renewed; ``None``: it is free, or does not expire.
 
     Raises ``BackendUnavailable``.
     """
@@ -101,15 +102,15 @@ def get_lock_ttl(name: str) -> float | None:
 
 
 def get_lock_info(name: str) -> LockInfo | None:
-    """Return all that is known of who has the lock; ``None`` if nobody has. Raises ``BackendUnavailable``."""
+    """Return what is known of the lock and its holder; ``None`` if it is free. Raises ``BackendUnavailable``."""
     record = get_backend().get(_clean(name))
     return None if record is None else lock_info(record)
 
 
 def force_release_task_lock(name: str) -> bool:
-    """Take the lock away from whoever has it; False if nobody had.
+    """Release the lock, whoever holds it. Return False if it was free.
 
-    Its holder goes on running: only a ``StateGuard`` keeps it from writing. Raises ``BackendUnavailable``.
+    The holder goes on running: only a ``StateGuard`` keeps it from writing. Raises ``BackendUnavailable``.
     """
     bare = _clean(name)
     removed = get_backend().remove(bare)
@@ -119,18 +120,18 @@ def force_release_task_lock(name: str) -> bool:
 
 
 def list_all_task_locks() -> list[LockInfo]:
-    """Return every held lock, the next to expire first; read from an index, never by a scan.
+    """Return every held lock, the next to expire first. It reads an index and never scans the keys.
 
-    Complete also while locks are renewed and released meanwhile. In Redis ``ttl`` is as the index has it where a
-    thousand locks and more are held: what ``PERSIST`` or ``PEXPIRE`` did by hand shows once the lease would have ended.
+    The list is complete although locks are renewed and released meanwhile. In Redis, with a thousand locks or more,
+    ``ttl`` comes from the index: a ``PERSIST`` or ``PEXPIRE`` by hand shows only when the lease would have ended.
     Raises ``BackendUnavailable``.
     """
     found: dict[str, Record] = {}
     offset = 0
     while True:
         page = get_backend().records(limit=PAGE, offset=offset)
-        # A renewal puts a lock behind all others and so moves those up that were not read yet.
-        # Pages overlap by one: if that one has gone, read again from further up.
+        # A renewal moves a lock to the end and all locks behind it one position up. Pages overlap by one lock: if that
+        # one has moved, read again from an earlier position.
         if offset and not (page and _same(page[0], found)):
             offset = max(0, offset - PAGE // 2)
             continue
@@ -149,12 +150,12 @@ def _expiry(record: Record) -> int:
     return record.now + (record.ttl or 0)
 
 
-class task_lock_context:  # noqa: N801  # reads like the function it is used as
-    """``with task_lock_context("task_lock:42"):`` or ``async with``; yields whether it was acquired.
+class task_lock_context:  # noqa: N801  # used like a function
+    """Acquire a lock for a block: ``with task_lock_context("task_lock:42") as acquired:``, or ``async with``.
 
-    Busy: raises ``TaskLockAcquireError``, or with ``raise_on_fail=False`` runs the body with
-    ``False``. A heartbeat renews the lock while the body runs. With ``blocking_timeout`` it
-    waits that many seconds first. A list of names is one lock that has all of them.
+    A busy lock raises ``TaskLockAcquireError``; with ``raise_on_fail=False`` the block runs with ``False``. A heartbeat
+    renews the lock while the block runs. With ``blocking_timeout`` it waits that many seconds first. A list of names is
+    one lock that has all of them.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
             on_unavailable=on_unavailable,
         )
         self.lock.on_busy = "raise" if raise_on_fail else "skip"
-        self._skipped: list[Leases] = []
+        self._skipped: list[Owner] = []
 
     def __enter__(self) -> bool:
         return True if self.lock.enter_if_free() else self._busy()
@@ -210,12 +211,12 @@ class task_lock_context:  # noqa: N801  # reads like the function it is used as
         events.conflict(error, "raise" if self.raise_on_fail else "skip")
         if self.raise_on_fail:
             raise error
-        self._skipped.append(leases_here())
+        self._skipped.append(current_owner())
         return False
 
     def _was_skipped(self) -> bool:
-        # Threads and asyncio tasks may share one object: what one of them met is not what another did.
-        here = leases_here()
+        # Threads and asyncio tasks may share one object: one of them may be skipped where another is not.
+        here = current_owner()
         for number, skipped in enumerate(self._skipped):
             if skipped is here:
                 del self._skipped[number]

@@ -1,13 +1,11 @@
-"""One thread per process that renews every lease of it, in batches, a third of a lease apart.
+"""One thread per process that renews all of its leases in batches, each after a third of its time.
 
-It starts with the first lock that has a lease, ends a little after the last, and knows
-three outcomes of a renewal: renewed, lost (the store said so), unknown (no answer).
-Unknown is tried again until the local deadline, where it turns into lost. It also
-lets the ``Reconciler`` of the process do what is left.
+It starts with the first lock that has a lease and ends a little after the last. A renewal has three outcomes: renewed,
+lost (the store said so) and unknown (no answer). An unknown one is repeated until the local deadline; then the lease is
+lost. The thread also runs the ``Reconciler`` of the process.
 
-The weakness of a thread: code that keeps the interpreter to itself for longer than the
-lease starves it. The lock is lost then, and is seen to be lost: deadlines are compared
-whenever somebody asks, not only when this thread runs.
+The weakness of a thread: code that does not release the interpreter for longer than the lease starves it. The lock is
+lost then, and known to be lost: deadlines are compared whenever the lease is used, not only when this thread runs.
 """
 
 from __future__ import annotations
@@ -34,12 +32,12 @@ from django_tasklock.locks.reconcile import AGAIN, Reconciler, close_idle_quietl
 from django_tasklock.logs import log
 from django_tasklock.types import AcquireRequest, Renewal, RenewalResult, monotonic
 
-FAREWELL = 5.0  # seconds for which the end of a process is put off at the most, to give back what it has left
-LINGER = 5.0  # seconds the thread stays when there is nothing left to renew
-CHUNK = 100  # leases renewed by one request: Redis serves nobody else meanwhile
-HALVED = 16  # failed requests of one beat that are sent again in halves: enough to find two leases among a hundred
+EXIT_TIMEOUT = 5.0  # seconds by which the exit of a process is delayed at most, to release what it has left
+LINGER = 5.0  # seconds the thread stays when nothing is left to renew
+CHUNK = 100  # leases renewed by one request: Redis serves no other client meanwhile
+MOST_HALVED = 16  # failed requests of one round that are repeated in halves: enough to find two leases in a hundred
 UNANSWERED = BackendUnavailable("the part of the store where they are could not be asked")
-SILENT = 2.0  # seconds that one beat may spend on failing requests to a store: the leases of others wait
+FAILING = 2.0  # seconds that one round may spend on failing requests to a store: the leases of other stores wait
 
 
 class Heartbeat:
@@ -48,76 +46,79 @@ class Heartbeat:
     def __init__(self) -> None:
         self._held: dict[str, weakref.ref[Lease]] = {}
         self.reconciler = Reconciler()
-        # Both in C, and the lock re-entrant: an exception out of a signal handler (a soft time limit) can
-        # leave neither half taken, as it can a Condition, and a collected lock may call release_later() anywhere.
+        # Both are implemented in C, and the lock is re-entrant: unlike a Condition, neither is left half acquired by an
+        # exception from a signal handler (a soft time limit), and __del__ of a lock may call release_later() anywhere.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._starting = threading.RLock()
-        self._planned = math.inf  # when the thread wakes by itself; infinite while it does not sleep
+        self._wakes_at = math.inf  # when the thread wakes by itself; infinite while it does not sleep
         self.thread: threading.Thread | None = None
-        """The one that renews; ``None`` while none is needed."""
+        """The thread that renews; ``None`` while none is needed."""
 
     def follow(self, lease: Lease) -> None:
-        """Renew ``lease`` until it is released, lost, or at its timeout."""
+        """Renew ``lease`` until it is released, lost or at its timeout."""
         self._held[lease.token] = weakref.ref(lease)
-        # The thread is to wake sooner; or it should have woken long ago, and may have died.
-        if not lease.due - (lease.span or 0) / 3000 <= self._planned <= lease.due:
-            self.rouse()
+        # The thread has to wake sooner; or it should have woken long ago and may have died.
+        if not lease.renew_at - (lease.lease_ms or 0) / 3000 <= self._wakes_at <= lease.renew_at:
+            self.wake_thread()
 
     def forget(self, lease: Lease) -> None:
-        """Stop; a renewal that is under way cannot bring a released lock back."""
+        """Stop renewing ``lease``. A renewal that is under way does not restore a released lock."""
         lease.released = True
         self._held.pop(lease.token, None)
         self.reconciler.pending.pop(lease.token, None)
 
     def release_later(self, lease: Lease, longest: int) -> None:
-        """Release ``lease`` as soon as the store answers; after ``longest`` ms it has ended by itself."""
-        self.reconciler.release_later(lease, longest)  # first: a time limit may strike in between
+        """Release ``lease`` as soon as the store answers. After ``longest`` milliseconds it has expired."""
+        self.reconciler.release_later(lease, longest)  # first: an exception from a signal handler may come in between
         self.forget(lease)
-        self.rouse()
+        self.wake_thread()
 
     def release_now(self, lease: Lease, longest: int) -> None:
-        """Release ``lease`` here and now, for the process may be about to end; else ``release_later`` it."""
+        """Release ``lease`` now, because the process may be about to exit; if that fails, ``release_later``."""
         self.reconciler.release_later(lease, longest)
         self.forget(lease)
         try:
             self.reconciler.free(lease.token)
-        except Exception as error:  # whoever was interrupted hears of that, and not of this
+        except Exception as error:  # the caller is handling the interruption, which this must not replace
             log(logging.WARNING, "%s %r: not given back yet, trying on: %s", lease.backend.noun, lease.name, error)
         finally:
             if self.reconciler:
-                self.rouse()
+                self.wake_thread()
 
-    def flush(self, seconds: float = FAREWELL) -> bool:
-        """Wait for ``seconds`` at most until what was abandoned is given back; whether it is. For a process's end."""
+    def flush(self, seconds: float = EXIT_TIMEOUT) -> bool:
+        """Wait at most ``seconds`` for leases that were given up to be released, before the process exits.
+
+        Return whether all are.
+        """
         ends = monotonic() + seconds
         while not self.reconciler.settled and monotonic() < ends:
-            if not self.alive:  # at the end of a process none can be started
+            if not self.alive:  # an exiting process cannot start a thread
                 self.reconciler.free_all()
             time.sleep(0.005)
         return not self.reconciler.leftovers
 
     def ensure_alive(self) -> None:
-        """Start the thread again if it has died of something: for whoever sees that it is missing."""
+        """Start the thread again if it is missing although it is needed."""
         if (self._held or self.reconciler) and not self.alive:
-            self.rouse()
+            self.wake_thread()
 
     def acquire_later(self, lease: Lease, request: AcquireRequest) -> None:
-        """Take the lock that ``lease`` is without as soon as the store answers, and renew it from then on."""
+        """Acquire the lock for ``lease`` as soon as the store answers, and renew it from then on."""
         self.reconciler.acquire_later(lease, request)
-        self.rouse()
+        self.wake_thread()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs: it need not while nothing has a lease."""
+        """Whether the thread runs. It does not have to while no lock has a lease."""
         thread = self.thread
         return thread is not None and thread.is_alive()
 
     @property
     def late(self) -> float:
-        """Seconds by which the renewal is late that is most overdue; 0 if all are in good time."""
+        """Seconds by which the most overdue renewal is late; 0 if none is."""
         now = monotonic()
-        overdue = [now - lease.due for lease in self.leases() if now - lease.due > (lease.span or 0) / 3000]
-        return max(overdue, default=0.0)
+        late = ((now - lease.renew_at, (lease.lease_ms or 0) / 3000) for lease in self.leases())
+        return max((seconds for seconds, third in late if seconds > third), default=0.0)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -126,12 +127,12 @@ class Heartbeat:
         return token in self._held
 
     def clear(self) -> None:
-        """Renew nothing any more, and give nothing back: what is in the store ends with its lease."""
+        """Forget all leases without releasing them: in the store they expire."""
         self._held.clear()
         self.reconciler.clear()
 
-    def rouse(self) -> None:
-        """Let the thread look at once what is due; start it if there is none."""
+    def wake_thread(self) -> None:
+        """Wake the thread, or start it."""
         self._wake.put(None)
         with self._starting:
             if not self.alive:
@@ -140,7 +141,7 @@ class Heartbeat:
                 try:
                     self.thread.start()
                 except BaseException:
-                    self.thread = None  # if it was started all the same, it sees that it is not wanted
+                    self.thread = None  # if it was started nevertheless, it sees that it is not the one and ends
                     raise
                 if died:
                     log(logging.ERROR, "heartbeat: its thread had died, another one was started")
@@ -148,27 +149,27 @@ class Heartbeat:
     def _run(self) -> None:
         me = threading.current_thread()
         try:
-            while not self._beats(me):
+            while not self._run_rounds(me):
                 pass
         finally:
-            if self.thread is me and not sys.is_finalizing():  # of what, was told by threading.excepthook
-                self._planned = math.inf
-                self._rouse_another(me)
+            if self.thread is me and not sys.is_finalizing():  # threading.excepthook has reported the exception
+                self._wakes_at = math.inf
+                self._start_another(me)
 
-    def _rouse_another(self, me: threading.Thread) -> None:
+    def _start_another(self, me: threading.Thread) -> None:
         with self._starting:
             if self.thread is me:
                 self.thread = None
         if self._held or self.reconciler:
-            self.rouse()
+            self.wake_thread()
             log(logging.ERROR, "heartbeat: its thread died, another one was started")
 
-    def _beats(self, me: threading.Thread) -> bool:
-        """Beat until there is nothing to do any more; False: something unexpected happened, begin again."""
+    def _run_rounds(self, me: threading.Thread) -> bool:
+        """Run rounds until nothing is left to do. Return False after an unexpected error: then begin again."""
         ends = monotonic() + LINGER
         try:
             while self.thread is me:
-                self._planned = math.inf
+                self._wakes_at = math.inf
                 with contextlib.suppress(queue.Empty):
                     while True:
                         self._wake.get_nowait()
@@ -177,10 +178,10 @@ class Heartbeat:
                     ends = monotonic() + LINGER
                 elif monotonic() >= ends and self.end(me):
                     break
-                self._planned = min(until, max(ends, monotonic() + 0.01))
+                self._wakes_at = min(until, max(ends, monotonic() + 0.01))
                 with contextlib.suppress(queue.Empty):
-                    self._wake.get(timeout=max(0.0, self._planned - monotonic()))
-        except BaseException:  # the thread must outlive any surprise: without it every lease ends
+                    self._wake.get(timeout=max(0.0, self._wakes_at - monotonic()))
+        except BaseException:  # without the thread every lease would expire
             log(logging.ERROR, "heartbeat: unexpected error, trying again", trace=True)
             with contextlib.suppress(queue.Empty):
                 self._wake.get(timeout=AGAIN)
@@ -188,33 +189,33 @@ class Heartbeat:
         return True
 
     def end(self, me: threading.Thread) -> bool:
-        """Let the thread ``me`` be the one no more, unless there is something to do again; return whether it is not."""
+        """End the thread ``me``, unless there is something to do again. Return whether it ends."""
         with self._starting:
-            self.thread = None  # first: whoever comes from here on starts another
+            self.thread = None  # first: a lock that is acquired from here on starts another thread
             if self._held or self.reconciler or not self._wake.empty():
                 self.thread = me
             return self.thread is not me
 
     def beat(self) -> float:
-        """Do what is due; return when to do so again, infinite if there is nothing to look after."""
+        """Run one round: renew what is due. Return when the next round is due, infinite if nothing is left."""
         now = monotonic()
         batches: dict[LeaseStore, list[Lease]] = {}
         lost: list[tuple[Lease, str]] = []
         late: list[Lease] = []
         for lease in self.leases():
-            span = (lease.span or 0) / 1000
-            if now - lease.due > span / 3:
+            seconds = (lease.lease_ms or 0) / 1000
+            if now - lease.renew_at > seconds / 3:
                 late.append(lease)
             if reason := lease.lost:
                 lost.append((lease, reason))
-            elif lease.due <= now + lease.slack:  # what is due soon goes along
+            elif lease.renew_at <= now + lease.renew_slack:  # those that are due soon share the request
                 batches.setdefault(lease.backend, []).append(lease)
         if late:
             log(
                 logging.WARNING,
                 "heartbeat: %.1f s late for %d leases, that of %s %r among them: the interpreter was kept busy,"
                 " the process was stopped, or the store was silent",
-                max(now - lease.due for lease in late),
+                max(now - lease.renew_at for lease in late),
                 len(late),
                 late[0].backend.noun,
                 late[0].name,
@@ -223,127 +224,127 @@ class Heartbeat:
             lost += self.renew(backend, batch)
         self.announce(lost)
         self.reconciler.run(self.follow, lambda lease, reason: self.announce([(lease, reason)]))
-        times = [min(lease.due, lease.deadline) for lease in self.leases()]
+        times = [min(lease.renew_at, lease.deadline) for lease in self.leases()]
         if self.reconciler:
             times.append(monotonic() + self.reconciler.pause)
         return min(times, default=math.inf)
 
     def leases(self) -> list[Lease]:
-        """Return the leases that are renewed."""
+        """Return the leases to be renewed."""
         found = []
         for token, reference in list(self._held.items()):
             lease = reference()
-            if lease is None:  # dropped without a release: its lease ends by itself
+            if lease is None:  # garbage-collected without a release: it expires
                 self._held.pop(token, None)
             else:
                 found.append(lease)
         return found
 
     def renew(self, backend: LeaseStore, batch: list[Lease]) -> list[tuple[Lease, str]]:
-        """Renew ``batch`` by requests that know nothing of each other; return those that are lost, and why.
+        """Renew ``batch`` in separate requests. Return the lost leases, each with the reason.
 
-        What a failing request was about is unknown, whatever the error is, and is asked again in halves: one lock
-        that makes every request fail must not end the leases beside it.
+        The leases of a failed request are unknown, whatever the error is, and are requested again in halves: one lock
+        that makes every request fail must not end the other leases.
         """
-        batch.sort(key=lambda lease: lease.due)
+        batch.sort(key=lambda lease: lease.renew_at)
         parts = deque(batch[start : start + CHUNK] for start in range(0, len(batch), CHUNK))
         lost: list[tuple[Lease, str]] = []
         unknown, failed, spent = 0, 0, 0.0
         trouble: Exception | None = None
         try:
-            while parts and spent < SILENT:
+            while parts and spent < FAILING:
                 part, sent = parts.popleft(), monotonic()
-                left = [max(1, min(lease.span or 1, round((lease.until - sent) * 1000))) for lease in part]
+                ttls = [max(1, min(lease.lease_ms or 1, round((lease.until - sent) * 1000))) for lease in part]
                 try:
                     answers = backend.renew(
-                        [Renewal(lease.name, lease.token, ttl) for lease, ttl in zip(part, left, strict=True)]
+                        [Renewal(lease.name, lease.token, ttl) for lease, ttl in zip(part, ttls, strict=True)]
                     )
                 except Exception as error:
                     trouble, failed, spent = error, failed + 1, spent + monotonic() - sent
-                    if len(part) > 1 and failed <= HALVED:
+                    if len(part) > 1 and failed <= MOST_HALVED:
                         parts += (part[: len(part) // 2], part[len(part) // 2 :])
                     else:
-                        _put_off(part)
+                        _postpone(part)
                         unknown += len(part)
                     continue
-                lost += _renewed(part, left, answers, sent)
-                if silent := [
+                lost += _renewed(part, ttls, answers, sent)
+                if unanswered := [
                     lease for lease, said in zip(part, answers, strict=True) if said is RenewalResult.UNKNOWN
                 ]:
                     trouble, spent = UNANSWERED, spent + monotonic() - sent
-                    unknown += len(silent)
-                    _put_off(silent)
+                    unknown += len(unanswered)
+                    _postpone(unanswered)
         finally:
             close_idle_quietly(backend)
-        unknown += sum(map(len, parts))  # still due, and the first next time
+        unknown += sum(map(len, parts))  # still due, so they come first in the next round
         if trouble is not None and unknown:
             log(logging.WARNING, "heartbeat: %d leases not renewed, trying again: %s", unknown, trouble)
         return lost
 
     def announce(self, lost: list[tuple[Lease, str]]) -> None:
-        """Renew these no more, and tell those who listen, each with the reason, from a thread of its own."""
-        told = []
+        """Stop renewing lost leases, and report each with its reason from a thread of its own."""
+        reports = []
         for lease, reason in lost:
             self._held.pop(lease.token, None)
-            if lease.lose(reason) and lease.lock is not None:
-                told.append(partial(events.lost, lease, reason))
-        if told:
-            tell_aside(told)
+            if lease.mark_lost(reason) and lease.lock is not None:
+                reports.append(partial(events.lost, lease, reason))
+        if reports:
+            report_in_thread(reports)
 
 
-def _put_off(part: list[Lease]) -> None:
-    """Renew these a little later."""
+def _postpone(part: list[Lease]) -> None:
+    """Make the renewal of these leases due again a little later."""
     for lease in part:
-        lease.due = monotonic() + min(AGAIN, (lease.span or 1) / 10_000)
+        lease.renew_at = monotonic() + min(AGAIN, (lease.lease_ms or 1) / 10_000)
 
 
 def _renewed(
-    part: list[Lease], left: list[int], answers: Sequence[RenewalResult], sent: float
+    part: list[Lease], ttls: list[int], answers: Sequence[RenewalResult], sent: float
 ) -> Iterator[tuple[Lease, str]]:
-    """Take over what the store said to a request sent at ``sent``; those that are lost, and why."""
-    for lease, ttl, renewed in zip(part, left, answers, strict=True):
+    """Store the answers to a request that was sent at ``sent``. Yield the lost leases, each with the reason."""
+    for lease, ttl, renewed in zip(part, ttls, answers, strict=True):
         if renewed is RenewalResult.UNKNOWN:
             continue
         if renewed:
             lease.renewed(sent, ttl)
-            if renewed is RenewalResult.ASKED and lease.request_release() and lease.lock is not None:
-                tell_aside([partial(events.release_requested, lease)])
-            if ttl < (lease.span or 1) and lease.last:
-                lease.due = lease.until  # that was the last one, unless extended meanwhile: its timeout ends it
+            if renewed is RenewalResult.ASKED and lease.mark_asked() and lease.lock is not None:
+                report_in_thread([partial(events.release_requested, lease)])
+            if ttl < (lease.lease_ms or 1) and lease.reaches_timeout:
+                lease.renew_at = lease.until  # that was the last renewal, unless the lease is extended
         elif not lease.released:
-            yield lease, lease.lost or GONE  # at its timeout the key may end before this request arrives
+            yield lease, lease.lost or GONE  # at its timeout the key may expire before the request arrives
 
 
-def tell_aside(told: Sequence[Callable[[], None]]) -> None:
-    """Call these from a thread of its own: who listens may block, and the other leases must not wait for that."""
+def report_in_thread(reports: Sequence[Callable[[], None]]) -> None:
+    """Call ``reports`` in a thread of its own: they call listeners, which may block, and other leases must not wait."""
     try:
-        threading.Thread(target=tell, args=(told,), name="tasklock-lost", daemon=True).start()
-    except RuntimeError:  # there can be no more threads: they are told all the same
-        tell(told)
+        threading.Thread(target=report_all, args=(reports,), name="tasklock-lost", daemon=True).start()
+    except RuntimeError:  # no thread can be started any more
+        report_all(reports)
 
 
-def tell(told: Sequence[Callable[[], None]]) -> None:
-    """Call these, whatever the others raise, and leave no database connection behind."""
-    for listener in told:
+def report_all(reports: Sequence[Callable[[], None]]) -> None:
+    """Call ``reports``, even if some of them raise, and close the database connections of this thread."""
+    for report in reports:
         try:
-            listener()
-        except BaseException:  # one that ends its thread does not end the others' word
+            report()
+        except BaseException:  # SystemExit, too: the other reports are still due
             log(logging.ERROR, "a listener to a lock that is lost, or asked for, failed", trace=True)
-    release_connections()  # a listener may ask the database, and nobody else closes those of a thread that ends
+    release_connections()  # a listener may query the database, and the thread ends here
 
 
 heartbeat = Heartbeat()
-"""The one of this process."""
+"""The heartbeat of this process."""
 
 
 atexit.register(heartbeat.flush)
 
 
 def forget() -> None:
-    """Renew nothing of this process any more."""
+    """Forget all leases of this process without releasing them."""
     heartbeat.clear()
 
 
 def after_fork() -> None:
-    """Begin without leases and without a thread, in place: others have imported it."""
+    """Begin without leases and without a thread, in place: other modules have imported the object."""
     heartbeat.__init__()  # type: ignore[misc]

@@ -1,6 +1,6 @@
-"""Who asks: what is written beside a lock for people to read, and whether that process still runs.
+"""The holder as it is stored beside a lock, and whether its process still runs.
 
-Never a proof of ownership: that is the token.
+It is for people to read, and no proof of ownership: that is the token.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from django_tasklock import host
 from django_tasklock.types import Holder, Record
 
 RENEWED = 250
-"""Milliseconds by which the end of a lease must have moved to have been renewed."""
+"""Milliseconds by which the expiry of a lock must be before its timeout, for it to have a lease that is renewed."""
 BOOT = os.urandom(6).hex()
-"""Tells this process from an earlier one with the same host name and pid; new after a fork."""
+"""Distinguishes this process from an earlier one with the same host name and pid. New after a fork."""
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # which ``json.dumps`` would make anew for each task's lock
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes a new one for each call
 
 
 def holder_json(task: host.Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0) -> str:
-    """Return this process, and ``task`` or the task that runs in it, as a JSON object: see ``Holder``."""
+    """Return this process and its task, by default the running one, as a JSON object: see ``Holder``."""
     if task is None and host.current.runs_task():
         task = host.current.current_task()
     if task is None and not (row or kept or limit):
@@ -32,38 +32,38 @@ def holder_json(task: host.Task | None = None, row: str = "", *, kept: bool = Fa
 
 
 def alive(holder: Holder) -> bool | None:
-    """Tell whether the holder's process runs. ``None``: this process cannot know.
+    """Tell whether the holder's process runs. Return ``None`` if this process cannot know.
 
-    Only what the same kernel says of the same pid namespace counts, and a later process with
-    that pid is told by its start time. A process that has ended but was not waited for is dead.
+    Only the kernel and pid namespace of the holder can say so. A later process with the same pid is recognized by its
+    start time. A zombie process is dead.
     """
     if holder.boot == BOOT:
         return True
     machine, _, began = holder.proc.rpartition(":")
     if not machine or machine != this_machine():
         return None
-    there = _there(holder.pid)
-    if not there:
-        return there
+    exists = _exists(holder.pid)
+    if not exists:
+        return exists
     state = _state(holder.pid)
     if state is None:
-        return False if _there(holder.pid) is False else None  # it may have ended between the two looks
+        return False if _exists(holder.pid) is False else None  # it may have ended between the two calls
     return state[1] == began and state[0] not in "ZX"
 
 
 def abandoned(record: Record) -> bool:
-    """Tell whether the process of a lock's holder is known to be dead, and nobody else is to find the lock held.
+    """Tell whether the holder's process is known to be dead and the lock may be released for that.
 
-    Not one that is kept for a message on its way, and not one without a lease, as the plain functions take it: it may
-    be meant to outlive its process. One of another machine ends with its lease.
+    A lock that is kept for a message on its way is not abandoned. Neither is one without a lease, as the plain
+    functions acquire it: it may be meant to outlive its process. A lock of another machine expires with its lease.
     """
     holder, ttl = record.holder, record.ttl
     leased = ttl is not None and record.until - record.now > ttl + RENEWED
     return leased and bool(record.token) and not holder.kept and alive(holder) is False
 
 
-def _there(pid: int) -> bool | None:
-    """Tell whether there is such a process. ``None``: it is no number of one."""
+def _exists(pid: int) -> bool | None:
+    """Tell whether there is such a process. Return ``None`` if ``pid`` is no process id."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -71,7 +71,7 @@ def _there(pid: int) -> bool | None:
     except OverflowError:
         return None
     except OSError:
-        pass  # somebody else's process, which exists
+        pass  # the process of another user, which exists
     return True
 
 
@@ -87,7 +87,7 @@ def _process() -> dict[str, object]:
 
 @cache
 def this_machine() -> str:
-    """Return this boot of this kernel, and the pid namespace; empty where there is no such file system."""
+    """Return an id of this boot of the kernel and this pid namespace; empty where there is no ``/proc``."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
         return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -96,7 +96,7 @@ def this_machine() -> str:
 
 
 def _state(pid: int) -> tuple[str, str] | None:
-    """Return state letter and start time of a process, in the words of proc(5)."""
+    """Return the state letter and the start time of a process, as in proc(5)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return fields[0], fields[19]
@@ -111,12 +111,12 @@ def _alone() -> str:
 
 @lru_cache(maxsize=256)
 def _of_task(name: str) -> str:
-    """Return what all locks of a task's runs in this process begin with."""
+    """Return the JSON that all holders for this task in this process begin with."""
     return _encode({**_process(), "task": name})[:-1]
 
 
 def _json(task: host.Task | None, row: str, kept: bool, limit: int) -> str:
-    if task is not None and not (task.retries or row or kept or limit):  # to encode all of it takes five times as long
+    if task is not None and not (task.retries or row or kept or limit):  # encoding all of it takes five times as long
         return f'{_of_task(task.name)},"task_id":{_encode(task.id)}}}'
     known = dict(_process())
     if task is not None:
@@ -133,7 +133,7 @@ def _json(task: host.Task | None, row: str, kept: bool, limit: int) -> str:
 
 
 def after_fork() -> None:
-    """Be a process of its own."""
+    """Forget what describes the parent process."""
     global BOOT
     BOOT = os.urandom(6).hex()
     _process.cache_clear()

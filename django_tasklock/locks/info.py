@@ -1,4 +1,4 @@
-"""Records of the store in words and seconds, for people."""
+"""Records of the store as values for people: names, seconds and points in time."""
 
 from __future__ import annotations
 
@@ -29,20 +29,18 @@ def _shown(record: Record) -> dict[str, Any]:
 
 
 lock_info: Callable[[Record], LockInfo] = LockInfo.maker(_shown)
-"""Return what people are shown of a held lock."""
+"""Return the ``LockInfo`` of a record."""
 lock_infos: Callable[[Sequence[Record]], list[LockInfo]] = LockInfo.list_maker(_shown)
-"""Return the same of many."""
+"""Return those of several records."""
 
 
 def datetime_of(at: int) -> datetime:
-    """Return a store's time, milliseconds since 1970, whatever somebody has put there: one that cannot be is the
-    nearest.
-    """
+    """Return a time of the store, milliseconds since 1970. A time out of range becomes the nearest valid one."""
     return datetime.fromtimestamp(min(max(at, 0), LATEST) / 1000, UTC)
 
 
 def busy_error(name: str, busy: Busy) -> TaskLockAcquireError:
-    """Return the error for a busy lock: who has it, since when, for how long at the most."""
+    """Return the error for a busy lock: its holder, since when, and how much of the timeout remains."""
     if busy.record is None:
         return TaskLockAcquireError(f"lock {name!r} is held by somebody", name=name)
     info = lock_info(busy.record)
@@ -51,14 +49,14 @@ def busy_error(name: str, busy: Busy) -> TaskLockAcquireError:
 
 
 def left_in_words(info: LockInfo) -> str:
-    """Return how long its holder may have it still, in words."""
+    """Return in words how long the holder may keep it."""
     if info.without_timeout:
         return "until it is released"
     return f"{info.time_left:.0f} s of its timeout left"
 
 
 def all_taken(name: str, limit: int, busy: Busy) -> TaskLockAcquireError:
-    """Return the error for a limiter whose permits are taken: one of those who have one."""
+    """Return the error for a limiter without a free permit. It names one of the members."""
     if busy.record is None:
         return TaskLockAcquireError(f"limiter {name!r}: others are first to be given one of its permits", name=name)
     info = lock_info(busy.record)

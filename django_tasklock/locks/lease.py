@@ -1,6 +1,6 @@
-"""A lease, which is one acquisition: how long it is certain, whether it is lost, and who wants it back.
+"""A lease: one acquisition of a lock, with its deadline, its loss and the requests to release it.
 
-After a fork the child has none: it neither renews nor releases what its parent holds.
+A forked child has no leases: it neither renews nor releases those of its parent.
 """
 
 from __future__ import annotations
@@ -15,134 +15,144 @@ from django_tasklock.types import Grant, monotonic
 if TYPE_CHECKING:
     from django_tasklock.backends.contract.leases import LeaseStore
     from django_tasklock.context import Named
+    from django_tasklock.locks.owner import Owner
 
 GONE = "the store no longer knows it: it expired, was released by force, or the store was flushed"
-"""Why a lease is lost that the store does not know any more."""
-LOOK = 1.0  # seconds in which the store is asked once whether a lease stands
-ROUNDED = 1  # milliseconds by which a store may count a lease too short: its clock has no fractions of them
+"""The reason of a loss that the store reported."""
+CHECK_INTERVAL = 1.0
+"""Seconds between two questions to the store whether a lease is still valid."""
+ROUNDING = 0.001
+"""Seconds by which a store may count a lease too short: its clock has whole milliseconds."""
 
 generation = 0
-"""Of this process: what was taken in another one was taken by somebody else."""
+"""The number of forks and resets of this process: a lease of an earlier generation belongs to another process."""
 
 
 class Lease:
-    """A lock in somebody's hands. Times are seconds on the monotonic clock of this process.
-
-    ``span``: how long its key lives without a renewal, in milliseconds; ``None``: nobody renews it. ``deadline``: until
-    then the lease is certain, counted from before the request that was answered. ``until``: the end of the timeout.
-    ``due``: the next renewal, which may be ``slack`` early to go along with others. ``asked``: somebody wants it back;
-    ``looked``: when the store was last asked about that.
-    """
+    """One acquisition of a lock. Points in time are seconds on the monotonic clock of this process."""
 
     fence = 0
     count = 1
-    """How often it is taken, by re-entry: it is released when it was given back as often."""
-    deadline = until = due = slack = 0.0
+    """How often its owner has acquired it, by re-entry. The last of as many releases releases it."""
+    deadline = 0.0
+    """Until when the lease is certain, counted from before the request that the store answered."""
+    until = 0.0
+    """The end of the timeout."""
+    renew_at = 0.0
+    """When the next renewal is due."""
+    renew_slack = 0.0
+    """Seconds by which the renewal may be early, to share a request with others."""
     asked = False
-    since = 0.0
-    """When the grant was heard of; 0 where it was taken in another way than by asking."""
+    """Whether an operator or another process has asked for its release."""
+    granted_at = 0.0
+    """When the grant arrived; 0 for a lease that the store granted after the body had begun."""
     kind: str | None = None
-    """What it is counted as; ``None``: it is not counted."""
-    looked = 0.0
+    """The kind that it is counted as in the metrics; ``None``: it is not counted."""
+    checked_at = 0.0
+    """When the store was last asked whether the lease is still valid."""
     released = False
-    """Whether it was given back, or given up: nobody has it any more, and its loss is no news."""
+    """Whether it was released or given up. A loss of it is not reported any more."""
     successor: Lease | None = None
-    """What was taken in place of this one, when that was lost."""
+    """The lease that replaced this one after it was lost."""
     without_lock = False
-    """Whether its body runs without the lock: the store could not be asked, and the policy is ``run``."""
-    home: Callable[[], dict[str, Lease] | None] | None = None
-    """Where it is noted that somebody has it; that of a thread or asyncio task that has ended is ``None``."""
+    """Whether its body runs without the lock, because the store is down and the policy is ``run``."""
+    owner: Callable[[], Owner | None] | None = None
+    """A weak reference to its owner, dead once that thread or asyncio task has ended."""
     _lost = ""
 
     def __init__(
         self,
         backend: LeaseStore,
         name: str,
-        span: int | None,
+        lease_ms: int | None,
         lock: weakref.ref[Named] | None = None,
         on_lost: Callable[[str], object] | None = None,
     ) -> None:
         self.backend = backend
         self.name = name
         self.token = os.urandom(16).hex()
-        self.span = span
+        self.lease_ms = lease_ms
+        """How long its key lives without a renewal; ``None``: it is not renewed."""
         self.lock = lock
-        """What it was taken through. Weak: who drops that must not be kept waiting for the garbage collector."""
+        """The lock object. Weak, so that a dropped lock object is freed at once, without the garbage collector."""
         self.on_lost = on_lost
-        """Who listens to its loss."""
+        """The callback for its loss."""
         self.entered: list[object] = []
-        """Of each block entered with it that is not left yet: the block around that one, to be current again."""
-        self.bells: list[Callable[[], None]] = []
-        """Called when it is lost, or asked for: whoever sleeps inside of it wakes."""
+        """For each block that was entered with it and not left: the enclosing block, restored on leaving."""
+        self.listeners: list[Callable[[], None]] = []
+        """Callbacks for its loss and for a request to release it. They end sleeps inside the block."""
         self.generation = generation
 
     def granted(self, grant: Grant, sent: float, hold: int) -> None:
-        """Take over what the store said to a request sent at ``sent``."""
+        """Store the grant that answered a request sent at ``sent``. ``hold``: the timeout in milliseconds."""
         self.fence = grant.fence
         self.until = sent + hold / 1000
-        ttl = grant.ttl  # as below
-        self.deadline = sent + (ttl - ROUNDED) / 1000
-        self.due = sent + ttl / 3000
-        self.slack = ttl / 10_000
+        ttl = grant.ttl  # as in renewed(), without the call
+        self.deadline = sent + ttl / 1000 - ROUNDING
+        self.renew_at = sent + ttl / 3000
+        self.renew_slack = ttl / 10_000
 
     def renewed(self, sent: float, ttl: int) -> None:
-        """Note that the key lives ``ttl`` milliseconds from ``sent``, at least."""
-        self.deadline = sent + (ttl - ROUNDED) / 1000
-        self.due = sent + ttl / 3000
-        self.slack = ttl / 10_000
+        """Store that the key lives for at least ``ttl`` milliseconds from ``sent``."""
+        self.deadline = sent + ttl / 1000 - ROUNDING
+        self.renew_at = sent + ttl / 3000
+        self.renew_slack = ttl / 10_000
 
     @property
     def lost(self) -> str:
-        """Why the lease is certainly gone; empty while it is not."""
+        """The reason why the lease is certainly gone; empty while it may be valid."""
         if not self._lost and not self.without_lock and monotonic() >= self.deadline:
-            return "its timeout is over" if self.last else "it could not be renewed in time"
+            return "its timeout is over" if self.reaches_timeout else "it could not be renewed in time"
         return self._lost
 
-    def lose(self, reason: str) -> bool:
-        """Note the loss; True for the first to do so."""
+    def mark_lost(self, reason: str) -> bool:
+        """Record the loss. Return True for the first call, which reports it."""
         if self._lost or self.released:
             return False
         self._lost = reason
-        self._ring()
+        self._notify()
         return True
 
-    def request_release(self) -> bool:
-        """Note that its holder is asked to release it; True for the first call."""
+    def mark_asked(self) -> bool:
+        """Record a request to release it. Return True for the first call, which reports it."""
         if self.asked or self.released:
             return False
         self.asked = True
-        self._ring()
+        self._notify()
         return True
 
-    def _ring(self) -> None:
-        for ring in list(self.bells):
-            ring()
+    def _notify(self) -> None:
+        for listener in list(self.listeners):
+            listener()
 
-    def due_to_look(self) -> bool:
-        """Tell whether to ask the store now, which hears of a loss, and of who asks for it, at once."""
+    def should_check_store(self) -> bool:
+        """Tell whether to ask the store now, which knows of a loss or a request before the next renewal.
+
+        At most once in ``CHECK_INTERVAL``.
+        """
         now = monotonic()
-        if self.without_lock or self.lost or self.asked or now < self.looked + LOOK:
+        if self.without_lock or self.lost or self.asked or now < self.checked_at + CHECK_INTERVAL:
             return False
-        self.looked = now
+        self.checked_at = now
         return True
 
     @property
-    def last(self) -> bool:
-        """Whether the lease goes to the end of the timeout: there is no more to renew."""
-        return self.deadline >= self.until - 2 * ROUNDED / 1000
+    def reaches_timeout(self) -> bool:
+        """Whether the lease lasts until the timeout, so that no renewal is left to do."""
+        return self.deadline >= self.until - 2 * ROUNDING
 
     @property
-    def foreign(self) -> bool:
-        """True in a process forked from the one that has the lock."""
+    def inherited(self) -> bool:
+        """Whether it belongs to the process that this one was forked from."""
         return self.generation != generation
 
 
 def forget() -> None:
-    """Make foreign what this process holds, as if another process had taken it."""
+    """Treat every lease of this process as one of another process."""
     global generation
     generation += 1
 
 
 def after_fork() -> None:
-    """Make foreign what the parent holds."""
+    """Treat the parent's leases as those of another process."""
     forget()

@@ -1,8 +1,8 @@
 """``TaskLock``: acquire, release, extend, with a heartbeat, a re-entry rule and policies.
 
-What it promises: at most one holder per name *while the lease is intact*. What it cannot
-promise, nor can any lease: that a process which was paused past its lease notices before
-its next step. Guard the row that is worked on (``StateGuard``), and that does not matter.
+It promises at most one holder per name *while the lease is intact*. Like any lease, it cannot
+promise that a process which was paused past its lease notices that before its next step.
+Guard the row that is being processed (``StateGuard``), and a late write changes nothing.
 """
 
 from __future__ import annotations
@@ -23,165 +23,165 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
-from django_tasklock.context import Block, ensure_lease_held, lock_block, skip_struck
+from django_tasklock.context import Block, ensure_lease_held, lock_block, skip_abandoned
 from django_tasklock.db.transactions import mention_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
 from django_tasklock.host import Task
 from django_tasklock.locks import events
-from django_tasklock.locks.acquire import atake, take
-from django_tasklock.locks.heartbeat import heartbeat, tell_aside
+from django_tasklock.locks.acquire import aacquire_within, acquire_within
+from django_tasklock.locks.acquisitions import Acquisitions, Refusal
+from django_tasklock.locks.heartbeat import heartbeat, report_in_thread
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import GONE, Lease
-from django_tasklock.locks.parameters import LockParameters, patience
-from django_tasklock.locks.takes import Leases, Refusal, Takes
+from django_tasklock.locks.owner import Owner
+from django_tasklock.locks.parameters import LockParameters, seconds_to_wait
 from django_tasklock.names import Names, clean, clean_all, each_of
 from django_tasklock.signals import lock_acquired, lock_released
 from django_tasklock.types import AcquireRequest, Busy, Grant, LockInfo, Record, Released, monotonic
 
 
 def current_lock() -> TaskLock | None:
-    """Return the innermost lock whose ``with`` block or decorated function runs here."""
+    """Return the lock of the innermost ``with`` block or decorated function that runs here."""
     block = lock_block.get()
     return None if block is None else block.lock()
 
 
 class Acquirable(ABC):
-    """The verbs of a ``TaskLock``, and of whatever else is acquired and released like one.
+    """Acquire, release and extend, for a ``TaskLock`` and a ``ConcurrencyLimiter``.
 
-    It has parameters, which never change, and remembers which caller has taken which lease through it.
+    Its parameters never change. It remembers which caller has acquired which lease through it.
     """
 
     noun = "lock"
-    """What this is, for people."""
-    innermost: ClassVar[ContextVar[Block | None]] = lock_block
-    """Where the innermost block of its kind is noted."""
+    """The noun in messages."""
+    current_block: ClassVar[ContextVar[Block | None]] = lock_block
+    """The innermost block of a lock, or of a limiter."""
     limit = 1
-    """How many may hold it at once."""
+    """The number of holders at once."""
     brings: str | None = None
-    """The token that the next ``acquire()`` brings: granted if the lock was kept for it. See ``transfer``."""
+    """The token of the next ``acquire()``, which is granted if the lock was kept for that token. See ``transfer``."""
     supersedes = ""
-    """The token of the lease over which it is granted where it does not wait. See ``transfer``."""
+    """The token of a lease that ``acquire()`` may replace where it does not wait. See ``transfer``."""
     notes: tuple[str, ...] = ()
-    """Names, one or two: ``release()`` takes away the notes (``LockStore.flag``) about them as well."""
+    """One or two names whose flags (``LockStore.flag``) ``release()`` deletes as well."""
     noted: frozenset[str] | None = None
-    """About which of them there was one at the release. ``None``: that is not known."""
+    """Those of the names that had a flag at the release; ``None``: unknown."""
     task: Task | None = None
-    """The task that takes it, for people; by default the one that the host says."""
+    """The task recorded in the holder; by default the one that runs here."""
     kind = ""
-    """What it is counted as, ``video:{id}``."""
+    """The kind that its holds and conflicts are counted as, ``video:{id}``."""
     on_busy = "skip"
-    """The word for what is done if it is busy, to be counted; empty: the caller asks again, and nothing is counted."""
+    """The action that a conflict is counted as; empty: the caller asks again, so it is not counted."""
     on_timeout = TIMED_OUT
-    """The same of who has waited for it."""
+    """The action that a wait without success is counted as; empty: it is not counted."""
     row = ""
-    """The guarded row that is worked on, ``videos.video:42``: for people, beside the lock."""
-    _block: Lease | None = None
-    _blocks = 0
+    """The guarded row recorded in the holder, ``videos.video:42``."""
+    _block: Lease | None = None  # of the block that was entered last
+    _blocks = 0  # entered and not left
 
     def __init__(
-        self, name: str, parameters: LockParameters, takes: Takes, on_lost: Callable[[str], object] | None
+        self, name: str, parameters: LockParameters, acquisitions: Acquisitions, on_lost: Callable[[str], object] | None
     ) -> None:
         self.name = name
         self.parameters = parameters
-        self._takes = takes
+        self._acquisitions = acquisitions
         self._on_lost = on_lost
 
     # What kind of thing this is
 
     @abstractmethod
     def _store(self) -> LeaseStore:
-        """Return where its leases are kept."""
+        """Return the store of its leases."""
 
     @abstractmethod
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
-        """Return the error that says who has it."""
+        """Return the error that names the holder."""
 
     @abstractmethod
     def enter(self) -> Lease:
-        """Become the current one; for code that acquires and releases around a body by itself. Return the lease."""
+        """Enter a block with the caller's lease, and return that; for code that acquires and releases by itself."""
 
     @abstractmethod
     def leave(self, lease: Lease | None = None) -> None:
-        """Undo ``enter``, which returned ``lease``."""
+        """Leave the block for which ``enter`` returned ``lease``."""
 
     # The verbs
 
     def acquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
-        """Take the lock; True if it is yours now. False: busy, or not free in time.
+        """Acquire the lock and return True; return False if it is busy, or was not free in time.
 
-        With the store down, ``on_unavailable`` decides: True without the lock (``"run"``),
-        False (``"skip"``) or ``BackendUnavailable``. Raises ``TaskLockError`` on re-entry,
-        unless ``reentrant``.
+        With the store down, ``on_unavailable`` decides: return True without the lock (``"run"``), return False
+        (``"skip"``), or raise ``BackendUnavailable``. Raises ``TaskLockError`` on re-entry, unless ``reentrant``.
         """
-        wait = self.parameters.patience
+        wait = self.parameters.max_wait
         if blocking is not None or blocking_timeout is not None:
-            wait = patience(blocking, blocking_timeout, self.name)
-        home = self._takes.here()
-        if home and self._reenter(home):
+            wait = seconds_to_wait(blocking, blocking_timeout, self.name)
+        owner = self._acquisitions.owner()
+        if owner and self._reenter(owner):
             return True
-        lease, request = self._begin(home, wait > 0)
+        lease, request = self._begin(owner, wait > 0)
         try:
             if wait:
-                return self._settle(lease, home, *take(lease.backend, request, wait))
-            return self._settle(lease, home, monotonic(), lease.backend.acquire(request))
+                return self._settle(lease, owner, *acquire_within(lease.backend, request, wait))
+            return self._settle(lease, owner, monotonic(), lease.backend.acquire(request))
         except BackendUnavailable as error:
-            error.doubt |= wait > 0  # of a place in the queue there is always some
+            error.doubt |= wait > 0  # a place in the queue may have been left behind
             return self._unavailable(lease, request, error)
         except BaseException:
             self._give_up(lease, request.ttl_ms)
             raise
 
     async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
-        """Do what ``acquire`` does, for coroutines. A cancelled one leaves nothing behind."""
-        wait = self.parameters.patience
+        """Do what ``acquire`` does, for coroutines. If it is cancelled, the lock is not held."""
+        wait = self.parameters.max_wait
         if blocking is not None or blocking_timeout is not None:
-            wait = patience(blocking, blocking_timeout, self.name)
-        home = self._takes.here()
-        if home and self._reenter(home):
+            wait = seconds_to_wait(blocking, blocking_timeout, self.name)
+        owner = self._acquisitions.owner()
+        if owner and self._reenter(owner):
             return True
-        lease, request = self._begin(home, wait > 0)
+        lease, request = self._begin(owner, wait > 0)
         try:
             if wait:
-                return self._settle(lease, home, *await atake(lease.backend, request, wait))
-            return self._settle(lease, home, monotonic(), await lease.backend.aacquire(request))
+                return self._settle(lease, owner, *await aacquire_within(lease.backend, request, wait))
+            return self._settle(lease, owner, monotonic(), await lease.backend.aacquire(request))
         except BackendUnavailable as error:
-            error.doubt |= wait > 0  # of a place in the queue there is always some
+            error.doubt |= wait > 0  # a place in the queue may have been left behind
             return self._unavailable(lease, request, error)
-        except BaseException:  # a cancelled task had better not await its own clean-up
+        except BaseException:  # a cancelled task does not await its own clean-up
             self.drop(lease)
             heartbeat.release_later(lease, request.ttl_ms)
             raise
 
     @property
     def conflict(self) -> TaskLockAcquireError | None:
-        """Why the caller's last ``acquire()`` through this object returned False; ``None`` if it did not."""
-        refusal = self._takes.refusal()
+        """The error of the caller's last ``acquire()`` through this object; ``None`` if that returned True."""
+        refusal = self._acquisitions.refusal()
         return None if refusal is None else refusal.error
 
     @property
     def met(self) -> Record | None:
-        """Who had the lock when the caller's last ``acquire()`` found it busy, where that could be read."""
-        refusal = self._takes.refusal()
-        return None if refusal is None else refusal.met
+        """The record of the holder that the caller's last ``acquire()`` met, where that could be read."""
+        refusal = self._acquisitions.refusal()
+        return None if refusal is None else refusal.record
 
     def note_conflict(self, error: TaskLockAcquireError, met: Record | None = None) -> None:
-        """Note why the caller was refused, and by whom."""
-        self._takes.note_refusal(Refusal(error, met))
+        """Record why the caller was refused, and the record of the holder."""
+        self._acquisitions.add_refusal(Refusal(error, met))
 
     def conflict_error(self) -> TaskLockAcquireError:
-        """Return ``conflict``, or an error that says no more than that the lock is busy."""
+        """Return ``conflict``, or an error that only says that the lock is busy."""
         return self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
 
     def release(self, lease: Lease | None = None) -> Released:
-        """Give the lock back, only if it is still yours; what was found, true only for *released*.
+        """Release the lock if the caller still has it. Return the outcome, which is true only for *released*.
 
-        The last of several re-entries releases. With the store down it is released as soon
-        as that answers. ``lease``: by default the caller's. Raises ``TaskLockError`` if it was not acquired through
+        After re-entries only the last release releases it. With the store down it is released as soon as the store
+        answers. ``lease``: by default the caller's. Raises ``TaskLockError`` if the caller has not acquired it through
         this object.
         """
         lease = lease or self.mine()
-        if not self._takes.count_return(lease):
+        if not self._acquisitions.count_release(lease):
             return Released.RELEASED
         lost = False
         try:
@@ -194,7 +194,7 @@ class Acquirable(ABC):
             else:
                 outcome = lease.backend.release_held(lease)
         except BackendUnavailable as error:
-            outcome = self._later(lease, error)
+            outcome = self._release_later(lease, error)
         except BaseException:
             self._give_up(lease, self.parameters.hold_ms)
             raise
@@ -205,9 +205,9 @@ class Acquirable(ABC):
         return events.released(self, lease, outcome, lost)
 
     async def arelease(self, lease: Lease | None = None) -> Released:
-        """Do what ``release`` does, for coroutines. If it is cancelled, the lock is released all the same."""
+        """Do what ``release`` does, for coroutines. If it is cancelled, the lock is still released."""
         lease = lease or self.mine()
-        if not self._takes.count_return(lease):
+        if not self._acquisitions.count_release(lease):
             return Released.RELEASED
         lost = False
         try:
@@ -215,7 +215,7 @@ class Acquirable(ABC):
             self.drop(lease)
             outcome = Released.GONE if lease.without_lock else await lease.backend.arelease_held(lease)
         except BackendUnavailable as error:
-            outcome = self._later(lease, error)
+            outcome = self._release_later(lease, error)
         except BaseException:
             heartbeat.release_later(lease, self.parameters.hold_ms)
             raise
@@ -224,9 +224,9 @@ class Acquirable(ABC):
         return events.released(self, lease, outcome, lost)
 
     def extend(self, timeout: Duration | None = None) -> bool:
-        """Start the timeout again from now, with ``timeout`` seconds or its own. False: no longer yours.
+        """Start the timeout again from now, with ``timeout`` seconds or its own. Return False if the lock is lost.
 
-        True, as ``acquire()`` said, when run without the lock. Raises ``BackendUnavailable``.
+        For a body that runs without the lock it returns True, as ``acquire()`` did. Raises ``BackendUnavailable``.
         """
         lease, ttl, hold_ms = self._extending(timeout)
         if lease.without_lock:
@@ -244,16 +244,16 @@ class Acquirable(ABC):
         done = await lease.backend.aextend(lease.name, lease.token, ttl, hold_ms)
         return self._extended(lease, sent, ttl, hold_ms, done)
 
-    # What its holder may ask: whether it still has it, and whether somebody wants it back
+    # What the holder may ask: whether the lock is still held, and whether its release was requested
 
     @property
     def lease(self) -> Lease | None:
-        """The caller's lease through this object, as ``Takes.find`` says; ``None``: it has none."""
-        return self._takes.find()
+        """The caller's lease through this object, see ``Acquisitions.find``; ``None``: it has none."""
+        return self._acquisitions.find()
 
     def mine(self) -> Lease:
-        """Return ``lease``. Raises ``TaskLockError`` if there is none."""
-        lease = self._takes.find()
+        """Return the caller's lease. Raises ``TaskLockError`` if there is none."""
+        lease = self._acquisitions.find()
         if lease is None:
             raise TaskLockError(
                 f"{self.noun} {self.name!r} is not held through this object: acquire() it first", name=self.name
@@ -262,58 +262,58 @@ class Acquirable(ABC):
 
     @property
     def timeout(self) -> float:
-        """The most one holder may hold it, in seconds."""
+        """The longest that one holder may hold it, in seconds."""
         return self.parameters.hold_ms / 1000
 
     @property
     def taken(self) -> bool:
-        """Whether there is something to release: held, lost, or run without the lock."""
-        return self._takes.find() is not None
+        """Whether the caller has something to release: a lease that is held or lost, or a body without the lock."""
+        return self._acquisitions.find() is not None
 
     @property
     def held(self) -> bool:
-        """Whether it is certainly still yours."""
-        lease = self._takes.find()
+        """Whether the caller certainly still has it."""
+        lease = self._acquisitions.find()
         return lease is not None and not lease.without_lock and not lease.lost
 
     @property
     def lost(self) -> bool:
         """Whether the lease is certainly gone although it was not released."""
-        lease = self._takes.find()
+        lease = self._acquisitions.find()
         return lease is not None and bool(lease.lost)
 
     @property
     def asked(self) -> bool:
-        """Whether somebody asks for it: known since the last heartbeat or ``ensure_held()``."""
-        lease = self._takes.find()
+        """Whether its release was requested, as of the last heartbeat or ``ensure_held()``."""
+        lease = self._acquisitions.find()
         return lease is not None and lease.asked
 
     def ensure_held(self) -> None:
-        """Raise ``LockLost`` if the lock is not certainly yours: call it before a step that must not run twice.
+        """Raise ``LockLost`` if the lock is not certainly held. Call it before a step that must not run twice.
 
-        So it raises where the body runs without the lock (``on_unavailable="run"``), until the lock is taken after
-        all. Raises ``ReleaseAsked`` if an operator asks for the lock. It asks the store once a second at most, in a
-        coroutine never: see ``aensure_held``. With the store down what is known here decides.
+        It also raises where the body runs without the lock (``on_unavailable="run"``), until the lock is acquired after
+        all. Raises ``ReleaseAsked`` if an operator has requested the release. It asks the store once a second at most,
+        and never in a coroutine: see ``aensure_held``. With the store down the local deadline decides.
         """
         lease = self.mine()
         heartbeat.ensure_alive()
-        if asyncio._get_running_loop() is None and lease.due_to_look():
+        if asyncio._get_running_loop() is None and lease.should_check_store():
             with contextlib.suppress(BackendUnavailable):
-                _heard(lease, lease.backend.mine(lease.name, lease.token))
-        self._judge(lease)
+                _update(lease, lease.backend.mine(lease.name, lease.token))
+        self._ensure_valid(lease)
 
     async def aensure_held(self) -> None:
         """Do what ``ensure_held`` does, for coroutines."""
         lease = self.mine()
         heartbeat.ensure_alive()
-        if lease.due_to_look():
+        if lease.should_check_store():
             with contextlib.suppress(BackendUnavailable):
-                _heard(lease, await lease.backend.amine(lease.name, lease.token))
-        self._judge(lease)
+                _update(lease, await lease.backend.amine(lease.name, lease.token))
+        self._ensure_valid(lease)
 
     @property
     def fence(self) -> int:
-        """A number greater than that of every earlier holder of this name; 0 when run without the lock."""
+        """A number greater than that of every earlier holder of this name; 0 for a body that runs without the lock."""
         return self.mine().fence
 
     @property
@@ -329,27 +329,27 @@ class Acquirable(ABC):
     # As a block
 
     def enter_if_free(self) -> bool:
-        """Do ``acquire()`` and ``enter()``: a time limit that strikes anywhere in between leaves nothing taken."""
-        before = self._takes.times()
+        """Run ``acquire()`` and ``enter()``. An exception from a signal handler in between leaves nothing acquired."""
+        before = self._acquisitions.count()
         try:
             if self.acquire():
                 self.enter()
                 return True
         except BaseException:
-            if self._takes.times() > before:
+            if self._acquisitions.count() > before:
                 self.struck()
             raise
         return False
 
     async def aenter_if_free(self) -> bool:
         """Do what ``enter_if_free`` does, for coroutines."""
-        before = self._takes.times()
+        before = self._acquisitions.count()
         try:
             if await self.aacquire():
                 self.enter()
                 return True
         except BaseException:
-            if self._takes.times() > before:
+            if self._acquisitions.count() > before:
                 self.struck(later=True)
             raise
         return False
@@ -359,7 +359,7 @@ class Acquirable(ABC):
         try:
             entered = self.enter_if_free()
         finally:
-            self.on_busy = Acquirable.on_busy  # that of the next acquire()
+            self.on_busy = Acquirable.on_busy
         if entered:
             return self
         raise self.conflict_error()
@@ -370,12 +370,12 @@ class Acquirable(ABC):
         self.give_back()
 
     def give_back(self, lease: Lease | None = None) -> None:
-        """Leave the block, and release. ``lease``: the caller's, if it is known already."""
+        """Leave the block and release the lock. ``lease``: the caller's, where that is known already."""
         try:
             if lease is None:
                 if self._inherited():
                     return  # a forked child leaves the block of its parent, which still holds the lock
-                lease = self._left()
+                lease = self._lease_to_release()
             self.leave(lease)
             self.release(lease)
         except BaseException:
@@ -383,17 +383,17 @@ class Acquirable(ABC):
             raise
 
     def __del__(self) -> None:
-        # Only a time limit that struck as ``__exit__`` was called leaves a block without leaving it.
+        # A block is not left if an exception from a signal handler, such as a time limit, comes as __exit__ is called.
         lease = self._block
-        if self._blocks and lease is not None and not (lease.released or lease.foreign or sys.is_finalizing()):
-            heartbeat.release_later(lease, lease.span or self.parameters.hold_ms)
+        if self._blocks and lease is not None and not (lease.released or lease.inherited or sys.is_finalizing()):
+            heartbeat.release_later(lease, lease.lease_ms or self.parameters.hold_ms)
 
     async def __aenter__(self) -> Self:
         self.on_busy = "raise"
         try:
             entered = await self.aenter_if_free()
         finally:
-            self.on_busy = Acquirable.on_busy  # that of the next acquire()
+            self.on_busy = Acquirable.on_busy
         if entered:
             return self
         raise self.conflict_error()
@@ -402,73 +402,73 @@ class Acquirable(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            lease = self._left()
+            lease = self._lease_to_release()
             self.leave(lease)
             await self.arelease(lease)
         except BaseException:
             self.struck(later=True)
             raise
 
-    def _left(self) -> Lease | None:
-        """Return what the caller gives back as it leaves a block: its lease, else the one the block was entered with.
+    def _lease_to_release(self) -> Lease | None:
+        """Return the caller's lease, or else the one that the block was entered with.
 
-        It has nothing if that was lost, and another one taken and given back inside of the block, or if it is the task
-        in which asyncio ends a generator that nobody iterates over any more.
+        ``None`` if that was lost and its successor released inside of the block, or in the task in which asyncio closes
+        an abandoned asynchronous generator.
         """
-        lease = self._takes.find() or self._entered()
+        lease = self._acquisitions.find() or self._entered()
         return None if lease is None or lease.released else lease
 
     def _entered(self) -> Lease | None:
-        """Return the lease the innermost block here was entered with, if it is one of this object."""
-        block = self.innermost.get()
+        """Return the lease that the innermost block here was entered with, if that block is one of this object."""
+        block = self.current_block.get()
         return cast(Lease, block.lease) if block is not None and block.lock() is self else None
 
     def _inherited(self) -> bool:
-        """Tell whether the block that is left was entered by the process that this one was forked from."""
-        last = self._takes.last
-        return last is not None and last.foreign
+        """Tell whether the block was entered by the process that this one was forked from."""
+        last = self._acquisitions.last
+        return last is not None and last.inherited
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}{' held' if self.held else ''}>"
 
-    # What is given up
+    # Leases that are given up
 
     def drop(self, lease: Lease) -> None:
-        """Stop renewing ``lease``, which belongs to nobody any more. The store is not told."""
+        """Stop renewing ``lease`` and take it away from its owner. Nothing is sent to the store."""
         heartbeat.forget(lease)
-        self._takes.drop(lease)
+        self._acquisitions.discard(lease)
 
     def struck(self, *, later: bool = False) -> None:
-        """Give up what an exception out of a signal handler, a time limit say, has kept from being released.
+        """Give up the lease that an exception from a signal handler, such as a time limit, kept from being released.
 
-        ``later``: without waiting for the store.
+        ``later``: do not wait for the store.
         """
-        lease = self._takes.find()
-        if lease is not None and self._takes.count_return(lease):
-            self._give_up(lease, lease.span or self.parameters.hold_ms, later)
-            block = self.innermost.get()
-            if block is not None and block.lease is lease:  # it was struck before it was left
-                self.innermost.set(block.around)
+        lease = self._acquisitions.find()
+        if lease is not None and self._acquisitions.count_release(lease):
+            self._give_up(lease, lease.lease_ms or self.parameters.hold_ms, later)
+            block = self.current_block.get()
+            if block is not None and block.lease is lease:  # the block has not been left yet
+                self.current_block.set(block.around)
 
     def _give_up(self, lease: Lease, longest: int, later: bool = False) -> None:
-        """Release at once what nobody will release later."""
+        """Release a lease that has no owner any more. ``longest``: milliseconds after which it has expired."""
         try:
             self.drop(lease)
         finally:
             if later or lease.without_lock:
-                heartbeat.release_later(lease, longest)  # in an outage it takes its time; its lock may be on its way
+                heartbeat.release_later(lease, longest)  # without_lock: the heartbeat may be acquiring it just now
             else:
                 heartbeat.release_now(lease, longest)
 
-    def _later(self, lease: Lease, error: BackendUnavailable) -> Released:
-        heartbeat.release_later(lease, lease.span or self.parameters.hold_ms)
+    def _release_later(self, lease: Lease, error: BackendUnavailable) -> Released:
+        heartbeat.release_later(lease, lease.lease_ms or self.parameters.hold_ms)
         events.unavailable(self.name, error, "release later", self.noun)
         return Released.UNKNOWN
 
-    # An acquisition, from the question to what is made of the answer
+    # An acquisition, from the request to what follows from the answer
 
-    def _reenter(self, home: Leases) -> bool:
-        lease = home.get(self.name) if type(self.name) is str else home.around(self.name)
+    def _reenter(self, owner: Owner) -> bool:
+        lease = owner.get(self.name) if type(self.name) is str else owner.find_covering(self.name)
         if lease is None or lease.released or lease.lost:
             return False
         if not self.parameters.reentrant:
@@ -477,12 +477,12 @@ class Acquirable(ABC):
                 "or pass reentrant=True if taking it twice is meant",
                 name=self.name,
             )
-        self._takes.note_reentry(lease)
+        self._acquisitions.add_reentry(lease)
         return True
 
-    def _begin(self, home: Leases, waits: bool) -> tuple[Lease, AcquireRequest]:
-        if self._takes.last_refusal is not None:
-            self._takes.forget_refusal(home)
+    def _begin(self, owner: Owner, waits: bool) -> tuple[Lease, AcquireRequest]:
+        if self._acquisitions.last_refusal is not None:
+            self._acquisitions.clear_refusal(owner)
         parameters = self.parameters
         lease = Lease(self._store(), self.name, parameters.lease_ms, weakref.ref(self), self._on_lost)
         if self.brings is not None:
@@ -504,17 +504,17 @@ class Acquirable(ABC):
         )
         return lease, request
 
-    def _settle(self, lease: Lease, home: Leases, sent: float, answer: Grant | Busy) -> bool:
+    def _settle(self, lease: Lease, owner: Owner, sent: float, answer: Grant | Busy) -> bool:
         if isinstance(answer, Busy):
             self.note_conflict(self._busy(answer), answer.record)
             return False
         lease.granted(answer, sent, self.parameters.hold_ms)
-        lease.since = now = monotonic()
+        lease.granted_at = now = monotonic()
         if now >= lease.deadline:
             late = "the store's answer came after the lease was over"
             raise BackendUnavailable(late, name=self.name, down=False)
-        self._takes.keep(lease, home)
-        if lease.span is not None:
+        self._acquisitions.add(lease, owner)
+        if lease.lease_ms is not None:
             heartbeat.follow(lease)
         if lock_acquired.receivers:
             events.acquired(self, lease)
@@ -522,9 +522,9 @@ class Acquirable(ABC):
 
     def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:
         self.drop(lease)
-        if error.doubt:  # otherwise there is nothing to undo, however long the outage
+        if error.doubt:  # otherwise the store has done nothing that is to be undone
             heartbeat.release_later(lease, request.ttl_ms)
-        if error.busy is not None:  # which no silence turns into anything else
+        if error.busy is not None:  # the store said so before it stopped answering, so the policy does not apply
             self.note_conflict(self._busy(error.busy), error.busy.record)
             return False
         action = self.parameters.on_unavailable
@@ -543,9 +543,9 @@ class Acquirable(ABC):
         without.without_lock, without.kind = True, lease.kind
         without.until = monotonic() + self.parameters.hold_ms / 1000
         try:
-            self._takes.keep(without, self._takes.here())
+            self._acquisitions.add(without, self._acquisitions.owner())
             heartbeat.acquire_later(without, request._replace(token=without.token, supersedes="", on_busy=""))
-        except BaseException:  # a time limit; nobody would ever give back what is taken for it later
+        except BaseException:  # a time limit: a lock that is acquired for it later would never be released
             self.drop(without)
             raise
         return True
@@ -553,21 +553,21 @@ class Acquirable(ABC):
     def _extending(self, timeout: Duration | None) -> tuple[Lease, int, int]:
         lease = self.mine()
         hold_ms = self.parameters.hold_ms if timeout is None else milliseconds(timeout, "timeout", name=self.name)
-        return lease, hold_ms if lease.span is None else min(lease.span, hold_ms), hold_ms
+        return lease, hold_ms if lease.lease_ms is None else min(lease.lease_ms, hold_ms), hold_ms
 
     def _extended(self, lease: Lease, sent: float, ttl: int, hold_ms: int, done: bool) -> bool:
         if not done:
-            if lease.lose("the store no longer knows it"):
-                tell_aside([partial(events.lost, lease, lease.lost)])
+            if lease.mark_lost("the store no longer knows it"):
+                report_in_thread([partial(events.lost, lease, lease.lost)])
             return False
         if lease.lost:
             return False
         lease.granted(Grant(lease.fence, ttl), sent, hold_ms)
-        if lease.span is not None:
+        if lease.lease_ms is not None:
             heartbeat.follow(lease)
         return True
 
-    def _judge(self, lease: Lease) -> None:
+    def _ensure_valid(self, lease: Lease) -> None:
         ensure_lease_held(self, lease)
         if lease.without_lock:
             raise LockLost(
@@ -578,19 +578,19 @@ class Acquirable(ABC):
 
 
 class TaskLock(Acquirable):
-    """A lock by name, held by a thread or an asyncio task. Several may share one object.
+    """A lock by name, held by a thread or an asyncio task. Threads and tasks may share one object.
 
-    Several names are one lock that has all of them, or none: ``TaskLock("a", "b")``. See docs/several-names.md.
+    ``TaskLock("a", "b")`` acquires all of its names, or none. See docs/several-names.md.
 
-    ``timeout``: the most one holder may have it, seconds. ``lease``: how long it outlives
-    a holder that died; renewed until ``timeout``. ``lease=None``: no heartbeat, it lives
-    for ``timeout``. ``blocking``, ``blocking_timeout``: what ``acquire()`` does by default
-    (seconds; ``None``: no limit). ``reentrant``: whether its own holder may take it again.
-    ``on_unavailable``: ``"run"``, ``"raise"`` or ``"skip"``. ``on_lost(reason)`` is called
-    from a thread of its own when the lease is lost. ``kind``: what its holds and conflicts are
-    counted as, one of a few words such as ``"video:{id}"``.
+    ``timeout``: the longest that one holder may have it, in seconds. ``lease``: how long it outlives a holder that has
+    died, in seconds; the heartbeat renews it until ``timeout``. ``lease=None``: no heartbeat, the lock expires after
+    ``timeout``. ``blocking``, ``blocking_timeout``: whether ``acquire()`` waits, and for how many seconds (``None``: no
+    limit), where a call does not say. ``reentrant``: whether its holder may acquire it again. ``on_unavailable``: with
+    the store down ``"run"`` without the lock, ``"raise"`` or ``"skip"``. ``on_lost(reason)``: called in a thread of its
+    own when the lease is lost. ``kind``: the kind that its holds and conflicts are counted as in the metrics, one of a
+    few such as ``"video:{id}"``.
 
-    Raises ``TaskLockError`` for what cannot work, before anything is stored.
+    Raises ``TaskLockError`` for options that cannot work, before anything is stored.
     """
 
     def __init__(
@@ -609,16 +609,16 @@ class TaskLock(Acquirable):
         prefix = get_settings().KEY_PREFIX
         name = clean_all((name, *more), prefix) if more or isinstance(name, Names) else clean(name, prefix)
         parameters = LockParameters.checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
-        super().__init__(name, parameters, self._new_takes(), on_lost)
+        super().__init__(name, parameters, self._new_acquisitions(), on_lost)
         if kind:
             self.kind = clean_kind(kind)
 
-    def _new_takes(self) -> Takes:
-        return Takes()
+    def _new_acquisitions(self) -> Acquisitions:
+        return Acquisitions()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is locked: the name, or several, sorted."""
+        """The locked names, sorted."""
         return each_of(self.name)
 
     def _store(self) -> LeaseStore:
@@ -629,30 +629,30 @@ class TaskLock(Acquirable):
         return busy_error(answer.name or self.name, answer)
 
     def enter(self) -> Lease:
-        """Become ``current_lock()``; for code that acquires and releases around a body by itself. Return the lease."""
+        """Become ``current_lock()`` and return the caller's lease; for code that acquires and releases by itself."""
         try:
             lease = self._block = self.mine()
             around = lock_block.get()
-            if around is not None and around.lock() is None:  # hardly ever
-                around = skip_struck(around)
+            if around is not None and around.lock() is None:  # rare
+                around = skip_abandoned(around)
             lease.entered.append(around)
             self._blocks += 1
             lock_block.set(Block(weakref.ref(self), lease, around))
-        except BaseException:  # a time limit may strike anywhere; the caller does not know of the lock yet
+        except BaseException:  # from a signal handler: the caller does not know yet that it has the lock
             self.struck()
             raise
         return lease
 
     def leave(self, lease: Lease | None = None) -> None:
         """Undo ``enter``."""
-        # Of a block that was entered in another context it is what there is to release, or was inside of the block.
-        lease = self._entered() or lease or self._takes.find() or self._block
+        # The block may have been entered in another context: then it is that of the lease to be released.
+        lease = self._entered() or lease or self._acquisitions.find() or self._block
         if lease is not None and lease.entered:
             self._blocks -= 1
             lock_block.set(lease.entered.pop())  # type: ignore[arg-type]
 
     def info(self) -> LockInfo | None:
-        """Return who has the lock now, whoever that is; of several names who has the first that is taken.
+        """Return what is known of the current holder; with several names, of the holder of the first that is held.
 
         Raises ``BackendUnavailable``.
         """
@@ -671,16 +671,16 @@ class TaskLock(Acquirable):
         return None if record is None else lock_info(record)
 
     def locked(self) -> bool:
-        """Tell whether anybody has it, or one of its names. Raises ``BackendUnavailable``."""
+        """Tell whether the lock, or one of its names, is held by anyone. Raises ``BackendUnavailable``."""
         if type(self.name) is str:
             return get_backend().get(self.name) is not None
         return any(get_backend().get_all(self.names))
 
 
-def _heard(lease: Lease, record: Record | None) -> None:
-    """Take note of what the store said: who has the lock."""
+def _update(lease: Lease, record: Record | None) -> None:
+    """Update the lease from the lock's record in the store."""
     if record is None or record.token != lease.token:
-        if lease.lose(GONE):  # the heartbeat drops it at its next turn
-            tell_aside([partial(events.lost, lease, GONE)])
-    elif record.asked and lease.request_release():
-        tell_aside([partial(events.release_requested, lease)])
+        if lease.mark_lost(GONE):  # the heartbeat forgets it at its next round
+            report_in_thread([partial(events.lost, lease, GONE)])
+    elif record.asked and lease.mark_asked():
+        report_in_thread([partial(events.release_requested, lease)])

@@ -14,10 +14,10 @@ from django_tasklock.exceptions import TaskLockError
 POLICIES = ("run", "raise", "skip")
 
 
-def patience(blocking: bool | None, blocking_timeout: Duration | None, name: str) -> float:
-    """Return the seconds to wait: 0 not at all, infinite without a limit.
+def seconds_to_wait(blocking: bool | None, blocking_timeout: Duration | None, name: str) -> float:
+    """Return the seconds that ``acquire()`` waits: 0: it does not wait; infinite: no limit.
 
-    Raises ``TaskLockError`` for a limit that is none.
+    Raises ``TaskLockError`` for an invalid ``blocking_timeout``.
     """
     if blocking_timeout is None:
         return math.inf if blocking else 0.0
@@ -27,20 +27,20 @@ def patience(blocking: bool | None, blocking_timeout: Duration | None, name: str
 
 
 class LockParameters(NamedTuple):
-    """What a lock was made with. ``hold_ms`` and ``lease_ms`` are milliseconds, ``patience`` is seconds."""
+    """The options of a lock."""
 
     hold_ms: int
-    """The timeout: the most that one holder may have it."""
+    """The timeout: the longest that one holder may have it, in milliseconds."""
     lease_ms: int | None
-    """How long it outlives a holder that died; ``None``: it is not renewed, and lives for its timeout."""
+    """How long it outlives a holder that died, in milliseconds; ``None``: it is not renewed."""
     ttl: int
-    """How long its key lives if nobody renews it, in milliseconds."""
-    patience: float
-    """How long ``acquire()`` waits where nobody says otherwise."""
+    """How long its key lives without a renewal, in milliseconds."""
+    max_wait: float
+    """How many seconds ``acquire()`` waits, where the call does not say."""
     reentrant: bool
     on_unavailable: OnUnavailable
     counted: bool = True
-    """Whether the store counts what happens to it."""
+    """Whether the store counts its holds and conflicts for the metrics."""
 
     @classmethod
     def checked(
@@ -53,10 +53,10 @@ class LockParameters(NamedTuple):
         reentrant: bool,
         on_unavailable: OnUnavailable | None,
     ) -> LockParameters:
-        """Return what these options make, defaults filled in. Raises ``TaskLockError`` for what cannot be."""
+        """Return these options with defaults filled in. Raises ``TaskLockError`` for those that cannot work."""
         try:
             return _known(timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
-        except (TaskLockError, TypeError):  # once more, with the name; or something that is no option of any lock
+        except (TaskLockError, TypeError):  # again, for an error with the name; TypeError: an option cannot be hashed
             return _checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
 
 
@@ -70,7 +70,7 @@ def _checked(
     on_unavailable: OnUnavailable | None,
 ) -> LockParameters:
     hold_ms, lease_ms = spans(timeout, lease, name)
-    wait = patience(blocking, blocking_timeout, name)
+    wait = seconds_to_wait(blocking, blocking_timeout, name)
     settings = get_settings()
     policy = settings.ON_UNAVAILABLE if on_unavailable is None else on_unavailable
     if policy not in POLICIES:
@@ -78,7 +78,7 @@ def _checked(
     return LockParameters(hold_ms, lease_ms, lease_ms or hold_ms, wait, reentrant, policy, settings.METRICS)
 
 
-_known = lru_cache(128, typed=True)(partial(_checked, ""))  # options are few, and alike from lock to lock
+_known = lru_cache(128, typed=True)(partial(_checked, ""))  # most locks of a process have the same options
 
 
 def _forget(*, setting: str, **kwargs: object) -> None:

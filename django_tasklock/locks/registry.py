@@ -1,4 +1,4 @@
-"""What the plain functions took in this process, so that a name alone is enough to release it."""
+"""The locks that the plain functions have acquired in this process, so that a name is enough to release one."""
 
 from __future__ import annotations
 
@@ -6,40 +6,43 @@ import threading
 from itertools import count
 
 from django_tasklock.conf import LeaseTime, Timeout
+from django_tasklock.locks.acquisitions import Acquisitions
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.takes import Leases, Takes, leases_here
+from django_tasklock.locks.owner import Owner, current_owner
 
-LAPSED = 1000  # locks that ended without a release, and are remembered all the same
+MOST_LAPSED = 1000  # locks that have expired without a release and are remembered
 
 
 class ProcessLock(TaskLock):
-    """Belongs to the process, not to the thread or asyncio task that took it."""
+    """A lock that belongs to the process: any thread or asyncio task may release it."""
 
     def __init__(self, name: str, timeout: Timeout, lease: LeaseTime) -> None:
         super().__init__(name, timeout=timeout, lease=lease)
-        self.owner = leases_here()  # one such object for each thread and asyncio task
+        self.caller = current_owner()
+        """The thread or asyncio task that has acquired it."""
         self.number = 0
+        """Its place in the order of acquisition."""
 
-    def _new_takes(self) -> Takes:
-        return Takes(own=Leases())
+    def _new_acquisitions(self) -> Acquisitions:
+        return Acquisitions(owner=Owner())
 
 
 class ProcessLocks:
-    """Locks by name, the latest last. Bounded: of those that lapsed the oldest are forgotten."""
+    """The process's locks by name. Bounded: of those that have expired the oldest are forgotten."""
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
         self.locks: dict[str, list[ProcessLock]] = {}
-        """By name, the latest last."""
+        """The locks of each name, the latest last."""
         self._numbers = count(1)
         self._count = 0
-        self._prune_at = 2 * LAPSED
+        self._prune_at = 2 * MOST_LAPSED
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, lock: ProcessLock) -> None:
-        """Remember what was acquired just now."""
+        """Add a lock that was just acquired."""
         with self._mutex:
             lock.number = next(self._numbers)
             self.locks.setdefault(lock.name, []).append(lock)
@@ -48,19 +51,22 @@ class ProcessLocks:
                 self.prune()
 
     def find(self, name: str) -> ProcessLock | None:
-        """Return the caller's own first: who took a lock and lost it must not release its successor's."""
-        here = leases_here()
+        """Return the caller's own lock of this name, or else the latest.
+
+        The caller's own comes first, so that a caller that has lost its lock does not release its successor's.
+        """
+        caller = current_owner()
         with self._mutex:
             locks = self.locks.get(name)
             if not locks:
                 return None
             for lock in reversed(locks):
-                if lock.owner is here:
+                if lock.caller is caller:
                     return lock
             return locks[-1]
 
     def discard(self, lock: ProcessLock) -> bool:
-        """Forget a lock; False if it is not remembered any more."""
+        """Remove a lock. Return False if it is not there any more."""
         with self._mutex:
             known = lock in self.locks.get(lock.name, ())
             if known:
@@ -68,11 +74,11 @@ class ProcessLocks:
             return known
 
     def clear(self) -> None:
-        """Forget all locks."""
+        """Remove all locks."""
         with self._mutex:
             self.locks.clear()
             self._count = 0
-            self._prune_at = 2 * LAPSED
+            self._prune_at = 2 * MOST_LAPSED
 
     def _forget(self, lock: ProcessLock) -> None:
         locks = self.locks[lock.name]
@@ -82,23 +88,23 @@ class ProcessLocks:
             del self.locks[lock.name]
 
     def prune(self) -> None:
-        """Forget the oldest of those that lapsed."""
+        """Remove the oldest of the locks that have expired."""
         lapsed = [lock for locks in self.locks.values() for lock in locks if not lock.held]
         lapsed.sort(key=lambda lock: lock.number)
-        for lock in lapsed[:-LAPSED]:
+        for lock in lapsed[:-MOST_LAPSED]:
             self._forget(lock)
-        self._prune_at = 2 * max(LAPSED, self._count)
+        self._prune_at = 2 * max(MOST_LAPSED, self._count)
 
 
 process_locks = ProcessLocks()
-"""Those of this process."""
+"""The locks of this process."""
 
 
 def forget() -> None:
-    """Forget what the plain functions took in this process."""
+    """Forget the locks that the plain functions have acquired in this process."""
     process_locks.clear()
 
 
 def after_fork() -> None:
-    """Begin empty, in place: others have imported it, and a mutex may be held by no thread of ours."""
+    """Begin empty, in place: other modules have imported the object. A thread of the parent may hold the mutex."""
     process_locks.__init__()  # type: ignore[misc]

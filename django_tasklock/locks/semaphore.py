@@ -1,9 +1,9 @@
-"""``ConcurrencyLimiter``: at most N at once over all processes, each member with a lease of its own.
+"""``ConcurrencyLimiter``: at most N holders at once over all processes, each with a lease of its own.
 
-What it promises: of the callers with limit N never more than N have a permit *while their leases are
-intact*. A member is a token in a set, renewed by the heartbeat, and not one in a counter, which cannot
-tell who left without a word. The caveat of a lock holds here too: a process that was paused past its
-lease is no member any more and notices it at its next step, so for a moment one more may run.
+It promises that of the callers with limit N never more than N have a permit *while their leases are intact*. A member
+is a token in a set, renewed by the heartbeat: a plain counter would never learn of a member that died. The weakness is
+that of a lock: a process that was paused past its lease is no member any more, but notices that only at its next step,
+so for a moment one more may run.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings
-from django_tasklock.context import Block, limiter_block, skip_struck
+from django_tasklock.context import Block, limiter_block, skip_abandoned
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.locks import events
+from django_tasklock.locks.acquisitions import Acquisitions
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.info import all_taken, lock_info
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import Acquirable
+from django_tasklock.locks.owner import Owner
 from django_tasklock.locks.parameters import LockParameters
-from django_tasklock.locks.takes import Leases, Takes
 from django_tasklock.names import clean
 from django_tasklock.types import AcquireRequest, Busy, Grant, LimiterInfo, LockInfo, Record, fingerprint
 
 MOST = 10_000
-"""The greatest limit: every member is looked after one by one."""
+"""The greatest limit, because the store keeps each member by itself."""
 
 
 def current_limiter() -> ConcurrencyLimiter | None:
-    """Return the innermost limiter whose ``with`` block or decorated function runs here."""
+    """Return the limiter of the innermost ``with`` block or decorated function that runs here."""
     block = limiter_block.get()
     return None if block is None else block.lock()
 
 
 def check_limit(limit: object, name: str | None = None) -> int:
-    """Return ``limit`` if it can be one; ``TaskLockError`` otherwise."""
+    """Return ``limit``. Raises ``TaskLockError`` unless it is a whole number from 1 to ``MOST``."""
     if type(limit) is not int or not 1 <= limit <= MOST:
         raise TaskLockError(f"a limit must be a whole number from 1 to {MOST}, not {limit!r}", name=name)
     return limit
@@ -47,23 +48,23 @@ def check_limit(limit: object, name: str | None = None) -> int:
 class ConcurrencyLimiter(Acquirable):
     """At most ``limit`` permits of a name at once, over all threads, processes and machines.
 
-    One object may be shared by all threads and asyncio tasks of a process. A permit belongs to the thread
-    or asyncio task that took it, and only that one releases it: a release too many is refused and never
-    gives back another's. Whoever has one and asks again goes on with that one, so that a nested call never
-    waits for itself; the last of as many releases gives it back.
+    All threads and asyncio tasks of a process may share one object. A permit belongs to the thread or asyncio task
+    that acquired it, and only that one can release it: one release too many is refused and never releases the permit
+    of another. A caller that has a permit and acquires again keeps that one permit, so that a nested call never waits
+    for itself; the last of as many releases releases it.
 
-    ``acquire()`` and ``with`` wait, for ``blocking_timeout`` seconds (``None``: without limit), woken in
-    order of arrival where the store can wake; ``blocking=False``: not at all. ``timeout``, ``lease``,
+    ``acquire()`` and ``with`` wait for ``blocking_timeout`` seconds (``None``: no limit) and are woken in order of
+    arrival where the store can do so; with ``blocking=False`` they do not wait. ``timeout``, ``lease``,
     ``on_unavailable`` and ``on_lost`` are those of a ``TaskLock``.
 
-    ``limit`` is the caller's own and not stored: it is granted a permit if fewer than its limit are taken. So
-    a change needs no migration; while old and new code run side by side each keeps to its own.
+    The limit is not stored: a caller is granted a permit if fewer than its own ``limit`` are taken. So a new limit
+    needs no migration, and while old and new code run side by side each keeps to its own.
 
-    Raises ``TaskLockError`` for what cannot work, before anything is stored.
+    Raises ``TaskLockError`` for options that cannot work, before anything is stored.
     """
 
     noun = "limiter"
-    innermost = limiter_block
+    current_block = limiter_block
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class ConcurrencyLimiter(Acquirable):
             blocking = True
         name = clean(name, get_settings().KEY_PREFIX)
         parameters = LockParameters.checked(name, timeout, lease, blocking, blocking_timeout, True, on_unavailable)
-        super().__init__(name, parameters, Takes(permits=True), on_lost)
+        super().__init__(name, parameters, Acquisitions(permits=True), on_lost)
         self.limit = check_limit(limit, self.name)
         self.kind = clean_kind(self.name)
 
@@ -91,32 +92,32 @@ class ConcurrencyLimiter(Acquirable):
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
         return all_taken(self.name, self.limit, answer)
 
-    def _settle(self, lease: Lease, home: Leases, sent: float, answer: Grant | Busy) -> bool:
-        before, times = home.get(self.name), self._takes.times()
-        return super()._settle(lease, home, sent, answer) and self._follow(before, lease, times)
+    def _settle(self, lease: Lease, owner: Owner, sent: float, answer: Grant | Busy) -> bool:
+        before, count = owner.get(self.name), self._acquisitions.count()
+        return super()._settle(lease, owner, sent, answer) and self._replace(before, lease, count)
 
     def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:
-        before, times = self._takes.here().get(self.name), self._takes.times()
-        return super()._unavailable(lease, request, error) and self._follow(before, self.lease, times)
+        before, count = self._acquisitions.owner().get(self.name), self._acquisitions.count()
+        return super()._unavailable(lease, request, error) and self._replace(before, self.lease, count)
 
-    def _follow(self, before: Lease | None, lease: Lease | None, times: int) -> bool:
-        """Take over from a lost permit what a nested call has taken in its place: it is released as often as both were
-        taken.
+    def _replace(self, before: Lease | None, lease: Lease | None, count: int) -> bool:
+        """Let ``lease``, acquired by a nested call, replace a lost permit. It is released as often as both were
+        acquired.
         """
-        if before is not None and lease is not None and not (before.released or before.foreign):
+        if before is not None and lease is not None and not (before.released or before.inherited):
             lease.count += before.count
             before.successor = lease
-            self._takes.inherit(times)
-            heartbeat.release_later(before, before.span or self.parameters.hold_ms)
+            self._acquisitions.add_count(count)
+            heartbeat.release_later(before, before.lease_ms or self.parameters.hold_ms)
         return True
 
     def enter(self) -> Lease:
-        """Become ``current_limiter()``; for code that acquires and releases around a body by itself."""
+        """Become ``current_limiter()`` and return the caller's lease; for code that acquires and releases by itself."""
         try:
             lease = self._block = self.mine()
             self._blocks += 1
-            limiter_block.set(Block(weakref.ref(self), lease, skip_struck(limiter_block.get())))
-        except BaseException:  # a time limit may strike anywhere; the caller does not know of the permit yet
+            limiter_block.set(Block(weakref.ref(self), lease, skip_abandoned(limiter_block.get())))
+        except BaseException:  # from a signal handler: the caller does not know yet that it has the permit
             self.struck()
             raise
         return lease
@@ -130,10 +131,10 @@ class ConcurrencyLimiter(Acquirable):
 
     def _inherited(self) -> bool:
         entered = self._entered()
-        return entered is not None and entered.foreign
+        return entered is not None and entered.inherited
 
     def info(self) -> LimiterInfo:
-        """Return who has its permits. Raises ``BackendUnavailable``."""
+        """Return its limit, its members and the number of waiters. Raises ``BackendUnavailable``."""
         return self._info(self._store().members(self.name))
 
     async def ainfo(self) -> LimiterInfo:
@@ -141,14 +142,13 @@ class ConcurrencyLimiter(Acquirable):
         return self._info(await self._store().amembers(self.name))
 
     def members(self) -> list[LockInfo]:
-        """Return who has a permit, the one that has it longest first. Raises ``BackendUnavailable``."""
+        """Return the members, the oldest first. Raises ``BackendUnavailable``."""
         return list(self.info().members)
 
     def remove(self, member: str) -> LockInfo | None:
-        """Take a permit away from the member with this fingerprint; who that was, ``None`` if there is none.
+        """Remove the member with this fingerprint and return it; ``None`` if there is none.
 
-        It goes on running, without a permit, and is told at its next heartbeat that it is lost. Raises
-        ``BackendUnavailable``.
+        Its body goes on without a permit and learns of the loss at its next heartbeat. Raises ``BackendUnavailable``.
         """
         store = self._store()
         for record in store.members(self.name):

@@ -1,6 +1,6 @@
-"""A lock that outlives this process's lease on it: kept for whoever brings its token.
+"""Handing a lock over from one acquisition to a later one, possibly in another process, by its token.
 
-For a task that says ``retry()`` and must find its lock still taken when it comes back.
+A task that calls ``retry()`` keeps its lock this way until the retry runs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from django_tasklock.types import AcquireRequest, Grant
 
 
 def keep_for(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
-    """Stop holding ``lock`` without releasing it: its key lives for ``seconds``. False: it was lost before.
+    """Stop holding ``lock`` without releasing it: its key lives for ``seconds``. Return False if it was lost before.
 
-    ``token``: another one than that of the lease, which whoever was told of it beforehand may ``supersede``
-    from now on, and not before. With the store down the lock lives for what is left of its lease.
+    ``token``: replaces the token of the lease, so that a later acquisition which was told of it beforehand can
+    ``supersede`` the lock from now on, and not before. With the store down the lock lives for the rest of its lease.
     """
-    span = milliseconds(seconds, "seconds", name=lock.name)
+    ttl = milliseconds(seconds, "seconds", name=lock.name)
     lease = lock.mine()
     lock.leave()
     lock.drop(lease)
@@ -27,8 +27,8 @@ def keep_for(lock: TaskLock, seconds: Duration, token: str | None = None) -> boo
         return False
     try:
         if token is None:
-            return lease.backend.extend(lease.name, lease.token, span, span)
-        request = AcquireRequest(lease.name, token, span, span, holder_json(kept=True), lease.token, kind=lease.kind)
+            return lease.backend.extend(lease.name, lease.token, ttl, ttl)
+        request = AcquireRequest(lease.name, token, ttl, ttl, holder_json(kept=True), lease.token, kind=lease.kind)
         return isinstance(lease.backend.acquire(request), Grant)
     except BackendUnavailable as error:
         events.unavailable(lock.name, error, "keep for its lease")
@@ -36,13 +36,13 @@ def keep_for(lock: TaskLock, seconds: Duration, token: str | None = None) -> boo
 
 
 def bring(lock: TaskLock, token: str) -> None:
-    """Let the next ``acquire()`` of ``lock`` bring ``token``: granted if the lock was kept for it, or is free."""
+    """Let the next ``acquire()`` use ``token``: it is granted if the lock was kept for that token, or is free."""
     lock.brings = token
 
 
 def supersede(lock: TaskLock, token: str) -> None:
-    """Let ``lock``, where it does not wait, be granted over the lease with ``token``.
+    """Let ``acquire()``, where it does not wait, replace the lease with ``token``.
 
-    Once, and with a token of its own, because the same message may be delivered twice.
+    It gets a token of its own, so that only one of two deliveries of the same message can do so.
     """
     lock.supersedes = token

@@ -16,9 +16,9 @@ from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
+from django_tasklock.locks.owner import current_owner, disown
 from django_tasklock.locks.registry import process_locks
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
-from django_tasklock.locks.takes import disown, leases_here
 from django_tasklock.testing import others
 from django_tasklock.testing.named import Lockable, name_of
 
@@ -127,7 +127,7 @@ def overtake() -> None:
 
 
 def _lose(lease: Lease, reason: str) -> None:
-    first = lease.lose(reason)  # before the store forgets it: a renewal must not be the one to notice
+    first = lease.mark_lost(reason)  # before the store forgets it: a renewal must not be the one to notice
     with contextlib.suppress(BackendUnavailable):  # where it cannot be asked, nobody else can take it either
         lease.backend.release(lease.name, lease.token)
     if first:
@@ -142,6 +142,6 @@ def _find(name: str) -> Lease | None:
 
 def _leases(name: str = "") -> list[Lease]:
     """Return the leases of this process, of a ``name`` those without a heartbeat as well."""
-    here, bare = leases_here(), process_locks.find(name) if name else None
+    here, bare = current_owner(), process_locks.find(name) if name else None
     found = [*heartbeat.leases(), *here.values(), None if bare is None else bare.lease]
     return [lease for lease in found if lease is not None]

@@ -31,7 +31,7 @@ from django_tasklock.celery import OnceTask
 from django_tasklock.db.connections import Scope
 from django_tasklock.db.pools import figures
 from django_tasklock.db.threads import to_the_end
-from django_tasklock.locks.heartbeat import tell_aside
+from django_tasklock.locks.heartbeat import report_in_thread
 from tests.support.database_pool import checked_out, needs_pool, pooled
 from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, raw_connection, states
 from tests.support.stores import eventually
@@ -337,7 +337,7 @@ class TestBodies:
     def test_who_listens_to_a_lost_lock_may_ask_the_database(self):
         done = threading.Event()
         connection.close()
-        tell_aside([lambda: Video.objects.count(), done.set])
+        report_in_thread([lambda: Video.objects.count(), done.set])
         assert done.wait(10)
         eventually(lambda: figures("default").checked_out == 0)
 

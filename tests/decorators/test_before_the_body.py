@@ -54,7 +54,7 @@ def loses(name: str) -> None:
 
 def asks(name: str) -> None:
     """As a renewal says that somebody asks for it."""
-    assert known(name).request_release()
+    assert known(name).mark_asked()
 
 
 HAPPENS = pytest.mark.parametrize(("happens", "error"), [(loses, LockLost), (asks, ReleaseAsked)])
@@ -127,7 +127,7 @@ def test_while_it_waits_for_a_rate(store: str, way: str, happens: Any, error: ty
         begun.append("async")
 
     call = Running(work if way == "sync" else lambda: asyncio.run(awork()))
-    eventually(lambda: heartbeat and known("report").bells)
+    eventually(lambda: heartbeat and known("report").listeners)
     happens("report")
     call.ends_with(error)
     assert not TaskLock("report").locked()

@@ -23,7 +23,7 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.locks.takes import leases_here
+from django_tasklock.locks.owner import current_owner
 from tests.support.public import in_store, raw_redis, script, stored
 from tests.support.stores import LISTING, an_ask, eventually, granted, stores
 
@@ -136,7 +136,7 @@ class TestVerbs:
         async def main():
             told = []
             async with TaskLock("video:1", lease=4, on_lost=told.append) as lock:
-                await until(lambda: lock.lease.deadline - lock.lease.due > 0 and lock.held)
+                await until(lambda: lock.lease.deadline - lock.lease.renew_at > 0 and lock.held)
                 before = lock.lease.deadline
                 await until(lambda: lock.lease.deadline > before)
                 lock.ensure_held()
@@ -162,7 +162,7 @@ class TestListeners:
 
             async with TaskLock("video:1", on_lost=listen) as lock:
                 await sync_to_async(get_backend().remove)("video:1")
-                lock.lease.looked = 0.0
+                lock.lease.checked_at = 0.0
                 with pytest.raises(LockLost):
                     await lock.aensure_held()
                 await until(done.is_set)
@@ -529,7 +529,7 @@ class TestLoops:
         lock = TaskLock("video:1")
         assert lock.acquire()
         assert run(lock.arelease) is Released.RELEASED
-        assert "video:1" not in leases_here()
+        assert "video:1" not in current_owner()
         assert run(TaskLock("video:1").aacquire)
 
     @pytest.mark.parametrize("store", stores("redis"), indirect=True)

@@ -314,7 +314,7 @@ class TestLosing:
             async with limiter:
                 await limiter.aensure_held()
                 await sync_to_async(limiter.remove)((await limiter.ainfo()).members[0].fingerprint)
-                limiter.lease.looked = 0
+                limiter.lease.checked_at = 0
                 with pytest.raises(LockLost):
                     await limiter.aensure_held()
 
@@ -324,7 +324,7 @@ class TestLosing:
         with limiter:
             limiter.ensure_held()
             limiter.remove(limiter.members()[0].fingerprint)
-            limiter.lease.looked = 0
+            limiter.lease.checked_at = 0
             with pytest.raises(LockLost):
                 limiter.ensure_held()
 
@@ -333,7 +333,7 @@ class TestLosing:
         with limiter:
             first = limiter.token
             limiter.remove(fingerprint(first))
-            limiter.lease.looked = 0
+            limiter.lease.checked_at = 0
             with pytest.raises(LockLost):
                 limiter.ensure_held()
             with limiter:

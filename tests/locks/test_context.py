@@ -27,7 +27,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.takes import leases_here
+from django_tasklock.locks.owner import current_owner
 from django_tasklock.testing import forget
 from tests.support.public import Received, forked, in_store, setting
 from tests.support.stores import LISTING, an_ask, eventually, granted, stores
@@ -252,10 +252,10 @@ def test_who_took_a_lock_that_another_thread_released_keeps_nothing_of_it(settin
     for _ in in_store("memory", settings):
         locks = [TaskLock(f"video:{number}") for number in range(50)]
         assert all(lock.acquire() for lock in locks)
-        assert len(leases_here()) == 50
+        assert len(current_owner()) == 50
         with ThreadPoolExecutor(1) as other:
             assert all(other.map(TaskLock.release, locks))
-        assert len(leases_here()) == 0
+        assert len(current_owner()) == 0
 
 
 def lose(lock: TaskLock) -> None:

@@ -63,12 +63,12 @@ def test_a_waiter_wakes_when_the_dead_holders_lease_ends(
     holder, waiter = crew.hire_many(2)
     holder.do(f"lock = TaskLock({name!r}, lease=3)\nassert lock.acquire()")
     waiter.do("""
-        from django_tasklock.locks.acquire import Patience
-        naps, answered = [], Patience.answered
+        from django_tasklock.locks.acquire import Schedule
+        naps, answered = [], Schedule.after_busy
         def noted(self, busy):
             naps.append((answered(self, busy), busy.remaining / 1000))
             return naps[-1][0]
-        Patience.answered = noted
+        Schedule.after_busy = noted
     """)
     waits(waiter, store, name, way)
     holder.kill()

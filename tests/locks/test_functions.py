@@ -348,7 +348,7 @@ class TestMemory:
 
     @pytest.fixture(autouse=True)
     def _small(self, settings, monkeypatch):
-        monkeypatch.setattr(remembered, "LAPSED", 20)
+        monkeypatch.setattr(remembered, "MOST_LAPSED", 20)
         forget()
         yield from in_store("memory", settings)
 

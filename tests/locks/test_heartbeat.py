@@ -21,7 +21,7 @@ from django_tasklock import LockLost, TaskLock, TaskLockError, force_release_tas
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.health.store import locks
-from django_tasklock.locks.heartbeat import GONE, heartbeat, tell
+from django_tasklock.locks.heartbeat import GONE, heartbeat, report_all
 from django_tasklock.rates.background import background_work
 from django_tasklock.types import Released, Renewal
 from tests.support.public import Received
@@ -609,7 +609,7 @@ def renews_at_once(lock: TaskLock) -> None:
     hold = lock.lease
     assert hold is not None
     before = hold.deadline
-    hold.due = 0.0
+    hold.renew_at = 0.0
     heartbeat.follow(hold)
     eventually(lambda: hold.deadline > before)
     assert heartbeat.alive
@@ -630,7 +630,7 @@ def test_neither_logging_nor_any_exception_ends_the_renewals(name: str, error: B
         with no_log(), renewing(fails_once):
             hold = lock.lease
             assert hold is not None
-            hold.due = 0.0
+            hold.renew_at = 0.0
             heartbeat.follow(hold)
             assert failed.wait(20)
             renews_at_once(lock)
@@ -670,8 +670,8 @@ def test_one_that_is_dead_is_seen_and_started_again_and_that_is_said(
 
 def test_a_listener_that_ends_its_thread_does_not_keep_the_others_from_hearing() -> None:
     heard: list[str] = []
-    tell([sys.exit, lambda: heard.append("second")])
-    thread = threading.Thread(target=tell, args=([sys.exit, lambda: heard.append("third")],))
+    report_all([sys.exit, lambda: heard.append("second")])
+    thread = threading.Thread(target=report_all, args=([sys.exit, lambda: heard.append("third")],))
     with no_log():
         thread.start()
         thread.join()

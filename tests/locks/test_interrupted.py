@@ -32,7 +32,7 @@ from django_tasklock.context import limiter_block, lock_block
 from django_tasklock.db.connections import Scope
 from django_tasklock.guards.claim import current
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.takes import leases_here
+from django_tasklock.locks.owner import current_owner
 from tests.support.proxy import Proxy, scripts
 from tests.support.public import script, setting
 from tests.support.stores import eventually
@@ -102,7 +102,7 @@ def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) 
         if not struck:
             break
         where[mine] = struck[0]
-        for home in (leases_here(), leases_here().permits):
+        for home in (current_owner(), current_owner().permits):
             assert mine not in home or home[mine].released, struck
     assert number > 60
     get_backend().wire.close()

@@ -24,8 +24,9 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
+from django_tasklock.locks.acquisitions import PRUNE, Acquisitions
 from django_tasklock.locks.lease import Lease
-from django_tasklock.locks.takes import PRUNE, Leases, Takes, leases_here
+from django_tasklock.locks.owner import Owner, current_owner
 from tests.support.public import in_store
 from tests.support.stores import an_ask, granted, stores
 
@@ -144,7 +145,7 @@ class TestWhoWasRefused:
         lost, later = TaskLock("video:1"), TaskLock("video:1")
         assert lost.acquire()
         assert get_backend().remove("video:1") is not None
-        leases_here()["video:1"].looked = 0.0
+        current_owner()["video:1"].checked_at = 0.0
         with pytest.raises(LockLost):
             lost.ensure_held()
         assert later.acquire()
@@ -168,7 +169,7 @@ class TestWhoWasRefused:
             assert outer.acquire()
             hold = outer.lease
             get_backend().permits.remove("transcode", hold.token)
-            hold.lose("for this test")
+            hold.mark_lost("for this test")
             assert inner.acquire()
             assert inner.release()
             assert outer.release()
@@ -179,18 +180,18 @@ class TestWhoWasRefused:
     def test_who_takes_one_while_another_thread_forgets_those_that_ended(self, settings):
         """It was forgotten as well, and could not give its permit back."""
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
-        permits, others = get_backend().permits, [Leases() for _ in range(PRUNE)]
-        takes, mine, here = Takes(permits=True), Lease(permits, "transcode", None), leases_here().permits
+        permits, others = get_backend().permits, [Owner() for _ in range(PRUNE)]
+        takes, mine, here = Acquisitions(permits=True), Lease(permits, "transcode", None), current_owner().permits
 
         class Meanwhile(weakref.ref):
             def __call__(self):
                 if takes.last is not mine:
-                    takes.keep(mine, here)
+                    takes.add(mine, here)
                 return super().__call__()
 
         others[0].ref = Meanwhile(others[0])
         for home in others:
-            takes.keep(Lease(permits, "transcode", None), home)
+            takes.add(Lease(permits, "transcode", None), home)
         assert takes.last is mine
         assert takes.find() is mine
 
@@ -279,7 +280,7 @@ class TestCalls:
 
         def call():
             with TaskLock("video:1"):
-                seen.append(weakref.ref(leases_here()))
+                seen.append(weakref.ref(current_owner()))
 
         async def main():
             for _ in range(20):

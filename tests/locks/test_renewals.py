@@ -11,7 +11,7 @@ import redis
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
-from django_tasklock.locks.heartbeat import SILENT, Heartbeat
+from django_tasklock.locks.heartbeat import FAILING, Heartbeat
 from django_tasklock.locks.lease import Lease
 from django_tasklock.types import Renewal, RenewalResult
 from tests.support.proxy import Proxy, Request, scripts
@@ -46,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Still(Heartbeat):
     """One without a thread: it is the test that says what time it is."""
 
-    def rouse(self) -> None:
+    def wake_thread(self) -> None:
         pass
 
 
@@ -137,11 +137,11 @@ def test_a_silent_store_is_not_asked_once_for_each_batch(
         raise TimeoutError("no answer")
 
     monkeypatch.setattr(backend, "renew", silent)
-    clock.now = held[0].due
+    clock.now = held[0].renew_at
     again = beat.beat()
-    assert len(asked) <= SILENT / 0.9 + 1
+    assert len(asked) <= FAILING / 0.9 + 1
     assert again <= clock.now
-    assert all(hold.due <= clock.now + 0.5 for hold in held)
+    assert all(hold.renew_at <= clock.now + 0.5 for hold in held)
     first = set(asked)
     asked.clear()
     beat.beat()

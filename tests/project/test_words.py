@@ -22,7 +22,7 @@ TEXTS = {
 }
 
 RETIRED = {
-    r"\bHold\b(?!er)|\bHolds\(|holds_here": "Lease, Leases, leases_here",
+    r"\bHold\b(?!er)|\bHolds\(|holds_here": "Lease, Owner, current_owner",
     r"\bLockBase\b|\block_base\b": "Acquirable",
     r"\bleave_line\b|\bticket_of\b": "order.leave, order.number_of",
     r"\bpostpone\(|\bAside\b": "defer, Parked",
@@ -45,7 +45,8 @@ RETIRED = {
     r"\b_?asked = (?:time\.)?monotonic|\basked: float|UNASKED|asked_by_keywords|\b_asked\b": "sent, pending",
     r"\bPlaces\b|\bplaces?_of\b": "Positions, QuorumKeys, number_of, database_of: a place is one in a queue",
     r"\bNotebook\b|\bput_back_to\b|marks\.leave\(|locks\.terms\b": "SweepLog, claimable_state, marks.write, parameters",
-    r"\btexts import .*shown\b|_takes\.(?:again|refused|returned|ask_anew)\(": "printable; note_, count_, forget_",
+    r"\btexts import .*shown\b": "printable",
+    r"_takes\b|leases_here|\btell_aside\b|\.bells\b|skip_struck": "Acquisitions, Owner, current_owner, listeners",
     r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
 }
 DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}

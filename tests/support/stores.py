@@ -127,7 +127,7 @@ class Held(NamedTuple):
     token: str
     kind: str | None = None
     fence: int = 0
-    since: float = 0.0
+    granted_at: float = 0.0
 
 
 def an_ask(

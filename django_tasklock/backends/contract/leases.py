@@ -28,7 +28,7 @@ class Held(Protocol):
     kind: str | None
     """What it is counted as; ``None``: it is not counted."""
     fence: int
-    since: float
+    granted_at: float
     """When its holder learned of the grant (``types.monotonic``); 0: that is not known."""
 
 

@@ -160,7 +160,7 @@ class RedisBackend(QueueStore, LockStore):
 
     def _giving_back(self, held: Held) -> tuple[Script, bytes, bytes]:
         """Return ``release.lua``, its keys and its arguments."""
-        kind, since, packed = held.kind, held.since, held.token.encode()
+        kind, since, packed = held.kind, held.granted_at, held.token.encode()
         ms = int((monotonic() - since) * 1000) if since and kind is not None else NOTED_FROM
         if kind is None or not 0 <= ms < NOTED_FROM:  # of a long one more is noted than a count
             return RELEASE, self._keys(held.name)[0], b"$%d\r\n%b\r\n" % (len(packed), packed)

@@ -20,7 +20,7 @@ from django_tasklock.decorators.options import CallOptions, GuardedRow
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.lock import Acquirable, TaskLock
-from django_tasklock.locks.takes import leases_here
+from django_tasklock.locks.owner import current_owner
 from django_tasklock.locks.transfer import supersede
 from django_tasklock.names import parameters_of
 
@@ -57,7 +57,7 @@ class RejectedHere(Reject, Ignore):
 
 def held_here(lock: Acquirable) -> bool:
     """Return whether this very thread holds ``lock``, which is noted as its conflict then."""
-    lease = leases_here().get(lock.name)
+    lease = current_owner().get(lock.name)
     if lease is None or lease.released or lease.lost:
         return False
     text = f"lock {lock.name!r} is held by this very thread, which called its task again"

@@ -30,7 +30,7 @@ class LockOverRetry:
 
     def wait(self, history: History) -> bool:
         """Wait for the lock, unless it is kept: the message that it is kept for needs a slot, this one's perhaps."""
-        ends = monotonic() + self.lock.parameters.patience
+        ends = monotonic() + self.lock.parameters.max_wait
         while True:
             met = self.lock.met
             if met is not None and met.holder.kept:
