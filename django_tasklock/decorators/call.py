@@ -1,4 +1,4 @@
-"""One decorated call: the lock around it, the claim around it, and what a skip looks like."""
+"""One decorated call: its lock, its claim on a row, and its result if it is skipped."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Skipped = dict[str, Any]
 
 
 class CallStrategy(ABC):
-    """The strategy of a call: how it takes its lock, what it does when that is busy, and how it gives it back.
+    """How a call acquires its lock, what it does when that is busy, and how it releases it.
 
-    That depends on who calls, so the ``Host`` knows it (``Host.strategy_for``).
+    That depends on what runs the call, so the ``Host`` chooses it (``Host.strategy_for``).
     """
 
     def __init__(self, options: CallOptions) -> None:
@@ -44,14 +44,14 @@ class CallStrategy(ABC):
 
     @abstractmethod
     def take(self) -> Skipped | None:
-        """Take the lock. Return ``None`` when it is ours, or what the call returns without running its body."""
+        """Acquire the lock and return ``None``; or return the result of a call whose body is not run."""
 
     @abstractmethod
     async def atake(self) -> Skipped | None:
         """Do what ``take`` does, for coroutines."""
 
     def leave(self, error: BaseException | None, lease: Lease) -> None:
-        """Give back the lock, which is ours by ``lease``. ``error``: how the call ended."""
+        """Release ``lease``. ``error``: the exception that ended the call."""
         self.options.lock.give_back(lease)
 
     async def aleave(self, error: BaseException | None) -> None:
@@ -60,10 +60,10 @@ class CallStrategy(ABC):
 
 
 class PlainCall(CallStrategy):
-    """A call that no task queue knows of: there is nothing to put aside."""
+    """A call outside of any task queue: there is no message to postpone."""
 
     def take(self) -> Skipped | None:
-        """Take the lock, or skip or raise."""
+        """Acquire the lock, or skip the call, or raise."""
         self.options.lock.on_busy = word_when_busy(self.options)
         return None if self.options.lock.acquire() else skip_or_raise(self.options)
 
@@ -74,27 +74,25 @@ class PlainCall(CallStrategy):
 
 
 class Call:
-    """One call of a decorated function: a lock, a claim on a row, a scope of database connections.
-
-    ``skipped`` is its result if the body was not run.
-    """
+    """One call of a decorated function: a lock, a claim on a row, a scope of database connections."""
 
     def __init__(self, options: CallOptions, strategy: CallStrategy) -> None:
         self.options = options
         self.strategy = strategy
         self.lock = options.lock
         self.long = self.lock.parameters.hold_ms > LONG * 1000
-        """Whether its body may run for hours, and holds no connection meanwhile that it does not use."""
+        """Whether its body may run for hours, so that it should not hold connections that it does not use."""
         self.skipped: Skipped | None = None
+        """The result of the call, if its body is not run."""
         self._lease: Lease | None = None
         self._closing: Closing | None = None
         if options.row is not None:
             self.lock.row = f"{options.row.model._meta.label_lower}:{options.row.pk}"
 
     def enter(self, stack: ExitStack) -> bool:
-        """Take lock and row, to be given back by ``stack``. Return False if the call is skipped."""
+        """Acquire the lock and claim the row; ``stack`` gives both back. Return False if the call is skipped."""
         scope = Scope.begin(stack, self.options.release_connections, long=self.long)
-        stack.push(self._leave)  # first: a time limit may strike between taking the lock and saying so
+        stack.push(self._leave)  # first: an exception from a signal handler may come right after the lock is acquired
         self.skipped = self.strategy.take()
         if self.skipped is not None:
             return False
@@ -135,11 +133,11 @@ class Call:
         return True
 
     def struck(self, *, later: bool = False) -> None:
-        """Give up what a time limit that struck as its stack was unwound has kept from being released."""
+        """Give up the lease that an exception from a signal handler has kept the stack from releasing."""
         self.lock.struck(later=later)
 
     def _begin_body(self) -> None:
-        """Look right before the body, which may have waited for long inside of other locks."""
+        """Check the enclosing locks right before the body: the call may have waited for long inside of them."""
         ensure_enclosing_held()
         if self._closing is not None:
             self._closing.begun = True
@@ -152,7 +150,7 @@ class Call:
     def _leave(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
         lease = self._lease
         if lease is None or lease.released or lease.successor is not None:
-            lease = self.lock.lease  # what it has by now, if anything
+            lease = self.lock.lease  # a successor that the body has acquired, if any
         if lease is not None and not lease.inherited:  # a forked child leaves the body of its parent
             self.strategy.leave(error, lease)
 
@@ -174,12 +172,12 @@ class Call:
 
 
 def word_when_busy(options: CallOptions) -> str:
-    """Return what ``skip_or_raise`` does, in a word."""
+    """Return the action of ``skip_or_raise``: ``"skip"`` or ``"raise"``."""
     return "skip" if options.on_conflict == "skip" else "raise"
 
 
 def skip_or_raise(options: CallOptions, reason: str = "already_processing") -> Skipped:
-    """Skip the call if that is what its options say, whose lock is busy; every other word raises the conflict."""
+    """Skip a call whose lock is busy if its options say so; raise the conflict otherwise."""
     error = options.lock.conflict_error()
     if options.on_conflict == "skip":
         return skip(options.lock, error, reason)
@@ -188,7 +186,7 @@ def skip_or_raise(options: CallOptions, reason: str = "already_processing") -> S
 
 
 def skip(lock: Acquirable, error: TaskLockAcquireError, reason: str = "already_processing") -> Skipped:
-    """Report that a call is skipped because of ``error``, and return its result. ``reason``: if the store was up."""
+    """Report that a call is skipped because of ``error``, and return its result. ``reason``: where the store is up."""
     events.conflict(error, "skip")
     down = isinstance(error.__cause__, BackendUnavailable)
     return {
@@ -202,21 +200,21 @@ def skip(lock: Acquirable, error: TaskLockAcquireError, reason: str = "already_p
 
 
 class Closing:
-    """The end of a claim: it is the current one while the body runs; then how that ended is written.
+    """Makes the claim the current one while the body runs, and writes to the row how the body ended.
 
-    To be called ``TWICE``: a time limit that strikes in the first call leaves the rest to the second.
+    The stack calls it ``TWICE``: if an exception from a signal handler ends the first call, the second does the rest.
     """
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.begun = False
-        """The body was run. If not, the row is left as claimable as it was."""
+        """Whether the body has begun. If not, the row stays claimable."""
         self._over = False
         self._process = os.getpid()
         self._before = current.get()
 
     def begin(self) -> None:
-        """Let the claim be the current one."""
+        """Make the claim the current one."""
         current.set(self.claim)
 
     def __call__(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
@@ -225,7 +223,7 @@ class Closing:
             self._close(error)
 
     async def later(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
-        """End the claim for a coroutine: its writes go to a thread, the claim stays current in this context."""
+        """End the claim of a coroutine: a thread writes to the row."""
         current.set(self._before)
         if self._due:
             await to_the_end(self._close, error)
@@ -237,7 +235,7 @@ class Closing:
         return self._process == os.getpid()  # a forked child leaves the body of its parent
 
     def _close(self, error: BaseException | None) -> None:
-        self.claim.ended = False  # its body may have said so, and that was rolled back
+        self.claim.ended = False  # the body may have ended it in a transaction that was rolled back
         try:
             close(self.claim, error, self.begun)
         finally:
@@ -245,7 +243,7 @@ class Closing:
 
 
 def close(claim: Claim, error: BaseException | None, begun: bool = True) -> None:
-    """Write how the body left the row."""
+    """Write to the row how the body ended."""
     if error is None:
         claim.finish()
     else:
@@ -253,14 +251,14 @@ def close(claim: Claim, error: BaseException | None, begun: bool = True) -> None
 
 
 def close_failed(claim: Claim, error: BaseException, begun: bool = True) -> None:
-    """Write how a failed body leaves the row; the body's own error is what the caller sees.
+    """Write to the row how a failed body ended. The caller sees the body's own error, whatever happens here.
 
-    To be run again, or stopped from outside (``SystemExit``, ``ReleaseAsked``, a cancelled coroutine), or lost its
-    lock before it had ``begun``: claimable.
+    The row is claimable again if the body will be retried, was stopped from outside (``SystemExit``, ``ReleaseAsked``,
+    a cancelled coroutine), or lost its lock before it had ``begun``. Otherwise it is failed.
     """
     try:
         if isinstance(error, StaleClaim) and error.name == claim.name:
-            return  # the row is somebody else's: already logged, signalled and counted
+            return  # another claim has the row: that is already logged, signalled and counted
         stopped = _stopped_by_request(error) or (isinstance(error, LockLost) and not begun)
         if stopped or not isinstance(error, Exception) or host().will_retry(error):
             claim.give_back()
@@ -274,7 +272,7 @@ def close_failed(claim: Claim, error: BaseException, begun: bool = True) -> None
 
 
 def _stopped_by_request(error: BaseException) -> bool:
-    """Return whether an operator's word ended the body: of a task group nothing else."""
+    """Tell whether a request to release has ended the body. In an exception group nothing else may have."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(ReleaseAsked)[1] is None
     return isinstance(error, ReleaseAsked)

@@ -1,4 +1,4 @@
-"""``concurrency_limited``: run a function while one has a permit of a concurrency limiter."""
+"""``concurrency_limited``: run a function with a permit of a concurrency limiter."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from django_tasklock.types import LimiterInfo
 F = TypeVar("F", bound=Callable[..., Any])
 
 OnLimit = Literal["skip", "raise", "wait", "retry", "reject"]
-"""What is done when no permit is free. The last two need a message to put aside: only under Celery."""
+"""What a call does when no permit is free. The last two postpone a message: only under Celery."""
 WORDS = get_args(OnLimit)
 LIMIT_REACHED = "limit_reached"
-"""The reason of a call that is skipped because it found no permit."""
+"""The reason of a call that is skipped because no permit is free."""
 
 
 @dataclass(frozen=True, slots=True)
 class PermitOptions:
-    """The options of ``concurrency_limited``, checked once. ``label``: its name, or whose, for people."""
+    """The options of ``concurrency_limited``, checked once. ``label``: the name template, for messages."""
 
     label: str
     limit: int
@@ -40,7 +40,7 @@ class PermitOptions:
     release_connections: bool | None
 
     def __post_init__(self) -> None:
-        """Raise ``TaskLockError`` for what cannot work."""
+        """Raise ``TaskLockError`` for options that cannot work."""
         check_limit(self.limit)
         here = whose("concurrency_limited", self.label)
         check_release(here, self.release_connections)
@@ -58,12 +58,12 @@ class PermitOptions:
             check_conflict(here, "wait" if self.on_conflict is None else self.on_conflict, self.blocking_timeout, None)
 
     def seconds_to_wait(self) -> Duration:
-        """Return how long a call waits that waits, by default for its timeout."""
+        """Return the seconds that ``"wait"`` waits, by default the timeout."""
         hold, _ = spans(self.timeout, self.lease, self.label)
         return self.blocking_timeout or hold / 1000
 
     def limiter(self, name: str, wait: Duration, kind: str) -> ConcurrencyLimiter:
-        """Return the limiter of this name, which is counted as ``kind``."""
+        """Return a limiter of this name, counted as ``kind``."""
         limiter = ConcurrencyLimiter(
             name,
             self.limit,
@@ -77,14 +77,14 @@ class PermitOptions:
 
 
 class PermitOfCall:
-    """The limiter of one call, before that call is made: ``function.limiter``."""
+    """The limiter of a decorated function, by the arguments of a call that need not be made: ``function.limiter``."""
 
     def __init__(self, template: NameTemplate, limit: int) -> None:
         self.template = template
         self.limit = limit
 
     def name(self, /, **arguments: Any) -> str:
-        """Return its name for these arguments; those that the name uses and that have no default are enough."""
+        """Return its name for these arguments. Those that the name does not use may be left out."""
         if callable(self.template.template):
             return self.template.name((), arguments)
         parameters = self.template.signature.parameters.values()
@@ -92,18 +92,18 @@ class PermitOfCall:
         return self.template.name_for(defaults | arguments)
 
     def info(self, /, **arguments: Any) -> LimiterInfo:
-        """Return who has its permits now. Raises ``BackendUnavailable``."""
+        """Return the members of the limiter of such a call. Raises ``BackendUnavailable``."""
         return ConcurrencyLimiter(self.name(**arguments), self.limit).info()
 
 
 class PermitCall(CallStrategy):
-    """A call of a function with a limiter, where nobody can put a message aside."""
+    """A call of a function with a limiter, outside of any task queue."""
 
     default_conflict = "wait"
-    """The word where the decorator does not say one."""
+    """``on_conflict`` where the decorator does not say."""
 
     def take(self) -> Skipped | None:
-        """Take a permit, or skip or raise."""
+        """Acquire a permit, or skip the call, or raise."""
         lock = self.options.lock
         taken = lock.acquire() if self.options.on_conflict == "wait" else lock.acquire(blocking=False)
         return None if taken else skip_or_raise(self.options, LIMIT_REACHED)
@@ -128,15 +128,16 @@ def concurrency_limited(
 ) -> Callable[[F], F]:
     """Run the decorated function at most ``limit`` times at once per name, over all processes.
 
-    ``name``: a template over its arguments, ``"transcode:{site}"``, or a callable that takes them.
-    No permit free, by ``on_conflict``: ``"wait"`` waits ``blocking_timeout`` seconds (by default the
-    timeout), then raises ``TaskLockAcquireError``; ``"raise"`` raises it; ``"skip"`` returns ``{"status":
-    "skipped", "reason": "limit_reached", ...}``. In a Celery task also ``"retry"`` (the message comes
-    again in 1 to 30 s, no retries are spent) and ``"reject"``; elsewhere these two raise. By default a task
-    retries and whatever else waits: that others are busy is no reason to leave work undone, which is why
-    ``TASKLOCK["ON_CONFLICT"]`` does not count here. ``release_connections``: as for ``task_lock``.
+    ``name``: a template over the arguments, ``"transcode:{site}"``, or a callable that takes them.
 
-    Put it *below* ``@shared_task``. Raises ``TaskLockError`` at decoration for what cannot work.
+    ``on_conflict`` decides what a call does when no permit is free: ``"wait"`` waits for ``blocking_timeout`` seconds
+    (by default the timeout), then raises ``TaskLockAcquireError``; ``"raise"`` raises it at once; ``"skip"`` returns
+    ``{"status": "skipped", "reason": "limit_reached", ...}``. A Celery task can also use ``"retry"`` (the message comes
+    again in 1 to 30 s and spends no retries) and ``"reject"``; elsewhere these two raise. By default a Celery task
+    retries, and any other call waits. ``TASKLOCK["ON_CONFLICT"]`` does not apply: a busy limiter is no reason to leave
+    work undone. ``release_connections``: as for ``task_lock``.
+
+    Put it *below* ``@shared_task``. Raises ``TaskLockError`` at decoration for options that cannot work.
     """
     label = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
     options = PermitOptions(

@@ -1,6 +1,6 @@
-"""``task_lock`` and ``model_lock``: run a function under a lock, and a lock with a guarded row.
+"""``task_lock`` and ``model_lock``: run a function under a lock, the latter with a guarded row.
 
-For functions and coroutine functions, tasks or not; put them *below* ``@shared_task``.
+They decorate functions and coroutine functions, tasks or not. Put them *below* ``@shared_task``.
 """
 
 from __future__ import annotations
@@ -38,18 +38,17 @@ _undecided: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def leave_undecided(locked: Any) -> None:
-    """Let a system check know of a function or task that no row guards, and that does not say what it does
-    while the store is down."""
+    """Register a function or task without a guarded row and without ``on_unavailable``, for a system check."""
     _undecided.add(locked)
 
 
 def undecided() -> list[str]:
-    """Return the names of those there are."""
+    """Return the names of the functions and tasks that ``leave_undecided`` has registered."""
     return sorted({getattr(one, "name", None) or f"{one.__module__}.{one.__qualname__}" for one in list(_undecided)})
 
 
 class Locked:
-    """What ``function.lock`` answers: the lock of one call, before that call is made."""
+    """The lock of a decorated function, by the arguments of a call that need not be made: ``function.lock``."""
 
     def __init__(
         self,
@@ -62,14 +61,14 @@ class Locked:
         self.template = template
         self.on_conflict = on_conflict
         self.timeout = timeout
-        self._bound = bound  # its first parameter is the task itself, which is no argument of a message
+        self._bound = bound  # the first parameter is the task itself, which is no argument of a message
 
     def of_bound(self) -> Locked:
-        """Return this lock for a function that is called as a method."""
+        """Return this lock for a bound function."""
         return Locked(self.template, self.on_conflict, timeout=self.timeout, bound=True)
 
     def name(self, /, *args: Any, **arguments: Any) -> str:
-        """Return the lock's name for these arguments; those that the name uses and that have no default are enough."""
+        """Return the lock's name for these arguments. Those that the name does not use may be left out."""
         if isinstance(self.template, NameTemplates):
             each = (Locked(one, bound=self._bound) for one in self.template.each)
             return self.template.joined(one.name(*args, **arguments) for one in each)
@@ -84,16 +83,16 @@ class Locked:
         return self.template.name_for(defaults | arguments)
 
     def is_locked(self, /, *args: Any, **arguments: Any) -> bool:
-        """Return whether such a call runs now: ask before publishing one. Raises ``BackendUnavailable``."""
+        """Tell whether such a call runs now, for instance before publishing one. Raises ``BackendUnavailable``."""
         return TaskLock(self.name(*args, **arguments)).locked()
 
     def info(self, /, *args: Any, **arguments: Any) -> LockInfo | None:
-        """Return who runs such a call now. Raises ``BackendUnavailable``."""
+        """Return the holder of the lock of such a call. Raises ``BackendUnavailable``."""
         return TaskLock(self.name(*args, **arguments)).info()
 
 
 Name = str | Callable[..., str]
-"""A template over the arguments of a function, or what makes a name of them."""
+"""A template over the arguments of a function, or a callable that makes a name from them."""
 
 
 def task_lock(
@@ -110,22 +109,23 @@ def task_lock(
 ) -> Callable[[F], F]:
     """Run the decorated function once at a time per name.
 
-    ``name``: a template over its arguments, ``"report:{day}"``, or a callable that takes
-    them; or a list of these: all are locked, or none. Busy, by ``on_conflict``: ``"skip"`` returns
-    ``{"status": "skipped", "reason": "already_processing", ...}``, ``"raise"`` raises
-    ``TaskLockAcquireError``, ``"wait"`` waits ``blocking_timeout`` seconds (by default the timeout),
-    then raises. ``timeout=None``: until the body ends, however long that takes; the lease frees the
-    lock of a process that died. In a Celery task also ``"retry"``, ``"reject"``, and with one name
-    ``"queue"`` (at most ``queue_limit`` wait) and ``"coalesce"``, see ``django_tasklock.celery``;
-    elsewhere these four raise.
+    ``name``: a template over the arguments, ``"report:{day}"``, or a callable that takes them; or a list of these: all
+    of them are locked, or none. ``timeout``: seconds; ``None``: until the body ends, however long that takes, while the
+    lease frees the lock of a process that died.
 
-    Database connections that are opened in the body are closed when it ends, by ``CONN_MAX_AGE`` as at the end of a
-    request; a coroutine's always. A body whose ``timeout`` is over an hour does not hold what taking its lock has
-    opened. ``release_connections=True``, for a long body: all of its thread's are closed before and after it, and
-    guarded writes keep none. ``False``: none are.
+    ``on_conflict`` decides what a call does when the lock is busy: ``"skip"`` returns ``{"status": "skipped", "reason":
+    "already_processing", ...}``, ``"raise"`` raises ``TaskLockAcquireError``, and ``"wait"`` waits for
+    ``blocking_timeout`` seconds (by default the timeout) before it raises. A Celery task can also use ``"retry"``,
+    ``"reject"`` and, with one name, ``"queue"`` (at most ``queue_limit`` messages wait) and ``"coalesce"``, see
+    ``django_tasklock.celery``; elsewhere these four raise.
 
-    Raises ``TaskLockError`` at decoration for what cannot work, and for a result that is work yet to be done, a future
-    say: no lock excludes that.
+    Database connections that the body opens are closed when it ends, subject to ``CONN_MAX_AGE`` as at the end of a
+    request; those of a coroutine always. If the ``timeout`` is over an hour, connections opened to acquire the lock are
+    closed before the body. ``release_connections=True``, for a long body: all connections of its thread are closed
+    before and after it, and guarded writes keep none open. ``False``: none are closed.
+
+    Raises ``TaskLockError`` at decoration for options that cannot work, and at a call whose result is work that is not
+    done, such as a pending future, because the lock would not cover it.
     """
     options = LockOptions(
         label=_label(name),
@@ -156,18 +156,18 @@ def model_lock(
     queue_limit: int | None = None,
     release_connections: bool | None = None,
 ) -> Callable[[F], F]:
-    """Run the decorated function under a lock *and* a claim on the row it works on.
+    """Run the decorated function under a lock *and* a claim on the row that it processes.
 
-    ``pk`` names the argument with the row's primary key; ``model`` may be a label such as
-    ``"videos.Video"``. The row is claimed before the body, closed as ``done`` or ``failed``
-    after it, or given back if Celery will retry. A row that is not claimable gives
-    ``{"status": "skipped", "reason": "invalid_state", ...}`` or, with ``on_conflict="raise"``
-    or ``"wait"``, raises ``GuardRejected``. Inside, ``current_claim()`` writes to the row.
+    ``model`` is a model or a label such as ``"videos.Video"``; ``pk`` is the name of the argument with the row's
+    primary key. The row is claimed before the body and closed as ``done`` or ``failed`` after it, or made claimable
+    again if Celery will retry. For a row that is not claimable the call returns ``{"status": "skipped", "reason":
+    "invalid_state", ...}`` or, with ``on_conflict="raise"`` or ``"wait"``, raises ``GuardRejected``. In the body,
+    ``current_claim()`` writes to the row.
 
-    Without the lock, when the store is down and the policy is ``"run"``, the claim still judges.
-    With a ``timeout`` over an hour this thread's database connection is closed before the body (unless
-    ``release_connections=False``; otherwise as for ``task_lock``), so whoever calls it in a loop must not be reading
-    from that connection, as ``iterator()`` does.
+    The claim excludes a second body also where the store is down and the policy ``"run"`` goes on without the lock.
+    If the ``timeout`` is over an hour, the thread's database connection is closed before the body, unless
+    ``release_connections=False``. So do not call it in a loop that reads from that connection, as over ``iterator()``.
+    The other options are those of ``task_lock``.
     """
     options = LockOptions(
         label=_label(name),
@@ -184,7 +184,7 @@ def model_lock(
 
 
 class _Rows(NamedTuple):
-    """The rows that a function works on: that of a call is named by its argument ``pk``."""
+    """The rows that a function processes, one in each call. ``pk``: the argument with its primary key."""
 
     model: type[Model] | str
     pk: str
@@ -198,13 +198,13 @@ class _Rows(NamedTuple):
             raise TaskLockError(f"pk={self.pk!r} is no argument of {where!r}; known: {known or 'none'}")
 
     def of(self, arguments: Mapping[str, Any]) -> GuardedRow:
-        """Return the row of the call with these arguments."""
+        """Return the row of a call with these arguments."""
         model = apps.get_model(self.model) if isinstance(self.model, str) else self.model
         return GuardedRow(model, arguments[self.pk], self.guard)
 
 
 def _label(name: Name | Sequence[Name]) -> str:
-    """Return what people are told in place of a name that only a call has."""
+    """Return the template or the callable's name, for messages before there is a call."""
     return " + ".join(
         one if isinstance(one, str) else str(getattr(one, "__qualname__", repr(one))) for one in as_names(name)
     )

@@ -1,4 +1,4 @@
-"""What is said of the locks of a function or a task, in one place, checked when it is said."""
+"""The options of the locks of a function or a task, checked once, at decoration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from django_tasklock.names import Names
 
 
 class GuardedRow(NamedTuple):
-    """The row that a call works on, and the guard that lets one at a time do so."""
+    """The row that a call processes, and its guard."""
 
     model: type[Model]
     pk: Any
@@ -36,7 +36,7 @@ class GuardedRow(NamedTuple):
 
 
 class CallOptions(NamedTuple):
-    """The options of one call, as its decorator or its task has them."""
+    """The options of one call of a decorated function or a task."""
 
     lock: Acquirable
     on_conflict: str
@@ -47,9 +47,9 @@ class CallOptions(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockOptions:
-    """The options of the locks that ``label`` names for people. What they leave open the settings say, call by call.
+    """The options of the locks of one function or task. Each call fills the defaults from the settings.
 
-    Raises ``TaskLockError`` for what cannot work.
+    ``label``: the name template, for messages. Raises ``TaskLockError`` for options that cannot work.
     """
 
     label: str
@@ -62,7 +62,7 @@ class LockOptions:
     release_connections: bool | None = None
     reentrant: bool = False
     decorator: str = ""
-    """Which one was given them; of a task the label says where they stand."""
+    """The decorator that they were passed to; empty for a task, whose label says where they stand."""
 
     def __post_init__(self) -> None:
         spans(self.timeout, self.lease, self.label)
@@ -72,11 +72,11 @@ class LockOptions:
 
     @property
     def where(self) -> str:
-        """Whose they are, for people."""
+        """Where they stand in the code, for messages."""
         return whose(self.decorator, self.label) if self.decorator else self.label
 
     def check_several(self, conflict: str | None = None) -> None:
-        """Raise ``TaskLockError`` for what cannot be done with a lock of several names."""
+        """Raise ``TaskLockError`` for options that a lock of several names cannot have."""
         word = conflict or self.on_conflict
         if word in ("queue", "coalesce"):
             raise TaskLockError(
@@ -85,12 +85,12 @@ class LockOptions:
             )
 
     def call(self, name: str, row: GuardedRow | None = None) -> CallOptions:
-        """Return the options of one call, by the settings in force: with a new lock of this name."""
+        """Return the options of one call by the current settings, with a new lock of this name."""
         conflict = self.on_conflict or get_settings().ON_CONFLICT
         if isinstance(name, Names):
             self.check_several(conflict)
         blocking_timeout = None
-        if conflict == "wait":  # by default for as long as one may hold it
+        if conflict == "wait":  # by default for the timeout of the holder
             blocking_timeout = self.blocking_timeout or spans(self.timeout, self.lease, name)[0] / 1000
         lock = TaskLock(
             name,
@@ -105,14 +105,14 @@ class LockOptions:
 
 
 def whose(decorator: str, label: str) -> str:
-    """Return what people are told of a decorator whose options cannot work, at the beginning of a sentence."""
+    """Return how messages name a decorator and its label."""
     return f"@{decorator}({label!r})"
 
 
 def check_conflict(
     where: str, on_conflict: str | None, blocking_timeout: Duration | None, queue_limit: int | None
 ) -> None:
-    """Raise ``TaskLockError`` for what cannot be done when the lock is busy. ``where``: whose options, for people."""
+    """Raise ``TaskLockError`` for options of a conflict that cannot work. ``where``: where they stand in the code."""
     if on_conflict is not None and on_conflict not in WORDS:
         known = ", ".join(map(repr, WORDS))
         raise TaskLockError(f"{where}: on_conflict must be one of {known}, not {on_conflict!r}")

@@ -1,4 +1,4 @@
-"""``rate_limited``: calls of a function that keep to a rate limit."""
+"""``rate_limited``: keep the calls of a function to a rate limit."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class LimitOfCall:
-    """The rate limiter of one call, before that call is made: ``function.rate_limit``.
+    """The rate limiter of a decorated function, by the arguments of a call: ``function.rate_limit``.
 
-    Whoever runs the function some other way than by calling it, a task queue say, books with
-    ``reserve(args, kwargs)`` and calls ``function.__wrapped__`` when it is its turn.
+    A task queue that runs the function itself books a reservation with ``reserve(args, kwargs)`` and calls
+    ``function.__wrapped__`` at its time.
     """
 
     def __init__(
@@ -40,18 +40,18 @@ class LimitOfCall:
     ) -> None:
         self.name = name
         self.timeout = timeout
-        """Seconds a call waits; ``None``: ``max_wait``."""
+        """The longest that a call waits, in seconds; ``None``: the limiter's ``max_wait``."""
         self._limiter = limiter
         self._cost = cost
         self._tenant = NameTemplate(tenant, function) if isinstance(tenant, str) else tenant
 
     def check(self) -> None:
-        """Raise ``TaskLockError`` for what no call could be made with."""
+        """Raise ``TaskLockError`` for options with which no call can be made."""
         limiter = self._limiter() if self._tenant is None else self._limiter().tenant(None)
         limiter.check_call(self.timeout, 1 if callable(self._cost) else self._cost)
 
     def limiter(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> RateLimiter:
-        """Return the limiter of a call with these arguments, by the settings in force: its tenant's, if it has one."""
+        """Return the limiter, or the tenant's limiter, of a call with these arguments, by the current settings."""
         limiter = self._limiter()
         if self._tenant is None:
             return limiter
@@ -79,7 +79,7 @@ class LimitOfCall:
 
 
 def limiter_source(name: str, rates: tuple[Any, ...], options: dict[str, Any]) -> Callable[[], RateLimiter]:
-    """Return what finds the limiter of these options, which are checked and read once, or once for each settings."""
+    """Return a function that returns the limiter of these options. It is made once, or once for each settings."""
     if rates:
         limiter = RateLimiter(name, *rates, **options)
         return lambda: limiter
@@ -102,12 +102,12 @@ def rate_limited(
     timeout: Duration | None = None,
     **options: Any,
 ) -> Callable[[F], F]:
-    """Let the decorated function, or coroutine function, wait for its turn at a rate limit.
+    """Make calls of the decorated function, or coroutine function, wait until a rate limit allows them.
 
     ``rates`` and ``options`` are those of ``RateLimiter``. ``tenant``: a template over the arguments,
-    ``"{customer_id}"``, or a callable that takes them; ``cost``: units, or a callable. ``timeout``:
-    seconds a call waits. Raises ``RateLimitExceeded`` in place of calling if it cannot be in time,
-    ``TaskLockError`` at decoration for what cannot work.
+    ``"{customer_id}"``, or a callable that takes them. ``cost``: the units of a call, or a callable that takes the
+    arguments. ``timeout``: the longest that a call waits, in seconds. Raises ``RateLimitExceeded`` instead of calling
+    the function if its turn would come later, ``TaskLockError`` at decoration for options that cannot work.
     """
     if callable(name):
         raise TaskLockError("write @rate_limited('tavily', '100/m'), with a name")
@@ -130,7 +130,7 @@ def rate_limited(
                 name=name,
             )
         limited = LimitOfCall(function, name, limiter, tenant, cost, timeout)
-        if rates:  # else the settings say which, and they may say so later
+        if rates:  # otherwise they are in the settings, which may not be complete yet
             limited.check()
 
         if is_async(function):
@@ -138,7 +138,7 @@ def rate_limited(
             @functools.wraps(function)
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
                 async with AsyncExitStack() as stack:
-                    # Of a thread's connections its task or request takes care, of these nobody else.
+                    # A task or a request closes the connections of its thread; nothing else closes these.
                     scope = Scope.begin(stack)
                     await limited.aacquire(args, kwargs)
                     await scope.aclose_idle()

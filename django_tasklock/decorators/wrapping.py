@@ -1,4 +1,4 @@
-"""What can be decorated, with which options, and the function in place of it: for locks and limits alike."""
+"""Checks of a decorated function and of its result, and the wrapper, for locks and limits alike."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FUTURES = (asyncio.Future, Future)  # a task is one of the first kind
+FUTURES = (asyncio.Future, Future)  # the first includes tasks
 
 
 def call_of(function: Any) -> Any:
-    """Return the ``__call__`` of an object that is called like a function."""
+    """Return the ``__call__`` of the object's type."""
     return type(function).__call__
 
 
 def is_async(function: Any) -> bool:
-    """Return whether calling it makes a coroutine."""
+    """Tell whether a call returns a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_of(function))
 
 
 def check_decoratable(function: Any) -> None:
-    """Raise ``TaskLockError`` for what a lock cannot be put around."""
+    """Raise ``TaskLockError`` for a function that a lock cannot enclose."""
     name = _called(function)
     if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
         raise TaskLockError(f"{name} already is a task: put the lock decorator below the task decorator")
@@ -52,11 +52,11 @@ def check_decoratable(function: Any) -> None:
 
 
 def check_is_over(function: Any, result: Any) -> None:
-    """Raise ``TaskLockError`` if ``result`` of ``function`` is its body, which has not begun or is not over.
+    """Raise ``TaskLockError`` if ``result`` stands for a body that has not begun, or is not over.
 
-    What ``check_has_begun`` refuses, and a future that is not done: an ``asyncio`` task, or what a pool of threads or
-    processes was given. It is cancelled, whoever else waits for it, unless a pool is at it: its body would be run, or
-    go on, and no lock excludes it any more.
+    That is what ``check_has_begun`` refuses, and a future that is not done: an ``asyncio`` task, or the future of a
+    pool of threads or processes. Its body would run without the lock, so it is cancelled, unless a pool runs it
+    already.
     """
     check_has_begun(function, result)
     if not isinstance(result, FUTURES) or result.done():
@@ -76,13 +76,12 @@ def check_is_over(function: Any, result: Any) -> None:
 
 
 def check_has_begun(function: Any, result: Any) -> None:
-    """Raise ``TaskLockError`` if ``result`` of ``function`` is its body, which has not begun: a coroutine, a generator.
+    """Raise ``TaskLockError`` if ``result`` stands for a body that has not begun: a coroutine or a generator.
 
-    ``is_async`` and ``check_decoratable`` do not see that where a plain wrapper, of a decorator that knows neither,
-    stands before it.
+    ``is_async`` and ``check_decoratable`` do not recognize one behind the plain wrapper of another decorator.
     """
     if inspect.iscoroutine(result):
-        result.close()  # never awaited, which Python need not mention as well
+        result.close()  # without Python's warning that it was never awaited
         raise TaskLockError(
             f"{_called(function)} returned a coroutine: its body would run after its lock, or its turn; put the"
             " decorator directly above its 'async def', below the one that hides it"
@@ -91,7 +90,7 @@ def check_has_begun(function: Any, result: Any) -> None:
     if not isinstance(body, GeneratorType | AsyncGeneratorType):
         return
     code = body.gi_code if isinstance(body, GeneratorType) else body.ag_code
-    # A generator expression is a result like any other; the function itself as a generator is not.
+    # A generator expression is a valid result; the body of the function as a generator is not.
     if code is getattr(inspect.unwrap(function), "__code__", None):
         raise TaskLockError(
             f"{_called(function)} is a generator behind another decorator: its body would run after its lock, or its"
@@ -104,7 +103,7 @@ def _called(function: Any) -> str:
 
 
 def wrap(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call], signature: inspect.Signature) -> F:
-    """Wrap ``function``: each call goes through the ``Call`` that ``new_call`` makes of its arguments."""
+    """Wrap ``function``: each call runs in the ``Call`` that ``new_call`` makes from its arguments."""
     if is_async(function):
 
         @functools.wraps(function)
