@@ -1,4 +1,4 @@
-"""Wiring: what must happen once, when Django starts."""
+"""The app's configuration: what it installs when Django starts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ AFTER_FORK = (
     "django_tasklock.db.forks",
     "django_tasklock.metrics",
 )
-"""Modules whose ``after_fork()`` is called in a forked child, in this order, if they were imported: who the child is
-comes first, then what it must not believe that it has."""
+"""Modules whose ``after_fork()`` is called in a forked child, in this order, if they were imported: the identity of the
+process comes first, then the leases, connections and caches that it does not share with its parent."""
 
 
 class AfterImport:
-    """A finder of modules that calls ``then`` right after the module ``name`` was imported, whoever does so."""
+    """A finder that calls ``then`` right after the module ``name`` is imported."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self.name = name
@@ -43,10 +43,10 @@ class AfterImport:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find what others find, and add to it."""
+        """Return the module's spec with a loader that calls ``then``."""
         if fullname != self.name:
             return None
-        with contextlib.suppress(ValueError):  # another thread was faster
+        with contextlib.suppress(ValueError):  # another thread has removed it
             sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
@@ -68,8 +68,8 @@ def _install_celery() -> None:
 
 
 def _before_fork() -> None:
-    # Children that are forked begin with what their parent has imported; each of them would import it at its first
-    # lock, and whoever waits for that lock meanwhile would wait for the import. A parent that never forks need not.
+    # A child starts with the modules of its parent. Without them each child would import them at its first lock, and
+    # waiters for that lock would wait for the import. A process that never forks does not need this.
     from django_tasklock import backends
     from django_tasklock.db import forks
 
@@ -99,19 +99,19 @@ class TaskLockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register checks, teach the core about Celery, begin to count. No query, no connection.
+        """Register the checks, the Celery integration and the metrics. It sends no query and opens no connection.
 
-        Where nobody has imported Celery yet, it is taught when somebody does, and not at all where nobody does.
+        The Celery integration is installed when Celery is imported, which may be never.
         """
         import logging
 
         from django.apps import apps
 
         from django_tasklock import checks, columns, metrics
-        from django_tasklock.db import pools, transactions  # noqa: F401  # both note connections that are made
+        from django_tasklock.db import pools, transactions  # noqa: F401  # both connect to signals of new connections
         from django_tasklock.logs import OneLine
 
-        for model in apps.get_models():  # those that were made before ours could be imported
+        for model in apps.get_models():  # models that were defined before the import of ``columns``
             columns.protect(model)
         checks.register()
         if "celery" in sys.modules:

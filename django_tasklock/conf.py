@@ -1,7 +1,6 @@
-"""The ``TASKLOCK`` setting: one dict, read when first needed, read again when it changes.
+"""The ``TASKLOCK`` setting: one dict, read when it is first needed, and again when it changes.
 
-Never written back to Django's settings; values are handed down as arguments, so
-nothing below the core asks for them.
+It is never written back to Django's settings.
 """
 
 from __future__ import annotations
@@ -27,33 +26,33 @@ Duration = int | float | timedelta
 
 class _Default(enum.Enum):
     DEFAULT = "the setting"
-    __hash__ = object.__hash__  # there is one of it; Enum's is written in Python, and each new lock is looked up by it
+    __hash__ = object.__hash__  # Enum's is slow, being written in Python, and each new lock uses it
 
 
 DEFAULT: Final = _Default.DEFAULT
-"""For a lease or a timeout: what the setting says. ``None`` means no heartbeat, or no timeout."""
+"""The value of the setting, for a lease or a timeout. ``None`` means no heartbeat, or no timeout."""
 
 LeaseTime = Duration | None | _Default
 """A duration, ``None`` for no heartbeat, or ``DEFAULT``."""
 
 Timeout = Duration | None | _Default
-"""A duration, ``None`` for until it is released, or ``DEFAULT``. Without a lease ``None`` is ``DEFAULT``: nobody would
-free the lock of a process that died."""
+"""A duration, ``None`` for "until it is released", or ``DEFAULT``. Without a lease ``None`` is ``DEFAULT``, because the
+lock of a process that died would never expire."""
 
 OnConflict = Literal["skip", "raise", "wait", "retry", "reject", "queue", "coalesce"]
-"""What is done while the lock is busy. The last four need a message to put aside: only under Celery."""
+"""What a call does when the lock is busy. The last four postpone a message: only under Celery."""
 WORDS = get_args(OnConflict)
-"""Those words."""
+"""The values of ``OnConflict``."""
 OnUnavailable = Literal["run", "raise", "skip"]
-"""What is done while the store cannot be asked: run without the lock, raise, or skip."""
+"""What a call does when the store is down: run without the lock, raise, or skip."""
 
 
 def milliseconds(value: object, what: str, *, name: str | None = None) -> int:
-    """Return a duration as whole milliseconds. Raises ``TaskLockError`` if it is not a positive, finite one."""
+    """Return a duration in whole milliseconds. Raises ``TaskLockError`` unless it is positive and at most ten years."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TaskLockError(f"{what} must be seconds (int, float) or a timedelta, not {value!r}", name=name)
-    if not seconds >= 0.001:  # so put, it also refuses NaN
+    if not seconds >= 0.001:  # written this way it refuses NaN, too
         raise TaskLockError(f"{what} must be a positive number of seconds, at least 0.001, not {value!r}", name=name)
     if seconds > _LONGEST:
         raise TaskLockError(f"{what} may be ten years at most, not {value!r}", name=name)
@@ -62,51 +61,51 @@ def milliseconds(value: object, what: str, *, name: str | None = None) -> int:
 
 _LONGEST = 10 * 366 * 86400
 UNTIL_RELEASED: Final = _LONGEST * 1000
-"""Milliseconds: what a lock without a timeout is asked for, in every store and every release of this package."""
+"""The timeout of a lock without a timeout, in milliseconds. It is the same in every release of this package."""
 
 
 QUORUM: Final = "django_tasklock.backends.quorum.QuorumBackend"
-"""The backend that takes several addresses."""
+"""The backend that has several addresses."""
 _OURS = "django_tasklock.backends."
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``TASKLOCK`` with its defaults filled in. Seconds."""
+    """``TASKLOCK`` with defaults filled in. Durations are in seconds."""
 
     BACKEND: str | None = None
     LOCATION: str | Sequence[str] = field(default="default", repr=False)
-    """Alias or URL, which may have a password in it; of ``QuorumBackend`` several: see ``location``."""
+    """An alias or a URL, which may contain a password; for ``QuorumBackend`` a list of them."""
     KEY_PREFIX: str = "task_lock:"
     TIMEOUT: Duration | None = 3600
-    """``None``: until it is released, or its holder's lease ends."""
+    """``None``: until the lock is released, or its lease expires."""
     LEASE: Duration = 60
     ON_CONFLICT: OnConflict = "skip"
     ON_UNAVAILABLE: OnUnavailable = "run"
     RATE_LIMITS: Mapping[str, Any] = field(default_factory=dict)
-    """Name to rate, ``{"tavily": "100/m"}``, or to a dict of the options of ``RateLimiter``, the rate under "rates"."""
+    """Names with a rate, ``{"tavily": "100/m"}``, or with a dict of ``rates`` and other options of ``RateLimiter``."""
     API_KEYS: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Name to secret, or to ``{"secret": ..., "may": ["read"]}``: who may use the REST API without a user."""
+    """Names with a secret, or with ``{"secret": ..., "may": ["read"]}``: the keys of the REST API."""
     AUDIT_DAYS: int | None = 365
-    """How long the sweep lets entries of the audit trail stay; ``None``: for ever."""
+    """How many days the sweep keeps entries of the audit trail; ``None``: for ever."""
     API_KEY_IN_QUERY: bool = False
-    """Also take a key from ``?api_key=``, which ends up in logs."""
+    """Whether a key may also come in the query, ``?api_key=``, which ends up in logs."""
     MESSAGE_LEASE: Duration | None = 60
-    """Seconds after which a dead Celery worker's messages start again, with Redis as the broker; ``None``: when the
-    broker's visibility timeout is over."""
+    """After how long a dead Celery worker's messages start again, with Redis as the broker; ``None``: after the
+    visibility timeout of the broker."""
     METRICS: bool = True
-    """Let the store count what happens to locks and limiters, by kind."""
+    """Whether the store counts what happens to locks and limiters, by kind."""
     HISTORY: int = 10
-    """How many of the last holds of each name the store keeps: those of a second and more, and those that were not
-    ended by a release. 0: none."""
+    """How many of the last holds of each name the store keeps: those of a second or more, and those that did not end
+    with a release. 0: none."""
 
     REPLICAS: int = 0
-    """How many replicas must have acknowledged that a lock, or a permit, was taken in Redis; else it is given back. See
+    """How many Redis replicas have to acknowledge an acquired lock or permit; without them it is released again. See
     docs/sentinel.md for what that does not promise."""
 
     @property
     def location(self) -> str:
-        """The one alias or URL. ``ImproperlyConfigured`` where there are several."""
+        """The one alias or URL. Raises ``ImproperlyConfigured`` where there are several."""
         if isinstance(self.LOCATION, str):
             return self.LOCATION
         raise ImproperlyConfigured(
@@ -115,43 +114,43 @@ class Settings:
 
     @cached_property
     def default_spans(self) -> tuple[int, int]:
-        """Timeout and lease in milliseconds: what most locks use."""
+        """The default timeout and lease in milliseconds."""
         hold = UNTIL_RELEASED if self.TIMEOUT is None else milliseconds(self.TIMEOUT, "TIMEOUT")
         return hold, min(hold, milliseconds(self.LEASE, "LEASE"))
 
     @cached_property
     def api_keys(self) -> tuple[ApiKey, ...]:
-        """The keys of ``API_KEYS``, with what each may do."""
+        """The keys of ``API_KEYS``, each with its permissions."""
         return keys_of(self.API_KEYS)
 
 
 EXPIRING = 10_000
-"""Milliseconds left of its lease below which a lock is called expiring, at most."""
+"""The greatest value of ``expiring()``, in milliseconds."""
 
 
 def expiring() -> int:
-    """Return milliseconds left of its lease below which a lock is called expiring: its renewal is overdue.
+    """Return the remaining milliseconds of a lease below which a lock is expiring: its renewal is overdue.
 
-    Ten seconds, or a sixth of ``LEASE``, where that is less: a healthy lease of that length never comes so far.
+    That is ten seconds or a sixth of ``LEASE``, whichever is less: a lease that is renewed has always more than a half.
     """
     return min(EXPIRING, get_settings().default_spans[1] // 6)
 
 
 RATE_LIMITS_HINT: Final = "Write {'tavily': '100/m', ...}, or a dict with 'rates' and options in place of the text."
-"""What to do about ``RATE_LIMITS`` that cannot be read."""
+"""The hint for an invalid ``RATE_LIMITS``."""
 
 _CHOICES = {"ON_CONFLICT": WORDS, "ON_UNAVAILABLE": ("run", "raise", "skip")}
 _KEYS = tuple(field.name for field in fields(Settings))
 
 
 def problems(given: object) -> list[tuple[str, str]]:
-    """Return what is wrong with a ``TASKLOCK`` dict: (what, what to do) for each finding."""
+    """Return the problems of a ``TASKLOCK`` dict, each as a message and a hint."""
     if not isinstance(given, Mapping):
         return [(f"TASKLOCK must be a dict, not {type(given).__name__}.", "Write TASKLOCK = {...} in the settings.")]
     found = []
     for key, value in given.items():
         if key not in _KEYS:
-            import difflib  # for a slip alone: it is read by every process otherwise
+            import difflib  # here, so that only a misspelled setting costs its import
 
             near = difflib.get_close_matches(str(key).upper(), _KEYS, n=1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(_KEYS)}."
@@ -159,7 +158,7 @@ def problems(given: object) -> list[tuple[str, str]]:
             continue
         if key == "API_KEYS":
             found += key_problems(value)
-        elif key == "RATE_LIMITS":  # what each of them says is read by the limiter and by the system checks
+        elif key == "RATE_LIMITS":  # the limiter and the system checks validate each of them
             found += _not_a_dict(value)
         elif wrong := _wrong(key, value):
             what = f"TASKLOCK[{key!r}] {wrong}, not {without_password(repr(value))}."
@@ -175,7 +174,7 @@ def problems(given: object) -> list[tuple[str, str]]:
 
 
 def _several(backend: object, locations: object) -> list[tuple[str, str]]:
-    """Return what is wrong with the number of addresses. Other people's backends may take as many as they like."""
+    """Return the problems of the number of addresses. A project's own backend may have any number."""
     hint = (
         "A majority needs three independent Redis servers, or five: 'LOCATION': ['redis://a:6379/0',"
         " 'redis://b:6379/0', 'redis://c:6379/0']."
@@ -228,13 +227,13 @@ def _wrong(key: str, value: object) -> str:
         return ""
     if key == "BACKEND" and value is None:
         return ""
-    if key == "LOCATION" and isinstance(value, list | tuple):  # which and how many: see _several
+    if key == "LOCATION" and isinstance(value, list | tuple):  # _several() checks their number
         return "" if all(isinstance(one, str) and one for one in value) else "must be a list of non-empty texts"
     if not isinstance(value, str) or not value:
         return "must be a non-empty text"
     if key == "KEY_PREFIX" and (
         not value.endswith(":") or not value.isprintable() or " " in value or len(value) > 50
-    ):  # a blank would end a word of the entries in Redis' queues
+    ):  # blanks separate the parts of an entry in the Redis queues
         return "must be printable, without blanks, at most 50 characters and end with a colon"
     return ""
 
@@ -244,7 +243,7 @@ _DEFAULTS = Settings()
 
 @cache
 def get_settings() -> Settings:
-    """Return the settings in force. ``ImproperlyConfigured`` names every finding, before anything is stored."""
+    """Return the current settings. Raises ``ImproperlyConfigured`` with every problem, before anything is stored."""
     given: Any = getattr(django_settings, "TASKLOCK", {})
     if found := problems(given):
         raise ImproperlyConfigured(" ".join(f"{what} {hint}" for what, hint in found))
@@ -254,14 +253,15 @@ def get_settings() -> Settings:
 
 
 def spans(timeout: Timeout, lease: LeaseTime, name: str) -> tuple[int, int | None]:
-    """Return timeout and lease in milliseconds, defaults filled in. Raises ``TaskLockError`` for a pair that cannot
-    work.
+    """Return timeout and lease in milliseconds, with defaults filled in.
+
+    Raises ``TaskLockError`` for an invalid one, and for a lease that is longer than the timeout.
     """
     settings = get_settings()
     if timeout is DEFAULT and lease is DEFAULT:
         return settings.default_spans
     wanted = settings.TIMEOUT if timeout is DEFAULT or (timeout is None and lease is None) else timeout
-    if wanted is None and lease is None:  # the setting has none, and this lock needs one
+    if wanted is None and lease is None:  # the setting is None, and a lock without a lease needs a timeout
         wanted = _DEFAULTS.TIMEOUT
     hold = UNTIL_RELEASED if wanted is None else milliseconds(wanted, "timeout", name=name)
     if lease is None:

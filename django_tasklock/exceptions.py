@@ -1,7 +1,6 @@
-"""Every error this package raises on purpose.
+"""The errors of this package.
 
-All of them can be pickled, so that a Celery worker can hand one to its parent
-process without dying of it.
+All of them can be pickled, because a Celery worker process sends them to its parent.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = [
 
 
 class TaskLockError(Exception):
-    """Root of all errors of this package. ``name`` is the lock it is about, if any."""
+    """Base class of all errors of this package. ``name``: the name of the lock or limiter, if any."""
 
     def __init__(self, message: str, *, name: str | None = None) -> None:
         super().__init__(message)
@@ -47,8 +46,8 @@ def _rebuild(kind: type[TaskLockError], args: tuple[str], state: dict[str, objec
 class TaskLockAcquireError(TaskLockError):
     """The lock is busy, or was not free in time.
 
-    ``holder`` (text, for people), ``held_for`` and ``time_left`` (seconds) say
-    who has it; each is ``None`` when it could not be known.
+    ``holder`` (text, for people), ``held_for`` and ``time_left`` (seconds) describe the holder; each is ``None`` if it
+    is not known.
     """
 
     def __init__(
@@ -67,23 +66,26 @@ class TaskLockAcquireError(TaskLockError):
 
 
 class AlreadyPublished(TaskLockAcquireError):
-    """A message like it is under way, and its task is ``unique``. ``task_id``: of that one."""
+    """A message of a ``unique`` task is under way already. ``task_id``: the id of that message."""
 
     task_id: str = ""
 
 
 class LockLost(TaskLockError):
-    """The lease is certainly gone: somebody else may hold the lock now."""
+    """The lease is certainly gone: another holder may have the lock now."""
 
 
 class ReleaseAsked(TaskLockError):
-    """The lock is still held, but an operator asks for it: end at the next safe step. A guarded row is given back."""
+    """The lock is still held, but an operator has requested its release: end at the next safe step.
+
+    A guarded row becomes claimable again.
+    """
 
 
 class GuardRejected(TaskLockError):
     """The row was not in a state that could be claimed, or there is no such row.
 
-    ``state`` is the state found there, ``None`` when there is no row.
+    ``state``: the state of the row, ``None`` if there is no row.
     """
 
     def __init__(self, message: str, *, name: str | None = None, state: object = None) -> None:
@@ -94,7 +96,7 @@ class GuardRejected(TaskLockError):
 class StaleClaim(TaskLockError):
     """A write was refused because the row belongs to a newer claim, or was deleted. Never worth a retry.
 
-    ``gone``: there is no such row any more. Then it is nobody else's, as far as can be known, and no alert.
+    ``gone``: the row does not exist any more. That is no sign of a second worker, so it raises no alert.
     """
 
     def __init__(self, message: str, *, name: str | None = None, gone: bool = False) -> None:
@@ -103,15 +105,15 @@ class StaleClaim(TaskLockError):
 
 
 class BackendUnavailable(TaskLockError):
-    """The store could not be asked; whether the lock is free is not known.
+    """The store is unavailable, so it is not known whether the lock is free.
 
-    ``doubt``: the request may have been carried out all the same, its answer lost. ``down``: nobody is served, as
-    far as is known; False: the store refused this request or this client, and others may hold what it keeps, so
-    that no policy runs anything without a lock, or unlimited.
+    ``doubt``: the store may have carried out the request although its answer was lost. ``down``: as far as is known,
+    the store serves no client. False: it refused this request or this client, while others may hold its locks. Then no
+    policy runs a body without a lock, or a call without a limit.
     """
 
     busy: Busy | None = None
-    """What the store had answered somebody who waits before it could not be asked any more."""
+    """The store's last answer to a waiter, before it became unavailable."""
 
     def __init__(self, message: str, *, name: str | None = None, doubt: bool = True, down: bool = True) -> None:
         super().__init__(message, name=name)
@@ -120,15 +122,15 @@ class BackendUnavailable(TaskLockError):
 
 
 class TransactionOpen(TaskLockError):
-    """A lock or a claim was asked for inside ``atomic()``: others would not see it until commit."""
+    """A lock or a claim was requested inside of ``atomic()``: others would not see it until the commit."""
 
 
 class CrashLoop(TaskLockError):
-    """The workers of this message died one after the other; it is not started again."""
+    """Several workers in a row have died while they ran this message, so it is not started again."""
 
 
 class RateLimitExceeded(TaskLockError):
-    """The rate limit leaves no time for it that is near enough. ``retry_after`` is in seconds."""
+    """The rate limit does not allow the call in time. ``retry_after``: seconds until it would."""
 
     def __init__(self, message: str, *, name: str | None = None, retry_after: float | None = None) -> None:
         super().__init__(message, name=name)

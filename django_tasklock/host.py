@@ -1,4 +1,4 @@
-"""Who runs the code of this process: nobody in particular, or a task queue, which installs a host of its own."""
+"""The host: what runs the code of this process. A task queue installs a host of its own."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ class Task(NamedTuple):
 
 
 class Host:
-    """What runs us, where that is nobody in particular. A task queue overrides what it knows better."""
+    """The host of a plain process, without tasks. A task queue overrides its methods."""
 
     def runs_task(self) -> bool:
-        """Tell whether a task runs in this thread: whoever acquires a lock asks, and nearly always none does."""
+        """Tell whether a task runs in this thread. It should be fast, because every acquisition of a lock asks."""
         return False
 
     def current_task(self) -> Task | None:
-        """Return the task that runs in this thread, the published one, whatever it calls directly; or ``None``."""
+        """Return the task that runs in this thread, not one that it calls directly; ``None`` if no task runs."""
         return None
 
     def will_retry(self, error: BaseException) -> bool:
-        """Tell whether the body that ended with ``error`` will be run again, as far as can be known."""
+        """Tell whether the body that ended with ``error`` will be run again, as far as the host knows."""
         return False
 
     def strategy_for(self, decorated: object, plain: type[Strategy]) -> type[Strategy]:
-        """Return the strategy of a call, here and now, of the function that has ``decorated`` for its lock or limiter.
+        """Return the strategy for the current call of a decorated function.
 
-        ``plain``: the one where nobody knows better.
+        ``decorated``: its ``lock`` or ``limiter``. ``plain``: the strategy outside of a task queue.
         """
         return plain
 
     def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Wait for the turn of a rate-limited call, where that can be done better than by sleeping; else return False.
+        """Wait for the turn of a rate-limited call in the host's own way and return True; return False to let it sleep.
 
-        May leave by raising, if the call is to be made again later by somebody else.
+        It may raise, if the call is to be made again later, in another process.
         """
         return False
 
@@ -55,6 +55,6 @@ def host() -> Host:
 
 
 def install(new: Host) -> None:
-    """Let ``new`` be the host of this process."""
+    """Set the host of this process."""
     global current
     current = new

@@ -1,4 +1,4 @@
-"""The log of the package: a line that is always written, and never more than a line."""
+"""The package's log: a failing handler does not end a background thread, and a record stays on one line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LONGEST_ARGUMENT = 2000
 
 
 def log(level: int, message: str, *args: object, trace: bool = False) -> None:
-    """Write a log line. In a thread of ours nothing that a filter or a handler raises ends what the thread is for.
+    """Write a log line. In a background thread, an exception of a filter or handler goes to standard error.
 
-    It goes to standard error then, as what a handler's ``emit`` raises does. In the main thread it is raised, because
-    it may be a time limit that struck. ``trace``: with the traceback of the exception that is dealt with.
+    So it does not end the thread. In the main thread it is raised, because it may come from a signal handler, as a time
+    limit does. ``trace``: with the traceback of the exception that is being handled.
     """
     try:
         logger.log(level, message, *args, exc_info=trace, stacklevel=2)
@@ -33,7 +33,7 @@ def log(level: int, message: str, *args: object, trace: bool = False) -> None:
 
 
 class OneLine(logging.Filter):
-    """Lets every record pass, with the texts among its arguments as ``shown`` has them: a task's id is its sender's."""
+    """Makes the texts among a record's arguments printable, because their senders choose them, such as task ids."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return ``True``, always."""

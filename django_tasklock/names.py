@@ -1,7 +1,4 @@
-"""Lock names: what is allowed, and how a template over a function's arguments makes one.
-
-Pure functions; nothing here talks to a store.
-"""
+"""Lock names: which are valid, and templates that make them from the arguments of a function."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ from django.db.models import Model
 from django_tasklock.exceptions import TaskLockError
 
 MAX_LENGTH = 200
-"""Characters a name may have: enough for people, few enough for every store."""
+"""The most characters of a name: every store can keep them."""
 
 
 def clean(name: object, prefix: str = "") -> str:
-    """Return ``name`` as a plain ``str`` without ``prefix``, if it can be a lock's name.
+    """Return ``name`` as a plain ``str`` without ``prefix``; ``Names`` as they are.
 
-    Raises ``TaskLockError`` saying why not. ``Names`` stay what they are.
+    Raises ``TaskLockError`` with the reason for an invalid name.
     """
     if type(name) is str and name.isprintable() and 0 < len(name) <= MAX_LENGTH and not name.startswith(prefix or "\0"):
         return name
@@ -32,7 +29,7 @@ def clean(name: object, prefix: str = "") -> str:
         hint = "; decode it first" if isinstance(name, bytes) else "; use e.g. f'video:{pk}'"
         raise TaskLockError(f"a lock name must be str, not {type(name).__name__} ({name!r:.60}){hint}")
     if not isinstance(name, Names):
-        name = str.__str__(name)  # the value of an enum's member, whose own text and repr may be others
+        name = str.__str__(name)  # the value of an enum's member, which may have another str() and repr()
     bare = strip_prefix(name, prefix)
     if not bare:
         raise TaskLockError("a lock name must not be empty", name=name)
@@ -47,11 +44,11 @@ def clean(name: object, prefix: str = "") -> str:
 
 
 MOST = 64
-"""Names that one lock may have: others are kept waiting while a store looks at them all."""
+"""The most names of one lock: while a store checks them all, it serves no other client."""
 
 
 class Names(str):
-    """Several names that are locked as one, sorted. The text is for people."""
+    """Several names that are locked together, sorted. As text it is for messages only."""
 
     __slots__ = ("each",)
 
@@ -67,12 +64,12 @@ class Names(str):
 
 
 def each_of(name: str) -> tuple[str, ...]:
-    """Return the names that are one lock: several, or the one."""
+    """Return the names of a lock, one or several, as a tuple."""
     return name.each if isinstance(name, Names) else (name,)
 
 
 def as_names(names: object) -> tuple[Any, ...]:
-    """Return one name, or a list of them, as a tuple. Raises ``TaskLockError`` for a list without any."""
+    """Return one name, or a list of names, as a tuple. Raises ``TaskLockError`` for an empty list."""
     found = tuple(names) if isinstance(names, list | tuple) else (names,)
     if not found:
         raise TaskLockError("a lock needs a name, and this is an empty list of them")
@@ -80,7 +77,7 @@ def as_names(names: object) -> tuple[Any, ...]:
 
 
 def clean_all(names: Iterable[object], prefix: str = "") -> str:
-    """Return the name of a lock that has all of these, sorted, each once. Raises what ``clean`` does."""
+    """Return the name of a lock that has all of these names, sorted and without duplicates. Raises like ``clean``."""
     each = tuple(
         sorted({clean(one, prefix) for name in names for one in (name.each if isinstance(name, Names) else (name,))})
     )
@@ -90,14 +87,14 @@ def clean_all(names: Iterable[object], prefix: str = "") -> str:
 
 
 def strip_prefix(name: str, prefix: str) -> str:
-    """Return the name without the prefix: ``task_lock:6`` and ``6`` are one lock when it is ``task_lock:``."""
-    while prefix and name.startswith(prefix):  # all of them: a name cleaned twice is the name cleaned once
+    """Return the name without the prefix: with ``task_lock:``, ``task_lock:6`` and ``6`` are the same lock."""
+    while prefix and name.startswith(prefix):  # repeatedly, so that cleaning a name twice changes nothing
         name = name[len(prefix) :]
     return name
 
 
 class Parameters:
-    """The parameters of a function, to which the arguments of its calls are bound."""
+    """The parameters of a function. They bind the arguments of its calls."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.signature = inspect.signature(function)
@@ -107,7 +104,7 @@ class Parameters:
     def bind(self, args: Collection[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments of a call by name, defaults filled in. Raises ``TypeError`` if they do not fit."""
         if self._either_way and len(args) + len(kwargs) == len(self._names):
-            # Nearly every call gives one argument for each parameter: the general way takes three times as long.
+            # The usual call has one argument for each parameter. Signature.bind() takes three times as long.
             arguments = dict(zip(self._names, args, strict=False))
             if not kwargs or (arguments := {**arguments, **kwargs}).keys() == set(self._names):
                 return arguments
@@ -117,18 +114,17 @@ class Parameters:
 
 
 parameters_of = lru_cache(maxsize=256)(Parameters)
-"""``Parameters`` of a function, which are remembered: to read them takes longer than to bind to them."""
+"""The ``Parameters`` of a function, cached, because making them takes longer than binding."""
 
 
 class NameTemplate:
-    """``"video:{video_id}"`` over the arguments of ``function``; a callable or a plain text also does.
+    """A template such as ``"video:{video_id}"`` over the arguments of ``function``, or a callable, or a plain text.
 
-    Different arguments never make one name, as long as their texts differ: a character that
-    also separates the fields is escaped inside them. A field that is no argument is refused
-    here, at decoration; an argument that has no text of its own, as an unsaved instance or a plain object, where
-    the name is made.
+    Arguments whose texts differ make different names: the characters that separate the fields are escaped inside of
+    them. A field that is no argument is refused here, at decoration. A value without a text of its own, such as an
+    unsaved instance or a plain object, is refused when the name is made.
 
-    ``hashed``: a name that is too long, or not printable, is made of the template's beginning and a hash.
+    ``hashed``: a name that is too long or not printable becomes the template's beginning and a hash.
 
     Raises ``TaskLockError`` for a template that cannot work.
     """
@@ -183,7 +179,7 @@ class NameTemplate:
         self._looks_inside = reader.looks_inside
 
     def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Return the name for one call. Raises ``TypeError`` if the arguments do not fit the function."""
+        """Return the name for a call. Raises ``TypeError`` if the arguments do not fit the function."""
         if callable(self.template):
             return self.template(*args, **kwargs)
         if not self.fields:
@@ -196,7 +192,7 @@ class NameTemplate:
         return self.template(*args, **kwargs) if callable(self.template) else self._fill(arguments), arguments
 
     def name_for(self, known: Mapping[str, Any]) -> str:
-        """Return the name from the template's own fields alone, as ``lock.is_locked(video_id=42)`` gives them."""
+        """Return the name for the values of the template's fields, as in ``lock.is_locked(video_id=42)``."""
         if callable(self.template):
             return self.template(**known)
         missing = sorted(self.fields - known.keys())
@@ -221,7 +217,7 @@ class NameTemplate:
 
 
 class NameTemplates:
-    """Several templates over the arguments of one function: the name of a call has the names of all of them."""
+    """Several templates over the arguments of one function, for a lock that has all of their names."""
 
     def __init__(
         self, templates: tuple[str | Callable[..., str], ...], function: Callable[..., Any], *, prefix: str = ""
@@ -241,12 +237,12 @@ class NameTemplates:
         return self.name(args, kwargs), self.each[0].bind(args, kwargs)
 
     def joined(self, names: Iterable[str]) -> str:
-        """Return the name of a lock that has all of these."""
+        """Return the name of a lock that has all of these names."""
         return clean_all(names, self._prefix)
 
 
 def says_address(text: str) -> bool:
-    """Return whether a text says where an object is in memory: no two processes would make one name of it."""
+    """Tell whether a text has the memory address of an object: no two processes would make the same name from it."""
     return _ADDRESS.search(text) is not None
 
 
@@ -255,7 +251,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class _Filling(Formatter):
-    """Escapes, and refuses what has no text of its own: a lock of such a name would exclude nobody."""
+    """Fills in a template, escapes the fields, and refuses values without a text of their own."""
 
     def __init__(self, template: str, escapes: dict[int, str]) -> None:
         self.template = template
@@ -293,18 +289,18 @@ class _Filling(Formatter):
         return str(super().format_field(value, format_spec)).translate(self.escapes)
 
 
-_FIELD = "\0"  # no name may have it
+_FIELD = "\0"  # a name cannot contain it
 _FROM_END = re.compile(r"\[-[0-9]+\]")
 
 
 class _Reader(Formatter):
-    """Finds a template's fields, also those inside format specs, and leaves its literal text."""
+    """Finds the fields of a template, also those in format specs, and its literal text."""
 
     def __init__(self) -> None:
         self.roots: list[str] = []
         self.looks_inside = False
         self.from_end = ""
-        """A field with an index that no sequence has."""
+        """A field with a negative index, which ``str.format`` does not support."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         if _FROM_END.search(field_name):
@@ -318,5 +314,5 @@ class _Reader(Formatter):
 
 
 def _escape(char: str) -> str:
-    # Byte by byte, as in a URL: no escape is the beginning of another one.
+    # Byte by byte, as in a URL, so that no escape is the beginning of another one.
     return "".join(f"%{byte:02X}" for byte in char.encode())

@@ -1,7 +1,7 @@
-"""What a project can listen to. A receiver that fails never affects a lock: it is logged.
+"""The signals of this package. The exception of a receiver is logged and has no effect on a lock.
 
-Every signal's sender is the lock's name (text), that of ``messages_late`` the worker's; ``lock_*`` also carry ``lock``,
-the ``TaskLock``, where there is one. Lost locks are announced from a thread of their own.
+The sender is the lock's name (text), for ``messages_late`` the worker's. The ``lock_*`` signals also have ``lock``, the
+``TaskLock``, if there is one. ``lock_lost`` and ``lock_asked`` are sent from a thread of their own.
 """
 
 from __future__ import annotations
@@ -37,53 +37,55 @@ __all__ = [
 logger = logging.getLogger("django_tasklock")
 
 lock_acquired = Signal()
-"""``lock``, ``fence``. Somebody of this process has the lock now."""
+"""``lock``, ``fence``. This process has acquired the lock."""
 lock_released = Signal()
 """``lock``, ``outcome`` (a ``Released``)."""
 lock_conflict = Signal()
 """``error`` (a ``TaskLockAcquireError``), ``action``: ``"skip"``, ``"raise"``... The lock was busy."""
 lock_forced = Signal()
-"""``info`` (a ``LockInfo``). A lock was taken away from its holder."""
+"""``info`` (a ``LockInfo``). A lock was released by force."""
 lock_asked = Signal()
-"""``lock``. An operator asks this process to give the lock back; it still has it."""
+"""``lock``. An operator has requested the release of a lock that this process holds."""
 lock_lost = Signal()
 """``lock``, ``reason`` (text). The lease is certainly gone while the body still runs."""
 store_unavailable = Signal()
-"""``error``, ``action``: ``"run"``, ``"raise"``, ``"skip"``, ``"release later"``. The store could not be asked."""
+"""``error``, ``action``: ``"run"``, ``"raise"``, ``"skip"``, ``"release later"``. The store is unavailable."""
 claim_rejected = Signal()
 """``model``, ``pk``, ``state``. The row was not in a claimable state."""
 claim_stale = Signal()
 """``model``, ``pk``, ``attempted``: the fields. A write of an overtaken claim was refused."""
 message_promoted = Signal()
-"""``task``, ``task_id``, ``waited`` (seconds), ``header``: ours. A parked message was put back into the broker."""
+"""``task``, ``task_id``, ``waited`` (seconds), ``header`` (of this package). A parked message was published again."""
 messages_late = Signal()
-"""``late`` (seconds), ``messages`` (how many), ``over``: whether they may have been delivered to another worker. A
-worker, the sender, has renewed what it has from the broker too late by more than half of its lease."""
+"""``late`` (seconds), ``messages`` (their number), ``over``: whether another worker may have got them. The sender, a
+worker, has renewed its messages late by more than half of their lease."""
 rate_granted = Signal()
-"""``how`` (``"at_once"`` or ``"waited"``), ``wait`` (seconds), ``cost``. A call may be made."""
+"""``how`` (``"at_once"`` or ``"waited"``), ``wait`` (seconds), ``cost``. A call was allowed."""
 rate_refused = Signal()
-"""``error`` (a ``RateLimitExceeded``), ``retry_after`` (seconds). None could be made in time."""
+"""``error`` (a ``RateLimitExceeded``), ``retry_after`` (seconds). A call was not allowed in time."""
 rate_cancelled = Signal()
-"""``returned``: whether the reservation came back, or counts as used."""
+"""``returned``: whether the reservation was returned, or counts as used."""
 rate_late = Signal()
-"""``late`` (seconds): a reservation was missed, and another one is booked in exchange."""
+"""``late`` (seconds). A reservation was missed and exchanged for a later one."""
 rate_pushback = Signal()
-"""``wait`` (seconds), ``share`` of the limit that is in force. Somebody reported a 429 or the like."""
+"""``wait`` (seconds), ``share`` of the limit that now applies. A caller reported a 429 or the like."""
 rate_unavailable = Signal()
-"""``error``, ``action``: ``"closed"``, ``"open"``, ``"local"``. Beside ``store_unavailable``."""
+"""``error``, ``action``: ``"closed"``, ``"open"``, ``"local"``. Sent in addition to ``store_unavailable``."""
 
 
 _counters: dict[Signal, Callable[..., None]] = {}
 
 
 def count(signal: Signal, counter: Callable[..., None]) -> None:
-    """Let ``counter`` be called as a receiver would be, the name first, without what Django does for receivers: they
-    may come and go, and raise. There is one counter a signal."""
+    """Register the counter of a signal. It is called with the name and the details, and must not raise.
+
+    Each signal has one counter. Unlike a receiver it is called directly, because that is faster.
+    """
     _counters[signal] = counter
 
 
 def send(signal: Signal, name: str, **details: Any) -> None:
-    """Count it, and send to every receiver; what one raises is logged and goes no further."""
+    """Call the counter, and every receiver. The exception of a receiver is logged."""
     if (counter := _counters.get(signal)) is not None:
         counter(name, **details)
     if not signal.receivers:

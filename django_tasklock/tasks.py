@@ -1,4 +1,4 @@
-"""The sweep as a Celery task, for beat: see docs/sweep.md."""
+"""The sweep as a Celery task for beat. See docs/sweep.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sweep_locks(
     requeue: bool = False,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Sweep once, with the arguments of ``sweep()``; its report is the result. Any number may run at once."""
+    """Run ``sweep()`` with these arguments and return its report. Several may run at once."""
     report = sweep(
         older_than=older_than,
         prefix=prefix,
@@ -27,4 +27,4 @@ def sweep_locks(
         dry_run=dry_run,
         by=Actor("task django_tasklock.tasks.sweep_locks"),
     )
-    return {**report.as_dict(), "findings": []}  # they are in the audit trail; a result backend need not keep them
+    return {**report.as_dict(), "findings": []}  # they are in the audit trail already

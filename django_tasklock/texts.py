@@ -1,19 +1,18 @@
-"""Texts that others chose, as people are shown them: on one line, and nothing in them that a terminal obeys."""
+"""Texts from outside, made safe to show: on one line, without control characters."""
 
 from __future__ import annotations
 
 import re
 
 LIMIT = 255
-# Control characters, line and paragraph separators, what turns the direction of writing, halves of surrogate pairs.
+# Control characters, line and paragraph separators, marks of the writing direction, halves of surrogate pairs.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: object, limit: int = LIMIT) -> str:
-    """Return ``text``, of at most ``limit`` characters, with escapes such as ``\\n`` for what is not to be read but
-    obeyed.
+    """Return at most ``limit`` characters of ``text``, with control characters escaped, as in ``\\n``.
 
-    What is printable is left as it is, in any language.
+    Printable characters of any language stay as they are.
     """
     said = str(text)
     if not said.isprintable():
@@ -26,5 +25,5 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def without_password(text: str) -> str:
-    """Return ``text`` without what stands for name and password in the URLs in it."""
+    """Return ``text`` without the user names and passwords of the URLs in it."""
     return re.sub(r"(?i)(password=)[^&\s'\"]*", r"\1...", re.sub(r"//.*@", "//...@", text))

@@ -1,6 +1,6 @@
-"""The values that travel between the layers. Frozen; the standard library only.
+"""The immutable values that are passed between the layers.
 
-Inside the storage layer durations are whole milliseconds; people are shown seconds.
+Durations are whole milliseconds in the storage layer, and seconds in values for people.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ if hasattr(time, "CLOCK_BOOTTIME"):
 
 
 LATEST = 253_370_764_800_000
-"""The first moment of the year 9999, in milliseconds since 1970: no later one can be shown."""
+"""The beginning of the year 9999, in milliseconds since 1970: a ``datetime`` can show nothing much later."""
 
 
 def fingerprint(token: str) -> str:
-    """Return what people are shown in place of ``token``: enough to compare, too little to release with."""
+    """Return a short hash of ``token`` for people: enough to compare, useless for a release."""
     return hashlib.sha256(token.encode()).hexdigest()[:12] if token else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lock, for people: never a proof of anything."""
+    """The holder of a lock, for people. It proves nothing."""
 
     host: str = ""
     pid: int = 0
@@ -61,19 +61,19 @@ class Holder:
     task: str = ""
     task_id: str = ""
     retries: int = 0
-    """Which try of that task: Celery counts retries, not redeliveries."""
+    """The number of retries of the task; redeliveries do not count."""
     proc: str = ""
-    """Machine and start time of the process: what ``locks.holder.alive`` compares. Empty where they are not known."""
+    """Machine and start time of the process, for ``locks.holder.alive``. Empty where they are not known."""
     row: str = ""
-    """The guarded row that is worked on, ``videos.video:42``; empty where there is none."""
+    """The guarded row that is being processed, ``videos.video:42``; empty where there is none."""
     kept: bool = False
-    """Held for a message that is on its way: the end of the process says nothing."""
+    """Whether it is kept for a message on its way, so that the end of the process does not end it."""
     limit: int = 0
-    """Of a permit: how many its holder lets have one at once; 0: not known, or of a lock."""
+    """The limit of a permit's holder; 0: not known, or a lock."""
     kind: str = ""
-    """What it is counted as, ``video:{id}``; empty: as a lock without a kind, or not at all."""
+    """The kind that it is counted as, ``video:{id}``; empty: a lock without a kind, or not counted."""
     unreadable: bool = False
-    """The value begins as ours do, and the rest of it cannot be read."""
+    """Whether the stored value begins like ours and cannot be parsed."""
 
     def __str__(self) -> str:
         where = f"{printable(self.host)}:{self.pid}" if self.host else "unreadable" if self.unreadable else "unknown"
@@ -81,10 +81,9 @@ class Holder:
 
 
 class AcquireRequest(NamedTuple):
-    """What a store must know to grant a lock.
+    """A request to a store to grant a lock.
 
-    ``ttl_ms`` is how long the key lives unless renewed, ``hold_ms`` the most the holder may have it. ``holder`` is a
-    JSON object.
+    ``ttl_ms``: how long the key lives without a renewal. ``hold_ms``: the timeout. ``holder``: a JSON object.
     """
 
     name: str
@@ -93,43 +92,45 @@ class AcquireRequest(NamedTuple):
     hold_ms: int
     holder: str = "{}"
     supersedes: str = ""
-    """The token of an earlier lease that this one follows: granted over it, once. Not for a waiter."""
+    """The token of an earlier lease that the grant replaces, once. Not for a waiter."""
     limit: int = 1
-    """How many may have it at once: more than one for a permit of a concurrency limiter only."""
+    """The number of holders at once: more than one only for a permit of a concurrency limiter."""
     kind: str | None = None
-    """What it is counted as, ``video:{id}``; ``None``: it is not counted."""
+    """The kind that it is counted as, ``video:{id}``; ``None``: it is not counted."""
     on_busy: str = ""
-    """What the caller does if it is busy, to be counted; empty: it asks on."""
+    """The caller's action on a conflict, to be counted; empty: it asks again, so nothing is counted."""
     waited: int | None = None
-    """Milliseconds for which the caller has asked before, where the store does not know that; ``None``: it has not."""
+    """Milliseconds that the caller has waited, where the store does not know; ``None``: it has not waited."""
     whole: bool = False
-    """Nobody renews it: one that is handed over to this waiter lives for all of its time from the start."""
+    """Whether the lease is not renewed, so that a waiter to which the lock is passed on has it for all of its time."""
 
     def claim(self, most: int) -> int:
-        """Return how long one lives that is handed over, in milliseconds: a *short claim* of ``most``, if renewed."""
+        """Return the TTL in ms of a lock that is passed on to this waiter: a *short claim* of ``most``, if renewed."""
         return self.ttl_ms if self.whole else min(self.ttl_ms, most)
 
 
 class Grant(NamedTuple):
-    """The lock is yours for ``ttl`` milliseconds. A ``ttl`` below the one asked for is a
-    *short claim*, made by whoever passed the lock on; the first renewal makes it whole."""
+    """The lock is granted for ``ttl`` milliseconds.
+
+    A ``ttl`` below that of the request is a *short claim* of a lock that was passed on; the first renewal extends it.
+    """
 
     fence: int
     ttl: int
 
 
 class Busy(NamedTuple):
-    """Somebody else has the lock. ``record`` is ``None`` if that could not be read."""
+    """Another holder has the lock. ``record``: ``None`` if it could not be read."""
 
     record: Record | None
     remaining: int | None = None
-    """Milliseconds until the key expires; ``None``: it never does."""
+    """Milliseconds until the key expires; ``None``: it does not expire."""
     name: str = ""
-    """Which of several names it is."""
+    """The busy one of several names."""
 
 
 class Renewal(NamedTuple):
-    """One lock of a batch to renew: ``ttl`` milliseconds from now, if ``token`` still holds it."""
+    """One lock of a batch to renew for ``ttl`` milliseconds from now, if ``token`` still holds it."""
 
     name: str
     token: str
@@ -137,45 +138,45 @@ class Renewal(NamedTuple):
 
 
 class RenewalResult(enum.Enum):
-    """What a renewal found. False only for ``LOST``."""
+    """The outcome of a renewal. False only for ``LOST``."""
 
     RENEWED = "renewed"
     ASKED = "asked"
-    """Renewed; and somebody asks the holder to give the lock back."""
+    """Renewed, and the release of the lock is requested."""
     LOST = "lost"
     UNKNOWN = "unknown"
-    """The part of the store that has this one could not be asked, others could: to be asked again."""
+    """The part of the store that has this lock did not answer, though others did. It is to be asked again."""
 
     def __bool__(self) -> bool:
         return self is not RenewalResult.LOST
 
 
 class Released(enum.Enum):
-    """What a release found. True only for ``RELEASED``."""
+    """The outcome of a release. True only for ``RELEASED``."""
 
     RELEASED = "released"
     NOT_YOURS = "not_yours"
-    """Somebody else has the lock: the lease had ended."""
+    """Another holder has the lock: the lease had expired."""
     GONE = "gone"
-    """Nobody has the lock: the lease had ended, or it was released by force."""
+    """The lock is free: the lease had expired, or it was released by force."""
     UNKNOWN = "unknown"
-    """The store could not be asked. Backends raise instead; only ``TaskLock`` answers this."""
+    """The store is unavailable. Only ``TaskLock`` returns this; backends raise."""
 
     def __bool__(self) -> bool:
         return self is Released.RELEASED
 
 
 class Lazy:
-    """A frozen value whose fields are worked out when one of them is looked at: a list may have ten thousand."""
+    """A frozen value whose fields are computed when one of them is first read: a list may have ten thousand values."""
 
     __slots__ = ("_given", "_work")
 
     @classmethod
     def maker(cls, work: Callable[[Any], Mapping[str, Any]], *known: str) -> Callable[..., Self]:
-        """Return a function that makes such values: of what ``work`` is given, and of the fields that are ``known``.
+        """Return a function that makes such a value from the argument for ``work`` and the ``known`` fields.
 
-        ``work`` returns the others. It does not raise. To give it a value that is there already, or a tuple of texts
-        and numbers, leaves the garbage collector the least to do.
+        ``work`` computes the other fields, and does not raise. Its argument should be an existing object, or a tuple of
+        texts and numbers, because these cost the garbage collector the least.
         """
         new: Any = cls.__new__
         put_work, *puts = (getattr(cls, name).__set__ for name in ("_work", "_given", *known))
@@ -191,25 +192,25 @@ class Lazy:
 
     @classmethod
     def list_maker(cls, work: Callable[[Any], Mapping[str, Any]], *known: str) -> Callable[..., list[Self]]:
-        """Return a function that makes a list of such values, field by field: of a list of what ``work`` is given, and
-        of as many, or endlessly repeated, values of each field that is ``known``.
+        """Return a function that makes a list of such values, field by field.
 
-        What it does for each value it does in C: ten thousand are made in half the time that ``maker`` takes for them.
+        It takes a list of arguments for ``work`` and, for each of the ``known`` fields, as many values, or an endless
+        iterator. All that is done for each value runs in C, which takes half the time of ``maker``.
         """
         puts = [getattr(cls, name).__set__ for name in ("_work", "_given", *known)]
 
         def make(given: Sequence[Any], *columns: Iterable[Any]) -> list[Self]:
             made: list[Self] = list(map(cls.__new__, repeat(cls, len(given))))
             for put, column in zip(puts, (repeat(work), given, *columns), strict=True):
-                deque(map(put, made, column), maxlen=0)  # as ``for`` would, without a turn of the interpreter for each
+                deque(map(put, made, column), maxlen=0)  # a loop in C
             return made
 
         return make
 
     def __getattr__(self, name: str) -> Any:
         if name in getattr(type(self), "__dataclass_fields__", ()):
-            found = self._work(self._given)  # whoever has it made field by field has no field missing
-            for field, one in found.items():  # another thread that works them out meanwhile finds the same
+            found = self._work(self._given)  # a value that was made with all of its fields does not come here
+            for field, one in found.items():  # another thread that computes them meanwhile finds the same
                 object.__setattr__(self, field, one)
             return found[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -217,7 +218,7 @@ class Lazy:
 
 @dataclass(frozen=True, slots=True)
 class Record(Lazy):
-    """A held lock as the store knows it. Times are the store's, in milliseconds since 1970."""
+    """A held lock in a store. Points in time are the store's, in milliseconds since 1970."""
 
     name: str
     token: str
@@ -227,98 +228,97 @@ class Record(Lazy):
     now: int
     fence: int
     ttl: int | None
-    """Milliseconds the key has left; ``None``: no expiry; not positive: expired, not yet removed."""
+    """The remaining milliseconds of the key; ``None``: no expiry; 0 or less: it has expired and is not removed yet."""
     waiting: int = 0
     asked: int = 0
-    """When somebody asked its holder to give it back; 0: nobody has."""
+    """When its release was requested; 0: it was not."""
     instances: int = 0
-    """How many of several independent stores have it; 0: there is one store."""
+    """The number of independent stores that have it; 0: there is one store."""
 
     @property
     def lease_ends(self) -> float:
-        """The time at which its lease ends unless its holder renews it; infinity where it never does."""
+        """When its lease expires unless it is renewed; infinity where it does not expire."""
         return float("inf") if self.ttl is None else float(self.now + self.ttl)
 
 
 @dataclass(frozen=True, slots=True)
 class LimiterInfo:
-    """A concurrency limiter, for people: who has its permits, the one that has it longest first."""
+    """A concurrency limiter, for people. Its members are sorted, the oldest first."""
 
     name: str
     limit: int
-    """That of the object that was asked: other callers may have another one."""
+    """The limit of the object that was asked; other callers may have another one."""
     waiting: int
-    """How many wait in the store's queue; 0 where waiters poll."""
+    """The number of waiters in the store's queue; 0 where waiters poll."""
     members: tuple[LockInfo, ...]
 
     @property
     def used(self) -> int:
-        """How many permits are taken."""
+        """The number of permits that are held."""
         return len(self.members)
 
     @property
     def free(self) -> int:
-        """How many are not."""
+        """The number of permits that are free."""
         return max(0, self.limit - len(self.members))
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a store that answers says of itself. Seconds."""
+    """The condition of a store that answers. Durations are seconds."""
 
     latency: float
-    """From the question to the answer."""
+    """The time from the request to the answer."""
     ahead: float | None = None
-    """How far its clock is ahead of this machine's, give or take half the latency; ``None`` where it has none."""
+    """How far its clock is ahead of this machine's, plus or minus half the latency; ``None`` where it has no clock."""
     policy: str | None = None
-    """What it does when its memory is full, in Redis' words; empty where it does not tell, ``None`` where nothing is
-    ever evicted."""
+    """Redis' eviction policy; empty where the store does not tell, ``None`` where nothing is ever evicted."""
 
 
 class InstanceState(NamedTuple):
-    """What one of several independent stores says of itself."""
+    """The state of one of several independent stores."""
 
     place: str
     """Its address, without a password."""
     error: str
-    """Why it does not answer; empty: it does."""
+    """The error of a store that does not answer; empty: it answers."""
     abstains: float | None
-    """Seconds for which it does not vote yet, because it came back empty; 0: it votes. ``None``: it does not answer,
-    or is empty, and no lock was asked for since."""
+    """The seconds until it votes again, after it came back empty; 0: it votes. ``None``: it does not answer, or it is
+    empty and no lock was requested since."""
 
 
-_NO_TIMEOUT = 5 * 366 * 86400  # seconds: who has none asks for ten years
+_NO_TIMEOUT = 5 * 366 * 86400  # seconds: a lock without a timeout has one of ten years
 
 
 @dataclass(frozen=True, slots=True)
 class LockInfo(Lazy, Mapping[str, Any]):
-    """A held lock, for people. Seconds; times are the store's clock. The token is never shown.
+    """A held lock, for people. Durations are seconds, points in time are the store's. The token is not shown.
 
-    Also a mapping, ``info["ttl"]``, of plain values: ``json.dumps(dict(info))`` works, and gives
-    ``acquired_at`` as ISO 8601 text.
+    It is also a mapping of plain values, ``info["ttl"]``: ``json.dumps(dict(info))`` works, with ``acquired_at`` as ISO
+    8601 text.
     """
 
     name: str
     holder: str
-    """Host, process, task: for people."""
+    """Host, process and task."""
     fingerprint: str
-    """Of the holder's token: another one for every hold."""
+    """A short hash of the holder's token, different for each hold."""
     acquired_at: datetime
     held_for: float
     """Seconds."""
     ttl: float | None
-    """Seconds until the key expires unless its holder renews it; ``None``: never; negative: it has expired."""
+    """Seconds until the key expires unless it is renewed; ``None``: never; negative: it has expired."""
     time_left: float
-    """Seconds until the holder has had it for its whole timeout; years where it has none."""
+    """Seconds until the end of the timeout; years where there is no timeout."""
     fence: int
     waiting: int
-    """Callers that wait in their processes."""
+    """The number of callers that wait in their processes."""
     task: str
     task_id: str
 
     @property
     def without_timeout(self) -> bool:
-        """Whether its holder may have it until it is released: ``time_left`` then says years."""
+        """Whether it has no timeout, so that ``time_left`` is years."""
         return self.held_for + self.time_left > _NO_TIMEOUT
 
     def __getitem__(self, key: str) -> Any:
