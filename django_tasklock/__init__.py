@@ -1,7 +1,7 @@
-"""Distributed task locks for Django and Celery, with the guarded row as the final judge.
+"""Distributed locks for Django and Celery whose guarded rows refuse the writes of stale workers.
 
-Importing this package touches neither models nor Celery, so it may be imported while
-Django is still loading its apps. Each name is imported when it is first asked for: a process pays for what it uses.
+The package can be imported while Django is still loading its apps: it imports neither models nor Celery. Each public
+name is imported when it is first used, so that a process pays only for what it uses.
 """
 
 from __future__ import annotations

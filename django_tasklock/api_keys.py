@@ -1,4 +1,4 @@
-"""API keys: whose one is, and what its bearer may do. What ``TASKLOCK["API_KEYS"]`` is made into."""
+"""API keys: the validated form of ``TASKLOCK["API_KEYS"]``, with the scopes of each key."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 Scope = Literal["read", "release", "limits", "messages", "audit"]
-"""``read``: look at locks, limits, messages and metrics. ``release``: ask for locks, release them, start a sweep.
-``limits``: change, pause and reset limits, release permits. ``messages``: publish, requeue and discard parked messages.
-``audit``: look at the audit trail, which names people."""
+"""``read``: read locks, limits, messages and metrics. ``release``: request the release of locks, release them, start a
+sweep. ``limits``: change, pause and reset limits, release permits. ``messages``: publish, requeue and discard parked
+messages. ``audit``: read the audit trail, which names people."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-"""Those words."""
+"""All scopes."""
 FIELDS = ("secret", "may")
-"""What stands in the dict of a key that may not do everything."""
+"""The fields of a key that does not have all scopes."""
 _HINT = (
     "Write {'grafana': <secret>, ...}: texts, neither of them empty."
     ' Or {"grafana": {"secret": ..., "may": ["read"]}}.'
@@ -33,12 +33,12 @@ class ApiKey:
 
     @property
     def digest(self) -> bytes:
-        """What is compared: of equal length, whatever the secret's is."""
+        """The hash that is compared, so that the length of the secret does not matter."""
         return hashlib.sha256(self.secret.encode()).digest()
 
 
 def keys_of(given: Mapping[str, Any]) -> tuple[ApiKey, ...]:
-    """Return the keys of a setting in which nothing is wrong. Blanks around a secret are not part of it."""
+    """Return the keys of a valid setting. Blanks around a secret are removed."""
     return tuple(
         ApiKey(name, said["secret"].strip(), frozenset(said["may"]))
         if isinstance(said, Mapping)
@@ -48,10 +48,9 @@ def keys_of(given: Mapping[str, Any]) -> tuple[ApiKey, ...]:
 
 
 def find_key(given: bytes, keys: Iterable[ApiKey]) -> ApiKey | None:
-    """Return the key that ``given`` is, the first of two with one secret; ``None`` if it is none of them.
+    """Return the first key whose secret is ``given``; ``None`` if there is none.
 
-    Every key is compared, in constant time, also after one has matched; digests are compared, so that a
-    key's length does not tell either.
+    It compares the digests of all keys in constant time, so that the time does not tell anything about them.
     """
     digest = hashlib.sha256(given).digest()
     found = None
@@ -62,7 +61,7 @@ def find_key(given: bytes, keys: Iterable[ApiKey]) -> ApiKey | None:
 
 
 def problems(given: object) -> list[tuple[str, str]]:
-    """Return what is wrong with the setting: (what, what to do). No secret is in it: logs keep it."""
+    """Return the problems of the setting, each as a message and a hint. They contain no secret: they are logged."""
     if not isinstance(given, Mapping):
         return [(f"TASKLOCK['API_KEYS'] must be a dict of names and secrets, not {type(given).__name__}.", _HINT)]
     found = []
@@ -81,7 +80,7 @@ def _fields(where: str, said: Mapping[Any, Any]) -> list[tuple[str, str]]:
     found = []
     for word in said:
         if word not in FIELDS:
-            # A secret in the place of a word is shown to nobody.
+            # The key may be a secret in the wrong place, so it is shown only if it resembles a field.
             near = difflib.get_close_matches(word, FIELDS, n=1) if isinstance(word, str) else []
             what = f"has a field {word!r}, which is none" if near else "has a field that is none"
             found.append((f"{where} {what}.", f"Did you mean {near[0]!r}?" if near else _HINT))

@@ -1,4 +1,4 @@
-"""Requests with an API key: ``Authorization: Api-Key <key>`` or ``X-API-Key: <key>``. Needs no REST framework."""
+"""Authentication by API key: ``Authorization: Api-Key <key>`` or ``X-API-Key: <key>``. It needs no REST framework."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from django_tasklock.conf import get_settings
 
 SCHEME = "api-key"
 IN_QUERY = "api_key"
-"""The parameter of a key in the query string, where that is switched on."""
+"""The parameter of the query string with the key, where that is enabled."""
 CHALLENGE = 'Api-Key realm="tasklock"'
-"""What a 401 says in ``WWW-Authenticate``."""
+"""The ``WWW-Authenticate`` header of a 401."""
 WRONG_KEYS = 30
-"""Wrong keys that one address may send in ``WINDOW`` seconds until it is told to wait."""
+"""The number of wrong keys that one address may send in ``WINDOW`` seconds."""
 WINDOW = 60
 
 logger = logging.getLogger("django_tasklock")
 
 
 class KeyRefused(Exception):
-    """A key that is not ours.
+    """The request has an unknown key.
 
-    ``retry_after``: seconds that its address is to wait, which has sent too many; ``None``: it may try again.
+    ``retry_after``: the seconds for which its address has to wait, because it has sent too many; ``None``: it may
+    retry.
     """
 
     def __init__(self, retry_after: int | None = None) -> None:
@@ -39,12 +40,10 @@ class KeyRefused(Exception):
 
 
 def authenticate(request: HttpRequest) -> ApiKey | None:
-    """Return the key that a request brings; ``None`` without one, or while there are none.
+    """Return the key of a request; ``None`` if it has none, or if no keys are configured.
 
-    Raises ``KeyRefused`` for a wrong one.
-
-    The first of the two headers counts, then the query string if ``TASKLOCK["API_KEY_IN_QUERY"]`` says so. A right key
-    is taken at once, whatever its address has sent before.
+    ``Authorization`` comes first, then ``X-API-Key``, then the query string if ``TASKLOCK["API_KEY_IN_QUERY"]`` is set.
+    A valid key is accepted however many wrong keys its address has sent. Raises ``KeyRefused`` for an unknown key.
     """
     settings = get_settings()
     given = _given(request, settings.API_KEY_IN_QUERY) if settings.API_KEYS else None
@@ -57,7 +56,7 @@ def authenticate(request: HttpRequest) -> ApiKey | None:
 
 
 def scope_missing(key: ApiKey, scope: Scope) -> str:
-    """Return what keeps a key from it, in a sentence; empty if it may."""
+    """Return a message that the key lacks the scope; empty if it has it."""
     if scope in key.scopes:
         return ""
     text = _("Key %(name)r may not do this: it needs %(scope)r among what it may (TASKLOCK['API_KEYS']).")
@@ -65,8 +64,9 @@ def scope_missing(key: ApiKey, scope: Scope) -> str:
 
 
 def refusal(request: HttpRequest, scope: Scope) -> JsonResponse | None:
-    """Return the answer to a request without a key that may do this; ``None`` if it has one. For views without REST
-    framework.
+    """Return the error response to a request without a key of this scope; ``None`` if it has one.
+
+    For views without REST framework.
     """
     headers: dict[str, str] = {}
     try:
@@ -92,9 +92,9 @@ def refusal(request: HttpRequest, scope: Scope) -> JsonResponse | None:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Return where a request comes from: behind as many proxies as ``REST_FRAMEWORK["NUM_PROXIES"]`` says, if any.
+    """Return the address of the client, behind ``REST_FRAMEWORK["NUM_PROXIES"]`` proxies.
 
-    Without that number ``X-Forwarded-For`` is not believed: whoever sends it could be somebody else each time.
+    Without that setting ``X-Forwarded-For`` is ignored, because a client can send any.
     """
     proxies: Any = getattr(django_settings, "REST_FRAMEWORK", {}).get("NUM_PROXIES")
     hops = str(request.META.get("HTTP_X_FORWARDED_FOR", "")).split(",")
@@ -104,9 +104,9 @@ def address_of(request: HttpRequest) -> str:
 
 
 def _count_wrong(request: HttpRequest) -> int | None:
-    """Count a wrong key of this address, in the default cache, for all processes. Return seconds to wait, if any.
+    """Count a wrong key of this address in the default cache. Return the seconds to wait, if any.
 
-    A cache that fails counts nothing: it may well be on the store that an operator has come to look after.
+    If the cache fails, nothing is counted: it may use the very store whose outage an operator has come to look at.
     """
     address = address_of(request)
     now = time.time()
@@ -115,7 +115,7 @@ def _count_wrong(request: HttpRequest) -> int | None:
     try:
         cache.add(name, 0, timeout=2 * WINDOW)
         number = cache.incr(name)
-    except Exception as error:  # every cache has its own; ValueError: it was evicted, or keeps nothing
+    except Exception as error:  # of any kind of cache; ValueError: the entry was evicted
         logger.warning("wrong API keys are not counted: the default cache fails (%s)", type(error).__name__)
         return None
     if number <= WRONG_KEYS:
@@ -138,7 +138,7 @@ def _given(request: HttpRequest, in_query: bool) -> bytes | None:
 
 
 def _bytes(header: str) -> bytes:
-    """Return a header as it was sent: WSGI and ASGI hand its bytes over as Latin-1."""
+    """Return the bytes of a header, which WSGI and ASGI decode as Latin-1."""
     try:
         return header.encode("latin-1")
     except UnicodeEncodeError:  # a test client, which sends text

@@ -1,9 +1,9 @@
-"""The two columns by which a row refuses stale writers, and how they are kept from whatever else writes rows.
+"""The two columns by which a row refuses stale writers, and their protection from all other writes.
 
-They belong to the claim. An instance may have been read long ago, so ``save()``, a fixture, ``bulk_update()`` and an
-upsert, which write columns as they were read, must not set them back: a claim that was overtaken would fit again.
-That goes by their names, in every model that has both: also in the historical models of data migrations, whose fields
-are made from migration files and know nothing of us.
+Only a claim may change them. ``save()``, a fixture, ``bulk_update()`` and an upsert write columns as they were read,
+perhaps long ago; setting these two back would make an overtaken claim valid again. The protection goes by the names of
+the columns, in every model that has both, including the historical models of data migrations, whose fields are made
+from migration files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from django_tasklock.exceptions import TaskLockError
 TOKEN = "lock_token"  # noqa: S105  # the name of one
 """The column with the token of the claim, empty when nobody has claimed the row."""
 EPOCH = "lock_epoch"
-"""The column with how often the row was claimed."""
+"""The column with the number of claims of the row."""
 
 if TYPE_CHECKING:
     _Field = models.Field[Any, Any]
@@ -34,15 +34,15 @@ else:
 
 
 class _Claimed(_Field):
-    """A column that no save writes: kept in a row that exists, and not carried into a copy of it."""
+    """A field that ``save()`` does not write to an existing row, nor copy into a new one."""
 
     plain: str
-    """What it is to a migration: a column like any other."""
+    """The dotted path of the field's own class, for migrations."""
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         if not add:
             return F(self.attname)
-        if model_instance._state.db is not None:  # read from a row, which this one is a copy of
+        if model_instance._state.db is not None:  # the instance was read from a row: this is a copy of it
             setattr(model_instance, self.attname, self.get_default())
         return super().pre_save(model_instance, add)
 
@@ -64,7 +64,7 @@ class _Claimed(_Field):
             return "%s"
 
     def _judge(self, value: Any, query: Any) -> None:
-        """Refuse what would write it over; here, where Django makes the SQL, because every queryset comes by."""
+        """Refuse a value that would set the column back. Every queryset passes here, where Django makes the SQL."""
         if isinstance(query, InsertQuery):
             upsert: Any = query
             if upsert.on_conflict is OnConflict.UPDATE and self in upsert.update_fields:
@@ -76,13 +76,13 @@ class _Claimed(_Field):
             )
 
     def _may_become(self, value: Any) -> bool:
-        """Return whether it is any text that is the same for all rows, or what it is."""
+        """Tell whether ``value`` is a constant, or the column itself."""
         return not hasattr(value, "as_sql") or (isinstance(value, Col) and value.target == self)
 
 
 class _Epoch(_Claimed):
     def _may_become(self, value: Any) -> bool:
-        """Return whether it is what it is, or more."""
+        """Tell whether ``value`` is the column itself, or the column plus a number."""
         if isinstance(value, CombinedExpression) and value.connector == CombinedExpression.ADD:
             more = getattr(value.rhs, "value", None)
             return isinstance(more, int) and more >= 0 and self._may_become(value.lhs)
@@ -91,7 +91,7 @@ class _Epoch(_Claimed):
 
 class _Token(_Claimed):
     def before_save(self, instance: models.Model, raw: bool, **details: Any) -> None:
-        """Take the values of a fixture as Django does: as they are."""
+        """Prepare the values of a fixture, which Django saves raw, so that an existing row keeps its own."""
         if not raw:
             return
         token, epoch = getattr(instance, TOKEN), getattr(instance, EPOCH)
@@ -99,14 +99,17 @@ class _Token(_Claimed):
         setattr(instance, EPOCH, _Kept(EPOCH, epoch, epoch + 1 if token else epoch))
 
     def after_save(self, instance: models.Model, raw: bool, **details: Any) -> None:
-        """Let the instance say what was read from the fixture."""
+        """Restore the values of the fixture in the instance."""
         for name in (TOKEN, EPOCH):
             if isinstance(kept := getattr(instance, name), _Kept):
                 setattr(instance, name, kept.read)
 
 
 class _Kept:
-    """Leaves a column of a row that exists as it is; of one that does not, ``made``: restored, it is nobody's."""
+    """An expression that keeps the column of an existing row, and writes ``made`` to a new one.
+
+    A row that a fixture restores is not claimed.
+    """
 
     def __init__(self, column: str, read: Any, made: Any) -> None:
         self.column = column
@@ -114,7 +117,7 @@ class _Kept:
         self.made = made
 
     def resolve_expression(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        """Resolve for ``UPDATE`` and ``INSERT``, of which Django tries the one and then the other."""
+        """Resolve the expression. Django tries an ``UPDATE`` and then an ``INSERT``."""
         value = F(self.column) if isinstance(query, UpdateQuery) else Value(self.made)
         return value.resolve_expression(query, *args, **kwargs)
 
@@ -128,17 +131,17 @@ def _kept_kind(kind: type[_Claimed], field: type[Any], plain: str) -> type[Any]:
 
 
 def table_model(model: type[models.Model]) -> type[models.Model]:
-    """Return the model that has the table: a proxy has none of its own."""
+    """Return the model that owns the table: for a proxy its concrete model."""
     return model._meta.concrete_model or model
 
 
 def table_options(model: type[models.Model]) -> Options[Any]:
-    """Return the ``_meta`` of the model that has the table."""
+    """Return the ``_meta`` of the model that owns the table."""
     return table_model(model)._meta
 
 
 def protect(model: type[models.Model]) -> None:
-    """Keep the columns of ``model``, if it has both, from whatever else writes its rows."""
+    """Protect the two columns of ``model``, if it has both, from all writes but those of claims."""
     table = table_options(model)
     fields = {field.name: field for field in table.local_concrete_fields if field.name in _KINDS}
     if len(fields) < len(_KINDS):
@@ -149,7 +152,7 @@ def protect(model: type[models.Model]) -> None:
             plain: Any = type(field)
             field.__class__ = _kept_kind(kind, plain, field.deconstruct()[1])
     token: Any = fields[TOKEN]
-    pre_save.connect(token.before_save, sender=model)  # weakly: historical models come and go
+    pre_save.connect(token.before_save, sender=model)  # weakly, because historical models are short-lived
     post_save.connect(token.after_save, sender=model)
 
 

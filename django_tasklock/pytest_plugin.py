@@ -1,7 +1,7 @@
-"""The plug-in for pytest, which finds it by itself: see docs/testing.md.
+"""The pytest plug-in, which pytest loads by its entry point. See docs/testing.md.
 
-Neither Django nor anything else of this package is imported before a test asks for locks, and nothing changes for
-tests that do not ask. ``-p no:tasklock`` leaves it out.
+It imports Django and the rest of this package only for tests that use its fixture or its marker, and changes nothing
+for others. ``-p no:tasklock`` disables it.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ pytest.register_assert_rewrite("django_tasklock.testing.conformance")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take the store of all tests from the configuration."""
+    """Add the option for the store of all tests."""
     parser.addini(
         INI,
-        "where the locks of tests are that do not say: memory; off, which grants everything; or settings, where"
-        " the settings have them",
+        "the store of the locks in tests without a marker: memory; off, which grants everything; or settings, that"
+        " of the settings",
         default="settings",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, and refuse a configuration that cannot work."""
+    """Register the marker, and check the option."""
     config.addinivalue_line(
-        "markers", 'tasklock(store): where the locks of this test are: "memory", "off" or "settings" (django_tasklock)'
+        "markers", 'tasklock(store): the store of the locks in this test: "memory", "off" or "settings"'
     )
     _known(config.getini(INI), f"{INI} of the configuration")
 
 
 @pytest.fixture
 def tasklock(_tasklock_store: str, request: pytest.FixtureRequest) -> ModuleType:
-    """Return ``django_tasklock.testing``; the locks, limits and permits of this test are in memory, and its own.
+    """Return ``django_tasklock.testing``, and keep the locks, limits and permits of this test in a memory of its own.
 
-    Unless the test is marked otherwise: ``@pytest.mark.tasklock("off")`` or ``("settings")``.
+    ``@pytest.mark.tasklock("off")`` or ``("settings")`` selects another store.
     """
     from django_tasklock import testing
 
@@ -49,7 +49,7 @@ def tasklock(_tasklock_store: str, request: pytest.FixtureRequest) -> ModuleType
 
 @pytest.fixture(autouse=True)
 def _tasklock_store(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Have the store of this test in force, if it says which, or the configuration does."""
+    """Install the store that the test or the configuration selects, and return its name."""
     marker = request.node.get_closest_marker("tasklock")
     if marker is not None:
         store = _known(_argument(marker), f"the marker of {request.node.nodeid}")
@@ -65,7 +65,7 @@ def _tasklock_store(request: pytest.FixtureRequest) -> Iterator[str]:
     from django_tasklock.testing.stores import setting
 
     if "settings" in request.fixturenames and request.config.pluginmanager.has_plugin("django"):
-        # What it has changed is put back in order by nobody else.
+        # Only this fixture restores the settings in the right order.
         settings: Any = request.getfixturevalue("settings")
         settings.TASKLOCK = setting(store)
         testing.reset()
