@@ -1,9 +1,9 @@
-"""``Claim``: the right to write to one row, and its writes.
+"""``Claim``: the right to write to one row, and its conditional writes.
 
-Works on its own too: ``claim = Claim.take(Video, 42, guard, token)``.
+A claim can be used without a decorator: ``claim = Claim.take(Video, 42, guard, token)``.
 
-Every step is one short transaction of its own, sent once more if the database dropped the connection: see
-``db.reconnect``. In a transaction of the caller's it joins that instead, which fails or commits as a whole.
+Each step is a short transaction of its own, which is sent again if the database dropped the connection, see
+``db.reconnect``. Inside a transaction of the caller it joins that one, which fails or commits as a whole.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
 
 current: ContextVar[Claim | None] = ContextVar("tasklock_claim", default=None)
-"""The claim whose body runs here."""
+"""The claim of the body that runs here."""
 
 
 def current_claim() -> Claim:
-    """Return the claim whose body runs here. Raises ``TaskLockError`` outside of one."""
+    """Return the claim of the body that runs here. Raises ``TaskLockError`` outside of such a body."""
     claim = current.get()
     if claim is None:
         raise TaskLockError("no claim is current here: call this inside a function decorated with model_lock")
@@ -45,21 +45,21 @@ def current_claim() -> Claim:
 
 
 class Claim:
-    """One worker's right to one row, once ``claim()`` has got it; ``token`` and ``epoch`` are in the row.
+    """One worker's right to one row, from ``claim()`` on. The row has its ``token`` and ``epoch``.
 
-    On a model without the two columns only the state is compared: a stale worker is
-    refused once its successor has finished, not before.
+    On a model without the two columns only the state is compared: a stale worker is refused once its successor has
+    finished, not before.
     """
 
     releases: bool | None = None
-    """Whether this thread's connection is closed: after the claim and every write that opened it (``True``), never
-    (``False``), or after the claim if that has opened it and it is out of a pool (``None``)."""
+    """Whether to close this thread's connection. ``True``: after the claim, and after each write that opened it;
+    ``False``: never; ``None``: after the claim, if the claim has taken it from a pool."""
 
     long = False
-    """Whether the body may run for hours: with ``None`` the connection is closed after the claim then."""
+    """Whether the body may run for hours, so that ``None`` always closes the connection after the claim."""
 
     ended = False
-    """Whether it was written how the body ended, as far as that can be; whoever writes it again sets it back."""
+    """Whether the end of the body was written to the row, or cannot be. To write it again, reset this first."""
 
     def __init__(self, model: type[Model], pk: Any, guard: StateGuard, token: str) -> None:
         self.model = model
@@ -71,29 +71,29 @@ class Claim:
         self.using = router.db_for_write(model)
         self._state = guard.claim_as
         self._closed = False
-        self._sent = False  # a commit of the claim was under way
-        self._again = False  # this step's answer was lost once
+        self._sent = False  # the claim may have been committed
+        self._is_repeated = False  # the step is repeated, because its first answer was lost
 
     @cached_property
-    def fenced(self) -> bool:
+    def has_columns(self) -> bool:
         """Whether the model has the two columns."""
         return has_token_columns(self.model)
 
     @classmethod
     def take(cls, model: type[Model], pk: Any, guard: StateGuard, token: str) -> Claim:
-        """Return a new claim that has the row. Raises what ``claim()`` does."""
+        """Make a claim, call ``claim()`` and return it. Raises like ``claim()``."""
         claim = cls(model, pk, guard, token)
         claim.claim()
         return claim
 
     def claim(self) -> None:
-        """Claim the row, committed when this returns; see ``releases`` for this thread's database connection then.
+        """Claim the row and commit. ``releases`` says what happens to this thread's connection then.
 
-        Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``, ``TaskLockError``
-        if one UPDATE cannot judge whose a row of this model is.
+        Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``, and
+        ``TaskLockError`` if the guard does not fit the model.
         """
         where, values = self.guard.claiming(self.model, self.pk, self.token)
-        self.fenced = TOKEN in values
+        self.has_columns = TOKEN in values
         connection = connections[self.using]
         ours = not joined(connection)
         opens = connection.connection is None
@@ -103,20 +103,21 @@ class Claim:
             self._resilient(lambda: self._claim(where, values), within=not ours)
             self.taken = True
         except BaseException:
-            if self._sent:  # committed or not: a time limit may strike anywhere, and nobody would close the row
-                self._close_struck(self._closing(self.guard.retry), ours)
+            if self._sent:  # it may be committed: a time limit can come anywhere, and the row would stay claimed
+                self._close_interrupted(self._closing(self.guard.retry), ours)
             raise
         finally:
-            if ours and self._spares(connection, opens):
+            if ours and self._should_close(connection, opens):
                 connection.close()
 
     def update(self, **values: Any) -> None:
-        """Write to the row, if it is still this claim's. Raises ``StaleClaim``, which no retry mends; ``gone`` if the
-        row was deleted.
+        """Write to the row if it still belongs to this claim.
 
-        Sent once more when the database dropped the connection; what might count twice then, as any expression but
-        ``Value`` and ``Now()`` may, only if it cannot have been executed: else the database's error is raised. Columns
-        of a parent's table are written in the same transaction.
+        The write is sent again when the database dropped the connection. One that could count twice, that is with any
+        expression but ``Value`` and ``Now()``, is sent again only if it was certainly not executed; otherwise the
+        database's error is raised. Columns of a parent model's table are written in the same transaction.
+
+        Raises ``StaleClaim`` if the row belongs to a newer claim, or was deleted (``gone``). A retry does not help.
         """
         if TOKEN in values or EPOCH in values:
             raise TypeError(f"{TOKEN} and {EPOCH} belong to the claim; update() may not write them")
@@ -125,28 +126,28 @@ class Claim:
         self._write(values, again=repeatable(values))
 
     def finish(self) -> None:
-        """Write that the body succeeded; of a row that was deleted nothing is written. Raises ``StaleClaim``."""
+        """Write that the body succeeded, unless the row was deleted. Raises ``StaleClaim``."""
         self._close(self.guard.done)
 
     def fail(self) -> None:
-        """Write that the body failed. Raises ``StaleClaim``."""
+        """Write that the body failed, unless the row was deleted. Raises ``StaleClaim``."""
         self._close(self.guard.failed)
 
     def give_back(self) -> None:
-        """Put the row back into a claimable state: the body will be run again. Raises ``StaleClaim``."""
+        """Make the row claimable again, because the body will be run again. Raises ``StaleClaim``."""
         self._close(self.guard.retry)
 
     @property
     def valid(self) -> bool:
-        """Whether the row is this claim's now: a look, not a promise."""
+        """Whether the row belongs to this claim at this moment. It may change right after."""
         return self._resilient(lambda: self.rows().exists())
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Enter ``atomic()`` with the row locked and still this claim's; yields the row.
+        """Enter ``atomic()`` with the row locked and checked, and yield the row.
 
-        Nobody can claim it before the commit, so no stale writer gets to *other* tables in here
-        either. Keep it short. Raises ``StaleClaim``; an outer ``atomic()`` is allowed.
+        The row cannot be claimed before the commit, so a stale worker cannot write to *other* tables in here either.
+        Keep it short. An outer ``atomic()`` is allowed. Raises ``StaleClaim``.
         """
         state = self._state
         connection = connections[self.using]
@@ -162,13 +163,13 @@ class Claim:
             raise
         finally:
             self._close_if_opened(opens)
-        if row is None:  # said outside: what a receiver of the signal writes must not be rolled back
+        if row is None:  # raised outside of the transaction, so that writes of the signal's receivers are kept
             raise self._refused("transaction")
 
     def rows(self) -> QuerySet[Any]:
-        """Return the row, if it is still this claim's; else nothing."""
-        rows = self._everything().filter(pk=self.pk)
-        if self.fenced:  # once it was closed, if that is not rolled back, its epoch alone tells that it was the last
+        """Return a queryset with the row if it still belongs to this claim; an empty one otherwise."""
+        rows = self._all_rows().filter(pk=self.pk)
+        if self.has_columns:  # closing removes the token, unless that is rolled back
             token: dict[str, Any] = {f"{TOKEN}__in": (self.token, "")} if self._closed else {TOKEN: self.token}
             return rows.filter(**token, **{EPOCH: self.epoch})
         return rows.filter(**{self.guard.field: self._state})
@@ -178,14 +179,14 @@ class Claim:
         await sync_to_async(self.update)(**values)
 
     def _begin(self, stack: ExitStack) -> Any:
-        """Enter a transaction, which ``stack`` ends, and return the row, locked; ``None`` if it is another's."""
-        with ExitStack() as begun:  # a snapshot may be too old to lock the row: the next try has one of its own
+        """Enter a transaction, which ``stack`` ends, and return the locked row; ``None`` if another claim has it."""
+        with ExitStack() as begun:  # a snapshot may be too old to lock the row; the next try begins with a new one
             begun.enter_context(transaction.atomic(using=self.using))
             rows = self.rows()
             if connections[self.using].features.has_select_for_update:
                 row = rows.select_related(None).select_for_update().first()  # outer joins cannot be locked
-            else:  # SQLite: a write takes the lock that counts there
-                rows.update(**self._nothing)
+            else:  # on SQLite a write acquires the lock
+                rows.update(**self._no_change)
                 row = rows.first()
             stack.push(begun.pop_all())
         return row
@@ -194,27 +195,30 @@ class Claim:
         with durable(self.using, self._verb):
             claimed, row = self._claim_row(where, values)
             self._sent = claimed
-        # Judged outside: what a receiver of the signal writes must not be rolled back.
+        # Raised outside of the transaction, so that writes of the signal's receivers are kept.
         if not claimed:
             raise _rejected(self.model, self.pk, row, self.guard)
 
     def _claim_row(self, where: Q, values: dict[str, Any]) -> tuple[bool, tuple[Any, ...] | None]:
-        everything = self._everything()
-        rows = everything.filter(where)
+        rows_of_model = self._all_rows()
+        rows = rows_of_model.filter(where)
         claimed = bool(rows.update(**values))
-        if not claimed and not self.fenced:
+        if not claimed and not self.has_columns:
             claimed = unchanged(connections[self.using], rows.filter(**{self.guard.field: self._state}))
-        row = everything.filter(pk=self.pk).values_list(self.guard.field, *([TOKEN, EPOCH] if self.fenced else []))
-        found = row.first()
-        if found is not None and not claimed and self._again and self._sent:  # the answer to our commit was lost
-            claimed = found[1] == self.token if self.fenced else found[0] == self._state
-        if found is not None and claimed and self.fenced:
+        columns = (TOKEN, EPOCH) if self.has_columns else ()
+        found = rows_of_model.filter(pk=self.pk).values_list(self.guard.field, *columns).first()
+        if (
+            found is not None and not claimed and self._is_repeated and self._sent
+        ):  # the answer to the first commit was lost
+            claimed = found[1] == self.token if self.has_columns else found[0] == self._state
+        if found is not None and claimed and self.has_columns:
             self.epoch = found[2]
         return claimed, found
 
-    def _close_struck(self, values: dict[str, Any], ours: bool) -> None:
-        """Close the row once more, if it is still open, after something struck as that was written. ``ours``: no
-        transaction of the caller's goes with the connection, of which nobody knows what it is in the middle of.
+    def _close_interrupted(self, values: dict[str, Any], ours: bool) -> None:
+        """Close the row after an exception from a signal handler interrupted the claim, or the closing write.
+
+        ``ours``: the caller has no transaction, so the connection, which is in an unknown state, may be closed.
         """
         try:
             if ours:
@@ -227,25 +231,25 @@ class Claim:
         values = self._closing(state)
         ours = not joined(connections[self.using])
         try:
-            self.ended = True  # whatever strikes from here on
+            self.ended = True  # first: from here on an interrupted write is repeated below
             if values:
                 self._write(values, within=not ours)
                 self._closed = True
             elif not self.valid:
                 raise self._refused(self.guard.field)
         except StaleClaim as error:
-            if not error.gone:  # else there is nothing to close, and it was said
+            if not error.gone:  # a deleted row need not be closed, and was logged
                 raise
-        except (Error, TaskLockError):  # the database's own, and it was asked twice
+        except (Error, TaskLockError):  # the database's own error, after a repetition
             raise
         except BaseException:  # a time limit
             if values:
-                self._close_struck(values, ours)
+                self._close_interrupted(values, ours)
             raise
 
     def _closing(self, state: Any) -> dict[str, Any]:
-        # Without the token nobody takes the row for one that is worked on; its epoch still refuses who had it before.
-        return ({} if state is None else {self.guard.field: state}) | ({TOKEN: ""} if self.fenced else {})
+        # Without a token the row does not count as claimed. Its epoch still refuses the claims before.
+        return ({} if state is None else {self.guard.field: state}) | ({TOKEN: ""} if self.has_columns else {})
 
     def _write(self, values: dict[str, Any], *, again: bool = True, within: bool | None = None) -> None:
         if not values:
@@ -256,9 +260,9 @@ class Claim:
 
         def write() -> bool:
             if inherited:
-                return self._write_inherited(own or self._nothing, inherited)
+                return self._write_inherited(own or self._no_change, inherited)
             rows = self.rows()
-            return bool(rows.update(**own)) or unchanged(connections[self.using], rows) or self._wrote(own)
+            return bool(rows.update(**own)) or unchanged(connections[self.using], rows) or self._was_written(own)
 
         if not self._resilient(write, again=again, patience=PATIENCE, within=within):
             raise self._refused(*(field for field in values if field != TOKEN))
@@ -266,58 +270,58 @@ class Claim:
             self._state = values[self.guard.field]
 
     def _refused(self, *attempted: str) -> StaleClaim:
-        found = self._resilient(self._everything().filter(pk=self.pk).exists)
+        found = self._resilient(self._all_rows().filter(pk=self.pk).exists)
         return (_stale if found else _gone)(self, attempted or (self.guard.field,))
 
     def _write_inherited(self, own: dict[str, Any], inherited: dict[str, Any]) -> bool:
-        # A parent's columns Django writes in a statement of their own, by the key alone. So the row is taken first, by
-        # a write that is conditional, and is nobody else's before the commit.
+        # Django writes the columns of a parent's table in a separate statement, conditional on the key alone. So a
+        # conditional write locks the row first: it cannot be claimed before the commit.
         with transaction.atomic(using=self.using):
             rows = self.rows()
             if not rows.update(**own) and not unchanged(connections[self.using], rows):
                 return False
-            self._everything().filter(pk=self.pk).update(**inherited)
+            self._all_rows().filter(pk=self.pk).update(**inherited)
             return True
 
     def _is_inherited(self, name: str) -> bool:
         try:
             field: Any = self.model._meta.get_field(name)
         except FieldDoesNotExist:
-            return False  # Django says so
+            return False  # Django will raise an error
         return field.concrete and field.model._meta.concrete_model is not self.model._meta.concrete_model
 
     @property
-    def _nothing(self) -> dict[str, Any]:
-        """A write that changes nothing, for the lock on the row that goes with it."""
-        return {EPOCH: F(EPOCH)} if self.fenced else {self.guard.field: self._state}
+    def _no_change(self) -> dict[str, Any]:
+        """A write that changes nothing, which locks the row."""
+        return {EPOCH: F(EPOCH)} if self.has_columns else {self.guard.field: self._state}
 
-    def _everything(self) -> QuerySet[Any]:
+    def _all_rows(self) -> QuerySet[Any]:
         return self.model._base_manager.using(self.using)
 
-    def _wrote(self, values: dict[str, Any]) -> bool:
-        # After a lost answer the row no longer is as the write wants to find it, but as it leaves it.
-        left = {key: values[key] for key in (self.guard.field, TOKEN) if key in values}
-        if not self._again or not (TOKEN in left or (left and not self.fenced)):
+    def _was_written(self, values: dict[str, Any]) -> bool:
+        # If the first answer was lost, the row may already be as the write leaves it.
+        written = {key: values[key] for key in (self.guard.field, TOKEN) if key in values}
+        if not self._is_repeated or not (TOKEN in written or (written and not self.has_columns)):
             return False
-        rows = self._everything().filter(pk=self.pk)
-        return rows.filter(**left, **({EPOCH: self.epoch} if self.fenced else {})).exists()
+        rows = self._all_rows().filter(pk=self.pk)
+        return rows.filter(**written, **({EPOCH: self.epoch} if self.has_columns else {})).exists()
 
     def _resilient(self, step: Callable[[], T], **terms: Any) -> T:
         connection = connections[self.using]
         opens = connection.connection is None
 
         def attempt(tried: bool) -> T:
-            self._again = tried
+            self._is_repeated = tried
             return step()
 
         try:
             return resilient(connection, attempt, self.name, **terms)
         finally:
-            self._again = False
+            self._is_repeated = False
             self._close_if_opened(opens)
 
-    def _spares(self, connection: BaseDatabaseWrapper, opened: bool) -> bool:
-        # A body of two hours must not hold a connection it does not use, whoever opened it.
+    def _should_close(self, connection: BaseDatabaseWrapper, opened: bool) -> bool:
+        # A long body must not hold a connection that it does not use, even if it did not open it.
         if self.releases is None and not self.long:
             return opened and worth_returning(connection, long=False)
         return self.releases is not False
@@ -329,7 +333,7 @@ class Claim:
 
     @property
     def name(self) -> str:
-        """The row, for people and signals: ``videos.Video:42``."""
+        """The name of the row in messages and signals: ``videos.Video:42``."""
         return f"{self.model._meta.label}:{self.pk}"
 
     @property
@@ -338,7 +342,7 @@ class Claim:
 
 
 def _rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: StateGuard) -> GuardRejected:
-    """Log, signal and return the error for a row that cannot be claimed; ``row`` begins with its state."""
+    """Log, signal and return the error for a row that cannot be claimed. ``row``: its values, the state first."""
     label = model._meta.label
     state = None if row is None else row[0]
     if row is None:
@@ -354,14 +358,14 @@ def _rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: S
 
 
 def _gone(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
-    """Log and return the error for a claim whose row was deleted: by its own body as a rule, so nobody is alarmed."""
+    """Log and return the error for a deleted row. Usually its own body has deleted it, so it is no alert."""
     text = f"{claim.model._meta.label} {claim.pk!r} is gone; there is nothing to write {', '.join(attempted)} to"
     logger.info("%s", text)
     return StaleClaim(text, name=claim.name, gone=True)
 
 
 def _stale(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
-    """Log, signal and return the error for a claim whose row is another's; ``attempted``: the fields it would write."""
+    """Log, signal and return the error for a row of a newer claim. ``attempted``: the fields of the refused write."""
     text = (
         f"{claim.model._meta.label} {claim.pk!r} belongs to a newer claim than epoch {claim.epoch};"
         f" refused to write {', '.join(attempted)}"

@@ -24,7 +24,7 @@ TOKEN_LENGTH = 32
 
 
 class Guarded(NamedTuple):
-    """A guard in use: on which model (or its label), and the ``function.lock`` that it goes with, if any."""
+    """A registered guard: its model (or label), and the ``function.lock`` that it is used with, if any."""
 
     model: type[Model] | str
     guard: StateGuard
@@ -37,17 +37,17 @@ _registered: list[Guarded] = []
 
 
 def registered() -> tuple[Guarded, ...]:
-    """Return every guard that a decorator or a task was given."""
+    """Return the guards of all decorators and tasks."""
     return tuple(_registered)
 
 
 def replace_registered(guards: Iterable[Guarded]) -> None:
-    """Let ``guards`` be all that are in use, as sweeps and checks see it: for tests."""
+    """Replace the registered guards. For tests of sweeps and checks."""
     _registered[:] = guards
 
 
 def has_token_columns(model: type[Model]) -> bool:
-    """Return whether the model has the two columns of ``GuardedModel``, by which a row knows its claim."""
+    """Tell whether the model has the two columns of ``GuardedModel``."""
     try:
         model._meta.get_field(TOKEN), model._meta.get_field(EPOCH)
     except FieldDoesNotExist:
@@ -56,15 +56,14 @@ def has_token_columns(model: type[Model]) -> bool:
 
 
 class StateGuard:
-    """Which rows may be claimed, and what the claim, its success and its failure write.
+    """The states in which a row may be claimed, and the states that the claim, its success and its failure write.
 
-    ``field``: the state column. ``claim_from``: states a row may be claimed in.
-    ``exclude``: rows that may not be, whatever their state. ``claim_as``: the state while
-    the body runs. ``done``, ``failed``: the closing states; ``None`` leaves the state.
-    ``retry``: the state when the body will be run again, by default ``claim_as`` if a row
-    may be claimed in it, else the first of ``claim_from``.
+    ``field``: the state column. ``claim_from``: the claimable states. ``exclude``: rows that are not claimable,
+    whatever their state: a ``Q``, ``Exists`` or dict of lookups. ``claim_as``: the state while the body runs. ``done``,
+    ``failed``: the closing states; ``None`` leaves the state as it is. ``retry``: the state of a row whose body will be
+    run again, by default ``claim_as`` if that is claimable, otherwise the first of ``claim_from``.
 
-    Raises ``TaskLockError`` for what cannot work; what only the model can tell is tasklock.E004.
+    Raises ``TaskLockError`` for options that cannot work. The system check tasklock.E004 checks them against the model.
     """
 
     def __init__(
@@ -109,15 +108,15 @@ class StateGuard:
         self._fits: WeakSet[type[Model]] = WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: all but the models that were looked at, whose weak references cannot be."""
+        """Return the state to pickle, without the weak references to checked models."""
         return {name: value for name, value in vars(self).items() if name != "_fits"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """Take over what was pickled. The copy looks at its models for itself."""
+        """Restore the pickled state. The copy checks its models again."""
         vars(self).update(state, _fits=WeakSet())
 
     def ensure_fits(self, model: type[Model]) -> None:
-        """Raise ``TaskLockError`` if one UPDATE cannot judge whose a row of ``model`` is. Looked at once."""
+        """Raise ``TaskLockError`` if one UPDATE cannot check a row of ``model``. Each model is checked once."""
         if model in self._fits:
             return
         for text, hint in unfit(model, self):
@@ -125,14 +124,14 @@ class StateGuard:
         self._fits.add(model)
 
     def claimable(self, pk: Any) -> Q:
-        """Return the condition for an UPDATE of the row ``pk``: that it may be claimed."""
+        """Return the condition under which the row ``pk`` is claimable."""
         where = Q(pk=pk) & Q(**{f"{self.field}__in": self.claim_from})
         return where & ~self.exclude if self.exclude is not None else where
 
     def claiming(self, model: type[Model], pk: Any, token: str) -> tuple[Q, dict[str, Any]]:
-        """Return the claiming UPDATE: the row ``pk``, if it may be claimed, and what is written there.
+        """Return condition and values of the claiming UPDATE of the row ``pk``.
 
-        Raises ``TaskLockError`` if one UPDATE cannot judge whose a row of ``model`` is.
+        Raises ``TaskLockError`` if one UPDATE cannot check a row of ``model``.
         """
         self.ensure_fits(model)
         values = {self.field: self.claim_as}
@@ -141,14 +140,12 @@ class StateGuard:
         return self.claimable(pk), values
 
     def register(self, model: type[Model] | str, locked: Any = None, pk: str = "pk") -> None:
-        """Let system checks, the sweep and the admin know of this guard: see ``Guarded``."""
+        """Register this guard for system checks, the sweep and the admin. See ``Guarded``."""
         _registered.append(Guarded(model, self, locked, pk))
 
 
 def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
-    """Return why the guard cannot work on the model, each with what to do, if that can be said. Nothing is asked of
-    it.
-    """
+    """Return the reasons why the guard cannot work on the model, each with a hint. It sends no query."""
     label = model._meta.label
     if model._meta.abstract:
         return [(f"{label} is abstract: it has no rows.", "Guard a model that has a table.")]
@@ -167,7 +164,7 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
         elif why := _unfit_column(field):
             found.append((f"{label}.{name} {why[0]}.", why[1]))
         elif name == guard.field:
-            found += dict.fromkeys(  # claim_as may be in claim_from, and a state need not be hashable
+            found += dict.fromkeys(  # without duplicates: claim_as may be in claim_from
                 (f"{label}.{name} is guarded with {state!r}, which {why[0]}.", why[1])
                 for state in (*guard.claim_from, guard.claim_as, guard.done, guard.failed)
                 if state is not None and (why := _unfit_state(field, state))
@@ -185,7 +182,7 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
 
 
 def _unfit_column(field: Any) -> tuple[str, str] | None:
-    """Return why a guard cannot write its column, and what to do."""
+    """Return why a guard cannot write this column, and a hint."""
     if getattr(field, "generated", False):
         return "is generated: no UPDATE writes it", "Guard a column that is written."
     if field.name == EPOCH and field.null:
@@ -198,7 +195,7 @@ def _unfit_column(field: Any) -> tuple[str, str] | None:
 
 
 def _unfit_state(field: Any, state: Any) -> tuple[str, str] | None:
-    """Return why a row that is in this state would not say so, and what to do: they are compared as Python has them."""
+    """Return why a row would read back as another value than this state, and a hint. States are compared in Python."""
     while field.remote_field:
         field = field.target_field
     if isinstance(state, Model):
@@ -209,7 +206,7 @@ def _unfit_state(field: Any, state: Any) -> tuple[str, str] | None:
         kept = field.to_python(state)
     except ValidationError as error:
         return f"cannot be in the column: {' '.join(error.messages)}", ""
-    except (TypeError, ValueError) as error:  # of a project's own field
+    except (TypeError, ValueError) as error:  # from a project's own field
         return f"cannot be in the column: {error}", ""
     if kept != state:
         return f"is {kept!r} once it is in the column", f"Write {kept!r}."
@@ -219,11 +216,11 @@ def _unfit_state(field: Any, state: Any) -> tuple[str, str] | None:
 
 
 def revoke_claim(model: type[Model], pk: Any, guard: StateGuard | None, token: str, state: Any) -> bool:
-    """Take the row from the claim with ``token`` and leave it in ``state``: nothing that claim writes is accepted.
+    """Take the row away from the claim with ``token``, whose writes are refused from then on, and set ``state``.
 
-    False: the row is not claimed with it, any more or yet. Of a model without token columns only the state can be
-    compared, so its overtaken worker is refused only while the row is in another state. One UPDATE, atomic by itself.
-    Without a ``guard`` the token columns alone are written: the row stays in the state it has.
+    Return False if that claim does not have the row, any more or yet. It is one UPDATE, which is atomic by itself. On a
+    model without token columns only the state can be compared, so the worker is refused only while the row is in
+    another state. Without a ``guard`` only the token columns are written, and the row keeps its state.
     """
     if guard is not None:
         guard.ensure_fits(model)

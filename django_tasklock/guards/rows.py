@@ -1,6 +1,6 @@
-"""Reading guarded rows, for those who compare them with locks: nothing here writes.
+"""Reading guarded rows, to compare them with locks.
 
-In the database that claims are written to: a replica may not have them yet.
+They are read from the database that claims are written to, because a replica may not have them yet.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ IN = 500  # primary keys in one query: SQLite takes a thousand parameters
 
 
 class Row(NamedTuple):
-    """What one query saw of a row. ``states``: by state column. ``token``: ``None`` where its model has none."""
+    """A row as one query has read it. ``states``: by state column. ``token``: ``None`` without token columns."""
 
     pk: Any
     states: dict[str, Any]
     token: str | None
 
     def claimed_by(self, guard: StateGuard) -> bool:
-        """Return whether the row is in the state that this guard claims it to."""
+        """Tell whether the row is in the state that a claim by this guard sets."""
         return bool(self.states[guard.field] == guard.claim_as)
 
     def claimable_by(self, guard: StateGuard) -> bool:
-        """Return whether the row is in a state that this guard claims from."""
+        """Tell whether the row is in a claimable state of this guard."""
         return self.states[guard.field] in guard.claim_from
 
 
@@ -40,7 +40,7 @@ def state_columns(guarded: Iterable[Guarded]) -> list[str]:
 
 
 def read(model: type[Model], columns: Iterable[str], pks: list[Any]) -> list[Row]:
-    """Return what these rows say now, in these state columns; those that are gone are left out."""
+    """Return these rows with their state columns, without those that do not exist."""
     columns, found = tuple(columns), []
     for start in range(0, len(pks), IN):
         found += _seen(model, columns, _everything(model).filter(pk__in=pks[start : start + IN]))
@@ -48,16 +48,14 @@ def read(model: type[Model], columns: Iterable[str], pks: list[Any]) -> list[Row
 
 
 def epoch_of(model: type[Model], pk: Any) -> int | None:
-    """Return how often the row was claimed; ``None`` if it is gone, or its model does not count."""
+    """Return the epoch of the row; ``None`` if it does not exist, or its model has no token columns."""
     if not has_token_columns(model):
         return None
     return _everything(model).filter(pk=pk).values_list(EPOCH, flat=True).first()
 
 
 def claimed_pages(model: type[Model], where: Q, columns: Iterable[str], key: str) -> Iterator[list[Row]]:
-    """Yield claimed rows in the order of ``key``, which is what is indexed: each page begins where the last one
-    ended.
-    """
+    """Yield pages of claimed rows in the order of the indexed column ``key``."""
     claimed, columns = _everything(model).filter(where), tuple(columns)
     last: Row | None = None
     while True:
@@ -66,7 +64,7 @@ def claimed_pages(model: type[Model], where: Q, columns: Iterable[str], key: str
             rest = rest.filter(**({f"{TOKEN}__gt": last.token} if key == TOKEN else {"pk__gt": last.pk}))
         page = _seen(model, columns, rest.order_by(key)[:PAGE])
         full = len(page) == PAGE
-        if full and key == TOKEN:  # a token may be on several rows: all of them, at the end of a page
+        if full and key == TOKEN:  # several rows may have one token: add all of those with the last one
             same = claimed.filter(**{TOKEN: page[-1].token})
             page = [row for row in page if row.token != page[-1].token] + _seen(model, columns, same)
         if not page:
@@ -78,7 +76,7 @@ def claimed_pages(model: type[Model], where: Q, columns: Iterable[str], key: str
 
 
 def indexed(model: type[Model]) -> set[str]:
-    """Return the fields that an index of all rows begins with."""
+    """Return the first fields of all indexes that cover all rows."""
     meta: Any = table_options(model)
     found = {field.name for field in meta.local_concrete_fields if field.db_index or field.unique}
     for index in (*meta.indexes, *meta.constraints):
@@ -89,7 +87,7 @@ def indexed(model: type[Model]) -> set[str]:
 
 
 def _column(expression: object) -> object:
-    """Return the field of ``F("state")`` or ``F("state").desc()``; of anything else none that the sweep could use."""
+    """Return the field of ``F("state")`` or ``F("state").desc()``; an empty name for other expressions."""
     return getattr(getattr(expression, "expression", expression), "name", "")
 
 

@@ -115,7 +115,7 @@ def overtake() -> None:
         django_tasklock.exceptions.StaleClaim: ...
     """
     claim = claims.current_claim()
-    if not claim.fenced:
+    if not claim.has_columns:
         raise TaskLockError(
             f"{claim.name} has no {TOKEN} and {EPOCH}, so nobody can tell who claimed it last: derive its model from"
             " GuardedModel"
