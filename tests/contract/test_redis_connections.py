@@ -385,14 +385,14 @@ class TestCoroutinesShare:
 def test_threads_that_come_first_together_make_one_backend(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connections of a second one would be nobody's."""
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
-    entered, gate, made = threading.Semaphore(0), threading.Event(), backends._make
+    entered, gate, made = threading.Semaphore(0), threading.Event(), backends._create
 
     def slowly() -> backends.LockStore:
         entered.release()
         gate.wait(10)
         return made()
 
-    monkeypatch.setattr(backends, "_make", slowly)
+    monkeypatch.setattr(backends, "_create", slowly)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(get_backend)
         assert entered.acquire(timeout=10)

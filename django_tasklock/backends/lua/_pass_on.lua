@@ -4,7 +4,7 @@ local function put_back(head)
   redis.call('PEXPIRE', KEYS[4], 30000)
 end
 
--- Hand a free lock to the longest waiter that is alive: as a short claim, which its first
+-- Hand a free lock to the longest waiter that is alive: as a short lease, which its first
 -- renewal extends to a full lease. A waiter whose channel has no subscriber is dead.
 -- `head`: the entry that was popped from the queue already, if any.
 -- Reply: the token that has the lock now (`self` if it is the caller's turn), or nil; and its rank.
@@ -13,7 +13,7 @@ local function pass_on(self, head)
   while true do
     head = head or redis.call('ZPOPMIN', KEYS[4])
     if not head[1] then return nil end
-    local token, channel, claim, hold, holder = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*)$')
+    local token, channel, ttl, hold, holder = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*)$')
     if token then -- skip an unreadable entry
       local fence = token ~= self and tick(micros)
       local there = not fence or notify(token, channel, token .. ' ' .. fence, now)
@@ -22,7 +22,7 @@ local function pass_on(self, head)
         return nil
       end
       redis.call('HDEL', SEEN, token)
-      if fence and there then grant(fence, now, token, claim, hold, holder, waited_since(head[2], now)) end
+      if fence and there then grant(fence, now, token, ttl, hold, holder, waited_since(head[2], now)) end
       if there then return token, head[2] end
     end
     head = nil

@@ -3,7 +3,7 @@
 -- Members are tokens, scored by the expiry of their leases; a hash has by token the same value as a lock (acquire.lua),
 -- with "fence" as the order of the grants. No key expires while a member may have a permit: expired members are removed
 -- by the next script that runs.
--- Queue entry: "<token> <channel> <claim ms> <hold ms> <holder json> <limit>", scored by arrival.
+-- Queue entry: "<token> <channel> <ttl ms> <hold ms> <holder json> <limit>", scored by arrival.
 -- KEYS of the scripts that can grant: 1 members, 2 values, 3 fence counter, 4 queue, 5 limiters by their end, 6 seen
 -- The limiter's name is the part of KEYS[1] after "#permits:".
 
@@ -64,7 +64,7 @@ local function admit(fence, now, token, ttl, hold, holder, waited)
   return number
 end
 
--- Grant free permits to the longest waiters that are alive: as short claims, which their first renewals extend to full
+-- Grant free permits to the longest waiters that are alive: as short leases, which their first renewals extend to full
 -- leases. Strictly in order: the first waiter blocks those behind it, even if their limits are greater, unless it is
 -- dead, which is only checked for a caller whose limit `wanted` leaves a permit free.
 -- Reply: `self` if it is the caller's turn, or nil; and the ms that it has waited.
@@ -73,7 +73,7 @@ local function grant_free(self, wanted)
   while true do
     local head = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
     if not head[1] then return nil end
-    local token, channel, claim, hold, holder, limit = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*) (%d+)$')
+    local token, channel, ttl, hold, holder, limit = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*) (%d+)$')
     local taken = redis.call('ZCARD', KEYS[1])
     local waited = math.max(0, math.floor(now - tonumber(head[2]) / 1000))
     if not token then
@@ -90,7 +90,7 @@ local function grant_free(self, wanted)
       local there = notify(token, channel, token .. ' ' .. fence, now)
       if there == nil then return nil end -- the waiters poll
       leave_queue(token, head[1])
-      if there then admit(fence, now, token, claim, hold, holder, waited) end
+      if there then admit(fence, now, token, ttl, hold, holder, waited) end
     end
   end
 end

@@ -1,11 +1,11 @@
 -- The queue of a lock, or of a limiter.
--- Entry: "<token> <channel> <claim ms> <hold ms> <holder json>", scored by arrival.
+-- Entry: "<token> <channel> <ttl ms> <hold ms> <holder json>", scored by arrival.
 -- Seen: a hash by token, when the waiter last polled (ms); negative while it is not subscribed to its channel. In a
 -- Redis Cluster, where channels have a hash tag, also the node where it was subscribed then: "<ms> <node>".
 -- KEYS: 3 fence counter, 4 queue, the last: seen
 
 local SEEN = KEYS[#KEYS]
-local FROZEN = 3000 -- ms: every live waiter polls once a second; as long as a claim, see CLAIM in keys.py
+local FROZEN = 3000 -- ms: every live waiter polls once a second; as CLAIM in keys.py, the lease of a lock that was handed over
 
 -- The number of subscribers of a channel at this node, and the node's id; nil outside of a cluster. In a cluster a
 -- publish also reaches subscribers at other nodes, which must not get a grant of this node.

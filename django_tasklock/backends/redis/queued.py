@@ -27,7 +27,7 @@ def waiters_in(reply: list[Any]) -> Queued:
 
 
 def _holder(entry: bytes) -> Holder:
-    """Return the holder in an entry ``<token> <channel> <claim ms> <hold ms> <holder json>``, followed by a limit for
+    """Return the holder in an entry ``<token> <channel> <ttl ms> <hold ms> <holder json>``, followed by a limit for
     permits.
     """
     text = entry.decode(errors="replace").split(" ", 4)[-1]

@@ -8,7 +8,7 @@ the waiter is alive.
 A message can be lost with its connection, so a waiter also polls now and then: its queue entry has
 its token, so a lock that was granted to it meanwhile is found to be its own. It joins the queue
 before it is subscribed, and the queue records that: until then the lock is granted to it without a
-message. A waiter that has not polled for the length of a claim (``keys.CLAIM``) is passed over, as
+message. A waiter that has not polled for 3 seconds (``keys.CLAIM``) is passed over, as
 are all waiters of a stopped process, and gets its old rank again when it polls.
 
 A user who may not subscribe waits by polling a few times a second, in no order.
