@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -96,19 +96,7 @@ class LeaseStore(ABC):
         """Do what ``acquire`` does, for coroutines. If it is cancelled, its thread still finishes, and releases a lock
         that it is granted.
         """
-        cancelled = threading.Event()
-
-        def acquire() -> Grant | Busy:
-            answer = self.acquire(request)
-            if cancelled.is_set() and isinstance(answer, Grant):
-                self.release(request.name, request.token)
-            return answer
-
-        try:
-            return await sync_to_async(acquire)()
-        except BaseException:
-            cancelled.set()
-            raise
+        return await acquire_in_thread(lambda: self.acquire(request), lambda: self.release(request.name, request.token))
 
     async def arelease(self, name: str, token: str) -> Released:
         """Do what ``release`` does, for coroutines."""
@@ -125,6 +113,23 @@ class LeaseStore(ABC):
     async def amine(self, name: str, token: str) -> Record | None:
         """Do what ``mine`` does, for coroutines."""
         return await sync_to_async(self.mine)(name, token)
+
+
+async def acquire_in_thread(acquire: Callable[[], Grant | Busy], release: Callable[[], Released]) -> Grant | Busy:
+    """Run ``acquire`` in a thread; if the caller is cancelled, the thread runs ``release`` after a grant."""
+    cancelled = threading.Event()
+
+    def run() -> Grant | Busy:
+        answer = acquire()
+        if cancelled.is_set() and isinstance(answer, Grant):
+            release()
+        return answer
+
+    try:
+        return await sync_to_async(run)()
+    except BaseException:
+        cancelled.set()
+        raise
 
 
 class Waiter:

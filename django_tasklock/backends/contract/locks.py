@@ -19,7 +19,7 @@ from functools import cached_property
 
 from asgiref.sync import sync_to_async
 
-from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.leases import LeaseStore, acquire_in_thread
 from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
@@ -127,19 +127,9 @@ class LockStore(LeaseStore):
         """Do what ``acquire_all`` does, for coroutines. If it is cancelled, its thread still finishes, and releases
         locks that it is granted.
         """
-        cancelled = threading.Event()
-
-        def acquire_all() -> Grant | Busy:
-            answer = self.acquire_all(names, request)
-            if cancelled.is_set() and isinstance(answer, Grant):
-                self.release_all(names, request.token)
-            return answer
-
-        try:
-            return await sync_to_async(acquire_all)()
-        except BaseException:
-            cancelled.set()
-            raise
+        return await acquire_in_thread(
+            lambda: self.acquire_all(names, request), lambda: self.release_all(names, request.token)
+        )
 
     async def arelease_all(self, names: Sequence[str], token: str) -> Released:
         """Do what ``release_all`` does, for coroutines."""
