@@ -100,10 +100,11 @@ class RedisRates(RateStore):
         words: tuple[str | int, ...] = cost, str(slot), edition, amount, mode
         return self._script(verb, packed), b"%b%b%b" % (packed.keys, b"".join(map(bulk, words)), packed.terms)
 
-    def _script(self, verb: str, packed: Packed) -> Script:
+    def _script(self, verb: str, packed: Packed, more_keys: int = 0) -> Script:
         script = self._scripts.get((verb, packed.rates))
         if script is None:
-            script = self._scripts[verb, packed.rates] = Script(self.bodies[verb], packed.size, 5 + packed.rates)
+            script = Script(self.bodies[verb], packed.size + more_keys, 5 + packed.rates + more_keys)
+            self._scripts[verb, packed.rates] = script
         return script
 
     def _booking(self, terms: Terms, cost: int, mode: str) -> tuple[Script, bytes, bytes]:
@@ -162,12 +163,10 @@ class RedisRates(RateStore):
             return [self.reserve(terms, cost, longest)]
 
     def _agree(self, terms: Terms, process: str) -> tuple[Script, bytes]:
-        packed, number = self.pack(terms), len(terms.rates)
-        script = self._scripts.get(("agree", number))
-        if script is None:
-            script = self._scripts["agree", number] = Script(self.bodies["agree"], packed.size + 1, 6 + number)
+        packed = self.pack(terms)
         votes = bulk(f"{self.backend.layout.prefix.removesuffix(':')}#rate:votes:{terms.name}")
-        return script, packed.keys + votes + b"".join(map(bulk, ("0", process, "0", "0", ""))) + packed.terms
+        arguments = b"".join(map(bulk, ("0", process, "0", "0", ""))) + packed.terms
+        return self._script("agree", packed, more_keys=1), packed.keys + votes + arguments
 
     def agree(self, terms: Terms, process: str) -> str:
         return str(self.backend.wire.call(*self._agree(terms, process))[0].decode())
@@ -205,7 +204,7 @@ class RedisRates(RateStore):
         return [name.decode() for name in self.backend.wire.call(NAMES, self.naming(limit))[0]]
 
     def naming(self, limit: int) -> bytes:
-        """Return key and argument of ``rate_names.lua``."""
+        """Return the key and argument of ``rate_names.lua``."""
         return bulk(self.backend.layout.prefix.removesuffix(":") + "#rates") + bulk(limit - 1)
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
@@ -214,7 +213,7 @@ class RedisRates(RateStore):
         return terms_in(names, self.backend.wire.call(*self.asking_terms(names))[0])
 
     def asking_terms(self, names: Sequence[str]) -> tuple[Script, bytes]:
-        """Return what ``terms`` asks: the script and its keys."""
+        """Return the script that reads terms, with its keys."""
         root = self.backend.layout.prefix.removesuffix(":") + "#rate:meta:"
         return TERMS.sized(len(names), len(names)), b"".join(bulk(root + name) for name in names)
 

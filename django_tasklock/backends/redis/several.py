@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from django_tasklock.backends.redis.keys import Layout
@@ -106,7 +107,7 @@ class SeveralScripts:
     def acquiring(self, names: Sequence[str], request: AcquireRequest) -> tuple[Script, bytes]:
         """Return the script that takes all locks or none, with its keys and arguments."""
         arguments = self._layout.arguments(request) + bulk("") + bulk(request.supersedes)
-        return _sized(_ACQUIRE_ALL, names, 7), self._keys(names) + arguments
+        return _script(_ACQUIRE_ALL, len(names), 7), self._keys(names) + arguments
 
     def answer(self, names: Sequence[str], request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return the result in a reply of the acquiring script."""
@@ -117,15 +118,15 @@ class SeveralScripts:
 
     def releasing(self, names: Sequence[str], token: str) -> tuple[Script, bytes]:
         """Return the script that releases them. It replies with that of ``release.lua`` for each."""
-        return _sized(_RELEASE_ALL, names, 1), self._keys(names) + bulk(token)
+        return _script(_RELEASE_ALL, len(names), 1), self._keys(names) + bulk(token)
 
     def extending(self, names: Sequence[str], token: str, ttl: int, hold: int) -> tuple[Script, bytes]:
         """Return the script that extends them. It replies 1 if ``token`` holds all of them, else 0."""
-        return _sized(_EXTEND_ALL, names, 3), self._keys(names) + bulk(token) + bulk(ttl) + bulk(hold)
+        return _script(_EXTEND_ALL, len(names), 3), self._keys(names) + bulk(token) + bulk(ttl) + bulk(hold)
 
     def getting(self, names: Sequence[str]) -> tuple[Script, bytes]:
         """Return the script that reads them."""
-        return _sized(_GET_ALL, names, 0), self._keys(names)
+        return _script(_GET_ALL, len(names), 0), self._keys(names)
 
     def found(self, names: Sequence[str], replies: Sequence[Any]) -> list[Record | None]:
         """Return the records in a reply of the reading script."""
@@ -133,12 +134,7 @@ class SeveralScripts:
         return [None if reply is None else self._layout.record(name.encode(), reply) for name, reply in pairs]
 
 
-def _sized(body: str, names: Sequence[str], arguments: int) -> Script:
-    keys = 2 + 3 * len(names)
-    known = _scripts.get((body, keys))
-    if known is None:
-        known = _scripts[body, keys] = Script(body, keys + arguments, keys)
-    return known
-
-
-_scripts: dict[tuple[str, int], Script] = {}
+@cache
+def _script(body: str, locks: int, arguments: int) -> Script:
+    keys = 2 + 3 * locks
+    return Script(body, keys + arguments, keys)
