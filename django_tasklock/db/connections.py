@@ -124,7 +124,7 @@ class Scope:
     def __init__(self, everything: bool | None = None, *, long: bool = False) -> None:
         self.everything = everything
         self.long = long
-        self._before: Scope | None = None
+        self._outer: Scope | None = None
         self._key: Hashable = None
         self._process = 0
         self._ended = False
@@ -144,7 +144,7 @@ class Scope:
     def _begin(self) -> None:
         self._process = os.getpid()
         self._key = _thread_or_loop()
-        self._before = _scope.get()
+        self._outer = _scope.get()
         self.active.setdefault(self._key, []).append(self)
         _scope.set(self)
 
@@ -191,7 +191,7 @@ class Scope:
         if self._ended or self._process != os.getpid():  # a forked child returns from its parent's body
             return False
         if _scope.get() is self:
-            _scope.set(self._before)
+            _scope.set(self._outer)
         peers = self.active.get(self._key, [])
         if self in peers:
             peers.remove(self)

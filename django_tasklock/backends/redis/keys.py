@@ -200,8 +200,8 @@ def _fields_of(given: tuple[bytes, int, int]) -> dict[str, Any]:
         return dict(token=token, holder=holder, at=now, until=now + max(left, 0), fence=0, asked=0)
 
 
-_KNOWN = "name", "now", "ttl", "waiting", "instances"
-lazy_record = Record.maker(_fields_of, *_KNOWN)
-"""Make a record that parses its value on first use; arguments: (value, now, ms left), then each field of ``_KNOWN``."""
-lazy_records = Record.list_maker(_fields_of, *_KNOWN)
+_RECORD_FIELDS = "name", "now", "ttl", "waiting", "instances"
+lazy_record = Record.maker(_fields_of, *_RECORD_FIELDS)
+"""Make a record that parses its value on first use, from (value, now, ms left) and then each ``_RECORD_FIELDS``."""
+lazy_records = Record.list_maker(_fields_of, *_RECORD_FIELDS)
 """Make many records at once, from a sequence of each of these arguments."""
