@@ -1,4 +1,4 @@
-"""Finding the store: by dotted path, or Redis where ``LOCATION`` is Redis, else the database."""
+"""The choice of the store: by dotted path, else Redis if ``LOCATION`` is a Redis, else the database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_tasklock.texts import without_password
 __all__ = ["Backend", "LockStore", "get_backend", "reset", "resolve"]
 
 Backend = LockStore
-"""The name that it had: for stores of your own that are named so."""
+"""The former name of ``LockStore``, for users' stores that derive from it."""
 REDIS = "django_tasklock.backends.redis.RedisBackend"
 CLUSTER = "django_tasklock.backends.cluster.ClusterBackend"
 DATABASE = "django_tasklock.backends.database.DatabaseBackend"
@@ -27,23 +27,23 @@ CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")
 
 _preloaded = False
 current: LockStore | None = None
-"""The process's backend; ``None`` until somebody asks ``get_backend()`` for it."""
-_making = threading.RLock()  # re-entrant: a signal handler may take a lock, too
+"""The process's store; ``None`` until ``get_backend()`` is called."""
+_creation_lock = threading.RLock()  # re-entrant: a signal handler may call get_backend() too
 
 
 def get_backend() -> LockStore:
-    """Return the process's backend, made on first use. Raises ``ImproperlyConfigured`` saying which setting is
-    wrong.
+    """Return the process's store, created on first use. Raises ``ImproperlyConfigured`` that names the wrong
+    setting.
     """
     global current
     found = current
     if found is None:
-        with _making:  # one, or the connections of the others would be nobody's
-            found = current = current or _make()
+        with _creation_lock:  # a second one would keep its connections open
+            found = current = current or _create()
     return found
 
 
-def _make() -> LockStore:
+def _create() -> LockStore:
     settings = get_settings()
     path = resolve(settings)
     try:
@@ -56,7 +56,7 @@ def _make() -> LockStore:
 
 
 def preload() -> None:
-    """Import the store in force, without making one. What is wrong with it is told to whoever uses it."""
+    """Import the configured store without creating it. Errors are ignored: its first use raises them."""
     global _preloaded
     if not _preloaded:
         _preloaded = True
@@ -65,7 +65,7 @@ def preload() -> None:
 
 
 def resolve(settings: Settings) -> str:
-    """Return the dotted path in force: never, by accident, a lock that only one process sees."""
+    """Return the dotted path of the configured store: never one whose locks only one process sees, unless named."""
     if settings.BACKEND is not None:
         return settings.BACKEND
     location = settings.location
@@ -76,7 +76,7 @@ def resolve(settings: Settings) -> str:
     caches = getattr(django_settings, "CACHES", {})
     if location not in caches:
         known = ", ".join(sorted(map(repr, caches))) or "none"
-        shown = without_password(location)  # a URL with a slip in its scheme has one
+        shown = without_password(location)  # a URL with a typo in its scheme may have one
         raise ImproperlyConfigured(
             f"TASKLOCK['LOCATION'] {shown!r} is neither a CACHES alias (known: {known}) nor a redis:// URL"
         )
@@ -85,23 +85,23 @@ def resolve(settings: Settings) -> str:
 
 
 def reset() -> None:
-    """Forget the backend: the next use makes a new one."""
+    """Close the store and forget it: the next use creates a new one."""
     global current
     if current is not None:
         current.close()
     current = None
 
 
-def _forget(*, setting: str, **kwargs: object) -> None:
+def _on_setting_changed(*, setting: str, **kwargs: object) -> None:
     if setting in ("TASKLOCK", "CACHES", "DATABASES"):
         reset()
 
 
 def after_fork() -> None:
-    """Let this process make a backend of its own. The parent's is not closed: its connections are the parent's."""
-    global current, _making
-    _making = threading.RLock()  # a thread that is not here may have it
+    """Let this process create a store of its own. The parent's is not closed: its connections are the parent's."""
+    global current, _creation_lock
+    _creation_lock = threading.RLock()  # a thread of the parent may have held the other
     current = None
 
 
-setting_changed.connect(_forget, dispatch_uid="tasklock.backends")
+setting_changed.connect(_on_setting_changed, dispatch_uid="tasklock.backends")

@@ -1,4 +1,4 @@
-"""What stores keep as text, read back without trusting it."""
+"""Encoding and tolerant decoding of the JSON that stores keep."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from django_tasklock.types import Holder
 
-LONGEST_ROW = 1000
-LARGEST = 2**31
+MAX_ROW_LENGTH = 1000
+MAX_NUMBER = 2**31
 
 
 def json_object(text: object) -> dict[str, Any]:
-    """Return the JSON object in ``text``; an empty one if there is none."""
+    """Return the JSON object in ``text``; an empty dict if it is not one."""
     try:
         value = json.loads(text)  # type: ignore[arg-type]
     except (TypeError, ValueError, RecursionError):
@@ -22,7 +22,7 @@ def json_object(text: object) -> dict[str, Any]:
 
 
 def holder_of(data: object) -> Holder:
-    """Return a holder from decoded JSON, whatever is unknown, missing or of a wrong type there."""
+    """Return a holder from decoded JSON; fields that are unknown, missing or of a wrong type are ignored."""
     if not isinstance(data, dict):
         return Holder()
     texts: dict[str, Any] = {
@@ -39,12 +39,12 @@ def holder_of(data: object) -> Holder:
 
 
 def text_of(holder: Holder) -> str:
-    """Return a holder as ``holder_of`` reads it."""
+    """Return the JSON of a holder, as ``holder_of`` reads it."""
     return json.dumps({key: value for key, value in asdict(holder).items() if value}, separators=(",", ":"))
 
 
 def _text(value: object) -> str:
-    """Return it without halves of surrogate pairs, which nothing can write."""
+    """Return a value as text without lone surrogates, which cannot be encoded."""
     if not isinstance(value, str | int | float):
         return ""
     try:
@@ -54,9 +54,9 @@ def _text(value: object) -> str:
 
 
 def _row(value: object) -> str:
-    """Return it only if a database can be asked for it."""
+    """Return a value if it can be used in a database query, else an empty string."""
     text = value if isinstance(value, str) else ""
-    return text if len(text) <= LONGEST_ROW and "\0" not in text and text == _text(text) else ""
+    return text if len(text) <= MAX_ROW_LENGTH and "\0" not in text and text == _text(text) else ""
 
 
 def _number(value: object) -> int:
@@ -64,4 +64,4 @@ def _number(value: object) -> int:
         number = int(value)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
         return 0
-    return number if 0 <= number <= LARGEST else 0
+    return number if 0 <= number <= MAX_NUMBER else 0

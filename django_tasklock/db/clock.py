@@ -1,9 +1,9 @@
-"""The database's clock, as an expression.
+"""The database's clock as an expression.
 
 It is read when the statement starts, which may be before the statement has waited for a
-row lock. That is the safe side: a lease counted from there ends no earlier than its
-holder believes, who counts from before the request, and a lock that expired during the
-wait is merely found busy once more.
+row lock. That is safe: the holder counts its lease from before the request, so the stored
+lease ends no earlier than the holder assumes; and a lock that expired during the wait is
+only found busy once more.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Now(Func):
         return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)", ()
 
     def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any) -> _Sql:
-        # Not clock_timestamp(): that is volatile, and no index is used for what is compared with it.
+        # Not clock_timestamp(): it is volatile, and a comparison with it uses no index.
         return "(EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()) * 1000)::bigint", ()
 
     def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **extra: Any) -> _Sql:
-        # Not SYSDATE() or NOW(): read in the session's time zone they jump when summer time ends.
+        # Not SYSDATE() or NOW(): they are in the session's time zone, and jump when summer time ends.
         return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000)", ()
 
 
 class AggregateNow(Now):
-    """``Now`` for ``aggregate()``, which always answers with one row: there is a time even where no lock is."""
+    """``Now`` for ``aggregate()``, which always returns one row: so there is a time even if there are no locks."""
 
     contains_aggregate = True

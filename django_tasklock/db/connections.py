@@ -1,8 +1,8 @@
-"""Database connections that are given back: who opened one for a body, and who closes it.
+"""Release of database connections: a record of the connections that a body has opened, which are closed at its end.
 
-Django keeps a connection per thread, and closes it at the end of a request; Celery closes those of the thread
-that runs the task. Nobody closes what a coroutine's queries, or a thread of the body's own, have opened. So
-every body this library runs is a ``Scope``, which is told of each connection that is made in it.
+Django keeps a connection per thread, and closes it at the end of a request; Celery closes those of the thread that
+runs the task. Connections opened by a coroutine's queries, or by a thread that the body has started, are closed by
+neither. So every body this library runs has a ``Scope``, which records each connection opened in it.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _scope: ContextVar[Scope | None] = ContextVar("tasklock_scope", default=None)
 
 
 def release_connections(*using: str) -> int:
-    """Give back this thread's database connections, or those to the named databases; how many there were.
+    """Release this thread's database connections, or those to the named databases; return how many there were.
 
-    Closed, or put back into Django's pool; the next query opens another. One with an open transaction is left alone.
-    Call it in the middle of a long body, before the part that does not need the database. What was read with
-    ``iterator()`` and is not at its end cannot be read on.
+    They are closed, or put back into Django's pool; the next query opens another. One with an open transaction is
+    kept. Call it in the middle of a long body, before the part that does not need the database. A queryset's
+    ``iterator()`` that is not exhausted cannot be continued.
     """
     return _close(connections.all(initialized_only=True), using)
 
 
 async def arelease_connections(*using: str) -> int:
-    """Do what ``release_connections`` does, for coroutines: those of the thread in which their queries run."""
+    """Do what ``release_connections`` does, for coroutines: for the thread in which their queries run."""
     return await to_the_end(release_connections, *using)
 
 
 class released_connections:  # noqa: N801  # a context manager, named like Django's atomic
-    """The block holds no database connection unless it uses one, and none is left when it ends.
+    """Release this thread's database connections before and after a block.
 
-    ``with``, ``async with``, or a decorator for functions and coroutine functions; ``using``: aliases, by default
-    all. Also what a thread of your own needs, which nobody else closes the connections of:
+    Use it as ``with``, ``async with``, or as a decorator of functions and coroutine functions; ``using``: aliases, by
+    default all. A thread of your own needs it, because nothing else closes its connections:
     ``await asyncio.to_thread(released_connections()(convert), path)``.
     """
 
@@ -91,106 +91,107 @@ class released_connections:  # noqa: N801  # a context manager, named like Djang
 
 
 LONG = 3600.0
-"""Seconds, the most that a body may run by default. One that may run longer holds no connection meanwhile."""
+"""A body that may run longer than this, in seconds, does not keep an unused connection. The default timeout."""
 
 
 TWICE = 2
-"""How often what ends with a stack stands on it: a time limit may strike as the first is called."""
+"""How often an exit callback is pushed on a stack: a time limit may interrupt the first call."""
 
 
 def worth_returning(connection: BaseDatabaseWrapper, long: bool) -> bool:
-    """Return whether a body should not keep the connection that taking its lock has opened, until it needs one again.
+    """Return whether the connection opened to take a lock should be released before the body.
 
-    A short one would only connect twice. What comes out of a pool goes back at no cost.
+    A short body would only have to connect a second time; returning a connection to a pool is free.
     """
     return long or bool(connection.settings_dict.get("OPTIONS", {}).get("pool"))
 
 
 class Scope:
-    """One body, and the connections that were opened in it: seen to when it ends, whatever happens.
+    """The database connections opened in one body, closed when it ends, however it ends.
 
-    Closed, those of a thread's own body where Django would at the end of a request: ``CONN_MAX_AGE`` counts.
-    ``everything``: also those that its thread had before, and all are closed; ``False``: none are. ``long``: whether
-    it should hold none meanwhile that it does not use. Bodies that overlap in one thread (a body calls another,
-    coroutines of one loop) share its connections: the last that ends closes them.
+    Those of a thread's body are closed as Django does at the end of a request: by ``CONN_MAX_AGE``. ``everything``:
+    close all connections, also those that the thread had before; ``False``: close none. ``long``: whether the body
+    should release unused connections while it runs. Bodies that overlap in one thread (a body calls another, coroutines
+    of one loop) share its connections: the last one to end closes them.
     """
 
     active: ClassVar[dict[Hashable, list[Scope]]] = {}
-    """Those that have begun and not ended, by thread or coroutine."""
-    # Nearly every scope ends with none: a weak dict is made for the first, as that takes a fifth of a scope's time.
+    """The scopes that have begun and not ended, by thread or event loop."""
+    # Nearly every scope has none: so the weak dict, which costs a fifth of a scope's time, is created for the first.
     opened: Mapping[BaseDatabaseWrapper, int] = {}
-    """The connections that were opened in it, each with its thread."""
+    """The connections opened in the scope, with the ids of their threads."""
 
     def __init__(self, everything: bool | None = None, *, long: bool = False) -> None:
         self.everything = everything
         self.long = long
-        self._before: Scope | None = None
+        self._outer: Scope | None = None
         self._key: Hashable = None
         self._process = 0
         self._ended = False
 
     @classmethod
     def begin(cls, stack: ExitStack | AsyncExitStack, everything: bool | None = None, *, long: bool = False) -> Scope:
-        """Return a new one, which notes connections from here on and ends with ``stack``."""
+        """Begin a scope that records connections from now on and ends with ``stack``."""
         scope = cls(everything, long=long)
         for _ in range(TWICE):
-            if isinstance(stack, ExitStack):  # first: a time limit may strike in between
+            if isinstance(stack, ExitStack):  # pushed before _begin(): a time limit may interrupt in between
                 stack.push(scope)
             else:
-                stack.push_async_exit(scope.later)
+                stack.push_async_exit(scope.aend)
         scope._begin()
         return scope
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._key = _where()
-        self._before = _scope.get()
+        self._key = _thread_or_loop()
+        self._outer = _scope.get()
         self.active.setdefault(self._key, []).append(self)
         _scope.set(self)
 
-    def note(self, found: Mapping[BaseDatabaseWrapper, int]) -> None:
-        """Note connections that were opened in it, each with its thread. Any thread may."""
+    def add(self, opened: Mapping[BaseDatabaseWrapper, int]) -> None:
+        """Record connections opened in the scope, with the ids of their threads. Thread-safe."""
         own: WeakKeyDictionary[BaseDatabaseWrapper, int] = self.__dict__.setdefault("opened", WeakKeyDictionary())
-        own.update(found)
+        own.update(opened)
 
     def close_idle(self) -> None:
-        """Give back, before the body, what taking its lock has opened, or everything."""
+        """Before the body, release the connections opened to take its lock, or with ``everything`` all."""
         if self.everything:
             _close(connections.all(initialized_only=True))
-        elif self._spare:
-            _close(connection for connection in self._spare if self.opened[connection] == threading.get_ident())
+        elif self._returnable:
+            _close(connection for connection in self._returnable if self.opened[connection] == threading.get_ident())
 
     async def aclose_idle(self) -> None:
         """Do what ``close_idle`` does, for coroutines."""
-        if self.everything or self._spare:
+        if self.everything or self._returnable:
             await to_the_end(self.close_idle)
 
     @property
-    def _spare(self) -> list[BaseDatabaseWrapper]:
+    def _returnable(self) -> list[BaseDatabaseWrapper]:
         if self.everything is False:
             return []
         return [connection for connection in list(self.opened) if worth_returning(connection, self.long)]
 
     def __call__(self, *how: object) -> None:
-        """End, for an ``ExitStack``."""
-        if self._over() and (self.everything or self.opened):
-            self._clear(kept=not self.everything)
+        """End the scope, as a callback of an ``ExitStack``."""
+        if self._leave() and (self.everything or self.opened):
+            self._close_opened(kept=not self.everything)
         self._ended = True
 
-    async def later(self, *how: object) -> None:
-        """End, for an ``AsyncExitStack``.
+    async def aend(self, *how: object) -> None:
+        """End the scope, as a callback of an ``AsyncExitStack``.
 
-        A query of a body that was cancelled may still be connecting, in a thread that cannot be: its turn comes first.
+        A query of a cancelled body may still be connecting, in a thread that cannot be cancelled: this runs after it.
         """
-        if self._over() and (self.everything or self.opened or how[1] is not None):
-            await to_the_end(self._clear)
+        if self._leave() and (self.everything or self.opened or how[1] is not None):
+            await to_the_end(self._close_opened)
         self._ended = True
 
-    def _over(self) -> bool:
-        if self._ended or self._process != os.getpid():  # a forked child leaves the body of its parent
+    def _leave(self) -> bool:
+        """Leave the list of active scopes; return whether connections are to be closed."""
+        if self._ended or self._process != os.getpid():  # a forked child returns from its parent's body
             return False
         if _scope.get() is self:
-            _scope.set(self._before)
+            _scope.set(self._outer)
         peers = self.active.get(self._key, [])
         if self in peers:
             peers.remove(self)
@@ -198,30 +199,30 @@ class Scope:
             self.active.pop(self._key, None)
         return self.everything is not False
 
-    def _clear(self, kept: bool = False) -> None:
-        if peers := self.active.get(self._key):  # they may be reading from them
-            peers[0].note(self.opened)
+    def _close_opened(self, kept: bool = False) -> None:
+        if peers := self.active.get(self._key):  # bodies that may be using the connections
+            peers[0].add(self.opened)
             return
         if self.everything:
             _close(connections.all(initialized_only=True))
         here = threading.get_ident()
         _close([connection for connection, thread in list(self.opened.items()) if thread == here], kept=kept)
-        mine = {id(connection) for connection in connections.all(initialized_only=True)}
-        left = sorted(
+        own_connections = {id(connection) for connection in connections.all(initialized_only=True)}
+        leaked = sorted(
             connection.alias
             for connection in list(self.opened)
-            if connection.connection is not None and id(connection) not in mine
+            if connection.connection is not None and id(connection) not in own_connections
         )
-        if left:
+        if leaked:
             logger.warning(
                 "a body has left database connections open in threads of its own (%s): nobody else can close them;"
                 " put released_connections() around what runs there",
-                ", ".join(left),
+                ", ".join(leaked),
             )
 
 
-def _where() -> Hashable:
-    """Return what bodies that overlap share: a thread, or in a coroutine the thread in which its queries run."""
+def _thread_or_loop() -> Hashable:
+    """Return the key that overlapping bodies share: the thread, or for a coroutine that in which its queries run."""
     loop = asyncio._get_running_loop()
     if loop is None:
         return threading.get_ident()
@@ -238,16 +239,16 @@ def _close(which: Iterable[BaseDatabaseWrapper], using: tuple[str, ...] = (), *,
                 connection.close_if_unusable_or_obsolete()
             else:
                 connection.close()
-        except Exception as error:  # it is gone all the same, as it was when the server had dropped it
+        except Exception as error:  # closed all the same: the server may have dropped it before
             logger.debug("database %r: while closing a connection: %r", connection.alias, error)
         closed += 1
     return closed
 
 
-def _note(sender: Any = None, connection: BaseDatabaseWrapper | None = None, **details: Any) -> None:
+def _record(sender: Any = None, connection: BaseDatabaseWrapper | None = None, **details: Any) -> None:
     scope = _scope.get()
     if scope is not None and connection is not None:
-        scope.note({connection: threading.get_ident()})
+        scope.add({connection: threading.get_ident()})
 
 
-connection_created.connect(_note, dispatch_uid="tasklock.connections")
+connection_created.connect(_record, dispatch_uid="tasklock.connections")

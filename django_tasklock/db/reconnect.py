@@ -1,8 +1,8 @@
-"""Connections that the server, a pooler or a firewall has dropped, and what may be sent again then.
+"""Retries of statements on connections that the server, a pooler or a firewall has dropped.
 
 A body of two hours outlives its connection: ``wait_timeout``, ``idle_session_timeout``, a restart, a failover,
-PgBouncer's ``server_idle_timeout``. Nobody notices before the next statement fails. Whether that statement was
-executed is not known then, so it is sent again only if that does no harm.
+PgBouncer's ``server_idle_timeout``. That shows when the next statement fails. Whether that statement was executed is
+unknown then, so it is sent again only if that does no harm.
 """
 
 from __future__ import annotations
@@ -30,52 +30,52 @@ T = TypeVar("T")
 PATIENCE = 15.0
 """Seconds for which a write waits for a database that cannot be reached: a restart, or a failover."""
 CONTENDED = 2.0
-"""Seconds from its first try for which a statement that lost a race is sent again."""
+"""Seconds, from its first attempt, for which a statement is retried that lost a race against another transaction."""
 
-_GONE = ("08", "57P01", "57P02", "57P03", "57P05")  # sqlstates: the connection, shut down, starting, idle too long
-_GONE_MYSQL = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
+_DROPPED = ("08", "57P01", "57P02", "57P03", "57P05")  # sqlstates: connection, shutdown, starting up, idle too long
+_DROPPED_MYSQL = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
 _READ_ONLY = "25006"
 _READ_ONLY_MYSQL = frozenset({1290, 1792, 1836})
 _RACES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
 _RACES_MYSQL = frozenset({1020, 1205, 1213})  # record changed, lock wait timeout, deadlock
 _RACES_SQLITE = frozenset({5, 6})  # busy, locked
-_OUT_OF_STEP = 2014  # MySQL: a time limit struck in the middle of a query, and its answer was never read
-# What a server, or this machine, says when it makes no connection for this client and serves others: clients know no
-# code of PostgreSQL's then. Of one that says it in another language it is not known.
+_OUT_OF_STEP = 2014  # MySQL: a time limit interrupted a query, and its result was never read
+# Errors of a server, or of this machine, that accepts no connection of this client but serves others: PostgreSQL's
+# clients have no code for them. In other languages they are not recognized.
 _NO_ROOM = re.compile(
     "too many|slots are reserved|no more connections|max_user_connections|authentication failed|access denied",
     re.IGNORECASE,
 )
-_AT_ONCE = 100  # dead connections out of a pool that are passed over without a pause
+_AT_ONCE = 100  # dropped connections that are taken from a pool and replaced without a pause
 
 
-class _Verdict(NamedTuple):
-    """What an error says of the statement."""
+class _Diagnosis(NamedTuple):
+    """The cause of an error, as far as it matters for a retry."""
 
-    gone: bool
-    """The connection is of no use any more."""
+    dropped: bool
+    """The connection cannot be used any more."""
     doubt: bool
     """The statement may have been executed."""
-    race: bool = False
-    """It was rolled back for another one's sake."""
+    lost_race: bool = False
+    """The statement was rolled back in favor of another transaction."""
 
 
 def repeatable(values: Mapping[str, Any]) -> bool:
-    """Return whether writing ``values`` twice leaves what writing them once does: they are plain, or ``Now()``."""
-    return all(_plain(value) for value in values.values())
+    """Return whether writing ``values`` twice has the same result as once: they are plain values, or ``Now()``."""
+    return all(_is_plain(value) for value in values.values())
 
 
-def _plain(value: Any) -> bool:
-    """Return whether it is known to read nothing: conditions name columns by words, and a function may do anything."""
+def _is_plain(value: Any) -> bool:
+    """Return whether a value certainly reads no columns: a condition or a function may."""
     if not hasattr(value, "resolve_expression"):
         return True
     return type(value) in (Value, Now)
 
 
 def replace_dropped(connection: BaseDatabaseWrapper) -> None:
-    """Replace a connection that was dropped, also those that wait in a pool and were dropped as well.
+    """Replace a connection that was dropped, and skip others of its pool that were dropped too.
 
-    Never because of its age: the body may be reading from it. Nothing is connected that was not.
+    A connection is not replaced because of its age: the body may be reading from it. A closed one is not opened.
     """
     for _ in range(_AT_ONCE):
         if connection.connection is None or connection.is_usable():
@@ -95,58 +95,59 @@ def resilient(
     patience: float = 0.0,
     within: bool | None = None,
 ) -> T:
-    """Return what ``step(tried)`` does; ``tried``: an earlier try may have been executed. Sent again, on a new
-    connection if this one is of no use any more,
+    """Return ``step(may_have_run)``; ``may_have_run``: an earlier attempt may have been executed. Retry it, on a new
+    connection if this one cannot be used any more,
 
-    * once if the database dropped us, and for ``patience`` seconds while it cannot be reached,
+    * once if the connection was dropped, and for ``patience`` seconds while the database cannot be reached,
     * for ``CONTENDED`` seconds if it lost a race: a deadlock, a serialization failure, a locked SQLite file,
-    * with ``refused`` once if a live connection refused it for any other reason that may be the moment's, or if none
-      could be made.
+    * with ``refused`` once if a live connection refused it for another reason that may be temporary, or if no
+      connection could be opened.
 
-    ``again=False``: never if it may have been executed; such a step is sent on a connection that was looked at before.
-    In a transaction of the caller's nothing is sent again; ``within``: whether this is one, where that was asked.
-    Raises the database's error; in its place what struck in the end of the step's own transaction, which it hides.
+    ``again=False``: no retry if it may have been executed; the connection is checked before the first attempt.
+    In the caller's transaction there is no retry; ``within``: whether there is one, if the caller knows.
+    Raises the database's error; or the interruption (a time limit) that it hides, if that came while the step's own
+    transaction ended.
     """
     if joined(connection) if within is None else within:
         return step(False)
     if not again:
         replace_dropped(connection)
     began = time.monotonic()
-    tries, tried = 0, False
+    attempts, may_have_run = 0, False
     outside = sys.exc_info()[1]
     while True:
         connected = connection.connection is not None
         try:
-            return step(tried)
+            return step(may_have_run)
         except errors_of(connection) as error:
-            _show_strike(connection, error, outside)
-            if not _passing(connection, error):
+            _raise_interruption(connection, error, outside)
+            if not _is_transient(connection, error):
                 raise
-            tries += 1
-            verdict = _judge(connection, error, connected)
-            if verdict.gone:
+            attempts += 1
+            diagnosis = _diagnose(connection, error, connected)
+            if diagnosis.dropped:
                 _close(connection)
-            if verdict.doubt and not again:
+            if diagnosis.doubt and not again:
                 error.add_note("it may have been executed all the same, and was not sent again for that")
                 raise
-            tried = tried or not verdict.race
+            may_have_run = may_have_run or not diagnosis.lost_race
             waited = time.monotonic() - began
-            if verdict.race and waited < CONTENDED:
+            if diagnosis.lost_race and waited < CONTENDED:
                 time.sleep(random.uniform(0.001, 0.05))
                 continue
-            if tries > 1 and (not verdict.gone or waited >= patience):
+            if attempts > 1 and (not diagnosis.dropped or waited >= patience):
                 raise
-            if not refused and not (verdict.gone and (connected or getattr(connection, "pool", None))):
+            if not refused and not (diagnosis.dropped and (connected or getattr(connection, "pool", None))):
                 raise
             logger.warning("%s: the database dropped us, trying once more: %s", who, error)
-            if verdict.gone:
-                _wait(connection, tries, began + patience)
+            if diagnosis.dropped:
+                _wait(connection, attempts, began + patience)
 
 
 @contextmanager
 def ending(connection: BaseDatabaseWrapper, block: AbstractContextManager[object]) -> Iterator[None]:
-    """End ``block``, a transaction, with this one. What strikes in that end is raised in place of the database's error
-    that hides it; of what the body raises nothing is known better.
+    """Enter ``block``, a transaction, and end it with this context. An interruption (a time limit) while it ends is
+    raised in place of the database's error that hides it; exceptions of the body are raised as they are.
     """
     outside = sys.exc_info()[1]
     try:
@@ -158,19 +159,19 @@ def ending(connection: BaseDatabaseWrapper, block: AbstractContextManager[object
                 raise
     except errors_of(connection) as error:
         if error is not outside:
-            _show_strike(connection, error, outside)
+            _raise_interruption(connection, error, outside)
         raise
 
 
 def errors_of(connection: Any) -> tuple[type[Exception], ...]:
-    """Return what may be raised by a statement: while Django deals with an error, also one of the driver's own."""
+    """Return the exceptions that a statement may raise: while Django handles an error, also the driver's own."""
     return Error, connection.Database.Error
 
 
 def serves_nobody(connection: BaseDatabaseWrapper, error: Exception) -> bool:
-    """Return whether the database answers nobody, as far as is known. False: it refused this statement, or this client.
+    """Return whether the database serves no client, as far as known. False: it refused this statement, or this client.
 
-    To be asked when ``resilient`` raised ``error``: then a connection that is of no use any more is closed.
+    To be called after ``resilient`` raised ``error``: then a connection that cannot be used any more is closed.
     """
     if connection.connection is not None or _is_read_only(connection, error) or _NO_ROOM.search(str(error)):
         return False
@@ -178,14 +179,14 @@ def serves_nobody(connection: BaseDatabaseWrapper, error: Exception) -> bool:
 
 
 def _pool_cannot_connect(connection: Any, error: Exception) -> bool:
-    """Return whether the pool gave no connection because the server makes none, and not because all are in use."""
+    """Return whether the pool had no connection because the server accepts none, not because all are in use."""
     cause = type(error.__cause__)
     if not cause.__module__.startswith("psycopg_pool"):
         return True
     if cause.__name__ != "PoolTimeout":  # closed, or too many of this process wait for it
         return False
-    # It says the same of both, its figures count a connection that it tries to make as one in use, and it tries that
-    # in vain more and more rarely: only the server itself can tell.
+    # The pool raises the same error for both, counts a connection that it is trying to open as one in use, and pauses
+    # longer after each failed attempt: only an attempt of our own shows the cause.
     try:
         connection.Database.connect(**{**connection.get_connection_params(), "connect_timeout": 1}).close()
     except errors_of(connection) as refusal:
@@ -193,21 +194,21 @@ def _pool_cannot_connect(connection: Any, error: Exception) -> bool:
     return False
 
 
-def _show_strike(connection: BaseDatabaseWrapper, error: BaseException, outside: BaseException | None) -> None:
-    """Raise what a signal has struck with, if ``error`` hides it, off the connection: that is in a transaction of which
-    Django knows nothing any more.
+def _raise_interruption(connection: BaseDatabaseWrapper, error: BaseException, outside: BaseException | None) -> None:
+    """If ``error`` hides an interruption, close the connection and raise that: the connection is in a transaction that
+    Django has lost track of.
     """
-    strike = _hidden(error, outside)
-    if strike is not None:
+    interruption = _hidden_interruption(error, outside)
+    if interruption is not None:
         _close(connection)
-        raise strike from strike.__cause__
+        raise interruption from interruption.__cause__
 
 
-def _hidden(error: BaseException, outside: BaseException | None) -> BaseException | None:
-    """Return what a signal has struck with, a time limit say, before ``error``, whose context it is; or ``None``.
+def _hidden_interruption(error: BaseException, outside: BaseException | None) -> BaseException | None:
+    """Return the exception of a signal handler, for example a time limit, in the context of ``error``; or ``None``.
 
-    Django switches autocommit on after it, in the transaction that was neither committed nor rolled back, and the
-    database refuses that. ``outside``: what was being dealt with before, which is its caller's business.
+    After such an exception Django switches autocommit on, in a transaction that was neither committed nor rolled back,
+    and the database refuses that. ``outside``: the exception that was being handled before, which is not searched.
     """
     found = error.__context__
     while found is not None and found is not outside:
@@ -218,7 +219,7 @@ def _hidden(error: BaseException, outside: BaseException | None) -> BaseExceptio
 
 
 def _from_a_signal(error: Exception) -> bool:
-    """Return whether the handler of a signal has raised it: time limits of Celery are exceptions like any other."""
+    """Return whether a signal handler has raised ``error``: Celery's soft time limit is an ordinary exception."""
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
     trace = error.__traceback__
     while trace is not None:
@@ -232,23 +233,24 @@ def _is_read_only(connection: BaseDatabaseWrapper, error: Exception) -> bool:
     return _state(error) == _READ_ONLY or _mysql_code(connection, error) in _READ_ONLY_MYSQL
 
 
-def _passing(connection: BaseDatabaseWrapper, error: Exception) -> bool:
-    """Return whether it can be the connection's fault, or the moment's."""
+def _is_transient(connection: BaseDatabaseWrapper, error: Exception) -> bool:
+    """Return whether the cause may be the connection, or temporary."""
     kinds = (OperationalError, InterfaceError, InternalError)
     return isinstance(error, kinds) or _mysql_code(connection, error) == _OUT_OF_STEP
 
 
-def _judge(connection: BaseDatabaseWrapper, error: Exception, connected: bool) -> _Verdict:
-    if connection.connection is None:  # it could not even be made, unless a transaction has closed it behind itself
-        return _Verdict(True, connected)
+def _diagnose(connection: BaseDatabaseWrapper, error: Exception, connected: bool) -> _Diagnosis:
+    if connection.connection is None:  # it could not be opened, or a transaction has closed it at its end
+        return _Diagnosis(True, connected)
     state, code = _state(error), _mysql_code(connection, error)
     if _is_read_only(connection, error):
-        return _Verdict(True, False)  # a primary once, demoted by a failover: its name leads elsewhere by now
+        return _Diagnosis(True, False)  # a former primary after a failover: its name has another address by now
     if code == _OUT_OF_STEP:
-        return _Verdict(True, False)
-    # A pooler may tell of a server it has lost while we are still connected to the pooler.
-    gone = state.startswith(_GONE) or code in _GONE_MYSQL or not connection.is_usable()
-    return _Verdict(gone, gone, not gone and _lost_a_race(error, state))  # what a live connection refuses was not done
+        return _Diagnosis(True, False)
+    # A pooler may report a server that it has lost, while we are still connected to the pooler.
+    dropped = state.startswith(_DROPPED) or code in _DROPPED_MYSQL or not connection.is_usable()
+    # A statement that a live connection refused was not executed.
+    return _Diagnosis(dropped, dropped, not dropped and _lost_a_race(error, state))
 
 
 def _lost_a_race(error: Exception, state: str) -> bool:
@@ -267,7 +269,7 @@ def _state(error: Exception) -> str:
 
 
 def _mysql_code(connection: BaseDatabaseWrapper, error: Exception) -> Any:
-    """Return MySQL's number for it. While an error is dealt with Django may let one of the driver's own through."""
+    """Return MySQL's error number. While Django handles an error, it may let the driver's own exception through."""
     source = error.__cause__ or error
     return source.args[0] if connection.vendor == "mysql" and source.args else None
 
@@ -275,14 +277,14 @@ def _mysql_code(connection: BaseDatabaseWrapper, error: Exception) -> Any:
 def _close(connection: BaseDatabaseWrapper) -> None:
     try:
         if connection.connection is not None and getattr(connection, "pool", None):
-            connection.connection.close()  # or the pool gives it to the next
+            connection.connection.close()  # otherwise the pool would hand it out again
         connection.close()
-    except errors_of(connection) as error:  # it is gone all the same
+    except errors_of(connection) as error:  # closed all the same
         logger.debug("database %r: while closing a dropped connection: %r", connection.alias, error)
 
 
-def _wait(connection: BaseDatabaseWrapper, tries: int, ends: float) -> None:
-    """Wait until the database can be reached, ``ends`` at the latest: the next try says what is wrong then."""
+def _wait(connection: BaseDatabaseWrapper, attempts: int, ends: float) -> None:
+    """Wait until the database can be reached, at most until ``ends``: then the next attempt raises the error."""
     pause = 0.05
     while True:
         try:
@@ -291,8 +293,8 @@ def _wait(connection: BaseDatabaseWrapper, tries: int, ends: float) -> None:
         except (OperationalError, InterfaceError, InternalError):
             _close(connection)
         else:
-            if tries > 1:  # it answers, and refuses
-                time.sleep(max(0.0, min(pause * tries, 1.0, ends - time.monotonic())))
+            if attempts > 1:  # it is reachable, and has refused the statement again
+                time.sleep(max(0.0, min(pause * attempts, 1.0, ends - time.monotonic())))
             return
         if time.monotonic() + pause >= ends:
             return

@@ -1,4 +1,4 @@
-"""Running one verb against the database: where, how often, and what an error means."""
+"""Operations of a store in the database: choice of the database, retries, and translation of errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Session:
-    """The way of a verb to the database that the routers name for ``model``, one of this app's tables."""
+    """Runs operations on the database that the routers choose for ``model``, one of this app's tables."""
 
     def __init__(self, model: type[Model] = LockRow, what: str = "lock") -> None:
         self.model = model
@@ -32,15 +32,15 @@ class Session:
 
     @property
     def alias(self) -> str:
-        """The database the table is in."""
+        """The alias of the database with the table."""
         return router.db_for_write(self.model)
 
     def run(self, verb: Callable[[str, bool], T], *, name: str | None = None, write: bool = True) -> T:
-        """Return what ``verb(alias, again)`` does; ``again``: an earlier try may have been executed.
+        """Return ``verb(alias, again)``; ``again``: an earlier attempt may have been executed.
 
-        Verbs are safe to repeat; ``db.reconnect`` says when that is done. Raises ``TransactionOpen`` for one that
-        writes where others would not see the result until commit, ``BackendUnavailable`` if the database could not
-        be asked, ``ImproperlyConfigured`` if the table is missing.
+        Operations are safe to repeat; ``db.reconnect`` decides when they are retried. Raises ``TransactionOpen`` for
+        a write in an open transaction, where its result would not be visible until the commit, ``BackendUnavailable``
+        if the database could not be asked, ``ImproperlyConfigured`` if the table is missing.
         """
         alias = self.alias
         if not _in_event_loop():
@@ -70,9 +70,9 @@ class Session:
         try:
             return resilient(connection, step, f"the {self.what} table", refused=False)
         except errors_of(connection) as error:
-            raise self._explained(error, connection, name) from error
+            raise self._store_error(error, connection, name) from error
 
-    def _explained(self, error: Exception, connection: BaseDatabaseWrapper, name: str | None) -> Exception:
+    def _store_error(self, error: Exception, connection: BaseDatabaseWrapper, name: str | None) -> Exception:
         table = self.model._meta.db_table
         try:
             missing = connection.connection is not None and table not in connection.introspection.table_names()
@@ -88,14 +88,14 @@ class Session:
 
 
 def migrate_command(alias: str) -> str:
-    """Return the command that makes our tables in a database: without its name ``migrate`` means the default one."""
+    """Return the command that creates our tables in a database; only the default one need not be named."""
     named = "" if alias == DEFAULT_DB_ALIAS else f" --database={alias}"
     return f"manage.py migrate tasklock{named}"
 
 
 @contextmanager
 def _committing(connection: BaseDatabaseWrapper, name: str | None) -> Iterator[None]:
-    """Commit a statement when it returns. The block of a ``TestCase`` counts as one."""
+    """Make sure that a statement is committed when it returns. The transaction of a ``TestCase`` is accepted."""
     if not connection.in_atomic_block:
         if not connection.get_autocommit():
             raise _refused("autocommit is off", name)

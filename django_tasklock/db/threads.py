@@ -1,4 +1,4 @@
-"""Running something in the thread of a coroutine's queries, to its end."""
+"""Functions that run to their end in the thread of a coroutine's queries, even if the coroutine is cancelled."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 async def to_the_end(function: Callable[..., T], *args: Any) -> T:
-    """Run ``function`` in a thread and wait for its end, however often one is cancelled: a write cannot be called back.
+    """Run ``function`` in a thread and wait for its end, even if the caller is cancelled: a write cannot be cancelled.
 
-    It runs even where ``asyncio.run`` is ending and cancels what was only queued. A cancelled caller learns of it
-    afterwards; what ``function`` raised is logged then.
+    It runs even while ``asyncio.run`` is ending and cancels calls that are still queued. ``CancelledError`` is raised
+    afterwards; an exception of ``function`` is logged then.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
@@ -30,7 +30,7 @@ async def to_the_end(function: Callable[..., T], *args: Any) -> T:
     def run() -> None:
         nonlocal begun
         with once:
-            if begun:  # it was cancelled in the very moment in which it began, and sent again
+            if begun:  # it was cancelled at the moment when it began, and scheduled again
                 return
             begun = True
         try:
@@ -42,7 +42,7 @@ async def to_the_end(function: Callable[..., T], *args: Any) -> T:
 
     cancelled: asyncio.CancelledError | None = None
     work = asyncio.ensure_future(sync_to_async(run)())
-    while not (ended.done() and work.done()):  # a task that is left to a loop's end is finalized who knows where
+    while not (ended.done() and work.done()):  # a task that is left to the loop's end may be finalized anywhere
         waits: list[asyncio.Future[Any]] = [one for one in (ended, work) if not one.done()]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -51,9 +51,9 @@ async def to_the_end(function: Callable[..., T], *args: Any) -> T:
         if begun or not work.done():
             continue
         if not work.cancelled():
-            work.result()  # it could not be begun: this says why
+            work.result()  # it could not be started: raise the cause
         cancelled = cancelled or asyncio.CancelledError()
-        work = asyncio.ensure_future(sync_to_async(run)())  # the loop is ending: it was cancelled in its queue
+        work = asyncio.ensure_future(sync_to_async(run)())  # the loop is ending, and has cancelled it in the queue
     if cancelled is not None:
         if errors:
             logger.warning("while being cancelled: %r", errors[0])

@@ -1,4 +1,4 @@
-"""Whose transaction is open."""
+"""Open transactions: whether there is one, and whether it is the caller's."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ HINT = (
     "others would not see it until commit. Do it outside atomic(): publish the task with delay_on_commit, "
     "exempt the view from ATOMIC_REQUESTS, or do not run tasks eagerly inside a transaction"
 )
-"""Why a claim cannot be made there, and what to do."""
+"""Why a claim cannot be made in a transaction, and what to do."""
 
 
 @contextmanager
 def durable(using: str, what: str) -> Iterator[None]:
-    """Enter ``atomic(durable=True)``, with ``TransactionOpen`` saying why ``what`` cannot be done in an open
-    transaction.
+    """Enter ``atomic(durable=True)``. Raises ``TransactionOpen``, with the reason why ``what`` cannot be done, inside
+    an open transaction.
 
-    ``TestCase``, which wraps each test in a transaction of its own, is let through.
+    The transaction that ``TestCase`` opens around each test is accepted.
     """
     block = transaction.atomic(using=using, durable=True)
     try:
@@ -46,7 +46,7 @@ def durable(using: str, what: str) -> Iterator[None]:
 
 
 def joined(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether a transaction of the caller's is open: not ours to commit, nor its connection ours to close."""
+    """Return whether the caller has an open transaction: then we must neither commit nor close the connection."""
     if connection.in_atomic_block:
         return True
     if connection.connection is None:
@@ -54,35 +54,35 @@ def joined(connection: BaseDatabaseWrapper) -> bool:
     return not connection.autocommit
 
 
-_mentioned = False
+_has_warned = False
 _threads = threading.local()
-"""``seen``: the connections made in a thread. To ask Django for them takes as long as a lock in memory does."""
+"""``seen``: the connections opened in a thread. Asking Django for them takes as long as a lock in memory."""
 
 
-def _note(sender: Any = None, connection: BaseDatabaseWrapper | None = None, **details: Any) -> None:
+def _record(sender: Any = None, connection: BaseDatabaseWrapper | None = None, **details: Any) -> None:
     seen = [one for one in _threads.__dict__.get("seen", ()) if one() not in (None, connection)]
     if connection is not None:
         seen.append(weakref.ref(connection))
     _threads.seen = seen
 
 
-connection_created.connect(_note, dispatch_uid="tasklock.transactions")
+connection_created.connect(_record, dispatch_uid="tasklock.transactions")
 
 
 def mention_uncommitted(name: str) -> None:
-    """Say, once in a process, that a lock is free although the work that it was for is not committed yet.
+    """Warn, once per process, that a lock was released although the work under it is not committed yet.
 
-    The transaction of a ``TestCase`` is none of the caller's. In the thread of an event loop there is none.
+    The transaction of a ``TestCase`` does not count as the caller's. The thread of an event loop has none.
     """
-    global _mentioned
-    if _mentioned:
+    global _has_warned
+    if _has_warned:
         return
     for one in _threads.__dict__.get("seen", ()):
         connection = one()
         if connection is None or not connection.in_atomic_block:
             continue
         if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
-            _mentioned = True
+            _has_warned = True
             logger.warning(
                 "lock %r was released inside of atomic() on database %r: who takes it next does not see what was"
                 " written under it, and may overwrite it. Take the lock outside of atomic(), or release it with"
@@ -94,22 +94,20 @@ def mention_uncommitted(name: str) -> None:
 
 
 def forget() -> None:
-    """Let ``mention_uncommitted`` say it once more."""
-    global _mentioned
-    _mentioned = False
+    """Let ``mention_uncommitted`` warn once more."""
+    global _has_warned
+    _has_warned = False
 
 
 def counts_changes(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether an UPDATE may answer with the rows it changed, not those it matched: MySQL without
-    ``FOUND_ROWS``.
-    """
+    """Return whether an UPDATE may return the number of rows changed, not matched: MySQL without ``FOUND_ROWS``."""
     return connection.vendor == "mysql"
 
 
 def unchanged(connection: BaseDatabaseWrapper, rows: QuerySet[Any]) -> bool:
-    """Return whether an UPDATE of ``rows`` that answered zero may have found them as they should be.
+    """Return whether an UPDATE of ``rows`` that returned zero may have found rows that already had the new values.
 
-    What an open transaction sees of them may be older than the UPDATE; a locking read is not.
+    In an open transaction a plain read may be older than the UPDATE; so a locking read is used there.
     """
     if not counts_changes(connection):
         return False

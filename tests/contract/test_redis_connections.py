@@ -24,7 +24,7 @@ from django_tasklock import BackendUnavailable, RateLimiter, TaskLock, backends
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend, pool, wire
 from django_tasklock.backends.redis.location import TIMEOUT
-from django_tasklock.backends.redis.pool import MOST, Idle
+from django_tasklock.backends.redis.pool import MAX_IDLE, Idle
 from django_tasklock.backends.redis.shared import SharedConnection
 from django_tasklock.conf import Settings
 from django_tasklock.types import Grant
@@ -216,7 +216,7 @@ def test_a_crowd_of_threads_leaves_few_connections(
         stranger.release(name, token)
         for one in waiting:
             one.result(60)
-    eventually(lambda: proxy.open <= 2 * MOST)  # of each kind
+    eventually(lambda: proxy.open <= 2 * MAX_IDLE)  # of each kind
 
 
 def test_what_nobody_has_needed_for_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_what_nobody_has_needed_for_long_is_closed(monkeypatch: pytest.MonkeyPat
     for one in "abc":
         idle.keep(one)
     assert idle.take() is not None
-    monkeypatch.setattr(pool, "SPARE", -1.0)
+    monkeypatch.setattr(pool, "MAX_IDLE_SECONDS", -1.0)
     idle.keep("c")
     idle.keep("d")
     assert closed == ["a", "b"], "one at a time, the oldest first"
@@ -234,9 +234,9 @@ def test_what_nobody_has_needed_for_long_is_closed(monkeypatch: pytest.MonkeyPat
 def test_idle_ones_are_bounded() -> None:
     closed: list[int] = []
     idle: Idle[int] = Idle(closed.append)
-    for one in range(MOST + 5):
+    for one in range(MAX_IDLE + 5):
         idle.keep(one)
-    assert len(idle) == MOST
+    assert len(idle) == MAX_IDLE
     assert closed == [0, 1, 2, 3, 4]
 
 
@@ -385,14 +385,14 @@ class TestCoroutinesShare:
 def test_threads_that_come_first_together_make_one_backend(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connections of a second one would be nobody's."""
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
-    entered, gate, made = threading.Semaphore(0), threading.Event(), backends._make
+    entered, gate, made = threading.Semaphore(0), threading.Event(), backends._create
 
     def slowly() -> backends.LockStore:
         entered.release()
         gate.wait(10)
         return made()
 
-    monkeypatch.setattr(backends, "_make", slowly)
+    monkeypatch.setattr(backends, "_create", slowly)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(get_backend)
         assert entered.acquire(timeout=10)

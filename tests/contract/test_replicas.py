@@ -16,7 +16,7 @@ import redis
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock import BackendUnavailable, ConcurrencyLimiter, TaskLock
-from django_tasklock.backends.redis.acknowledged import PATIENCE
+from django_tasklock.backends.redis.acknowledged import WAIT_TIMEOUT
 from django_tasklock.checks.store import check_backend
 from django_tasklock.types import monotonic
 from tests.support.proxy import Proxy, command
@@ -80,7 +80,7 @@ def test_in_the_same_packet(watch: Watched, primary: redis.Redis, configure: Any
             assert call(way, lock, "acquire") is True
             assert call(way, lock, "release")
     assert [request[0] for request in sent] == [b"EVALSHA", b"WAIT", b"EVALSHA"]
-    assert sent[1][1:] == (b"1", str(PATIENCE).encode())
+    assert sent[1][1:] == (b"1", str(WAIT_TIMEOUT).encode())
 
 
 @TWINS
@@ -141,7 +141,7 @@ def test_what_is_handed_over_is_acknowledged_as_well(watch: Watched, primary: re
             assert holder.release()
             eventually(lambda: token_in(primary, name))  # handed over: but nobody says so
             began = monotonic()
-            eventually(lambda: monotonic() > began + 2 * PATIENCE / 1000)
+            eventually(lambda: monotonic() > began + 2 * WAIT_TIMEOUT / 1000)
             assert not waiting.done()
         assert waiting.result(20) is True
         with watch.replica() as replica:

@@ -87,7 +87,7 @@ def keeps_others_from_forking():
 
 free, over = threading.Event(), threading.Event()
 threading.Thread(target=keeps_others_from_forking, daemon=True).start()  # now: the others' identity is not its own
-forks.PATIENCE = 0.05
+forks.MAX_WAIT = 0.05
 both = [threading.Thread(target=fork) for _ in range(2)]
 sleeping, sleep = set(), time.sleep
 
@@ -111,10 +111,10 @@ assert free.wait(20)
 GRANDCHILD = """
 import signal
 
-forks.AT_WORK = 0.0
+forks.SQLITE_MAX_WAIT = 0.0
 child = os.fork()
 if child == 0:
-    forks.AT_WORK = 3600.0
+    forks.SQLITE_MAX_WAIT = 3600.0
     signal.alarm(20)  # ends it, if it waits for a thread of its parent
     os._exit(os.waitstatus_to_exitcode(os.waitpid(os.fork() or os._exit(0), 0)[1]))
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,6 +1,6 @@
-"""What a lock and a permit have in common to whoever holds one: a token, a lease, and a way to wait for it.
+"""The contract that stores of locks and stores of permits share: acquire, renew and release a lease, wait for one.
 
-The rules of ``backends.contract.locks`` hold here too.
+The rules in the docstring of ``backends.contract.locks`` apply here too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -17,94 +17,86 @@ from asgiref.sync import sync_to_async
 
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
-POLL = 0.25  # seconds between two looks of a waiter that no release can wake
+POLL_INTERVAL = 0.25  # seconds between two attempts of a waiter that no release can wake
 
 
 class Held(Protocol):
-    """A lock in somebody's hands, and what that one knows of it."""
+    """A held lock, with what its holder knows about it."""
 
     name: str
     token: str
     kind: str | None
-    """What it is counted as; ``None``: it is not counted."""
+    """The kind it is counted under in the metrics; ``None``: it is not counted."""
     fence: int
     granted_at: float
-    """When its holder learned of the grant (``types.monotonic``); 0: that is not known."""
+    """When the holder received the grant (``types.monotonic``); 0: unknown."""
 
 
 class LeaseStore(ABC):
-    """The verbs of a holder, over locks or over permits."""
+    """The operations of a holder, on locks or on permits."""
 
     noun = "lock"
-    """What is held, for people."""
+    """The word for what is held, in log messages."""
     wakes: bool = False
-    """True: a release wakes the longest waiter and hands it the lock, in order of arrival."""
+    """True: a release grants the lock to the longest waiter and wakes it; waiters are served in order of arrival."""
 
     @abstractmethod
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
-        """Take the lock if it is free, or already held by ``request.token`` or ``request.supersedes``. Never waits."""
+        """Take the lock if it is free, or held by ``request.token`` or ``request.supersedes`` already. Never waits."""
 
     @abstractmethod
     def release(self, name: str, token: str) -> Released:
-        """Give the lock back if ``token`` holds it; never touches another holder's lock."""
+        """Release the lock if ``token`` holds it; another holder's lock is never touched."""
 
     def release_held(self, held: Held) -> Released:
-        """Do what ``release`` does, for who knows more than the token: a store that counts can spare itself that."""
+        """Do what ``release`` does, for a caller that has the whole lease: a store that counts needs to read less."""
         return self.release(held.name, held.token)
 
     def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        """Do what ``release_held`` does, take away the notes (``LockStore.flag``) about one or two names in one trip.
+        """Do what ``release_held`` does and clear the flags (``LockStore.flag``) of one or two names in one trip.
 
-        Return what that does, and the names about which there was one; ``None`` if that is not known.
+        Return the outcome of the release, and the names whose flag was set; ``None`` if that is unknown.
         """
         return self.release_held(held), None
 
     @abstractmethod
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        """Let ``token`` keep the lock: key for ``ttl``, holder for ``hold`` ms from now. False: not its lock."""
+        """Extend the lock of ``token``: its key expires in ``ttl`` ms, its timeout ends in ``hold`` ms, both from now.
+
+        False: ``token`` does not hold the lock.
+        """
 
     @abstractmethod
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
-        """Renew some leases at once, a hundred at the most, in the order given. Never re-creates a lock that is lost.
+        """Renew up to a hundred leases in one request; return the results in the same order.
 
-        A lock that is something else's now is lost, and costs the others nothing.
+        A lost lock is never created again. A key that another application has overwritten counts as lost, and does
+        not make the other renewals fail.
         """
 
     @abstractmethod
     def mine(self, name: str, token: str) -> Record | None:
-        """Return what the store has of ``name`` for who holds it with ``token``. ``None``, or another's: it is lost."""
+        """Return the record of ``name`` for its holder. ``None``, or the record of another token: the lock is lost."""
 
     def waiter(self, request: AcquireRequest) -> Waiter:
-        """Return a place to wait for ``request.name``; use it as a context manager."""
+        """Return a waiter for ``request.name``, to be used as a context manager."""
         return Waiter(self, request)
 
     def close_idle(self) -> None:
-        """Let go of a connection that is only its own."""
+        """Close the connection that only the calling thread uses, if there is one and it is idle."""
 
     def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        """Note, for so long, what ``token``, who has ``name``, waits for without a place in any queue: a rate."""
+        """Record for ``ms`` what ``token``, the holder of ``name``, waits for outside of any queue: a rate limit."""
 
     async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
         """Do what ``note_wait`` does, for coroutines."""
         await sync_to_async(self.note_wait)(name, token, what, ms)
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        """Do what ``acquire`` does, for coroutines. If it is cancelled, its thread goes on, and gives back what it is
-        granted.
+        """Do what ``acquire`` does, for coroutines. If it is cancelled, its thread still finishes, and releases a lock
+        that it is granted.
         """
-        cancelled = threading.Event()
-
-        def acquire() -> Grant | Busy:
-            answer = self.acquire(request)
-            if cancelled.is_set() and isinstance(answer, Grant):
-                self.release(request.name, request.token)
-            return answer
-
-        try:
-            return await sync_to_async(acquire)()
-        except BaseException:
-            cancelled.set()
-            raise
+        return await acquire_in_thread(lambda: self.acquire(request), lambda: self.release(request.name, request.token))
 
     async def arelease(self, name: str, token: str) -> Released:
         """Do what ``release`` does, for coroutines."""
@@ -123,44 +115,61 @@ class LeaseStore(ABC):
         return await sync_to_async(self.mine)(name, token)
 
 
-class Waiter:
-    """Waits by asking again a few times a second: for stores that cannot wake anybody.
+async def acquire_in_thread(acquire: Callable[[], Grant | Busy], release: Callable[[], Released]) -> Grant | Busy:
+    """Run ``acquire`` in a thread; if the caller is cancelled, the thread runs ``release`` after a grant."""
+    cancelled = threading.Event()
 
-    Not in order of arrival. Leaving the ``with`` block gives up the place.
+    def run() -> Grant | Busy:
+        answer = acquire()
+        if cancelled.is_set() and isinstance(answer, Grant):
+            release()
+        return answer
+
+    try:
+        return await sync_to_async(run)()
+    except BaseException:
+        cancelled.set()
+        raise
+
+
+class Waiter:
+    """Waits by polling a few times a second: for stores that cannot wake waiters.
+
+    Waiters are served in no order. Subclasses may use a queue; leaving the ``with`` block leaves it.
     """
 
     def __init__(self, backend: LeaseStore, request: AcquireRequest) -> None:
         self.backend = backend
         self.request = request._replace(on_busy="")
-        self._at_last = request.on_busy
+        self._final_on_busy = request.on_busy
         self._since: float | None = None
 
     def acquire(self) -> Grant | Busy:
         """Try to take the lock, and join the queue for it if it is busy."""
-        return self.backend.acquire(self._asking())
+        return self.backend.acquire(self._timed_request())
 
-    def _asking(self) -> AcquireRequest:
-        """Return the request, with how long it was asked before."""
+    def _timed_request(self) -> AcquireRequest:
+        """Return the request with the time waited so far."""
         if self._since is None:
             self._since = time.monotonic()
             return self.request
         return self.request._replace(waited=round((time.monotonic() - self._since) * 1000))
 
     def wait(self, seconds: float) -> Grant | None:
-        """Sleep for at most ``seconds``; a ``Grant`` if the lock was handed over meanwhile."""
+        """Sleep for at most ``seconds``; return a ``Grant`` if the lock was handed over meanwhile."""
         time.sleep(self.pause(seconds))
         return None
 
     def look_last(self) -> None:
-        """Let the next ``acquire()`` be the last: if it finds the lock busy, that is counted."""
-        self.request = self.request._replace(on_busy=self._at_last)
+        """Make the next ``acquire()`` the last one: if it finds the lock busy, the conflict is counted."""
+        self.request = self.request._replace(on_busy=self._final_on_busy)
 
     def leave(self) -> None:
-        """Give up the place; a lock that was handed over but not taken goes to the next."""
+        """Leave the queue; a lock that was handed over but not taken goes to the next waiter."""
 
     async def aacquire(self) -> Grant | Busy:
         """Do what ``acquire`` does, for coroutines."""
-        return await self.backend.aacquire(self._asking())
+        return await self.backend.aacquire(self._timed_request())
 
     async def await_(self, seconds: float) -> Grant | None:
         """Do what ``wait`` does, for coroutines."""
@@ -174,8 +183,8 @@ class Waiter:
 
     @staticmethod
     def pause(seconds: float) -> float:
-        """Return a jittered nap, so that many waiters do not ask in step."""
-        return max(0.0, min(seconds, POLL * random.uniform(0.9, 1.1)))
+        """Return the seconds to sleep until the next poll, with jitter so that waiters do not poll in step."""
+        return max(0.0, min(seconds, POLL_INTERVAL * random.uniform(0.9, 1.1)))
 
     def __enter__(self) -> Self:
         return self

@@ -1,10 +1,10 @@
-"""What a store must promise. A backend owns atomicity and nothing else.
+"""The contract of a store of locks. A store is responsible for atomicity and nothing else.
 
-It knows names, tokens and milliseconds; it does not know what a task, a guard or a
-policy is. Names come in without the key prefix. Every verb
+It handles names, tokens and milliseconds; tasks, guards and policies are handled by the
+layers above. Names are passed without the key prefix. Every operation
 
 * is one round trip where the store can do it in one,
-* judges time by the store's clock, never by the caller's,
+* compares times with the store's clock, never with the caller's,
 * raises ``BackendUnavailable`` when the store could not be asked, and nothing else,
 * is safe to repeat with the same token, because a reply can be lost.
 """
@@ -19,7 +19,7 @@ from functools import cached_property
 
 from asgiref.sync import sync_to_async
 
-from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.leases import LeaseStore, acquire_in_thread
 from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
@@ -28,23 +28,23 @@ from django_tasklock.backends.contract.several import Several, first_failed
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.types import AcquireRequest, Busy, Condition, Grant, InstanceState, Record, Released
 
-_tickets = threading.Lock()
+_ticket_lock = threading.Lock()
 _last_ticket = 0
 
 
 class LockStore(LeaseStore):
-    """A store of locks. One object per process, shared by its threads, made anew after a fork."""
+    """A store of locks. One object per process, shared by its threads, created anew after a fork."""
 
     across_processes: bool = True
     """False: only this process sees the locks."""
     lines: bool = False
-    """True: who drew a ticket for a name with ``ticket()`` is known until it has ``arrived()``."""
+    """True: members that drew a ticket for a name with ``ticket()`` stay in a line until they have ``arrived()``."""
     orders: int | None = None
-    """How many locks ``page()`` puts in order by age or time left among themselves, where that is not all of them."""
+    """How many locks at a time ``page()`` sorts by age or by time left; ``None``: all of them."""
 
     @cached_property
     def permits(self) -> Permits:
-        """Its permits, for concurrency limiters. ``TaskLockError`` where the store cannot count them."""
+        """The store's permits, for concurrency limiters. ``TaskLockError`` where it has none."""
         raise TaskLockError(
             f"{type(self).__name__} has no permits: a concurrency limiter needs Redis or the database:"
             " point TASKLOCK['LOCATION'] at Redis, or set TASKLOCK['BACKEND'] to the database backend"
@@ -52,7 +52,7 @@ class LockStore(LeaseStore):
 
     @cached_property
     def rates(self) -> RateStore:
-        """Its rate limits. ``TaskLockError`` where the store keeps none."""
+        """The store's rate limits. ``TaskLockError`` where it has none."""
         raise TaskLockError(
             f"{type(self).__name__} keeps no rate limits: point TASKLOCK['LOCATION'] at Redis,"
             " or set TASKLOCK['BACKEND'] to the database backend"
@@ -60,7 +60,7 @@ class LockStore(LeaseStore):
 
     @cached_property
     def metrics(self) -> Metrics:
-        """What it has counted. ``TaskLockError`` where the store counts nothing."""
+        """The store's counts. ``TaskLockError`` where it counts nothing."""
         raise TaskLockError(
             f"{type(self).__name__} counts nothing: a cache has no verb that counts and locks at once;"
             " point TASKLOCK['LOCATION'] at Redis, or set TASKLOCK['BACKEND'] to the database backend"
@@ -68,7 +68,7 @@ class LockStore(LeaseStore):
 
     @abstractmethod
     def get(self, name: str) -> Record | None:
-        """Return who holds ``name`` now; ``None`` if nobody does."""
+        """Return the record of the lock ``name``; ``None`` if it is free."""
 
     def mine(self, name: str, token: str) -> Record | None:
         return self.get(name)
@@ -77,23 +77,24 @@ class LockStore(LeaseStore):
         return await self.aget(name)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        """Return held locks in order of expiry, from an index. ``expired``: those whose holder let them lapse."""
+        """Return held locks in order of expiry, from an index. ``expired``: return orphaned locks instead."""
         return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records
 
     @abstractmethod
     def page(self, query: Query) -> Page:
-        """Return some locks, by range reads of an index. ``TaskLockError`` where the store cannot list."""
+        """Return one page of locks, by range reads of an index. ``TaskLockError`` where the store cannot list."""
 
     @abstractmethod
     def counts(self) -> Counts:
-        """Return how many locks there are of each kind, by the index. ``TaskLockError`` where the store cannot list."""
+        """Return how many locks of each state the index has. ``TaskLockError`` where the store cannot list."""
 
     def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        """Take several locks with one token, or none: ``Busy`` says which one is somebody else's.
+        """Take several locks with one token, or none of them: ``Busy.name`` is the one that another holder has.
 
-        ``request`` has the terms of each; its name says nothing. Those that its token has already are among them, and
-        are given back with the others. The fence is the greatest of theirs. Here one is taken after the other, so for
-        a moment some may be busy although nobody comes to have all of them; a store that can takes them at once.
+        ``request`` applies to each lock; its ``name`` is ignored. Locks that the token holds already count as taken,
+        and are released with the others if one is busy. The returned fence is the greatest of all. This default takes
+        one lock after the other, so for a moment some may be busy although no caller gets them all; a store that can
+        takes them in one step.
         """
         taken: list[str] = []
         fence = 0
@@ -111,34 +112,24 @@ class LockStore(LeaseStore):
         return Grant(fence, request.ttl_ms)
 
     def release_all(self, names: Sequence[str], token: str) -> Released:
-        """Give several locks back; what was found of the first that ``token`` had no more, if there is one."""
+        """Release several locks; return the outcome of the first that ``token`` did not hold any more, if any."""
         return first_failed([self.release(name, token) for name in names])
 
     def extend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
-        """Do what ``extend`` does for several locks. False: one of them is not its lock any more."""
+        """Do what ``extend`` does for several locks. False: ``token`` does not hold one of them any more."""
         return all(self.extend(name, token, ttl, hold) for name in names)
 
     def get_all(self, names: Sequence[str]) -> list[Record | None]:
-        """Return who holds each of them now."""
+        """Return the record of each lock, ``None`` for a free one."""
         return [self.get(name) for name in names]
 
     async def aacquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        """Do what ``acquire_all`` does, for coroutines. If it is cancelled, its thread goes on, and gives back what it
-        is granted.
+        """Do what ``acquire_all`` does, for coroutines. If it is cancelled, its thread still finishes, and releases
+        locks that it is granted.
         """
-        cancelled = threading.Event()
-
-        def acquire_all() -> Grant | Busy:
-            answer = self.acquire_all(names, request)
-            if cancelled.is_set() and isinstance(answer, Grant):
-                self.release_all(names, request.token)
-            return answer
-
-        try:
-            return await sync_to_async(acquire_all)()
-        except BaseException:
-            cancelled.set()
-            raise
+        return await acquire_in_thread(
+            lambda: self.acquire_all(names, request), lambda: self.release_all(names, request.token)
+        )
 
     async def arelease_all(self, names: Sequence[str], token: str) -> Released:
         """Do what ``release_all`` does, for coroutines."""
@@ -154,11 +145,13 @@ class LockStore(LeaseStore):
 
     @cached_property
     def several(self) -> Several:
-        """The same locks, for leases that have several of them."""
+        """The same locks, for leases that cover several of them."""
         return Several(self)
 
     def condition(self) -> Condition:
-        """Return what the store says of itself, in one round trip. Raises ``BackendUnavailable``."""
+        """Return the store's latency, clock offset and eviction policy, in one round trip. Raises
+        ``BackendUnavailable``.
+        """
         began, before = time.time(), time.monotonic()
         clock, policy = self._condition()
         latency = time.monotonic() - before
@@ -170,78 +163,87 @@ class LockStore(LeaseStore):
         return None, None
 
     def instance_states(self) -> Sequence[InstanceState]:
-        """Return what each of several independent stores says, in the order of ``LOCATION``; nothing: there is one."""
+        """Return the state of each of several independent instances, in the order of ``LOCATION``; empty for a single
+        store.
+        """
         return ()
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
-        """Return who waits for ``name`` in the store's queue, the longest first. Nobody where waiters poll."""
+        """Return the waiters in the store's queue for ``name``, the longest first; none where waiters poll."""
         return Queued([], 0)
 
     def noted_wait(self, name: str, token: str) -> NotedWait | None:
-        """Return what was noted of ``token`` by ``note_wait``, if that is not over. ``None`` where nothing is kept."""
+        """Return what ``note_wait`` recorded for ``token``, if it has not expired. ``None`` where it is not stored."""
         return None
 
     @abstractmethod
     def ask_release(self, name: str, token: str) -> bool:
-        """Note that ``token`` is asked to give the lock back: its next renewal says so. False: not its lock."""
+        """Record that ``token`` is asked to release the lock: its next renewal returns that. False: not its lock."""
 
     def bound(self, name: str, token: str, ttl: int) -> bool:
-        """Give a lock without expiry ``ttl`` ms, if it is ``token``'s; with ``""`` if its value is nobody's of ours."""
-        return False  # where no lock can be without
+        """Give a lock without expiry a TTL of ``ttl`` ms, if ``token`` holds it; ``""`` stands for a foreign value."""
+        return False  # a store whose locks always expire
 
     def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
-        """Forget up to ``limit`` locks that lapsed, before that time (ms) and with that beginning of their names.
+        """Drop up to ``limit`` orphaned locks from the index, of those whose lease ended before ``lapsed_before`` (ms
+        since 1970; default: now) and whose name begins with ``prefix``.
 
-        From the one that lapsed first on, ``offset`` of them left out. One that exists is never forgotten.
+        The earliest end of a lease comes first; ``offset`` locks are skipped. A lock that exists is never dropped.
         """
         return Pruned(0, 0)
 
     @abstractmethod
     def remove(self, name: str, token: str | None = None) -> Record | None:
-        """Take the lock away from its holder, only if that is ``token`` where one is given; what was removed.
+        """Take the lock away from its holder, if a token is given only from that one; return the removed record.
 
-        ``""`` is the token of a value that somebody has put there by other means.
+        ``""`` stands for a foreign value, one that was not written by this package.
         """
 
     def ticket(self, name: str = "", member: str = "") -> int:
-        """Return a time in microseconds that grows from call to call: the order of what asked for one.
+        """Return a sequence number: a time in microseconds, greater than that of any earlier call.
 
-        ``member`` joins the line for ``name`` with it, where lines are kept. Between machines
-        this ticket is as exact as their clocks; a store that has a clock does better.
+        ``member`` joins the line for ``name`` with it, where the store has lines. Between machines
+        this default is only as exact as their clocks; a store with a clock of its own uses that.
         """
         global _last_ticket
-        with _tickets:
+        with _ticket_lock:
             _last_ticket = max(_last_ticket + 1, time.time_ns() // 1000)
             return _last_ticket
 
     def expects(self, name: str, ticket: int, *, forget: bool = False) -> int:
-        """Return how many in the line for ``name`` have a lower ticket; ``forget``: they leave it.
+        """Return how many members of the line for ``name`` have a lower sequence number; ``forget``: remove them.
 
-        0 where none is kept.
+        0 where the store has no lines.
         """
         return 0
 
     def arrived(self, name: str, member: str) -> bool:
-        """Leave the line for ``name``; whether others are in it. True where none is kept: looking never harms."""
+        """Remove ``member`` from the line for ``name``; return whether others are in it.
+
+        True where the store has no lines: a caller that then checks in vain does no harm.
+        """
         return True
 
     def newest(self, name: str, ticket: int) -> bool:
-        """Tell whether no greater ticket has been shown for ``name``. True where that is not known."""
+        """Record a sequence number; return whether none greater was recorded for ``name``. True where it is unknown."""
         return True
 
     def flag(self, name: str) -> bool:
-        """Note that something waits for ``name`` elsewhere: who releases it is to look there.
+        """Set the flag of ``name``: a message is parked for it, and the next holder to release the lock should check.
 
-        Whether it is certain that somebody holds it, and will see that.
+        Return whether the lock is certainly held, so that its holder will see the flag.
         """
         return False
 
     def flagged(self, name: str) -> bool:
-        """Tell whether there was such a note, which is gone then. True where none are kept: looking never harms."""
+        """Clear the flag of ``name``; return whether it was set.
+
+        True where the store has no flags: a caller that then checks in vain does no harm.
+        """
         return True
 
     def close(self) -> None:
-        """Let go of connections. The backend can be used again afterwards."""
+        """Close the connections. The store can be used again afterwards."""
 
     async def aget(self, name: str) -> Record | None:
         """Do what ``get`` does, for coroutines."""

@@ -1,8 +1,8 @@
-"""What a store must promise of permits: of one name, ``AcquireRequest.limit`` tokens may hold one at once.
+"""The contract of a store of permits: up to ``AcquireRequest.limit`` tokens hold a permit of one name at once.
 
-Whoever has one is a *member*, under a token and a lease of its own: a set of tokens can tell
-who left without a word, and a counter cannot. The limit is the caller's and is not stored: a
-caller is granted a permit if fewer than *its* limit are taken.
+A holder of a permit is a *member*, with a token and a lease of its own: from a set of tokens
+the members that crashed can be removed, from a counter they cannot. The limit is the caller's
+and is not stored: a caller is granted a permit if fewer than *its* limit are taken.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from django_tasklock.types import Record
 
 
 class Permits(LeaseStore):
-    """The permits of a store. ``Busy.record`` is the member whose lease ends first, ``None`` if others merely wait.
+    """The permits of a store. ``Busy.record`` is the member whose lease ends first; ``None`` if no permit is taken and
+    the free ones are reserved for earlier waiters.
 
-    A release never finds another's: ``Released.NOT_YOURS`` is not among its answers.
+    A release never returns ``Released.NOT_YOURS``: each token has a permit of its own.
     """
 
     noun = "limiter"
 
     @abstractmethod
     def members(self, name: str) -> list[Record]:
-        """Return who has a permit now, the one that has it longest first."""
+        """Return the current members, the oldest first."""
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
-        """Return who waits for a permit in the store's queue, the longest first. Nobody where waiters poll."""
+        """Return the waiters in the store's queue for a permit, the longest first; none where waiters poll."""
         return Queued([], 0)
 
     @abstractmethod
     def remove(self, name: str, token: str) -> Record | None:
-        """Take the permit away from ``token``; what was removed."""
+        """Take the permit away from ``token``; return the removed record."""
 
     @abstractmethod
     def names(self, limit: int = 1000) -> list[str]:
-        """Return the limiters that somebody has a permit of, up to ``limit``, in no order."""
+        """Return the names of up to ``limit`` limiters that have members, in no order."""
 
     def mine(self, name: str, token: str) -> Record | None:
         return next((record for record in self.members(name) if record.token == token), None)

@@ -1,4 +1,4 @@
-"""What to list of the locks, and what comes of it."""
+"""Queries for lists of locks and waiters, and their results."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Literal, NamedTuple
 from django_tasklock.types import Holder, Record
 
 Which = Literal["live", "expiring", "no_expiry", "orphaned"]
-"""Locks by what is left of their leases: ``live`` (the next two included), ``expiring`` (soon, unless
-renewed), ``no_expiry``, ``orphaned`` (the holder let it end: free, and still in the index)."""
+"""Locks by the state of their lease: ``live`` (includes the next two), ``expiring`` (soon, unless renewed),
+``no_expiry``, ``orphaned`` (the lease has run out: the lock is free and still in the index)."""
 Order = Literal["expiry", "age", "left"]
-"""By what is left of the lease, by how long it is held, by what is left of the timeout.
+"""By time left of the lease (``expiry``), by time held (``age``), by time left of the timeout (``left``).
 
-A store with an index of the first alone puts ``Backend.orders`` locks at a time into one of the others: the first so
-many by the first, then the next.
+A store whose index is by expiry alone sorts ``LockStore.orders`` locks at a time by the other two: the first part of
+the index, then the next.
 """
 
 
 class Query(NamedTuple):
-    """Which locks to list, and in which order: live ones in any, the others by expiry.
+    """Which locks to list, and in which order: live ones in any order, the others by expiry.
 
-    ``text`` (in the name, in either case of ASCII letters), ``task`` (its whole name), ``row`` (``Holder.row``) and
-    ``waiting`` (somebody waits for it) are looked for from ``offset`` on, in a limited number of locks:
-    ``Page.next`` says where to go on.
+    The filters are ``text`` (contained in the name, ignoring the case of ASCII letters), ``task`` (the full task
+    name), ``row`` (``Holder.row``) and ``waiting`` (has waiters). They are applied to a limited number of locks from
+    ``offset`` on: ``Page.next`` is where to continue.
     """
 
     which: Which = "live"
@@ -37,8 +37,8 @@ class Query(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Some locks. ``total``: how many there are of that kind, before what is looked for.
-    ``next``: the offset at which to go on; ``None``: there are no more."""
+    """One page of locks. ``total``: the number of locks in that state, without the filters.
+    ``next``: the offset at which to continue; ``None``: there are no more."""
 
     records: list[Record]
     total: int
@@ -46,7 +46,7 @@ class Page(NamedTuple):
 
 
 class NotedWait(NamedTuple):
-    """What the holder of a lock waits for without a place in any queue. Milliseconds since 1970, the store's."""
+    """What the holder of a lock waits for outside of any queue. Times are the store's, in milliseconds since 1970."""
 
     what: str
     since: int
@@ -54,25 +54,25 @@ class NotedWait(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Somebody in the queue of a lock, or of a limiter. Times are the store's, in milliseconds since 1970."""
+    """A waiter in the queue of a lock or of a limiter. Times are the store's, in milliseconds since 1970."""
 
     holder: Holder
-    """Who it is that would hold it."""
+    """The holder it would become."""
     since: int
     now: int
     present: bool = True
-    """False if it has not looked for as long as a claim lasts: it is passed over."""
+    """False if it has not polled for as long as a handed-over lock stays reserved for its waiter: it is passed over."""
 
 
 class Queued(NamedTuple):
-    """The first of those who wait. ``total``: how many there are."""
+    """The first waiters of a queue. ``total``: the number of all."""
 
     waiting: list[Waiting]
     total: int
 
 
 class Counts(NamedTuple):
-    """How many locks there are of each kind: ``expiring`` and ``no_expiry`` ones are live ones as well."""
+    """The number of locks in each state; ``live`` includes ``expiring`` and ``no_expiry``."""
 
     live: int
     expiring: int
@@ -81,7 +81,7 @@ class Counts(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """What was forgotten of what had lapsed. ``kept``: what was looked at and stays, to be left out next time."""
+    """The number of orphaned locks dropped. ``kept``: those examined that stay, to be skipped next time."""
 
     removed: int
     kept: int

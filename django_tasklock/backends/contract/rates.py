@@ -1,11 +1,11 @@
-"""What a store must promise of rate limits. Times are whole microseconds.
+"""The contract of a store of rate limits. Times are whole microseconds.
 
-A limiter has a clock of its own: the store's, less the time it was stopped by ``penalize``.
-Slots are times on it. Every verb is one round trip where the store can do it in
-one, reads the store's clock and never the caller's, and raises ``BackendUnavailable`` when
-the store could not be asked; what books raises ``TermsDiffer`` where the store has other
-terms in force; and nothing else. What gives a slot back is never sent twice:
-it could hand out somebody else's slot.
+A limiter has a clock of its own: the store's clock minus the time it was stopped by ``penalize``.
+Slots are times on that clock. Every operation is one round trip where the store can do it in
+one, and uses the store's clock, never the caller's. It raises ``BackendUnavailable`` when the
+store could not be asked; operations that book raise ``TermsDiffer`` where other terms are in
+force in the store; and nothing else. An operation that gives a slot back is never sent twice:
+the second one could release the slot of another caller.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from django_tasklock.exceptions import TaskLockError
 Algorithm = Literal["window", "paced", "bucket"]
 """How calls are let through: see ``RateLimiter``."""
 ALGORITHMS = get_args(Algorithm)
-"""The words of ``Algorithm``."""
+"""The values of ``Algorithm``."""
 REMOVED_ALGORITHM = "counter"
-"""An approximate algorithm of earlier versions. Where a store still has it, ``"window"`` takes its place."""
+"""An approximate algorithm of earlier versions. Terms in a store that still name it are read as ``"window"``."""
 
 TENANT = ":tenant:"
-"""The text between a limiter's name and a tenant's."""
+"""The separator between a limiter's name and a tenant's."""
 
-_SINGLE = 1000  # bookings a store remembers one by one; with a greater limit they share a hundred cells
+_MAX_SINGLE = 1000  # up to this limit a store keeps each booking; above it bookings share a hundred cells
 _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
 
 def split_tenant(name: str) -> tuple[str, str | None]:
-    """Return a limiter's name and the tenant's; ``None``: it is no tenant's."""
+    """Return a limiter's name and its tenant; ``None``: the limiter has no tenants."""
     limiter, between, tenant = name.partition(TENANT)
     return limiter, tenant if between else None
 
@@ -48,8 +48,8 @@ class Rate(NamedTuple):
 
     @property
     def cell(self) -> int:
-        """Microseconds within which bookings count as one moment, its end: of a great limit not each is kept."""
-        return 1 if self.limit <= _SINGLE else -(-self.window // 100)
+        """The length of a cell, in microseconds: with a limit above 1000, bookings of one cell count at its end."""
+        return 1 if self.limit <= _MAX_SINGLE else -(-self.window // 100)
 
     def __str__(self) -> str:
         for unit in ("d", "h", "m", "s"):
@@ -59,49 +59,49 @@ class Rate(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a store must know of a limiter. ``floor``: the least share of the limit, in millionths; 0: not adaptive."""
+    """The parameters of a limiter. ``floor``: the least share of the limit, in millionths; 0: not adaptive."""
 
     name: str
     rates: tuple[Rate, ...]
     algorithm: Algorithm = "window"
     burst: int = 0
-    """Units a bucket holds; 0: a tenth of the limit."""
+    """The capacity of a bucket, in units; 0: a tenth of the limit."""
     cold_wait: bool = False
-    """True if a store that knows nothing of the limiter lets one window pass first."""
+    """True: where the store has no data of the limiter, the first slot is one window away."""
     floor: int = 0
     horizon: int = 3_600_000_000
-    """Microseconds: how far ahead a slot may be booked."""
+    """How far ahead a slot may be booked, in microseconds."""
     rule_in_store: str = ""
-    """The rule that older processes brought into force, where this version has no such algorithm any more."""
+    """The rule in force as older processes wrote it, if its algorithm was removed from this version."""
 
     def burst_of(self, rate: Rate) -> int:
-        """Return the units that may go at once."""
+        """Return the units that may be used at once."""
         if self.algorithm == "bucket":
             return self.burst or max(1, rate.limit // 10)
         return 1
 
     def capacity(self, rate: Rate) -> int:
-        """Return the most units that one call can cost under ``rate``: what a bucket, or a window, has room for."""
+        """Return the highest cost of one call under ``rate``: the capacity of a bucket, or of a window."""
         return self.burst_of(rate) if self.algorithm == "bucket" else rate.limit
 
     @property
     def longest(self) -> int:
-        """The longest window, its margin included: after so long nothing of the past counts."""
+        """The longest window including its margin: older bookings do not count any more."""
         return max(rate.window + rate.margin for rate in self.rates)
 
     @property
     def margin(self) -> int:
-        """How late a slot may be used, by the strictest of the rates."""
+        """How late a slot may be used: the smallest margin of the rates."""
         first, *others = self.rates
         return min(first.margin, *[rate.margin for rate in others]) if others else first.margin
 
     @property
     def pace(self) -> int:
-        """How often the limit may be adapted: once in the shortest window."""
+        """The least time between two adaptations of the limit: the shortest window, at least one second."""
         return max(1_000_000, min(rate.window for rate in self.rates))
 
     def words(self) -> list[str | int]:
-        """Return all of it but the name, as a script is told it."""
+        """Return all parameters but the name, in the order of the scripts' arguments."""
         found: list[str | int] = [
             "tat" if self.algorithm in ("paced", "bucket") else self.algorithm,
             "wait" if self.cold_wait else "",
@@ -115,29 +115,30 @@ class Terms(NamedTuple):
         return found
 
     def text(self) -> str:
-        """Return what a store keeps of it, for those who look at the limiter and do not know it: see ``read``."""
+        """Return the text that a store keeps, from which ``read`` makes the terms of a limiter not known locally."""
         return _text(self)
 
     def rule(self) -> str:
-        """Return the part of ``text`` that all callers must have in common: not how far ahead one books."""
+        """Return the part of ``text`` in which all callers must agree: without ``cold_wait`` and the horizon."""
         return self.rule_in_store or _rule(self)
 
     def under(self, rule: str) -> Terms:
-        """Return these terms with what all have in common replaced by ``rule``; as they are if it cannot be read.
+        """Return these terms with the part common to all callers replaced by ``rule``; unchanged if it is unreadable.
 
-        Under a rule of the removed algorithm the rates of that rule hold, as windows, until it is outvoted.
+        A rule of the removed algorithm is applied as windows of its rates, until it is outvoted.
         """
         found = Terms.read(self.name, rule)
         if found is None:
             return self
-        older = rule if rule.startswith(f"{REMOVED_ALGORITHM} ") else ""
-        return found._replace(cold_wait=self.cold_wait, horizon=self.horizon, rule_in_store=older)
+        removed = rule if rule.startswith(f"{REMOVED_ALGORITHM} ") else ""
+        return found._replace(cold_wait=self.cold_wait, horizon=self.horizon, rule_in_store=removed)
 
     @classmethod
     def read(cls, name: str, text: str) -> Terms | None:
-        """Return what ``text`` was made of; ``None`` if it is none. A bucket of one unit is read as paced, which it is.
+        """Parse what ``text()`` returned; ``None`` if it cannot be parsed. A bucket of one unit is the same as paced,
+        and is read as that.
 
-        What an older version wrote of the removed algorithm is read as windows.
+        Terms of the removed algorithm, written by an older version, are read as windows.
         """
         try:
             algorithm, cold, *rest = text.split(" ")
@@ -176,14 +177,14 @@ def _rule(terms: Terms) -> str:
 
 
 class Pushback(NamedTuple):
-    """How long to stop: microseconds from now, or until that time (since 1970)."""
+    """How long to stop: microseconds from now, or until a time (microseconds since 1970) if ``absolute``."""
 
     amount: int
     absolute: bool = False
 
 
 class TermsDiffer(Exception):
-    """Other terms are in force, and nothing was booked. ``rule``: those, as ``Terms.rule()`` has them."""
+    """Other terms are in force, and nothing was booked. ``rule``: the terms in force, as from ``Terms.rule()``."""
 
     def __init__(self, rule: str) -> None:
         super().__init__(rule)
@@ -191,26 +192,26 @@ class TermsDiffer(Exception):
 
 
 class Booked(NamedTuple):
-    """A slot. ``wait``: microseconds from the answer's making; negative: it was that long ago."""
+    """A booked slot. ``wait``: microseconds from the time of the reply until the slot; negative: it has passed."""
 
     slot: int
     wait: int
     edition: int
-    """Of the limiter's book: a reset, a flush and other terms begin another, in which older slots are unknown."""
+    """The edition of the limiter's book: a reset, a flush or other terms begin a new one, without the older slots."""
     pause: int
-    """How long the limiter's clock has been stopped so far: more of it means that sleepers sleep longer."""
+    """How long the limiter's clock has been stopped in all: if it grows, callers that sleep must sleep longer."""
     time: int
-    """When it is its turn, by the store's clock, since 1970."""
+    """The time of the slot by the store's clock, since 1970."""
     rebuilt: bool = False
-    """True if the store's clock had been set back by more than the horizon; all bookings were dropped."""
+    """True if all bookings were dropped, because the store's clock had been set back by more than the horizon."""
     leeway: int = 0
-    """Microseconds by which it may be used later than the margin allows: it was booked for its end."""
+    """Microseconds by which it may be used later than the margin allows: it was booked for the end of that time."""
     asks: bool = False
-    """True if it stands in line: whoever has it asks again before going, and may get the one before it or behind it."""
+    """True if the slot is in the line: its owner must resume it before using it, and may get another of the line."""
 
 
 class Refused(NamedTuple):
-    """A refusal: nothing was booked. ``wait``: how long it would have taken."""
+    """A refusal: nothing was booked. ``wait``: how long the caller would have had to wait."""
 
     wait: int
     edition: int
@@ -218,7 +219,7 @@ class Refused(NamedTuple):
 
 
 class Penalty(NamedTuple):
-    """The effect of a pushback: how long the limiter stands still from now; the share of the limit, in millionths."""
+    """The effect of a pushback: how long the limiter is stopped from now on; its share of the limit, in millionths."""
 
     wait: int
     share: int
@@ -233,20 +234,20 @@ class Used(NamedTuple):
 
 
 class Use(NamedTuple):
-    """How far a limiter is used. ``time``: the store's, since 1970; waits are from then on."""
+    """The usage of a limiter. ``time``: the store's, since 1970; waits count from it."""
 
     time: int
     rates: tuple[Used, ...]
     free: int
-    """Slots given back that nobody has taken yet."""
+    """The number of cancelled slots that have not been booked again."""
     next: int
     """How long a call of cost one would wait."""
     tail: int
-    """How long until the last slot that is booked."""
+    """How long until the last booked slot."""
     paused: int
     share: int
     refused: int
-    """Calls refused since the limiter was made or reset."""
+    """The number of calls refused since the limiter was created or reset."""
 
 
 class RateStore(ABC):
@@ -258,74 +259,75 @@ class RateStore(ABC):
     ) -> Booked | Refused:
         """Book the first slot for ``cost`` units, at most ``longest`` from now. Never waits.
 
-        ``spaced``: who has to wait is spread evenly over the window, in place of all at its beginning.
-        ``asks``: whoever has it will ask again before going, if that is later than in a second.
+        ``spaced``: slots that must be waited for are spread evenly over the window, not all at its beginning.
+        ``asks``: the caller will resume the slot before using it, if that is more than a second away.
         """
 
     @abstractmethod
     def resume(
         self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
-        """Ask what has become of a slot: it stands, or another one comes in exchange for it, if it was missed or is of
-        an earlier edition.
+        """Return the current state of a slot, or a slot in exchange if it was missed or belongs to an earlier edition.
 
-        ``leeway``: that one may be used so much later, and those behind it wait as much longer.
+        ``leeway``: the new slot may be used that much later, and all later slots are delayed by the same.
         """
 
     @abstractmethod
     def exchange(
         self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        """Do what ``resume`` does for some slots that were missed, at once. Fewer answers: the others are to be
-        resumed.
+        """Do what ``resume`` does for several missed slots at once. If there are fewer results than slots, the caller
+        must resume the others one by one.
         """
 
     @abstractmethod
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
-        """Give back a slot that was not used. False: there was nothing left to give back."""
+        """Give back a slot that was not used. False: there was nothing to give back any more."""
 
     @abstractmethod
     def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
-        """Book what the call cost, ``actual`` and not ``cost``. False: too late to matter."""
+        """Correct a booking from ``cost`` to the ``actual`` cost. False: nothing was changed, it is too late to matter
+        or there is no difference.
+        """
 
     @abstractmethod
     def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        """Stop the limiter's clock, for ``longest`` at most; never shortens a stop."""
+        """Stop the limiter's clock for at most ``longest``; an existing stop is never shortened."""
 
     def pause(self, terms: Terms, length: int) -> None:
-        """Stop the limiter's clock for exactly so long from now, in place of any other stop; 0: let it go on."""
+        """Stop the limiter's clock for exactly ``length`` from now, in place of any other stop; 0: start it again."""
         raise TaskLockError(f"{type(self).__name__} cannot pause a limiter")
 
     @abstractmethod
     def adjust(self, terms: Terms, share: int) -> None:
-        """Set the share of the limit that is in force, in millionths."""
+        """Set the current share of the limit, in millionths."""
 
     @abstractmethod
     def use(self, terms: Terms) -> Use:
-        """Return how the limiter stands. Changes nothing."""
+        """Return the usage of the limiter. Changes nothing."""
 
     @abstractmethod
     def reset(self, terms: Terms) -> None:
-        """Forget what was used and booked, stops and share too; who sleeps books again."""
+        """Drop all usage, bookings, stops and the share; callers that sleep until a slot must book again."""
 
     @abstractmethod
     def names(self, limit: int = 1000) -> list[str]:
-        """Return the limiters that were used lately, the latest first, from an index."""
+        """Return the recently used limiters, the latest first, from an index."""
 
     @abstractmethod
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
-        """Return the terms that whoever used these limiters last had, without those of which nothing is stored."""
+        """Return the terms of the last caller of each limiter, without limiters of which nothing is stored."""
 
     @abstractmethod
     def agree(self, terms: Terms, process: str) -> str:
-        """Say that this process has these terms; return those in force, as ``Terms.rule()``.
+        """Vote for these terms on behalf of ``process``; return the terms in force, as ``Terms.rule()``.
 
-        In force stays what is, until more processes have said within the last minute that they have these terms than
-        have said so of those in force. Then what is booked for later than in a second is dropped, as by ``reset``.
+        The terms in force change when, within the last minute, more processes have voted for these terms than for
+        those in force. Then bookings for more than about two seconds ahead are dropped, as by ``reset``.
         """
 
     def in_force(self, terms: Terms) -> Terms:
-        """Return the terms by which whoever has these is served."""
+        """Return the terms that apply to a caller with these."""
         return terms
 
     async def aagree(self, terms: Terms, process: str) -> str:
@@ -333,14 +335,14 @@ class RateStore(ABC):
         return await sync_to_async(self.agree)(terms, process)
 
     def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
-        """Do what ``reserve`` does so often, spaced, up to the first that is refused."""
+        """Do what ``reserve`` does ``number`` times, spaced, up to the first refusal."""
         answers: list[Booked | Refused] = []
         while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
             answers.append(self.reserve(terms, cost, longest, spaced=True, asks=True))
         return answers
 
     async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
-        """Do what ``reserve`` does, for coroutines. A cancelled one gives back what it is granted."""
+        """Do what ``reserve`` does, for coroutines."""
         return await sync_to_async(self.reserve)(terms, cost, longest, asks=asks)
 
     async def aresume(

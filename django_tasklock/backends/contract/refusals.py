@@ -1,4 +1,4 @@
-"""What a store that serves others says to us, and what one that serves nobody: whichever client it is told by."""
+"""Error texts and codes that tell a store which is down from one that refuses only this client."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import errno
 from collections.abc import Iterator
 
 FULL = "max number of clients reached"
-"""What a Redis says that takes no more clients; its clients have no error of their own for it."""
+"""Redis's error when it accepts no more clients; client libraries have no exception class for it."""
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-"""Why this process or machine cannot make a connection, whatever the server does."""
+"""Error numbers with which connecting fails because of this process or machine, whatever the server's state."""
 NOBODY = ("BUSY ", "MASTERDOWN ", "CLUSTERDOWN ")
-"""What a Redis says that answers nobody; for some of it clients, or older ones, have no error of their own."""
+"""Prefixes of the errors of a Redis that serves no client; (older) client libraries lack classes for some of them."""
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and those that led to it, each once: django-redis makes rings of them."""
+    """Yield the error and its causes and contexts, each once: django-redis makes cycles of them."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -23,5 +23,5 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def is_local_fault(error: BaseException | None) -> bool:
-    """Tell whether a connection was not made because of this process or machine: too many open files, no port left."""
+    """Tell whether connecting failed because of this process or machine: too many open files, no free port."""
     return any(isinstance(one, OSError) and one.errno in NO_ROOM for one in chain(error))

@@ -1,6 +1,6 @@
-"""A lease of several locks at once: the verbs of a holder, over all of them, as if they were one.
+"""Leases of several locks: the operations of a holder, on all of its locks as if they were one.
 
-Whoever waits stands in the queue of one of them, and has none meanwhile: so nobody waits for somebody who waits.
+A waiter stands in the queue of one lock and holds none of the others meanwhile, so waiters cannot deadlock.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released,
 if TYPE_CHECKING:
     from django_tasklock.backends.contract.locks import LockStore
 
-CHUNK = 100  # leases that a store renews by one request
-TURNS = 8  # tries in a row, each of which found another one busy: then it sleeps for a moment
-NOBODY = Busy(None)
+CHUNK = 100  # leases that a store renews in one request
+MAX_ATTEMPTS = 8  # in a row, each of which found another lock busy; then the waiter sleeps for a moment
 
 
 class Several(LeaseStore):
-    """The locks of a store, by names that are several (``names.Names``)."""
+    """The locks of a store, addressed by several names at once (``names.Names``)."""
 
     def __init__(self, store: LockStore) -> None:
         self.store = store
@@ -41,11 +40,11 @@ class Several(LeaseStore):
         found: list[RenewalResult] = []
         for start in range(0, len(each), CHUNK):
             found += self.store.renew(each[start : start + CHUNK])
-        answers = iter(found)
-        return [_worst([next(answers) for _ in each_of(item.name)]) for item in batch]
+        results = iter(found)
+        return [_worst([next(results) for _ in each_of(item.name)]) for item in batch]
 
     def mine(self, name: str, token: str) -> Record | None:
-        return _one(self.store.get_all(each_of(name)), token)
+        return _decisive(self.store.get_all(each_of(name)), token)
 
     def waiter(self, request: AcquireRequest) -> Waiter:
         return SeveralWaiter(self, request) if self.wakes else Waiter(self, request)
@@ -71,90 +70,91 @@ class Several(LeaseStore):
         return await self.store.aextend_all(each_of(name), token, ttl, hold)
 
     async def amine(self, name: str, token: str) -> Record | None:
-        return _one(await self.store.aget_all(each_of(name)), token)
+        return _decisive(await self.store.aget_all(each_of(name)), token)
 
 
 class SeveralWaiter(Waiter):
-    """Waits in the queue of the one that is busy, and has it handed over; then asks for all, with that one in hand.
+    """Waits in the queue of a lock that is busy until that is handed over, and then tries to acquire all of them.
 
-    What it finds busy then is the one that it waits for next, and what it was handed goes to the next in line.
+    If it finds another one busy then, it waits for that one next, and the lock it was handed goes to the next waiter.
     """
 
     backend: Several
 
     def __init__(self, backend: Several, request: AcquireRequest) -> None:
         super().__init__(backend, request)
-        self._place: Waiter | None = None
+        self._waiter: Waiter | None = None
+        """The waiter for the lock that was busy."""
 
     def acquire(self) -> Grant | Busy:
-        asking, answer = self._asking(), NOBODY
-        for _ in range(TURNS):
-            if self._place is None:
-                told = self.backend.acquire(asking)
-                if isinstance(told, Grant):
-                    return told
-                answer, self._place = told, self._place_for(told.name)
-            found = self._place.acquire()
-            if isinstance(found, Busy):
-                return found._replace(name=self._place.request.name)
-            self._place.leave()  # with that one in hand
-            self._place = None
+        request, busy = self._timed_request(), Busy(None)
+        for _ in range(MAX_ATTEMPTS):
+            if self._waiter is None:
+                answer = self.backend.acquire(request)
+                if isinstance(answer, Grant):
+                    return answer
+                busy, self._waiter = answer, self._waiter_for(answer.name)
+            answer = self._waiter.acquire()
+            if isinstance(answer, Busy):
+                return answer._replace(name=self._waiter.request.name)
+            self._waiter.leave()  # it holds that lock now
+            self._waiter = None
         self.backend.release(self.request.name, self.request.token)
-        return answer
+        return busy
 
     def wait(self, seconds: float) -> Grant | None:
-        if self._place is None:
+        if self._waiter is None:
             return super().wait(seconds)
-        if self._place.wait(seconds) is not None:
-            self._place.leave()
-            self._place = None
+        if self._waiter.wait(seconds) is not None:
+            self._waiter.leave()
+            self._waiter = None
         return None
 
     def look_last(self) -> None:
         super().look_last()
-        if self._place is not None:
-            self._place.look_last()
+        if self._waiter is not None:
+            self._waiter.look_last()
 
     def leave(self) -> None:
-        if self._place is not None:
-            self._place.leave()
-            self._place = None
+        if self._waiter is not None:
+            self._waiter.leave()
+            self._waiter = None
 
     async def aacquire(self) -> Grant | Busy:
-        asking, answer = self._asking(), NOBODY
-        for _ in range(TURNS):
-            if self._place is None:
-                told = await self.backend.aacquire(asking)
-                if isinstance(told, Grant):
-                    return told
-                answer, self._place = told, self._place_for(told.name)
-            found = await self._place.aacquire()
-            if isinstance(found, Busy):
-                return found._replace(name=self._place.request.name)
-            await self._place.aleave()
-            self._place = None
+        request, busy = self._timed_request(), Busy(None)
+        for _ in range(MAX_ATTEMPTS):
+            if self._waiter is None:
+                answer = await self.backend.aacquire(request)
+                if isinstance(answer, Grant):
+                    return answer
+                busy, self._waiter = answer, self._waiter_for(answer.name)
+            answer = await self._waiter.aacquire()
+            if isinstance(answer, Busy):
+                return answer._replace(name=self._waiter.request.name)
+            await self._waiter.aleave()
+            self._waiter = None
         await self.backend.arelease(self.request.name, self.request.token)
-        return answer
+        return busy
 
     async def await_(self, seconds: float) -> Grant | None:
-        if self._place is None:
+        if self._waiter is None:
             return await super().await_(seconds)
-        if await self._place.await_(seconds) is not None:
-            await self._place.aleave()
-            self._place = None
+        if await self._waiter.await_(seconds) is not None:
+            await self._waiter.aleave()
+            self._waiter = None
         return None
 
     async def aleave(self) -> None:
-        if self._place is not None:
-            await self._place.aleave()
-            self._place = None
+        if self._waiter is not None:
+            await self._waiter.aleave()
+            self._waiter = None
 
-    def _place_for(self, name: str) -> Waiter:
-        return self.backend.store.waiter(self.request._replace(name=name, on_busy=self._at_last))
+    def _waiter_for(self, name: str) -> Waiter:
+        return self.backend.store.waiter(self.request._replace(name=name, on_busy=self._final_on_busy))
 
 
 def first_failed(outcomes: Sequence[Released]) -> Released:
-    """Return what was found of the first that was not released; *released* if all were."""
+    """Return the outcome of the first lock that was not released; ``RELEASED`` if all were."""
     return next((outcome for outcome in outcomes if not outcome), Released.RELEASED)
 
 
@@ -165,8 +165,8 @@ def _worst(found: Sequence[RenewalResult]) -> RenewalResult:
     return RenewalResult.RENEWED
 
 
-def _one(records: Sequence[Record | None], token: str) -> Record | None:
-    """Return the one that is lost, else one that its holder is asked for, else any."""
+def _decisive(records: Sequence[Record | None], token: str) -> Record | None:
+    """Return the record of a lock that is lost, else of one whose release is requested, else of any."""
     for record in records:
         if record is None or record.token != token:
             return record

@@ -1,4 +1,4 @@
--- Now in ms since 1970, and in microseconds as text: Lua's numbers become text with 14 digits.
+-- The time in ms since 1970, and in microseconds as text: tostring() of a Lua number has only 14 digits.
 local function clock()
   local t = redis.call('TIME')
   local micros = t[1] .. string.sub(1000000 + t[2], 2)

@@ -1,36 +1,35 @@
--- Counting, with what was done: how often and how long, by event and kind; and the last holds of each name.
+-- Counts, incremented by the operation that they count: number and duration by event and kind; and past holds by name.
 --
--- counts:now (a hash): "event|kind", how often, in this hour. Of what has a duration "event:bucket|kind", and in one
---   number how often (from the 13th digit on) and the milliseconds together: one command, not two. Where that would not
---   do, "n|event:bucket|kind" and "ms|event:bucket|kind" have the two apart. It is to expire at twice the
---   ms from 1970 to the beginning of its hour: so PTTL says in one number whether that is over, and what time it is.
---   TIME costs three times as much.
--- counts:<hour> (a hash): the same, by who gives a lock back and knows the hour, from its fence: nobody looks what time
---   it is, but where a field is new. Earlier versions count all in these.
--- hours (a set): "now", and of the latter those that are not in the totals yet. hour:<hour>: one that is, kept for two
---   weeks.
--- totals (a hash): what was in those hours; the fields with a duration are apart.
--- open:<name>: the value of a lock that is counted, which outlives that lock: so whoever finds the end of its lease
---   knows what it was. Its acquisition is counted when it ends: "done:bucket", acquired and released in one; or when
---   somebody reads the counts, before, and then it is held:<name>. So "acquired" has only those that were read or that
---   did not end in a release; and of who has waited, or follows a hold, it is lowered by what the end will count.
--- past:<name> (a list): the last holds, the latest first; past (sorted set): names by the last.
--- Nothing in here may fail what it counts: hence pcall.
+-- counts:now (a hash): the counts of this hour, by "event|kind". An event with a duration is "event:bucket|kind", with
+--   the number (from the 13th digit on) and the milliseconds in one value: one command, not two. If these do not fit,
+--   they are in "n|event:bucket|kind" and "ms|event:bucket|kind". The key expires at twice the ms from 1970 to the
+--   beginning of its hour, so its PTTL shows whether the hour is over, and the time. TIME costs three times as much.
+-- counts:<hour> (a hash): the same, by releases that know the hour from the fence of their lock, without reading the
+--   time unless a field is new. Earlier versions have all counts in these.
+-- hours (a set): "now", and those <hour> that are not in the totals yet. hour:<hour>: one that is, kept for two weeks.
+-- totals (a hash): the sums of those hours; number and duration are in separate fields.
+-- open:<name>: a copy of the value of a counted lock, which outlives it: so when its lease is found to have ended, its
+--   holder is known. Its acquisition is counted at its end, as "done:bucket", acquired and released in one; or before,
+--   when the counts are read, and then the copy is renamed to held:<name>. So "acquired" has only acquisitions that
+--   were read or did not end in a release; after a wait or a transfer it is lowered by one, which the end will add.
+-- past:<name> (a list): past holds, the latest first; past (sorted set): names by their latest.
+-- Counting must not make the operation fail: hence pcall.
 
 local HOUR, HOUR_KEPT, PAST_KEPT = 3600000, 1209600000, 604800000
 local NAMES, FIELDS, OTHERS = 10000, 4000, '(others)'
 local BOUNDS = {5, 25, 100, 500, 1000, 5000, 15000, 60000, 300000, 900000, 3600000}
--- so long a text that it is no list to search: redis.conf, hash-max-listpack-value
+-- so long that the hash is no listpack, which is searched linearly: redis.conf, hash-max-listpack-value
 local ABOUT = 'What django_tasklock has counted within this hour, see docs/metrics.md'
 local ROOT, COUNTS, COUNTED_AT, READY
 
--- To be called first. `any`: the index, or the fence counter; now in ms.
+-- To be called first. `any`: the key of the index or of the fence counter; now in ms.
 local function count_at(any, now)
   ROOT, COUNTED_AT, READY = string.sub(any, 1, -6), now, false
   COUNTS = ROOT .. 'counts:now'
 end
 
-local function apart(from, to, field, value)
+-- Add a value, number and duration in separate fields.
+local function add_count(from, to, field, value)
   if #value < 13 or string.find(field, '^n|') or string.find(field, '^ms|') then
     redis.pcall('HINCRBY', to, field, value)
   else
@@ -39,19 +38,19 @@ local function apart(from, to, field, value)
   end
 end
 
--- Let the totals, and the hour itself, have what was counted within it.
+-- Move the counts of an hour to hour:<hour> and to the totals.
 local function fold(from, hour)
   local kept, totals, flat = ROOT .. 'hour:' .. hour, ROOT .. 'totals', redis.call('HGETALL', from)
-  local full = redis.call('HLEN', totals) > FIELDS -- then they have the kinds that they know, and the others
+  local full = redis.call('HLEN', totals) > FIELDS -- new kinds are added to the others
   for i = 1, #flat, 2 do
     local field = flat[i]
     if field ~= 'about' then
-      apart(from, kept, field, flat[i + 1])
+      add_count(from, kept, field, flat[i + 1])
       if full and redis.call('HEXISTS', totals, field) + redis.call('HEXISTS', totals, 'n|' .. field) == 0 then
         field = (string.match(field, '^ms|[^|]*|') or string.match(field, '^n|[^|]*|') or string.match(field, '^[^|]*|'))
           .. OTHERS
       end
-      apart(from, totals, field, flat[i + 1])
+      add_count(from, totals, field, flat[i + 1])
     end
   end
   redis.call('DEL', from)
@@ -62,12 +61,12 @@ local function hour_of(ms)
   return string.format('%.0f', math.floor(ms / HOUR))
 end
 
--- A time within the hour that the running counts are of. `left`: the ms before they expire.
+-- A time within the hour of counts:now. `left`: the ms before that expires.
 local function running(left)
-  return left < 0 and COUNTED_AT or (COUNTED_AT + left + HOUR) / 2 -- in the middle: clocks run on while a script does
+  return left < 0 and COUNTED_AT or (COUNTED_AT + left + HOUR) / 2 -- in the middle: the clock goes on during a script
 end
 
--- Let the totals have the hours that are over.
+-- Move the hours that are over to the totals.
 local function end_hours_before(hour)
   for _, other in ipairs(redis.call('SMEMBERS', ROOT .. 'hours')) do
     local key = ROOT .. 'counts:' .. other
@@ -79,39 +78,39 @@ local function end_hours_before(hour)
   end
 end
 
--- See to it that what is counted now is counted in its hour.
+-- Make sure that counts:now is of the current hour.
 local function get_ready()
   READY = true
   local left = redis.pcall('PTTL', COUNTS)
   if left > COUNTED_AT - 2 * HOUR and left <= COUNTED_AT then return end
   if left ~= -2 then
-    if redis.pcall('TYPE', COUNTS).ok ~= 'hash' then return end -- something else's
+    if redis.pcall('TYPE', COUNTS).ok ~= 'hash' then return end -- not ours
     fold(COUNTS, hour_of(running(left)))
   end
   local hour = hour_of(COUNTED_AT)
   end_hours_before(hour)
   redis.pcall('HSETNX', COUNTS, 'about', ABOUT)
   redis.pcall('PEXPIREAT', COUNTS, string.format('%.0f', 2 * hour * HOUR))
-  redis.pcall('SADD', ROOT .. 'hours', 'now') -- where those versions look
+  redis.pcall('SADD', ROOT .. 'hours', 'now') -- earlier versions read it
 end
 
 local count
 
--- The first of its field in this hour: are there too many kinds?
-local function first(event, kind, by)
+-- For a new field of this hour: if there are too many kinds, count it as one of the others.
+local function check_kinds(event, kind, by)
   if kind ~= OTHERS and redis.call('HLEN', COUNTS) > FIELDS then
     redis.call('HDEL', COUNTS, event .. '|' .. kind)
     count(event, OTHERS, by)
   end
 end
 
--- What to look at when a count was raised to `n` by `by`, now and then.
-local function looked(n, event, kind, by)
-  if type(n) ~= 'number' then return end -- the key is something else's
-  if n == tonumber(by) then return first(event, kind, by) end
+-- After a count was raised to `n` by `by`: check for a new field, and for one that is too large.
+local function check_count(n, event, kind, by)
+  if type(n) ~= 'number' then return end -- not our key
+  if n == tonumber(by) then return check_kinds(event, kind, by) end
   if n >= 1e17 and string.sub(event, 1, 2) ~= 'n|' and string.sub(event, 1, 3) ~= 'ms|' then
     local field = event .. '|' .. kind
-    apart(COUNTS, COUNTS, field, redis.call('HGET', COUNTS, field))
+    add_count(COUNTS, COUNTS, field, redis.call('HGET', COUNTS, field))
     redis.call('HDEL', COUNTS, field)
   end
 end
@@ -120,16 +119,16 @@ function count(event, kind, by)
   by = by or '1'
   if not READY then get_ready() end
   local n = redis.pcall('HINCRBY', COUNTS, event .. '|' .. kind, by)
-  looked(n, event, kind, by)
+  check_count(n, event, kind, by)
   return type(n) == 'number'
 end
 
--- What to look at when `counts`, of the hour that who counts took it for, was raised to `n` by `by`, now and then.
-local function looked_ready(n, counts, field, by)
-  if type(n) ~= 'number' then return end -- the key is something else's
+-- The same for `counts`, the hash of the hour that the caller has assumed.
+local function check_hour_count(n, counts, field, by)
+  if type(n) ~= 'number' then return end -- not our key
   local event, kind = string.match(field, '^([^|]*)|(.*)$')
   local hour = hour_of(COUNTED_AT)
-  if counts ~= ROOT .. 'counts:' .. hour then -- which is over, or never was
+  if counts ~= ROOT .. 'counts:' .. hour then -- that hour is over, or wrong
     if n ~= tonumber(by) then return end
     redis.call('HDEL', counts, field)
     count(event, kind, by)
@@ -140,10 +139,10 @@ local function looked_ready(n, counts, field, by)
     redis.pcall('HSETNX', counts, 'about', ABOUT)
   end
   COUNTS, READY = counts, true
-  looked(n, event, kind, by)
+  check_count(n, event, kind, by)
 end
 
--- Count something that took so many ms.
+-- Count an event that took `ms`.
 local function count_time(event, kind, ms)
   local bucket = 0
   ms = math.max(0, ms)
@@ -156,8 +155,8 @@ local function count_time(event, kind, ms)
   count('ms|' .. event, kind, string.format('%.0f', ms))
 end
 
--- Keep a hold that is over among the last ones of its name.
-local function note(name, value, how, at)
+-- Add a hold that has ended to the history of its name.
+local function record_hold(name, value, how, at)
   local most = tonumber(string.match(value, '"past":(%d+)') or 10)
   if most == 0 then return end
   local past, names = ROOT .. 'past:' .. name, ROOT .. 'past'
@@ -177,7 +176,7 @@ local function kind_and_time(value)
   return kind, tonumber(string.match(string.sub(value, -128), '"at":(%d+),[^{}]*}$'))
 end
 
--- Count an acquisition that is not counted yet, in its hour. Reply: whether that could be done.
+-- Count an acquisition in its hour. Reply: whether that succeeded.
 local function count_acquired(kind, since)
   if not READY then get_ready() end
   local hour = since and math.floor(since / HOUR)
@@ -191,7 +190,7 @@ local function count_acquired(kind, since)
   return true
 end
 
--- Count how a hold ended, whose value is given. `at`: when, ms. `open`: its acquisition is to be counted, too.
+-- Count the end of the hold with this value. `at`: its time, ms. `open`: count its acquisition too.
 local function count_end(name, value, how, at, open)
   local kind, since = kind_and_time(value)
   if not kind then return end
@@ -201,27 +200,26 @@ local function count_end(name, value, how, at, open)
     if open then count_acquired(kind, since) end
     if how == 'released' then count_time(how, kind, at - (since or at)) else count(how, kind) end
   end
-  if how ~= 'released' or since and at - since >= 1000 then note(name, value, how, at) end
+  if how ~= 'released' or since and at - since >= 1000 then record_hold(name, value, how, at) end
 end
 
--- Forget the copy of a lock that ends. Reply: whether its acquisition is to be counted; also if there is none any more.
-local function close(name)
+-- Delete the copy of a lock that ends. Reply: whether its acquisition must be counted; also if there is no copy.
+local function delete_copy(name)
   return redis.pcall('DEL', ROOT .. 'open:' .. name) == 1 or redis.pcall('DEL', ROOT .. 'held:' .. name) == 0
 end
 
--- Count the end of a lock that is not there any more and was not given back, once. `score`: the end of its lease.
+-- Count, once, the end of a lock that is missing and was not released. `score`: the end of its lease.
 local function count_gone(name, score)
   local value = redis.pcall('GETDEL', ROOT .. 'open:' .. name)
   local open = type(value) == 'string'
   if not open then value = redis.pcall('GETDEL', ROOT .. 'held:' .. name) end
-  if type(value) ~= 'string' then return end -- it was not counted, or has been
+  if type(value) ~= 'string' then return end -- not counted, or already
   local at = tonumber(score) or COUNTED_AT
   local early = at > COUNTED_AT
   count_end(name, value, early and 'deleted' or 'expired', early and COUNTED_AT or at, open)
 end
 
--- Note a lock that is granted just now: its value outlives it. `waited` in ms: nil, it was not waited for; -1: it
--- follows an earlier hold.
+-- Store the copy of a lock that is granted now. `waited` in ms; nil: it has not waited; -1: it follows an earlier hold.
 local function count_grant(name, value, kind, waited)
   local open = ROOT .. 'open:' .. name
   local former = redis.pcall('GET', open)

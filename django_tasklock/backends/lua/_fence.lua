@@ -1,5 +1,5 @@
--- A fence, as text: the clock in microseconds, or one more than before where that is greater. An older snapshot, or a
--- flush, sets the counter back but not the clock, and a clock that is set back finds the counter.
+-- A new fence, as text: the time in microseconds, or the last fence plus one if that is greater. An older snapshot or a
+-- flush sets the counter back, but not the clock; if the clock is set back, the counter is not.
 -- KEYS: 3 fence counter
 local function tick(micros)
   local last = tonumber(redis.call('SET', KEYS[3], micros, 'GET'))

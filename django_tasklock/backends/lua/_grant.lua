@@ -1,4 +1,4 @@
--- Make the lock somebody's. Reply: the fence, as a number. `waited`: ms; nil: it has not; -1: it follows an earlier hold.
+-- Grant the lock. Reply: the fence, as a number. `waited`: ms; nil: it has not; -1: it follows an earlier hold.
 -- KEYS: 1 lock, 2 index by expiry
 local function grant(fence, now, token, ttl, hold, holder, waited)
   local value = '{"token":"' .. token .. '","holder":' .. holder .. ',"at":' .. now ..
@@ -15,7 +15,7 @@ local function grant(fence, now, token, ttl, hold, holder, waited)
   return number
 end
 
--- How long somebody has waited whose rank, the time when it came in microseconds, is given; nil without one.
+-- The ms that a waiter has waited, by its rank, which is its arrival in microseconds; nil without a rank.
 local function waited_since(rank, now)
   return rank and math.max(0, math.floor(now - tonumber(rank) / 1000)) or nil
 end

@@ -1,5 +1,5 @@
 -- use: former
--- Forget what lapsed more than a day ago, a little at a time.
+-- Drop entries from the index that expired more than a day ago, up to 128 at a time.
 local function forget_lapsed(index, now)
   local old = redis.call('ZRANGEBYSCORE', index, '-inf', now - 86400000, 'LIMIT', 0, 128)
   if old[1] then
@@ -8,5 +8,5 @@ local function forget_lapsed(index, now)
     for _, key in ipairs(old) do count_gone(name_of(key), redis.call('ZSCORE', index, key)) end
     redis.call('ZREM', index, unpack(old))
   end
-  let_lapse(index)
+  expire_former(index)
 end

@@ -1,19 +1,19 @@
--- Shared by the scripts of permits: they use clock, fence, counts and waiters as well. Not a verb.
+-- Shared by the scripts of permits, which also use clock, fence, counts and waiters. Not an operation.
 --
--- Members are tokens, scored by the expiry of their leases; beside them, by token, what acquire.lua calls the value
--- of a lock, with "fence" as the order of the grants. Nothing expires by itself while somebody may have a permit:
--- what lapsed is dropped by whoever comes next.
--- Entry of a queue: "<token> <channel> <claim ms> <hold ms> <holder json> <limit>", scored by arrival.
--- KEYS of every script that grants: 1 members, 2 values, 3 fence counter, 4 queue, 5 limiters by their end, 6 seen
--- The limiter's name is what its first key has after the last "#permits:", as the clients make it.
+-- Members are tokens, scored by the expiry of their leases; a hash has by token the same value as a lock (acquire.lua),
+-- with "fence" as the order of the grants. No key expires while a member may have a permit: expired members are removed
+-- by the next script that runs.
+-- Queue entry: "<token> <channel> <ttl ms> <hold ms> <holder json> <limit>", scored by arrival.
+-- KEYS of the scripts that can grant: 1 members, 2 values, 3 fence counter, 4 queue, 5 limiters by their end, 6 seen
+-- The limiter's name is the part of KEYS[1] after the first "#permits:".
 
-local SPARE = 60000 -- ms that the keys outlive the last timeout
+local SPARE = 60000 -- ms for which the keys outlive the last timeout
 
-local function bare()
+local function limiter_name()
   return string.match(KEYS[1], '#permits:(.*)$')
 end
 
-local function drop(token)
+local function remove_member(token)
   redis.call('ZREM', KEYS[1], token)
   redis.call('HDEL', KEYS[2], token)
 end
@@ -22,8 +22,8 @@ local function kind_of(value)
   return value and string.match(value, '"holder":{"kind":"([^"]*)"')
 end
 
--- To be called first.
-local function lapse(now)
+-- Remove the members whose lease has run out. To be called first.
+local function drop_expired(now)
   count_at(KEYS[3], now)
   local gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 1000)
   while gone[1] do
@@ -37,22 +37,22 @@ local function lapse(now)
   end
 end
 
--- Let the keys live for `hold` ms, at least; their expiry is only for what nobody asks for again.
-local function outlive(now, hold)
+-- Let the keys live for at least `hold` ms; their expiry is only for limiters that are not used again.
+local function extend_keys(now, hold)
   hold = tonumber(hold) + SPARE
   if redis.call('PTTL', KEYS[1]) < hold then
     redis.call('PEXPIRE', KEYS[1], hold)
     redis.call('PEXPIRE', KEYS[2], hold)
-    redis.call('ZADD', KEYS[5], now + hold, bare())
+    redis.call('ZADD', KEYS[5], now + hold, limiter_name())
   end
 end
 
--- `waited` in ms; nil: it was not waited for.
+-- Grant a permit. `waited` in ms; nil: it has not waited.
 local function admit(fence, now, token, ttl, hold, holder, waited)
   redis.call('ZADD', KEYS[1], now + ttl, token)
   redis.call('HSET', KEYS[2], token, '{"token":"' .. token .. '","holder":' .. holder .. ',"at":' .. now ..
     ',"fence":' .. fence .. ',"until":' .. (now + hold) .. '}')
-  outlive(now, hold)
+  extend_keys(now, hold)
   local kind = string.match(holder, '^{"kind":"([^"]*)"')
   if kind and waited then
     count_time('limit.waited', kind, waited)
@@ -64,37 +64,37 @@ local function admit(fence, now, token, ttl, hold, holder, waited)
   return number
 end
 
--- Give free permits to the longest waiters that are still connected: short claims, which their first renewals make
--- whole leases. Strictly in order: whoever is first holds up those behind, even if their limits are greater, unless
--- it is dead, which is asked for a caller with a limit of `wanted`.
--- Reply: the token of the caller if it is `self` and its turn, or nil; and the ms that it has waited.
-local function serve(self, wanted)
+-- Grant free permits to the longest waiters that are alive: as short leases, which their first renewals extend to full
+-- leases. Strictly in order: the first waiter blocks those behind it, even if their limits are greater, unless it is
+-- dead, which is only checked for a caller whose limit `wanted` leaves a permit free.
+-- Reply: `self` if it is the caller's turn, or nil; and the ms that it has waited.
+local function grant_free(self, wanted)
   local now, micros = clock()
   while true do
     local head = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
     if not head[1] then return nil end
-    local token, channel, claim, hold, holder, limit = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*) (%d+)$')
+    local token, channel, ttl, hold, holder, limit = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*) (%d+)$')
     local taken = redis.call('ZCARD', KEYS[1])
     local waited = math.max(0, math.floor(now - tonumber(head[2]) / 1000))
     if not token then
-      redis.call('ZREM', KEYS[4], head[1]) -- what cannot be read is nobody's place
+      redis.call('ZREM', KEYS[4], head[1]) -- an unreadable entry
     elseif taken >= tonumber(limit) then
       if token == self or taken >= (wanted or 0) then return nil end
-      if tell(token, channel, '- 0', now) ~= false then return nil end
-      quit(token, head[1])
+      if notify(token, channel, '- 0', now) ~= false then return nil end
+      leave_queue(token, head[1])
     elseif token == self then
-      quit(token, head[1])
+      leave_queue(token, head[1])
       return token, waited
     else
       local fence = tick(micros)
-      local there = tell(token, channel, token .. ' ' .. fence, now)
-      if there == nil then return nil end -- the waiters look by themselves
-      quit(token, head[1])
-      if there then admit(fence, now, token, claim, hold, holder, waited) end
+      local there = notify(token, channel, token .. ' ' .. fence, now)
+      if there == nil then return nil end -- the waiters poll
+      leave_queue(token, head[1])
+      if there then admit(fence, now, token, ttl, hold, holder, waited) end
     end
   end
 end
 
 local function forget_if_empty()
-  if redis.call('ZCARD', KEYS[1]) == 0 then redis.call('ZREM', KEYS[5], bare()) end
+  if redis.call('ZCARD', KEYS[1]) == 0 then redis.call('ZREM', KEYS[5], limiter_name()) end
 end

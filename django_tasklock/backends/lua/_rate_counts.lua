@@ -1,4 +1,4 @@
--- Counting for the scripts of rate limits: with '+' in their mode (5).
+-- Counts for the scripts of rate limits, if their mode (5) has a '+'.
 -- use: counts
 local LIMITER = string.find(ARGV[5], '+', 1, true) and string.gsub(ARGV[6], ':tenant:.*$', ':tenant') or nil
 count_at(KEYS[3], time / 1000)
@@ -7,7 +7,7 @@ local function count_limit(event)
   if LIMITER then count('limit.' .. event, LIMITER) end
 end
 
--- Count what a booking script replies.
+-- Count the reply of a booking script.
 local function count_reply(reply)
   if not LIMITER or string.byte(reply) == 50 then return end -- 2: other terms are in force
   local wait = tonumber(string.match(reply, '^1 %S+ (%S+)'))

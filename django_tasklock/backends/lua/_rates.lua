@@ -1,39 +1,38 @@
--- Shared by the scripts of rate limits, which begin with it. Not a verb.
--- The same in plain Python, which a property test holds beside it: ledger.py.
+-- Shared by the scripts of rate limits, which begin with it. Not an operation.
+-- backends/ledger has the same in Python; a property test compares the two.
 --
--- A limiter's clock is the server's, less the time it was stopped; slots are times on it. Microseconds.
+-- A limiter's clock is the server's, minus the time it was stopped; slots are times on it. Microseconds.
 -- KEYS: 1 meta, 2 slots given back, 3 index of limiters, 4 numbers, 5 the line, 6... one ring per rate
--- ARGV: 1 cost, 2 slot, 3 edition, 4 amount, 5 mode, 6 name, 7 algorithm, 8 'wait' after a cold start, 9 floor of the
---       share, 10 horizon, 11 the longest window with its margin, 12 how often the limit may be adapted, 13 all of
---       them as text, 14 what of that all callers must have in common; then for each rate: limit, window, margin, cell,
---       burst
+-- ARGV: 1 cost, 2 slot, 3 edition, 4 amount, 5 mode, 6 name, 7 algorithm, 8 'wait': wait after a cold start, 9 floor of
+--       the share, 10 horizon, 11 the longest window with its margin, 12 the least time between adaptations of the
+--       limit, 13 the terms as Terms.text(), 14 the part common to all callers, Terms.rule(); then for each rate:
+--       limit, window, margin, cell, burst
 --
--- meta (hash): epoch (the edition), off (how long the clock was stopped), until (it stands still until then), last (the
---   last slot booked), from (none before), share (of the limit, in millionths), changed, spent (units since), hz (the
---   greatest horizon), refused, seq; and by window: n:<w> units in the ring that count, x:<w> bookings at its end
---   that do not, because limit units came later, and stand aside, z:<w> the newest of those that were dropped,
---   b:<w> the last slot that was booked before the ring began;
---   terms (those of the last call, as Terms.text() has them, for those who look at it); rule (what of them is in
---   force for all, as Terms.rule() has it; until somebody has said it, none is); lee (the last slot with leeway);
---   rough (the newest in the rings when they came into force, which may be the end of a cell);
---   exp (until when, in milliseconds, everything lives), idx (when the index was told), calm (until then there is
---   nothing to look at but whether there is room), buried (the last of the numbers), stood (whether there is a line);
---   tat:<w> (paced, bucket). An older version may have left k:<w>, c:<w> and p:<w>, which mean nothing any more.
+-- meta (hash): epoch (the edition), off (for how long the clock was stopped), until (the clock is stopped until then),
+--   last (the last booked slot), from (the earliest slot), share (of the limit, in millionths), changed (when the share
+--   was), spent (units since), hz (the greatest horizon), refused, seq; and by window: n:<w> the units in the ring that
+--   count, x:<w> the bookings at its end that are set aside, because limit units came later, z:<w> the newest that was
+--   dropped, b:<w> the last slot booked before the ring began;
+--   terms (of the last call, for readers); rule (in force for all callers; absent until the first vote); lee (the last
+--   slot with leeway); rough (the newest in the rings when the rule came into force, perhaps the end of a cell);
+--   exp (the expiry of the keys, in milliseconds), idx (when the index was updated), calm (until then the only check
+--   is for room), buried (the greatest of the numbers), stood (whether there is a line);
+--   tat:<w> (paced, bucket). An older version may have left k:<w>, c:<w> and p:<w>, which are not used any more.
 -- ring (list): time, units, time, units, ..., the newest first.
 -- slots given back (sorted set): "units:serial", scored by slot.
--- the line (sorted set): "units:slot" of a slot that nobody has claimed yet, scored by slot.
--- numbers (sorted set), scored by themselves: "number" of a slot that was given back under it, "number+" of one that
---   was taken again under it. Places are on a grid, and their first number is their time.
+-- the line (sorted set): "units:slot" of a slot that is not claimed yet, scored by slot.
+-- numbers (sorted set), scored by themselves: a slot is on a grid, its first number is its time, and each time it is
+--   booked again it gets the next one. "number": given back under it; "number+": booked again under it.
 
 local clock = redis.call('TIME')
 local time = clock[1] * 1000000 + clock[2]
 local FIRST, GRID = 15, 16 -- the first rate in ARGV; microseconds between two slots
 
--- A server whose memory is full refuses a script its first write, unless that is one that needs no memory, as this one,
--- which does nothing. A limit holds no more than what it lets through, and all of it ends by itself.
+-- A server whose memory is full aborts a script at its first write, unless that is a command that needs no memory, as
+-- this one, which does nothing. A limiter stores no more than the calls it lets through, and all its keys expire.
 local function even_if_full() redis.pcall('ZREM', KEYS[3], '') end
 
--- The usual case at once, without what is needed for the others: while it is calm, one rate of single bookings has room.
+-- The usual case first, without the setup for the others: "calm", one rate without cells, and there is room.
 if string.sub(ARGV[5], 1, 4) == 'soon' then
   local key = ARGV[FIRST + 1]
   local got = redis.call('HMGET', KEYS[1], 'calm', 'terms', 'epoch', 'last', 'off', 'n:' .. key, 'x:' .. key, 'rule')
@@ -43,7 +42,7 @@ if string.sub(ARGV[5], 1, 4) == 'soon' then
     local units, at, old = tonumber(ARGV[1]), math.max(time - off, last + 1), nil
     at = at - at % GRID
     if at <= last then at = at + GRID end
-    if used == limit and units == 1 then -- one goes for which one comes
+    if used == limit and units == 1 then -- the oldest makes room
       old = redis.call('LRANGE', KEYS[6], -2, -1)
       if old[2] == '1' and old[1] + ARGV[FIRST + 1] + ARGV[FIRST + 2] <= at then used = used - 1 end
     end
@@ -67,13 +66,13 @@ if string.sub(ARGV[5], 1, 4) == 'soon' then
           if redis.pcall('HINCRBY', counts, 'limit.granted|' .. limiter, 1) == 1 then
             -- use: counts
             count_at(KEYS[3], time / 1000)
-            looked_ready(1, counts, 'limit.granted|' .. limiter, '1')
+            check_hour_count(1, counts, 'limit.granted|' .. limiter, '1')
           end
         end
         local due = at + off
         return string.format('1 %s %.0f %s %.0f %.0f 0 0 0', stamp, due - time, got[3], off, due)
       end
-      redis.call('DEL', KEYS[6]) -- it had been deleted by hand: count anew
+      redis.call('DEL', KEYS[6]) -- it was deleted by hand: count again
     end
   end
 end
@@ -98,8 +97,8 @@ end
 local margin = rates[1].margin
 for _, rate in ipairs(rates) do margin = math.min(margin, rate.margin) end
 
-local meta, dirty, rebuilt, told, renew = {}, {}, 0, nil, false -- renew: a key was made that has no end yet
-local rule, lost = nil, false -- lost: the rule has to be written again
+local meta, dirty, rebuilt, told, renew = {}, {}, 0, nil, false -- renew: a new key has no expiry yet
+local rule, lost = nil, false -- lost: the rule must be written again
 local stored = redis.call('HGETALL', KEYS[1])
 for i = 1, #stored, 2 do
   local key, value = stored[i], stored[i + 1]
@@ -133,7 +132,7 @@ local function wait_for(at)
   return at + get('off') - time
 end
 
--- Write what changed, and let everything live as long as it matters, and somewhat longer: not each call need say so.
+-- Write the changes, and set the expiry of all keys: somewhat longer than needed, so that not each call has to.
 local function finish()
   local left = math.ceil((math.max(get('last'), get('from'), now()) + get('off') + longest - time) / 1000) + 1000
   local moment = math.floor(time / 1000)
@@ -200,7 +199,7 @@ local function newest(rate)
   return math.max(tonumber(redis.call('LINDEX', rate.ring, 0) or get('z:' .. rate.key)), get('b:' .. rate.key))
 end
 
--- Count again what stands aside, if slots were given back or the limit was raised.
+-- Count bookings that were set aside again, if slots were given back or the limit was raised.
 local function recount(rate)
   local total, aside = get('n:' .. rate.key), get('x:' .. rate.key)
   while aside > 0 and total < rate.limit do
@@ -212,7 +211,7 @@ local function recount(rate)
   end
 end
 
--- Before this time the rate has no room for so many units.
+-- The earliest time at which the rate has room for so many units.
 local function first(rate, units)
   if algorithm ~= 'window' then
     local burst = math.max(rate.burst, units)
@@ -252,9 +251,9 @@ local function enter(rate, at, units)
       length = redis.call('LPUSH', rate.ring, text(units), text(stamp)) / 2
       if length == 1 then total, aside, rate.oldest, renew = units, 0, nil, true end
     end
-    local old = rate.oldest -- who asked for the first slot has read it
+    local old = rate.oldest -- first() has read it
     local since
-    while total > rate.limit and length - aside > 1 do -- whoever comes next need not look at the oldest
+    while total > rate.limit and length - aside > 1 do -- set aside what later calls need not read
       old = old or redis.call('LRANGE', rate.ring, -2 * aside - 2, -2 * aside - 1)
       if total - tonumber(old[2]) < rate.limit then break end
       total, aside = total - tonumber(old[2]), aside + 1
@@ -319,15 +318,16 @@ local function first_slot(units)
   return at
 end
 
--- The next number of a slot that nobody has had.
+-- The next unused number of a slot.
 local function number_of(base)
   local known = redis.call('ZREVRANGEBYSCORE', KEYS[4], text(base + GRID - 1), text(base), 'LIMIT', 0, 1)
   return known[1] and tonumber(string.match(known[1], '^%d+')) + 1 or base
 end
 
--- Whether somebody may hold it still.
+-- Whether the slot was not given back under this number.
 local function known(at) return not redis.call('ZSCORE', KEYS[4], text(at)) end
 
+-- Record that the slot was given back.
 local function bury(at)
   redis.call('ZADD', KEYS[4], text(at), text(at))
   redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', '(' .. text(now() - longest))
@@ -337,7 +337,7 @@ end
 
 local function units_of(member) return tonumber(string.match(member, '^%d+')) end
 
--- The first slot given back that is big enough: its member and slot, or nil.
+-- The first slot given back that has enough units: its member and slot, or nil.
 local function found(units)
   if get('seq') == 0 then return end
   local some = redis.call('ZRANGEBYSCORE', KEYS[2], text(now()), '+inf', 'WITHSCORES', 'LIMIT', 0, LOOKED_AT)
@@ -347,7 +347,7 @@ local function found(units)
   end
 end
 
--- Its number from now on.
+-- Book a slot that was given back. Reply: its new number.
 local function take(member, at, units)
   redis.call('ZREM', KEYS[2], member)
   local number = units_of(member)
@@ -382,7 +382,7 @@ local function sweep()
   end
 end
 
--- After this nothing is booked: every ring has the last booking, some only know its cell.
+-- The last booking: it is in every ring, in some only as its cell.
 local function latest()
   local at = newest(rates[1])
   for _, rate in ipairs(rates) do at = math.min(at, newest(rate)) end
@@ -428,7 +428,7 @@ local function claim(since, latest, units)
   end
 end
 
--- asks: 1 for a slot in the line, by whose edition it is known
+-- asks: 1 for a slot in the line, which has the edition plus one
 local function answer(at, wait, more, asks)
   return string.format('1 %.0f %.0f %.0f %.0f %.0f %.0f %.0f %d', at, wait, get('epoch') + asks, get('off'), time + wait,
     rebuilt, more, asks)
@@ -453,7 +453,7 @@ local function grow()
 end
 
 -- Book the first slot. One with leeway is booked for the latest time at which it may be used.
--- Reply, in words: 1, slot, wait, edition, off, time, rebuilt, leeway, asks; or 0, wait, edition, off
+-- Reply, by spaces: 1, slot, wait, edition, off, time, rebuilt, leeway, asks; or 0, wait, edition, off
 local function reserve()
   if rule and rule ~= ARGV[14] then return '2 ' .. rule end
   grow()
@@ -491,9 +491,9 @@ local function reserve()
   return answer(number, wait, leeway, in_line and 1 or 0)
 end
 
--- What of a slot: see rate_resume.lua.
+-- A new slot for one that was missed: see rate_resume.lua.
 local function following()
-  local since = slot > now() and slot or up(now() - math.floor(margin / 2)) -- what has less left is missed on the way
+  local since = slot > now() and slot or up(now() - math.floor(margin / 2)) -- with less left it would be missed again
   local at = leeway == 0 and claim(since, math.max(slot, now() + amount), cost)
   if not at then return reserve() end
   finish()
@@ -502,7 +502,7 @@ end
 
 local function resume()
   if rule and rule ~= ARGV[14] then return '2 ' .. rule end
-  if edition == get('epoch') + 1 then -- it stands in line: the first slot there that is still good
+  if edition == get('epoch') + 1 then -- it is in the line: the first slot there that can still be used
     sweep()
     if slot > now() + OPEN_FOR then
       local member, better = found(cost)

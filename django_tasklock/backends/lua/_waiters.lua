@@ -1,14 +1,14 @@
 -- The queue of a lock, or of a limiter.
--- Entry: "<token> <channel> <claim ms> <hold ms> <holder json>", scored by arrival.
--- Seen: a hash by token, when its waiter last looked (ms); negative while nobody listens on its channel. In a Redis
--- Cluster, where channels have a hash tag, also at which node it listened then: "<ms> <node>".
+-- Entry: "<token> <channel> <ttl ms> <hold ms> <holder json>", scored by arrival.
+-- Seen: a hash by token, when the waiter last polled (ms); negative while it is not subscribed to its channel. In a
+-- Redis Cluster, where channels have a hash tag, also the node where it was subscribed then: "<ms> <node>".
 -- KEYS: 3 fence counter, 4 queue, the last: seen
 
 local SEEN = KEYS[#KEYS]
-local FROZEN = 3000 -- ms: every live waiter looks in each second; as long as a claim, see Layout
+local FROZEN = 3000 -- ms: every live waiter polls once a second; as CLAIM in keys.py, the lease of a lock that was handed over
 
--- How many listen on a channel at this node, and which one that is; nil where that is not asked for: in a cluster a
--- publish is also carried to who listens at other nodes, which must not hear what was not meant for it.
+-- The number of subscribers of a channel at this node, and the node's id; nil outside of a cluster. In a cluster a
+-- publish also reaches subscribers at other nodes, which must not get a grant of this node.
 local function listeners(channel)
   if not string.find(channel, '{', 1, true) then return nil end
   local said, node = redis.pcall('PUBSUB', 'NUMSUB', channel), redis.pcall('CLUSTER', 'MYID')
@@ -16,8 +16,8 @@ local function listeners(channel)
   return said[2], node
 end
 
--- Take a place in the queue, or look from there. A place that was lost is taken at its old rank. Reply: the rank.
-local function join(token, entry, rank, listens, now, micros)
+-- Join the queue, or poll from there. An entry that was removed gets its old rank again. Reply: the rank.
+local function join_queue(token, entry, rank, listens, now, micros)
   rank = redis.call('ZSCORE', KEYS[4], entry) or (rank or '') ~= '' and rank or tick(micros)
   local number, node = listeners(string.match(entry, '^%S+ (%S+)') or ' ')
   local there = listens == '1' and number ~= 0
@@ -28,20 +28,20 @@ local function join(token, entry, rank, listens, now, micros)
   return tonumber(rank)
 end
 
-local function quit(token, entry)
+local function leave_queue(token, entry)
   redis.call('ZREM', KEYS[4], entry)
   redis.call('HDEL', SEEN, token)
 end
 
--- Say something to a waiter. Reply: whether it is there, or nil: we may not publish. Who has not looked for so long is
--- in a process that was stopped, all of whose waiters are passed over; one that goes on has its old rank back. Who
--- listened at another node, before the slot came here, will look here soon.
-local function tell(token, channel, message, now)
+-- Publish a message to a waiter. Reply: whether it is alive, or nil: this user may not publish. A waiter that has not
+-- polled for FROZEN is in a stopped process, all of whose waiters are passed over; if it continues, it gets its old
+-- rank again. One that was subscribed at another node, before the slot was moved here, will poll here soon.
+local function notify(token, channel, message, now)
   local noted = redis.call('HGET', SEEN, token)
   local seen = noted and tonumber(string.match(noted, '^%S+'))
-  if not seen then return false end -- its token was given up, see release.lua
+  if not seen then return false end -- it gave up its token, see release.lua
   if now - math.abs(seen) >= FROZEN then return false end
-  if seen < 0 then return true end -- it looks by itself, soon
+  if seen < 0 then return true end -- it will poll soon
   local number, node = listeners(channel)
   if number == 0 then return string.match(noted, ' (%S+)$') ~= node end
   local heard = redis.pcall('PUBLISH', channel, message)

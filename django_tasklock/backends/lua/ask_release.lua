@@ -1,7 +1,7 @@
--- Note on a lock that its holder is asked to give it back.
+-- Record in a lock's value that its holder is asked to release it.
 -- KEYS: 1 lock
 -- ARGV: 1 token
--- Reply: 1 noted, now or before, 0 not this token's lock
+-- Reply: 1 recorded, now or before, 0 not this token's lock
 -- use: owned clock
 local value = redis.pcall('GET', KEYS[1])
 if type(value) ~= 'string' or not owned(value, ARGV[1]) then return 0 end

@@ -1,7 +1,7 @@
--- Give a lock without expiry one.
+-- Set an expiry on a lock that has none.
 -- KEYS: 1 lock, 2 index by expiry
--- ARGV: 1 token ('': a value that is not ours), 2 ttl ms
--- Reply: 1 done, 0 it has an expiry, is gone, or is not this token's
+-- ARGV: 1 token ('': a foreign value), 2 ttl ms
+-- Reply: 1 done, 0 it has an expiry, is missing, or is not this token's
 -- use: owned values clock
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then value = '' end -- not a text: not our value

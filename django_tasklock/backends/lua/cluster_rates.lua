@@ -1,4 +1,4 @@
--- Limiters by their last use, the latest first, with the times of it.
+-- Limiters by the time of their last use, the latest first.
 -- KEYS: 1 index of limiters
 -- ARGV: 1 number of the last one
 -- Reply: name, time, name, time, ...

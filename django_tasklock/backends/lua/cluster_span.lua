@@ -1,8 +1,8 @@
--- Where the locks of a kind lie in the index of a bucket.
+-- The range of the locks of a state in the index of a bucket.
 -- KEYS: 1 index by expiry
 -- ARGV: 1 'live', 'expiring', 'no_expiry' or 'orphaned', 2 ms left below which a lock is expiring
--- Reply: one text, which is read sooner than a list: how many of them end, how many have no expiry, when the first and
---        the last of them end (ms; 0: there is none), and after what all of them end, as cluster_below.lua is told
+-- Reply: one text, which is parsed faster than a list: how many of them expire, how many have no expiry, when the first
+--        and the last expire (ms; 0: there is none), and the lower bound of the scores, for cluster_below.lua
 -- use: clock
 local now, which = clock(), ARGV[1]
 local low, high, endless = '(' .. string.format('%.0f', now), '(+inf', 0

@@ -1,7 +1,7 @@
--- What the server says of itself.
+-- The server's clock and eviction policy.
 -- KEYS: none
 -- ARGV: none
--- Reply: {ms of its clock, what it does when its memory is full: empty where this user may not know}
+-- Reply: {ms of its clock, maxmemory_policy, empty if this user may not run INFO}
 -- use: clock
 local told = redis.pcall('INFO', 'memory')
 local policy = type(told) == 'string' and string.match(told, 'maxmemory_policy:([%w-]+)') or ''

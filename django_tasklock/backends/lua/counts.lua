@@ -1,4 +1,4 @@
--- How many locks there are of each kind.
+-- The number of locks in each state.
 -- KEYS: 1 index by expiry
 -- ARGV: 1 ms left below which a lock is expiring
 -- Reply: {live, expiring, no_expiry, orphaned}

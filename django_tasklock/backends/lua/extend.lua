@@ -1,4 +1,4 @@
--- Let the holder keep the lock: for ttl unless renewed, for hold at the most, both from now.
+-- Extend a lock: its key for ttl unless renewed, its timeout for hold, both from now.
 -- KEYS: 1 lock, 2 index by expiry
 -- ARGV: 1 token, 2 ttl ms, 3 hold ms
 -- Reply: 1 extended, 0 not this token's lock

@@ -1,4 +1,4 @@
--- Count something that no other script does.
+-- Count an event that is part of no other script.
 -- KEYS: 1 index by expiry
 -- ARGV: 1 event, 2 kind
 -- use: clock counts

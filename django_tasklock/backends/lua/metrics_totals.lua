@@ -1,8 +1,8 @@
--- All that was counted, or what was in some hours. Acquisitions of locks that are still held are counted first, of so
--- many locks in one go: where there are more it has to be asked again, from there on.
+-- The sum of all counts, or the counts of some hours. First the acquisitions of locks that are still held are counted,
+-- of a limited number of locks per call: if there are more, the caller must call again with the next offset.
 -- KEYS: 1 index by expiry
--- ARGV: 1 how many of the last hours; '': all together, 2 place in the index to count from, 3 how many to look at
--- Reply: {how many are in the index}, and after that, if none is behind these: hour or '', {field, value, ...}, ...
+-- ARGV: 1 how many of the last hours; '': the sum of all, 2 offset in the index, 3 how many locks to examine
+-- Reply: {size of the index}, followed, if no locks remain, by: hour or '', {field, value, ...}, ...
 -- use: clock counts
 local now = clock()
 count_at(KEYS[1], now)

@@ -1,8 +1,8 @@
--- Note what the holder of a lock waits for itself, where no queue says so; or tell what was noted.
+-- Record what the holder of a lock waits for outside of any queue; or read that.
 -- Value: "<since ms> <token> <what>"
--- KEYS: 1 note
--- ARGV: 1 token, 2 what it waits for ('': tell), 3 ms for which that is known
--- Reply, told: {since ms, now ms, what}; nil if nothing is noted of this holder
+-- KEYS: 1 record
+-- ARGV: 1 token, 2 what it waits for ('': read), 3 ttl in ms
+-- Reply, read: {since ms, now ms, what}; nil if nothing is recorded of this holder
 -- use: clock
 local now = clock()
 local since, token, what = string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) (%S+) (.*)$')

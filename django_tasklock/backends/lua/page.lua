@@ -1,16 +1,16 @@
--- Some locks, by rank; what the index has wrong is put right where it is met.
--- The index is by expiry. By age, or by what is left of the timeout, live locks are put in order a part at a time: the
--- first `PART` of the index among themselves, then the next.
+-- A page of locks, by rank; wrong entries of the index that are met are repaired.
+-- The index is by expiry. By age, or by time left of the timeout, live locks are sorted a part at a time: the first
+-- `PART` entries of the index, then the next.
 -- KEYS: 1 index by expiry
 -- ARGV: 1 'live', 'expiring', 'no_expiry' or 'orphaned', 2 'expiry'; of live ones also 'age', 'left', or 'index': by
 --       expiry, with the time left that the index has; 3 'down' or '',
 --       4 offset, 5 limit, 6 key prefix, 7 queue prefix, 8 ms left below which a lock is expiring,
---       9 locks to look at, at most, 10 locks in a part, or by 'index' those that make a list long,
+--       9 locks to examine at most, 10 locks in a part, or with 'index' the least length of a long list,
 --       11 text in the name, 12 'waiting' or '', 13... texts in the value
--- Reply: {now ms, how many there are of that kind, offset to go on at (-1: no more),
---         ms left (-1: no expiry) of each, how many wait for each, {key, ...}, {value or nil, ...}}
---        or, by 'index', where nothing is to be put right and nobody waits: '' and '' for these two, and
---        {{key, score, ...}, ...}, {{value, ...}, ...}: to ask for each lock's time left takes longer than all the rest
+-- Reply: {now ms, number of locks in that state, offset at which to continue (-1: no more),
+--         ms left (-1: no expiry) of each, number of waiters of each, {key, ...}, {value or nil, ...}}
+--        or, with 'index', if no entry needs repair and no lock has waiters: '' and '' for these two, and
+--        {{key, score, ...}, ...}, {{value, ...}, ...}: a PTTL of each lock takes longer than all the rest
 -- use: values clock
 local now = clock()
 if ARGV[2] == 'index' then
@@ -42,7 +42,7 @@ count_at(KEYS[1], now)
 local which, order, down = ARGV[1], ARGV[2], ARGV[3] ~= ''
 local offset, limit, most, PART = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local text, waited, looks = ARGV[11], ARGV[12] ~= '', ARGV[11] ~= '' or ARGV[12] ~= '' or #ARGV > 12
-local AT_ONCE, HEALS = 500, 5000 -- keys in one command; entries put right by one script
+local AT_ONCE, HEALS = 500, 5000 -- keys in one command; repairs by one script
 local low, high = '(' .. now, '+inf'
 if which == 'expiring' then high = now + ARGV[8] end
 if which == 'no_expiry' then low = '+inf' end
@@ -51,13 +51,13 @@ if which == 'orphaned' then low, high = '-inf', now end
 local lefts, waits, keys, values = {}, {}, {}, {}
 local looked, healed = 0, 0
 
--- The values of some locks: false where there is none, '' of a key of another type.
+-- The values of some locks: false for a missing key, '' for one of another type.
 local function read(page)
   local found = redis.call('MGET', unpack(page))
   for i, key in ipairs(page) do
     if not found[i] then
       local value = redis.pcall('GET', key)
-      found[i] = type(value) == 'table' and '' or value -- not a text: not our value, no reason to show nothing
+      found[i] = type(value) == 'table' and '' or value -- of another type: foreign, but shown
     end
   end
   return found
@@ -68,14 +68,14 @@ local function waiting(key)
   return type(number) == 'number' and number or 0
 end
 
--- Whether nobody waits for any of these locks.
-local function unwanted(page)
+-- Whether none of these locks has waiters.
+local function no_waiters(page)
   local queues = {}
   for i, key in ipairs(page) do queues[i] = ARGV[7] .. string.sub(key, #ARGV[6] + 1) end
   return redis.call('EXISTS', unpack(queues)) == 0
 end
 
-local function wanted(key, value, number)
+local function matches(key, value, number)
   if waited and number == 0 then return false end
   if text ~= '' and not string.find(string.lower(string.sub(key, #ARGV[6] + 1)), text, 1, true) then return false end
   for i = 13, #ARGV do
@@ -84,17 +84,17 @@ local function wanted(key, value, number)
   return true
 end
 
--- Look at one lock that belongs here: show it, if it is asked for.
-local function look(key, value, left, number)
+-- Add a lock to the page, if it matches the filters.
+local function show(key, value, left, number)
   offset, looked = offset + 1, looked + 1
-  if looks and not wanted(key, value, number) then return end
+  if looks and not matches(key, value, number) then return end
   local at = #keys + 1
   lefts[at], waits[at], keys[at], values[at] = left, number, key, clipped(value)
 end
 
--- Milliseconds left of a lock, and whether it belongs where it was found. What was done to it by hand puts it
--- elsewhere in the index: to where this reading has been, or is still to come.
-local function judge(key, score, value)
+-- The ms left of a lock, and whether to show it here. If it was changed by hand, its index entry is corrected, and moves
+-- to a part that was read already, or to one that is still to be read.
+local function check_entry(key, score, value)
   if not value then
     if which == 'orphaned' then return score - now, true end
     redis.call('ZREM', KEYS[1], key) -- deleted by hand or evicted, not lapsed
@@ -104,14 +104,14 @@ local function judge(key, score, value)
   local left = redis.call('PTTL', key)
   local ends = left < 0 and math.huge or now + left
   if ends == score or math.abs(ends - score) < 1000 and ends > now and which ~= 'orphaned' then
-    return left < 0 and left or score - now, true -- as indexed, to the millisecond: who reads page by page compares
+    return left < 0 and left or score - now, true -- exactly as indexed: readers of several pages compare them
   end
   redis.call('ZADD', KEYS[1], left < 0 and '+inf' or ends, key)
   local still = which == 'live' or which == 'expiring' and ends <= now + ARGV[8]
   return left, still and ends > now and (ends > score) == down
 end
 
--- How many entries of the index there are before those of this kind, and how many of it.
+-- The number of index entries before those of this state, and the number of those.
 local function bounds()
   local first = 0
   if low ~= '-inf' then first = redis.call('ZCOUNT', KEYS[1], '-inf', low == '+inf' and '(+inf' or now) end
@@ -129,14 +129,14 @@ local function by_expiry()
     local flat = redis.call('ZRANGE', KEYS[1], start, start + count - 1, 'WITHSCORES')
     local page = {}
     for i = 1, #flat, 2 do page[#page + 1] = flat[i] end
-    local found, alone = read(page), unwanted(page)
+    local found, alone = read(page), no_waiters(page)
     local from, to, step = 1, #page, 1
     if down then from, to, step = #page, 1, -1 end
     for i = from, to, step do
       if #keys >= limit then break end
-      local left, belongs = judge(page[i], tonumber(flat[2 * i]), found[i])
+      local left, belongs = check_entry(page[i], tonumber(flat[2 * i]), found[i])
       if belongs then
-        look(page[i], found[i], left, alone and 0 or waiting(page[i]))
+        show(page[i], found[i], left, alone and 0 or waiting(page[i]))
       else
         healed = healed + 1
       end
@@ -144,7 +144,7 @@ local function by_expiry()
   end
 end
 
--- The locks of a part of the index, from its rank among the live ones on. Reply: keys, values, whether all were read.
+-- The locks of a part of the index, beginning at a rank of the live ones. Reply: keys, values, whether all were read.
 local function part(start)
   local first = bounds()
   local members, found = {}, {}
@@ -168,12 +168,12 @@ local function part(start)
   return members, found, true
 end
 
--- Live locks by age, or by what is left of the timeout. Reply: how many there are.
+-- Live locks by age, or by time left of the timeout. Reply: how many there are.
 local function by_value()
   local start = offset - offset % PART
   local members, found, whole = part(start)
   if whole then
-    local times, least, greatest = {}, math.huge, -math.huge -- microseconds: a fence tells more than a time
+    local times, least, greatest = {}, math.huge, -math.huge -- microseconds: a fence is more exact than a time
     for i, value in ipairs(found) do
       local at, fence, till = string.match(string.sub(value, -128), '"at":(%d+),[^{}]*"fence":(%d+),"until":(%d+)}$')
       local time
@@ -185,7 +185,7 @@ local function by_value()
       end
       times[i], least, greatest = time, math.min(least, time), math.max(greatest, time)
     end
-    -- Numbers are compared in C: the time above, the place below it. Of a double 53 bits are exact.
+    -- Plain numbers are compared in C: the time in the upper bits, the position in the lower 13. A double has 53 bits.
     local ranks, unit = {}, greatest - least < 2 ^ 39 and 1 or 1000
     for i, time in ipairs(times) do ranks[i] = math.min(2 ^ 39, math.floor((time - least) / unit)) * 8192 + i end
     table.sort(ranks)
@@ -193,8 +193,8 @@ local function by_value()
       local place = offset - start
       local i = ranks[down and #ranks - place or place + 1] % 8192
       local left = redis.call('PTTL', members[i])
-      if left < 0 then redis.call('ZADD', KEYS[1], '+inf', members[i]) end -- PERSIST by hand: now it is counted as one
-      look(members[i], found[i], left, waiting(members[i]))
+      if left < 0 then redis.call('ZADD', KEYS[1], '+inf', members[i]) end -- PERSIST by hand: correct the index
+      show(members[i], found[i], left, waiting(members[i]))
     end
   end
   local _, size = bounds()

@@ -1,15 +1,15 @@
--- Let a member keep its permit: for ttl unless renewed, for hold at the most, both from now.
--- KEYS: as in every script that grants
+-- Extend a permit: for ttl unless renewed, its timeout for hold, both from now.
+-- KEYS: see _permits.lua
 -- ARGV: 1 token, 2 ttl ms, 3 hold ms
--- Reply: 1 extended, 0 it has none
+-- Reply: 1 extended, 0 the token has no permit
 -- use: values clock fence counts waiters permits
 local now = clock()
-lapse(now)
+drop_expired(now)
 even_if_full(KEYS[1])
 local value = redis.call('HGET', KEYS[2], ARGV[1])
 if not value then return 0 end
 value = string.gsub(value, '"until":%d+}$', string.format('"until":%.0f}', now + tonumber(ARGV[3])))
 redis.call('HSET', KEYS[2], ARGV[1], value)
 redis.call('ZADD', KEYS[1], now + tonumber(ARGV[2]), ARGV[1])
-outlive(now, ARGV[3])
+extend_keys(now, ARGV[3])
 return 1

@@ -1,16 +1,16 @@
 -- Take a permit away from its member; the longest waiter gets it.
--- KEYS: as in every script that grants
+-- KEYS: see _permits.lua
 -- ARGV: 1 token
--- Reply: nil when that token has none, else {ms left, value, now ms, waiting}
+-- Reply: nil if that token has none, else {ms left, value, now ms, number of waiters}
 -- use: clock fence counts waiters permits
 local now = clock()
-lapse(now)
+drop_expired(now)
 local value = redis.call('HGET', KEYS[2], ARGV[1])
 if not value then return false end
 local reply = {redis.call('ZSCORE', KEYS[1], ARGV[1]) - now, value, now, redis.call('ZCARD', KEYS[4])}
-drop(ARGV[1])
+remove_member(ARGV[1])
 local kind = kind_of(value)
 if kind then count('limit.forced', kind) end
-serve()
+grant_free()
 forget_if_empty()
 return reply

@@ -1,4 +1,4 @@
--- Renew some leases, of any limiters; never brings a permit back that is gone. A key that is something else's has none.
+-- Renew some leases, of any limiters; a lost permit is never created again. In a key of another type all are lost.
 -- KEYS: the members of each permit's limiter
 -- ARGV: token and ttl ms of each permit in turn
 -- Reply: for each permit 1 renewed, 0 lost

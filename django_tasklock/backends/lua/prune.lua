@@ -1,8 +1,8 @@
--- Forget some of what lapsed. A lock that exists all the same gets its place in the index back.
+-- Drop some orphaned locks from the index. For a lock that exists, correct its index entry.
 -- KEYS: 1 index by expiry
--- ARGV: 1 how many to look at, 2 ms since 1970 before which they must have lapsed ('': now), 3 key prefix,
---       4 how many to leave out, from the oldest on
--- Reply: {how many are forgotten, how many stay because of the prefix}
+-- ARGV: 1 how many to examine, 2 ms since 1970 before which they must have expired ('': now), 3 key prefix,
+--       4 how many to skip, from the oldest on
+-- Reply: {how many were dropped, how many stay because of the prefix}
 -- use: clock counts former
 local now = clock()
 count_at(KEYS[1], now)
@@ -28,5 +28,5 @@ for i = 1, #gone, 1000 do
   end
   redis.call('ZREM', KEYS[1], unpack(gone, i, last))
 end
-let_lapse(KEYS[1])
+expire_former(KEYS[1])
 return {#gone, stay}

@@ -1,8 +1,8 @@
--- acquire.lua on one of several instances: with a fence that the caller proposes, alike to all of them, in the holder.
--- Refused if a fence as great was granted here before; not asked by an instance that came back empty.
+-- acquire.lua on one of several instances: with a fence that the caller proposes to all of them, in the holder.
+-- Refused if a fence as great was granted here before, and by an instance that came back empty.
 -- KEYS: as acquire.lua, then the marker (quorum_state.lua), the greatest fence of the names that share it
--- ARGV: as acquire.lua, then the proposal, 'raise': also if the token has the lock with an earlier one
--- Reply: granted: the fence of it here; busy: as acquire.lua; {'behind', the greatest fence}; 'empty';
+-- ARGV: as acquire.lua, then the proposal, 'raise': replace the fence if the token has the lock with an earlier one
+-- Reply: granted: its fence here; busy: as acquire.lua; {'behind', the greatest fence}; 'empty';
 --        {'abstains', ms until it votes}
 local function take()
 -- (acquire.lua)
@@ -30,7 +30,7 @@ end
 if behind and (had or not value or (ARGV[7] or '') ~= '') then return {'behind', string.format('%.0f', last)} end
 local reply = take()
 if type(reply) ~= 'number' then return reply end
-if had then -- it was handed over, or is to have a greater one
+if had then -- it was handed over without a fence of its own, or needs a greater one
   value = redis.call('GET', KEYS[1])
   redis.call('SET', KEYS[1], (string.gsub(value, '"vote":%d+', '"vote":' .. proposal, 1)), 'KEEPTTL')
 end

@@ -1,7 +1,7 @@
--- Let an empty instance vote, at once or later. "At once" is said by who has seen that all of them were empty, and
--- overrules who has seen some of them admitted since.
+-- Let an empty instance vote, at once or later. "At once" comes from a client that has seen all instances empty, and
+-- overrides one that has seen some of them admitted since.
 -- KEYS: 1 marker
--- ARGV: 1 ms until it votes, 2 floor of its fences, 3... since when it was empty, as it has said, and others
+-- ARGV: 1 ms until it votes, 2 floor of its fences, 3... since when it was empty, by its own marker and other ones
 -- Reply: marker
 -- use: clock
 local marker = redis.call('GET', KEYS[1]) or ''

@@ -1,8 +1,8 @@
--- Record locks again, of holders that a majority of the instances has just confirmed, where this one has lost them, or
--- was not there. Never over anything else; not on an instance that does not vote (quorum_acquire.lua).
--- KEYS: 1 marker (quorum_state.lua), 2 index by expiry, then of each lock: itself, the greatest fence of its share
--- ARGV: of each lock: ttl ms, the fence, its value on the others
--- Reply: how many; 'empty': it has come back empty, and nobody has taken note
+-- Restore locks that this instance has lost or missed, and that a majority of the instances has just confirmed.
+-- Existing keys are not overwritten; nothing is done on an instance that does not vote (quorum_acquire.lua).
+-- KEYS: 1 marker (quorum_state.lua), 2 index by expiry, then for each lock: its key, the greatest fence of its share
+-- ARGV: for each lock: ttl ms, the fence, its value on the others
+-- Reply: how many; 'empty': the instance came back empty, and is not admitted yet
 -- use: clock
 local ends = string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) %d+ ')
 local now = clock()

@@ -1,6 +1,6 @@
--- What a new connection asks first: whether the instance has run since it was admitted. One that was started again may
--- have forgotten what it had granted, whatever it has read from its disk: it does not vote until it is admitted anew.
--- KEYS: 1 marker, 2 the run that was admitted
+-- The first request on a new connection: whether the instance has run since it was admitted. One that was restarted may
+-- have lost locks, whatever it has loaded from its disk: it does not vote until it is admitted again.
+-- KEYS: 1 marker, 2 the run id that was admitted
 -- Reply: 1 it has; 0 it has not
 local told = redis.pcall('INFO', 'server')
 local run = type(told) == 'string' and string.match(told, 'run_id:(%w+)')

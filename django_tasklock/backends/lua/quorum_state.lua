@@ -1,7 +1,7 @@
--- What an instance knows of itself. One that is empty notes since when.
--- KEYS: 1 marker, 2 the run that was admitted, 3 index by expiry, 4... the greatest fences
+-- The state of an instance. One that is empty records since when.
+-- KEYS: 1 marker, 2 the run id that was admitted, 3 index by expiry, 4... the greatest fences
 -- Reply: {marker, ms until the last of its leases ends, the greatest fence}
--- Marker: "E<since>" empty; "<until ms> <floor> E<since>" it votes from then on (0: it does), with fences above the floor.
+-- Marker: "E<since>": empty; "<until ms> <floor> E<since>": it votes from then on (0: now), with fences above floor.
 -- use: clock
 local now, micros = clock()
 local marker = redis.call('GET', KEYS[1])

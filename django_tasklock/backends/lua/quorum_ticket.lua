@@ -1,7 +1,7 @@
--- Draw the ticket that is proposed, unless one as great was drawn before; join a line with it.
--- KEYS: 1 last ticket, 2 line
--- ARGV: 1 member ('': none), 2 ms the line is kept for, 3 proposal
--- Reply: the ticket, or, greater than the proposal, the one that must be exceeded
+-- Draw the proposed sequence number, unless one as great was drawn before; join a line with it.
+-- KEYS: 1 last sequence number, 2 line
+-- ARGV: 1 member ('': none), 2 ttl of the line in ms, 3 proposal
+-- Reply: the number, or, if it was refused, a greater one that the next proposal must reach
 -- use: values
 local last = redis.call('GET', KEYS[1])
 if last and tonumber(last) >= tonumber(ARGV[3]) then return tonumber(last) + 1 end

@@ -1,4 +1,4 @@
--- What an instance has of some locks.
+-- The values of some locks on an instance.
 -- KEYS: locks
--- Reply: the value of each; nil: none, or not ours
+-- Reply: the value of each; nil: missing, or of another type
 return redis.call('MGET', unpack(KEYS))

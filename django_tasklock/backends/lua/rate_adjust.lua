@@ -1,4 +1,4 @@
--- Set the share of the limit that is in force.
+-- Set the current share of the limit.
 -- KEYS, ARGV: see _rates.lua; 4 share, in millionths
 -- Reply: 1
 -- use: rates

@@ -1,6 +1,6 @@
--- Say the terms of a process. They come into force as soon as more processes have said so than of those in force; then
--- what is booked for later than in a moment is dropped, and who sleeps books again.
--- KEYS, ARGV: see _rates.lua; 2 the process; the last key: what processes have said
+-- Vote for the terms of a process. They come into force when more processes vote for them than for those in force; then
+-- bookings for more than KEPT ahead are dropped, and their sleeping callers book again.
+-- KEYS, ARGV: see _rates.lua; 2 the process; the last key: the votes
 -- Reply: the terms in force
 -- use: rates
 local KEPT, VOTE = 2100000, 60000000

@@ -1,6 +1,6 @@
--- Give back a slot that was not used; once, however often it is said.
+-- Give back a slot that was not used; repeating it has no effect.
 -- KEYS, ARGV: see _rates.lua; 1 cost, 2 slot, 3 edition
--- Reply: 1, or 0: of another edition, given back before, or of no window any more: there is nothing to give back
+-- Reply: 1; 0: nothing to give back (another edition, given back before, or no longer in any window)
 -- use: rates
 if edition == get('epoch') + 1 then
   if not leave(slot, cost) then return 0 end

@@ -1,5 +1,5 @@
--- Exchange some slots that were missed, in one step.
--- KEYS, ARGV: see _rates.lua; 1 cost, 2 their slots, with blanks between them, 3 edition, 4 how long it may take, 5 as of
+-- Exchange some missed slots in one step.
+-- KEYS, ARGV: see _rates.lua; 1 cost, 2 the slots, separated by spaces, 3 edition, 4 the longest wait, 5 as in
 --       rate_resume.lua
 -- Reply: a list of replies as of rate_reserve.lua
 -- use: rates

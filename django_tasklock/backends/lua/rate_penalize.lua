@@ -1,6 +1,7 @@
--- Stop the limiter's clock; never shortens a stop. Lowers the limit, at most once in its shortest window, if it may.
--- KEYS, ARGV: see _rates.lua; 1 the longest stop, 4 how long, or 5 'at': until when
--- Reply: {how long it stands still from now, share}
+-- Stop the limiter's clock; an existing stop is not shortened. If the limit is adaptive, lower it, at most once in its
+-- shortest window.
+-- KEYS, ARGV: see _rates.lua; 1 the longest stop, 4 how long, or with 'at' in 5: until when
+-- Reply: {how long it is stopped from now, share}
 -- use: rates
 local wanted = math.min(string.sub(ARGV[5], 1, 2) == 'at' and amount or time + amount, time + cost)
 local before = math.max(time, get('until'))

@@ -1,4 +1,4 @@
--- Forget what was used and booked, a stop and the share too; who sleeps books again, by the new edition.
+-- Drop all usage, bookings, stops and the share; sleeping callers book again, because of the new edition.
 -- KEYS, ARGV: see _rates.lua
 -- Reply: the edition
 -- use: rates

@@ -1,6 +1,6 @@
--- A call cost more or less than was booked for it.
--- KEYS, ARGV: see _rates.lua; 1 cost, 2 slot, 3 edition, 4 what it did cost
--- Reply: 1, or 0: of another edition, or there is no difference
+-- Correct a booking to the actual cost of the call.
+-- KEYS, ARGV: see _rates.lua; 1 cost, 2 slot, 3 edition, 4 the actual cost
+-- Reply: 1; 0: nothing changed (another edition, given back, or no difference)
 -- use: rates
 if edition ~= get('epoch') or amount == cost or not known(slot) then return 0 end
 if amount < cost then
@@ -14,7 +14,7 @@ for _, rate in ipairs(rates) do
     enter(rate, slot, more)
   elseif end_of(rate, at) + rate.window + rate.margin > now() and redis.call('EXISTS', rate.ring) == 1 then
     local found = redis.call('LPOS', rate.ring, text(end_of(rate, at))) or 0
-    if redis.call('LLEN', rate.ring) / 2 - found / 2 <= get('x:' .. rate.key) then found = 0 end -- as if it were the last
+    if redis.call('LLEN', rate.ring) / 2 - found / 2 <= get('x:' .. rate.key) then found = 0 end -- the newest
     redis.call('LSET', rate.ring, found + 1, text(tonumber(redis.call('LINDEX', rate.ring, found + 1)) + more))
     set('n:' .. rate.key, get('n:' .. rate.key) + more)
   end

@@ -1,5 +1,5 @@
--- Book some slots one after the other, spaced, up to the first that is refused.
--- KEYS, ARGV: see _rates.lua; 1 cost, 2 how many, 4 how long it may take, 5 'spaced'
+-- Book some slots one after the other, spaced, up to the first refusal.
+-- KEYS, ARGV: see _rates.lua; 1 cost, 2 how many, 4 the longest wait, 5 'spaced'
 -- Reply: a list of replies as of rate_reserve.lua
 -- use: rates
 -- use: rate_counts

@@ -1,6 +1,6 @@
--- The terms that whoever used these limiters last had.
+-- The terms of the last caller of each limiter.
 -- KEYS: their meta
--- Reply: texts; '' where nothing is stored
+-- Reply: texts; '' if nothing is stored
 local found = {}
 for i, key in ipairs(KEYS) do found[i] = redis.call('HGET', key, 'terms') or '' end
 return found

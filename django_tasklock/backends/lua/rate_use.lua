@@ -1,4 +1,4 @@
--- How a limiter stands. Changes nothing.
+-- The usage of a limiter. Changes nothing.
 -- KEYS, ARGV: see _rates.lua
 -- Reply: {time, free, next, tail, paused, share, refused, then for each rate: limit, used, ahead}
 -- use: rates

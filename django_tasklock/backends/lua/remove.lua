@@ -1,10 +1,10 @@
 -- Take the lock away from its holder; the longest waiter gets it.
--- KEYS: as in every script that grants
--- ARGV: 1 the token it must have ('': a value that is not ours), 2 'any' token ('': only that one)
--- Reply: nil when nothing was removed, else {ms left (-1: no expiry), value, now ms, waiting}
+-- KEYS: as in acquire.lua, 1 to 5
+-- ARGV: 1 the token it must have ('': a foreign value), 2 'any' token ('': only that one)
+-- Reply: nil if nothing was removed, else {ms left (-1: no expiry), value, now ms, number of waiters}
 -- use: owned values clock fence counts grant waiters pass_on
 local value = redis.pcall('GET', KEYS[1])
-if type(value) == 'table' then value = '' end -- not a text: not our value
+if type(value) == 'table' then value = '' end -- of another type: foreign
 local now = clock()
 count_at(KEYS[2], now)
 if not value then
@@ -18,6 +18,6 @@ if ARGV[2] == '' then
 end
 local reply = {redis.call('PTTL', KEYS[1]), clipped(value), now, redis.call('ZCARD', KEYS[4])}
 redis.call('DEL', KEYS[1])
-count_end(name_of(KEYS[1]), value, 'forced', now, close(name_of(KEYS[1])))
+count_end(name_of(KEYS[1]), value, 'forced', now, delete_copy(name_of(KEYS[1])))
 if not pass_on() then redis.call('ZREM', KEYS[2], KEYS[1]) end
 return reply

@@ -1,7 +1,7 @@
--- Renew some leases; never brings a lock back that is gone. A key, or an index, that is something else's is not theirs.
+-- Renew some leases; a lost lock is never created again. A key of another type counts as lost, such an index is ignored.
 -- KEYS: 1 index by expiry, 2... locks
 -- ARGV: token and ttl ms of each lock in turn
--- Reply: for each lock 2 renewed and its holder is asked to give it back, 1 renewed, 0 lost
+-- Reply: for each lock 2 renewed and its release is requested, 1 renewed, 0 lost
 -- use: owned values clock
 local now = clock()
 local reply = {}

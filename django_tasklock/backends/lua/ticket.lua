@@ -1,7 +1,7 @@
--- Draw a ticket: the time in microseconds, greater than any drawn before; join a line with it.
--- KEYS: 1 last ticket, 2 line
--- ARGV: 1 member ('': none), 2 ms the line is kept for
--- Reply: the ticket
+-- Draw a sequence number: the time in microseconds, greater than any drawn before; join a line with it.
+-- KEYS: 1 last sequence number, 2 line
+-- ARGV: 1 member ('': none), 2 ttl of the line in ms
+-- Reply: the number
 -- use: values clock
 local _, text = clock()
 local last = tonumber(redis.call('GET', KEYS[1]) or 0)

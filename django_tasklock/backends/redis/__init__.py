@@ -1,4 +1,4 @@
-"""Locks in Redis or Valkey: one script per verb, one round trip."""
+"""Locks in Redis or Valkey: one script per operation, one round trip."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, P
 from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_arguments
-from django_tasklock.backends.redis.listing import LONG, ORDERED, page_in, page_of
+from django_tasklock.backends.redis.listing import LONG_LIST, ORDERED, page_in, page_of
 from django_tasklock.backends.redis.metrics import BUCKETS, HOUR, UNIT, RedisMetrics, done_field, hour_key
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
@@ -46,40 +46,40 @@ LINE = load("line", 1, 3)
 FLAG = load("flag", 2, 1)
 NEWEST = load("newest", 1, 2)
 NOTED_WAIT = load("noted_wait", 1, 3)
-_NOTED = f"""
-local function give_back()
+_RELEASE_AND_CLEAR_FLAGS = f"""
+local function release()
 {RELEASE.body}
 end
-local notes = {{}}
-while #KEYS > 5 do table.insert(notes, 1, table.remove(KEYS)) end
-local reply = give_back()
+local flags = {{}}
+while #KEYS > 5 do table.insert(flags, 1, table.remove(KEYS)) end
+local reply = release()
 if reply == 1 then
-  for n, note in ipairs(notes) do reply = reply + redis.call('DEL', note) * 2 ^ n end
+  for n, flag in ipairs(flags) do reply = reply + redis.call('DEL', flag) * 2 ^ n end
 end
 return reply
 """
 RELEASE_NOTED = {
-    (script, notes): Script(_NOTED, script.count + notes, script.keys + notes)
+    (script, notes): Script(_RELEASE_AND_CLEAR_FLAGS, script.count + notes, script.keys + notes)
     for script in (RELEASE, RELEASE_COUNTED)
     for notes in (1, 2)
 }
-"""``release.lua``, and then, if the lock was ours, notes are taken away: their keys stand behind the others.
-A bit for each that was there is in the reply then, which ``noted_in`` reads."""
+"""``release.lua``; then, if the lock was held, flags are cleared, whose keys follow the others.
+The reply then has a bit for each flag that was set, see ``noted_in``."""
 
-KEPT_BY = (RenewalResult.LOST, RenewalResult.RENEWED, RenewalResult.ASKED)  # by what the script says
+RENEWAL_RESULTS = (RenewalResult.LOST, RenewalResult.RENEWED, RenewalResult.ASKED)  # by the code in the script's reply
 
-NAMES = 512  # whose keys are kept packed: each is used twice at least
-HEALINGS = 50  # times a page is asked for before it is empty: each time the index forgets 5000 locks that lapsed
+CACHED_NAMES = 512  # names whose encoded keys are cached: each is used at least twice, to acquire and to release
+HEALINGS = 50  # attempts to read a page before it is returned empty: each repairs up to 5000 entries of the index
 
 
 class RedisBackend(QueueStore, LockStore):
     """The production store.
 
-    What it cannot promise: a failover to a replica, a flush or an eviction loses locks
-    while their holders run. The guarded row is the judge then. ``cache.clear()`` of a cache
-    in the same database is such a flush, so give the locks a database of their own.
+    Limits: a failover to a replica, a flush or an eviction loses locks while their holders
+    run; then only a guarded row refuses stale writes. ``cache.clear()`` of a cache in the
+    same database is such a flush, so give the locks a database of their own.
 
-    A user of its own needs ``~task_lock:* ~task_lock#* &task_lock#* +@read +@write
+    A Redis user for the locks needs ``~task_lock:* ~task_lock#* &task_lock#* +@read +@write
     +@scripting +@pubsub +@connection +time``; without the channels its waiters poll.
     """
 
@@ -95,7 +95,7 @@ class RedisBackend(QueueStore, LockStore):
         self.location = settings.location
         self.layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
         self._several = SeveralScripts(self.layout)
-        self._keys = lru_cache(NAMES)(self._pack)
+        self._keys = lru_cache(CACHED_NAMES)(self._pack)
         self._connections = connections or OneServer(settings.location, self.layout, settings.REPLICAS)
         self._wire: Asking | None = None
         self._aio = self._connections.aio
@@ -124,11 +124,11 @@ class RedisBackend(QueueStore, LockStore):
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         if request.supersedes:
             return self.answer(request, self.wire.grant(FOLLOW, self.layout.following(request))[0])
-        reply = (self._wire or self.wire).grant(*self._acquiring(request))[0]
+        reply = (self._wire or self.wire).grant(*self._acquire_command(request))[0]
         return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
 
-    def _acquiring(self, request: AcquireRequest) -> tuple[Script, bytes]:
-        """Return ``acquire.lua``, and keys and arguments."""
+    def _acquire_command(self, request: AcquireRequest) -> tuple[Script, bytes]:
+        """Return ``acquire.lua`` with its keys and arguments."""
         name, token, ttl, hold, holder, _, _, kind, on_busy, *_ = request
         packed = token.encode()
         arguments = packed_arguments(ttl, hold, holder, kind, on_busy, self.layout.past)
@@ -137,7 +137,8 @@ class RedisBackend(QueueStore, LockStore):
         return script, b"%b$%d\r\n%b\r\n%b" % (keys, len(packed), packed, arguments)
 
     def _pack(self, name: str) -> tuple[bytes, bytes, bytes]:
-        """Return the keys of every script that grants, these and the copy, and those of a release but for the last."""
+        """Return the keys of the scripts that can grant; the same plus the copy; those of a counted release but its
+        last."""
         layout, bare = self.layout, name.encode()
         size = len(bare)
         lock, queue, seen, copy = layout.sizes
@@ -146,53 +147,53 @@ class RedisBackend(QueueStore, LockStore):
         return keys, keys + copied, layout.releasing % (size + lock, bare, size + queue, bare) + copied
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
-        """Return what ``acquire.lua`` said."""
+        """Return the result in a reply of ``acquire.lua``."""
         return Grant(reply, request.ttl_ms) if isinstance(reply, int) else self.layout.busy(request.name, reply)
 
     def release(self, name: str, token: str) -> Released:
-        code, doubt = (self._wire or self.wire).call(RELEASE, self._releasing(name, token))
+        code, doubt = (self._wire or self.wire).call(RELEASE, self._release_arguments(name, token))
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     def release_held(self, held: Held) -> Released:
-        script, keys, arguments = self._giving_back(held)
+        script, keys, arguments = self._release_command(held)
         code, doubt = (self._wire or self.wire).call(script, keys + arguments)
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
-    def _giving_back(self, held: Held) -> tuple[Script, bytes, bytes]:
-        """Return ``release.lua``, its keys and its arguments."""
+    def _release_command(self, held: Held) -> tuple[Script, bytes, bytes]:
+        """Return ``release.lua`` with its keys and arguments."""
         kind, since, packed = held.kind, held.granted_at, held.token.encode()
         ms = int((monotonic() - since) * 1000) if since and kind is not None else NOTED_FROM
-        if kind is None or not 0 <= ms < NOTED_FROM:  # of a long one more is noted than a count
+        if kind is None or not 0 <= ms < NOTED_FROM:  # a long hold is also recorded in the history
             return RELEASE, self._keys(held.name)[0], b"$%d\r\n%b\r\n" % (len(packed), packed)
         keys = self._keys(held.name)[2] + hour_key(self.layout.counts, held.fence // HOUR)
         counted = b"$%d\r\n%b\r\n%b$13\r\n%d\r\n" % (len(packed), packed, done_field(kind, BUCKETS[ms]), UNIT + ms)
         return RELEASE_COUNTED, keys, counted
 
-    def _releasing(self, name: str, token: str) -> bytes:
+    def _release_arguments(self, name: str, token: str) -> bytes:
         packed = token.encode()
         return b"%b$%d\r\n%b\r\n" % (self._keys(name)[0], len(packed), packed)
 
     def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        script, keys, arguments = self._giving_back(held)
+        script, keys, arguments = self._release_command(held)
         for note in notes:
             flag = f"{self.layout.flags}{note}".encode()
             keys += b"$%d\r\n%b\r\n" % (len(flag), flag)
         reply, doubt = (self._wire or self.wire).call(RELEASE_NOTED[script, len(notes)], keys + arguments)
-        if doubt:  # what was there, the reply that was lost has said
+        if doubt:  # the lost reply had the flags: assume that all were set
             return Released.RELEASED, frozenset(notes)
         return verdict(reply, doubt), noted_in(reply, notes)
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        return bool(self.wire.call(EXTEND, self._extend(name, token, ttl, hold))[0])
+        return bool(self.wire.call(EXTEND, self._extend_arguments(name, token, ttl, hold))[0])
 
-    def _extend(self, name: str, token: str, ttl: int, hold: int) -> bytes:
+    def _extend_arguments(self, name: str, token: str, ttl: int, hold: int) -> bytes:
         return self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl) + bulk(hold)
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         return results(self.wire.call(*self.renewing(batch))[0])
 
     def renewing(self, batch: Sequence[Renewal]) -> tuple[Script, bytes]:
-        """Return what ``renew`` asks: the script, its keys and its arguments."""
+        """Return the script that renews a batch, with its keys and arguments."""
         keys = (self.layout.lock(item.name) for item in batch)
         arguments = chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in batch)
         tail = self.layout.index + b"".join(keys) + b"".join(arguments)
@@ -213,34 +214,34 @@ class RedisBackend(QueueStore, LockStore):
         return self._several.found(names, self.wire.call(*self._several.getting(names))[0])
 
     def get(self, name: str) -> Record | None:
-        return self.found(name, self.wire.call(GET, self._get(name))[0])
+        return self.found(name, self.wire.call(GET, self._get_arguments(name))[0])
 
-    def _get(self, name: str) -> bytes:
+    def _get_arguments(self, name: str) -> bytes:
         return self.layout.lock(name) + bulk(self.layout.queue + name)
 
     def found(self, name: str, reply: Any) -> Record | None:
-        """Return what ``get.lua`` or ``remove.lua`` said."""
+        """Return the record in a reply of ``get.lua`` or ``remove.lua``."""
         return None if reply is None else self.layout.record(name.encode(), reply)
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
         return waiters_in(self.wire.call(WAITERS, self.layout.waiting(name) + bulk(limit))[0])
 
     def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        self.wire.call(NOTED_WAIT, self._noting_wait(name, token, what, ms))
+        self.wire.call(NOTED_WAIT, self._noted_wait_arguments(name, token, what, ms))
 
     async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        await self.aio.call(NOTED_WAIT, self._noting_wait(name, token, what, ms))
+        await self.aio.call(NOTED_WAIT, self._noted_wait_arguments(name, token, what, ms))
 
     def noted_wait(self, name: str, token: str) -> NotedWait | None:
-        reply = self.wire.call(NOTED_WAIT, self._noting_wait(name, token, "", 0))[0]
+        reply = self.wire.call(NOTED_WAIT, self._noted_wait_arguments(name, token, "", 0))[0]
         return None if reply is None else NotedWait(reply[2].decode(errors="replace"), reply[0], reply[1])
 
-    def _noting_wait(self, name: str, token: str, what: str, ms: int) -> bytes:
+    def _noted_wait_arguments(self, name: str, token: str, what: str, ms: int) -> bytes:
         return bulk(self.layout.waits + name) + bulk(token) + bulk(what) + bulk(ms)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         query = Query("orphaned" if expired else "live", offset=offset, limit=limit)
-        if expired or limit < LONG:
+        if expired or limit < LONG_LIST:
             return self.page(query).records
         script, tail = page_of(self.layout, query, as_indexed=True)
         found = page_in(self.layout, query, self.wire.call(script, tail)[0])
@@ -272,7 +273,7 @@ class RedisBackend(QueueStore, LockStore):
         return Pruned(*self.wire.call(PRUNE, self.pruning(limit, lapsed_before, prefix, offset))[0])
 
     def pruning(self, limit: int, lapsed_before: int | None, prefix: str, offset: int) -> bytes:
-        """Return keys and arguments of ``prune.lua``."""
+        """Return the keys and arguments of ``prune.lua``."""
         before = "" if lapsed_before is None else lapsed_before
         return self.layout.index + bulk(limit) + bulk(before) + bulk(self.layout.prefix + prefix) + bulk(offset)
 
@@ -308,20 +309,20 @@ class RedisBackend(QueueStore, LockStore):
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         if request.supersedes:
             return self.answer(request, (await self.aio.grant(FOLLOW, self.layout.following(request)))[0])
-        reply = (await self._aio.grant(*self._acquiring(request)))[0]
+        reply = (await self._aio.grant(*self._acquire_command(request)))[0]
         return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
 
     async def arelease(self, name: str, token: str) -> Released:
-        code, doubt = await self._aio.call(RELEASE, self._releasing(name, token))
+        code, doubt = await self._aio.call(RELEASE, self._release_arguments(name, token))
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     async def arelease_held(self, held: Held) -> Released:
-        script, keys, arguments = self._giving_back(held)
+        script, keys, arguments = self._release_command(held)
         code, doubt = await self._aio.call(script, keys + arguments)
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        return bool((await self.aio.call(EXTEND, self._extend(name, token, ttl, hold)))[0])
+        return bool((await self.aio.call(EXTEND, self._extend_arguments(name, token, ttl, hold)))[0])
 
     async def aacquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
         reply = (await self.aio.grant(*self._several.acquiring(names, request)))[0]
@@ -338,19 +339,19 @@ class RedisBackend(QueueStore, LockStore):
         return self._several.found(names, (await self.aio.call(*self._several.getting(names)))[0])
 
     async def aget(self, name: str) -> Record | None:
-        return self.found(name, (await self.aio.call(GET, self._get(name)))[0])
+        return self.found(name, (await self.aio.call(GET, self._get_arguments(name)))[0])
 
 
 def results(codes: Sequence[int]) -> list[RenewalResult]:
-    """Return what ``renew.lua`` said."""
-    return [KEPT_BY[code] for code in codes]
+    """Return the results in a reply of ``renew.lua``."""
+    return [RENEWAL_RESULTS[code] for code in codes]
 
 
 def verdict(code: int, doubt: bool) -> Released:
-    """Return what a release found. ``doubt``: the reply to an earlier sending of it was lost.
+    """Return the outcome of a release. ``doubt``: the reply to an earlier attempt was lost.
 
-    A lock that is gone then, or the next holder's, is what that sending left behind; a
-    caller whose lease was over before knows that it was not.
+    Then that attempt released the lock, if it is free or another holder's now; a caller
+    whose lease had run out before knows that it did not.
     """
     if code >= 1 or doubt:
         return Released.RELEASED
@@ -358,7 +359,7 @@ def verdict(code: int, doubt: bool) -> Released:
 
 
 def noted_in(reply: int, notes: tuple[str, ...]) -> frozenset[str] | None:
-    """Return about which names a release has found notes. ``None``: the lock was not ours, and it looked at none."""
+    """Return the names whose flag a release has cleared. ``None``: the lock was not held, and no flag was read."""
     if reply < 1:
         return None
     return frozenset(note for bit, note in enumerate(notes, 1) if reply >> bit & 1)

@@ -1,7 +1,7 @@
-"""Which Redis database a setting means, without asking anybody.
+"""The Redis database that a setting refers to, derived without connecting.
 
-Two settings mean the same one however they are written: a URL, an alias of django-redis or
-of Django's own cache, a Sentinel service, a socket.
+Two settings can refer to the same database in different forms: a URL, an alias of
+django-redis or of Django's own cache, a Sentinel service, a socket.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _HERE = ("127.0.0.1", "::1", "")
 
 @dataclass(frozen=True)
 class RedisDatabase:
-    """One database of one server, or of one service that Sentinels watch. ``str()`` has no password in it."""
+    """One database of a server, or of a service monitored by Sentinels. ``str()`` contains no password."""
 
     server: str
     database: int
     sentinels: frozenset[str] = frozenset()
 
     def same(self, other: RedisDatabase) -> bool:
-        """Tell whether both are one database, as far as names tell."""
+        """Tell whether both are the same database, as far as can be seen from their addresses."""
         if (self.server, self.database) != (other.server, other.database):
             return False
         return bool(self.sentinels & other.sentinels) or not (self.sentinels or other.sentinels)
@@ -42,17 +42,17 @@ class RedisDatabase:
 
 
 def database_of(location: str) -> RedisDatabase:
-    """Return where ``location`` (an alias or a URL) leads.
+    """Return the database that ``location`` (an alias or a URL) refers to.
 
-    ``ImproperlyConfigured`` if that is no Redis that can be asked.
+    ``ImproperlyConfigured`` if that is not a Redis that locks can use.
     """
     try:
         pool = sync_pool(location)
     except ImproperlyConfigured:
-        _forget(location)
+        _discard_cache(location)
         raise
-    except (ValueError, TypeError, ImportError) as error:  # its text may have a part of the URL, password included
-        _forget(location)
+    except (ValueError, TypeError, ImportError) as error:  # its text may contain the URL's password
+        _discard_cache(location)
         raise ImproperlyConfigured(
             f"TASKLOCK['LOCATION'] does not lead to a Redis ({type(error).__name__}): are its URL,"
             " redis://host:port/database, and its OPTIONS whole?"
@@ -65,23 +65,21 @@ def database_of(location: str) -> RedisDatabase:
     return RedisDatabase(_server(kwargs), database)
 
 
-def _forget(alias: str) -> None:
-    # Some versions of django-redis cannot close what they could not make, and Django closes all it has.
+def _discard_cache(alias: str) -> None:
+    # Some versions of django-redis fail to close a client they could not create, and Django closes all its caches.
     with contextlib.suppress(AttributeError):
         del caches[alias]
 
 
 def databases_of(alias: str) -> list[RedisDatabase]:
-    """Return every database that ``clear()`` of this cache alias empties; none if the alias is no Redis, or no good
-    one.
-    """
+    """Return every database that ``clear()`` of this cache alias empties; none if it is not a (usable) Redis."""
     given = django_settings.CACHES[alias]
     if "redis" not in str(given.get("BACKEND", "")).lower():
         return []
     try:
         return [database_of(alias)]
-    except ImproperlyConfigured:  # several servers, or a client of another kind: what its addresses say
-        return [database for url in _urls(given.get("LOCATION")) for database in _read(url)]
+    except ImproperlyConfigured:  # several servers, or a client of another kind: use its addresses
+        return [database for url in _urls(given.get("LOCATION")) for database in _databases_at(url)]
 
 
 def _urls(location: object) -> list[str]:
@@ -90,12 +88,12 @@ def _urls(location: object) -> list[str]:
     return [url for url in location if isinstance(url, str)] if isinstance(location, Iterable) else []
 
 
-def _read(url: str) -> list[RedisDatabase]:
+def _databases_at(url: str) -> list[RedisDatabase]:
     try:
         kwargs = redis.ConnectionPool.from_url(url).connection_kwargs
         return [RedisDatabase(_server(kwargs), int(kwargs.get("db") or 0))]
     except (ValueError, TypeError):
-        host = urlsplit(url if "//" in url else f"//{url}").hostname  # "host:port:database", of older clients
+        host = urlsplit(url if "//" in url else f"//{url}").hostname  # "host:port:database" is a form of older clients
         return [RedisDatabase(_server({"host": host}), 0)] if host and url.count(":") < 2 else []
 
 

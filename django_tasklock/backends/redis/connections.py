@@ -1,4 +1,4 @@
-"""What the verbs ask through: the connections to one server, or to what stands for one."""
+"""The connections of a ``RedisBackend``: the protocols it needs, and the implementation for a single server."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Asking(Protocol):
     """Runs scripts for the threads of this process: see ``Wire``."""
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
-        """Run ``script``. The reply, and whether an earlier sending of it may have been executed."""
+        """Run ``script``; return its reply, and whether an earlier attempt may have been executed too."""
 
     @property
     def grant(self) -> Callable[[Script, bytes], tuple[Any, bool]]:
-        """Run a script that grants: ``call``, and its grant acknowledged where it must be."""
+        """Run a script that grants: ``call``, plus the acknowledgement by replicas where that is required."""
 
     @property
     def acknowledged(self) -> Acknowledged | None:
-        """What a grant must be acknowledged by, if it must."""
+        """The replicas that must acknowledge a grant; ``None``: none must."""
 
 
 class Listening(Protocol):
-    """Connections on which the threads of this process wait: see ``Subscribers``."""
+    """Subscribed connections, on which the threads of this process wait: see ``Subscribers``."""
 
     def idle(self) -> Subscriber | None:
         """Return an idle connection that is still open, if there is one."""
@@ -42,7 +42,7 @@ class Listening(Protocol):
         """Return a new connection, its subscription confirmed by the server."""
 
     def hears(self, subscriber: Subscriber) -> bool:
-        """Tell whether it listens where the lock is handed over."""
+        """Tell whether the connection is to the server that hands over the lock."""
 
     def keep(self, subscriber: Subscriber) -> None:
         """Put a connection back for the next waiter."""
@@ -52,7 +52,7 @@ class Listening(Protocol):
 
 
 class AsyncAsking(Protocol):
-    """Both for coroutines: see ``AsyncWires``."""
+    """Commands and subscriptions of coroutines: see ``AsyncWires``."""
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> Coroutine[Any, Any, tuple[Any, bool]]:
         """Do what ``Asking.call`` does, for coroutines."""
@@ -63,23 +63,23 @@ class AsyncAsking(Protocol):
 
     @property
     def acknowledged(self) -> Acknowledged | None:
-        """What a grant must be acknowledged by, if it must."""
+        """The replicas that must acknowledge a grant; ``None``: none must."""
 
     def idle_ear(self) -> Ear | None:
-        """Return an idle ear that is subscribed already, if there is one."""
+        """Return an idle subscription, if there is one."""
 
     def hears(self, ear: Ear) -> bool:
-        """Tell whether it listens where the lock is handed over."""
+        """Tell whether the subscription is at the server that hands over the lock."""
 
     def keep(self, ear: Ear) -> None:
-        """Put an ear back for the next coroutine of this loop that waits."""
+        """Put a subscription back for the next waiter of this loop."""
 
     async def subscribe(self, channel: str) -> Ear:
-        """Listen on ``channel``, confirmed by the server."""
+        """Subscribe to ``channel``, confirmed by the server."""
 
 
 class Connections(Protocol):
-    """What a ``RedisBackend`` asks through."""
+    """The connections of a ``RedisBackend``."""
 
     @property
     def wire(self) -> Asking:
@@ -94,7 +94,7 @@ class Connections(Protocol):
         """The connections of this process's event loops."""
 
     def close(self) -> None:
-        """Let go of those of the threads. They are made anew when they are needed."""
+        """Close the connections of the threads. They are opened again when they are needed."""
 
 
 class OneServer:
@@ -127,7 +127,7 @@ class OneServer:
         return made
 
     def close(self) -> None:
-        """Let go of those of the threads."""
+        """Close the connections of the threads."""
         with self._lock:
             made, self._made = self._made, None
         if made is not None:

@@ -1,4 +1,4 @@
-"""What an error of redis-py's, or of the socket, means: whether to ask again, and what the caller is told."""
+"""Classification of errors of redis-py and of sockets: whether to retry, and what to raise to the caller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django_tasklock.exceptions import BackendUnavailable
 
 
 def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable:
-    """Return what a caller is told: the store, and what is known of why. ``doubt``: it may have been executed."""
+    """Return the exception for the caller, with the cause and a hint. ``doubt``: the request may have been executed."""
     down = serves_nobody(error)
     if "WRONGTYPE" in str(error):
         hint = "a key of this lock is something else's: delete it, or choose another TASKLOCK['KEY_PREFIX']"
@@ -29,21 +29,21 @@ def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable
 
 
 def serves_nobody(error: BaseException) -> bool:
-    """Tell whether the store answers nobody, as far as is known. False: it refused this request, or this client."""
+    """Tell whether the server serves no client, as far as is known. False: it refused this request, or this client."""
     if isinstance(error, BusyLoadingError | ClusterDownError) or str(error).startswith(NOBODY):
-        return True  # MASTERDOWN is one of the second kind
+        return True  # MASTERDOWN is recognized by its text
     if isinstance(error, ResponseError | AuthenticationError | AuthorizationError) or FULL in str(error):
         return False
     return not is_local_fault(error)
 
 
 def is_final(error: Exception) -> bool:
-    """Tell whether asking again cannot help: the server understood and refused."""
-    # A replica refuses too, but a new connection may lead to the primary. Redis 6 wraps what it says in a script.
+    """Tell whether a retry cannot help, because the server processed the request and refused it."""
+    # A replica refuses too, but a new connection may lead to the primary. Redis 6 wraps a script's error in its own.
     return isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError) and "READONLY" not in str(error)
 
 
 def was_answered(error: Exception) -> bool:
-    """Tell whether the server said no: then it has executed nothing."""
-    # A connection made through Sentinel turns the first kind into a lost connection.
+    """Tell whether the server replied with an error: then it has executed nothing."""
+    # A connection through Sentinel raises ConnectionError in place of ReadOnlyError.
     return isinstance(error, ResponseError | BusyLoadingError) or isinstance(error.__context__, ReadOnlyError)

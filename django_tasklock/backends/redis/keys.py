@@ -1,17 +1,17 @@
-"""How locks lie in Redis, and how replies become records. Pure functions.
+"""The layout of locks in Redis, and the conversion of replies to records. Pure functions.
 
 With the prefix ``task_lock:`` the lock ``video:42`` is the plain string key
 ``task_lock:video:42``, so ``GET``, ``TTL`` and ``DEL`` of redis-cli work on it. Beside
-the locks: ``task_lock#index`` (a sorted set of keys, scored by expiry),
-``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (who waits, by arrival),
-``task_lock#seen:video:42`` (when who waits last looked),
-``task_lock#flag:video:42`` (something waits elsewhere: a parked message),
-``task_lock#waits:video:42`` (what its holder waits for itself, where no queue says so),
-``task_lock#ticket`` (the last ticket drawn), ``task_lock#line:video:42`` (who drew one for it and is not over) and
-``task_lock#newest:video:42`` (the last ticket that was shown for it). What is counted: ``lua/_counts.lua``.
-A prefix with a hash tag, ``{task_lock}:``, keeps them all in one cluster slot.
-Earlier versions also write ``task_lock#since`` and ``task_lock#until``, the index again in other orders: they are not
-read any more, and end a day after a process of this version first meets them.
+the locks there are ``task_lock#index`` (a sorted set of keys, scored by expiry),
+``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (the waiters, by arrival),
+``task_lock#seen:video:42`` (when each waiter last polled),
+``task_lock#flag:video:42`` (a message is parked for the lock),
+``task_lock#waits:video:42`` (what its holder waits for outside of any queue),
+``task_lock#ticket`` (the last sequence number), ``task_lock#line:video:42`` (the members that drew one for the lock and
+have not left) and ``task_lock#newest:video:42`` (the greatest one recorded for it). For counts see ``lua/_counts.lua``.
+With a hash tag in the prefix, ``{task_lock}:``, all of them are in one cluster slot.
+Earlier versions also write ``task_lock#since`` and ``task_lock#until``, the index in other orders: they are not read
+any more, and expire a day after a process of this version first finds them.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from django_tasklock.backends.redis.script import bulk
 from django_tasklock.types import LATEST, AcquireRequest, Busy, Holder, Record
 
 CLAIM = 3000
-"""Milliseconds a lock passed on to a waiter is its own before its first renewal: the most that
-a process which is frozen, but still connected, can hold the others back, however many of its
-threads wait. A waiter that has not looked for as long is passed over: ``FROZEN`` in the scripts."""
+"""The TTL of a lock that was handed to a waiter, until its first renewal, in milliseconds: the
+longest that a process which is frozen, but still connected, can block other waiters, however many
+of its threads wait. A waiter that has not polled for as long is passed over: ``FROZEN`` in the
+scripts."""
 
 
 KEPT = 86_400_000
-"""Milliseconds a line, or a note that something waits for a lock elsewhere, is kept after its last change."""
+"""The TTL of a line or a flag after its last change, in milliseconds."""
 PAST = 10
-"""Last holds of a name that are kept where the value of a lock does not say how many."""
+"""How many past holds of a name are kept where the value of a lock does not specify it."""
 SHOWN = 7_200_000
-"""Milliseconds the newest ticket of a name is remembered: twice Redis' visibility timeout, after which a broker brings
-an older message once more. Each name that is coalesced has such a key."""
+"""The TTL of the newest sequence number of a name, in milliseconds: twice the visibility timeout of Redis as a broker,
+after which an older message is delivered again. Each name that is coalesced has such a key."""
 
 
 class Layout:
-    """Keys and packed arguments for one prefix."""
+    """Encoded keys and arguments for one prefix."""
 
     def __init__(self, prefix: str, past: int = PAST) -> None:
         self.prefix = prefix
@@ -64,96 +65,97 @@ class Layout:
         name = b"$%%d\r\n%b%%b\r\n"
         lock, index, fence, queue, seen, copy = (part.replace(b"%", b"%%") for part in parts)
         self.granting = (name + b"%b%b" + name + name) % (lock, index, fence, queue, seen)
-        """Keys of every script that grants: lock, index, fence counter, queue, seen. For ``%``, with the ``sizes`` of
-        what is before the name, plus that of the name, each before it."""
+        """The keys of the scripts that can grant: lock, index, fence counter, queue, seen. A template for ``%``: for
+        each key with the name, its full length (see ``sizes``) and the name."""
         self.copy = name % copy
-        """The key of the copy of a value that is counted; for ``%``, too."""
+        """The key of the copy of a counted lock's value; also a template."""
         self.releasing = (name + b"%b" + name) % (lock, index, queue)
-        """Lock, index, queue; for ``%``, too."""
+        """Lock, index, queue; also a template."""
         self.sizes = len(parts[0]), len(parts[3]), len(parts[4]), len(parts[5])
+        """The lengths of the keys of lock, queue, seen and copy without the name."""
 
     def lock(self, name: str) -> bytes:
         """Return the key of a lock."""
         return bulk(self.prefix + name)
 
     def flag(self, name: str) -> bytes:
-        """Return the key of the note that something waits for a lock elsewhere."""
+        """Return the key of the flag that a message is parked for a lock."""
         return bulk(self.flags + name)
 
     def waiting(self, name: str) -> bytes:
-        """Return the keys of who waits for a lock."""
+        """Return the keys of the waiters for a lock."""
         return bulk(self.queue + name) + bulk(self.seen + name)
 
     def line(self, name: str) -> bytes:
-        """Return the key of the line of what was published for a lock and has not arrived."""
+        """Return the key of the line of a lock: of members that drew a sequence number and have not left."""
         return bulk(self.lines + name)
 
     def newest(self, name: str) -> bytes:
-        """Return the key of the greatest ticket that was shown for a lock."""
+        """Return the key of the greatest sequence number recorded for a lock."""
         return bulk(self.shown + name)
 
     def keys(self, name: str) -> bytes:
-        """Return the keys of every script that grants this lock."""
+        """Return the keys of the scripts that can grant this lock."""
         bare = name.encode()
         size = len(bare)
         lock, queue, seen, _ = self.sizes
         return self.granting % (size + lock, bare, size + queue, bare, size + seen, bare)
 
     def acquiring(self, request: AcquireRequest) -> bytes:
-        """Return keys and arguments of ``acquire.lua`` for somebody who does not wait."""
+        """Return the keys and arguments of ``acquire.lua`` for a caller that does not wait."""
         return self.keys(request.name) + self.arguments(request)
 
     def arguments(self, request: AcquireRequest) -> bytes:
-        """Return the arguments of ``acquire.lua``: token, TTL, hold, holder and what is done when busy."""
+        """Return the arguments of ``acquire.lua``: token, TTL, hold, holder and the ``on_busy`` to count."""
         token = request.token.encode()
         kind, on_busy = request.kind, request.on_busy
         rest = packed_arguments(request.ttl_ms, request.hold_ms, request.holder, kind, on_busy, self.past)
         return b"$%d\r\n%b\r\n%b" % (len(token), token, rest)
 
     def following(self, request: AcquireRequest) -> bytes:
-        """Return keys and arguments of ``acquire.lua`` for a request that supersedes an earlier lease."""
+        """Return the keys and arguments of ``acquire.lua`` for a request that supersedes an earlier lease."""
         return self.acquiring(request) + bulk("") + bulk(request.supersedes)
 
     def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
-        """Return keys and arguments of ``acquire.lua`` for somebody who waits, or looks from its place in the queue."""
+        """Return the keys and arguments of ``acquire.lua`` for a waiter that joins the queue, or polls from there."""
         return self.acquiring(request) + self.entry(request, channel) + bulk("") + place(rank, listens)
 
     def new_channel(self) -> str:
-        """Return where one waiter listens."""
+        """Return a new name for the channel of one waiter."""
         return self.channel + os.urandom(12).hex()
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
-        """Return what ``pass_on`` must know of a waiter."""
+        """Return the queue entry of a waiter, as ``lua/_pass_on.lua`` reads it."""
         holder = counted(request.holder, request.kind, self.past)
         return bulk(f"{request.token} {channel} {request.claim(CLAIM)} {request.hold_ms} {holder}")
 
     def record(self, key: bytes, reply: list[Any]) -> Record:
-        """Return a record from ``{ms left, value, now, waiting}``; the last may be missing."""
+        """Return a record from a reply ``{ms left, value, now, waiting}``; the last may be missing."""
         left, value, now, *more = reply
         return record(key.decode().removeprefix(self.prefix), value, now, left, more[0] if more else 0)
 
     def busy(self, name: str, reply: list[Any]) -> Busy:
-        """Return what a refused ``acquire.lua`` said."""
+        """Return the conflict in a reply of ``acquire.lua``."""
         found = self.record(name.encode(), reply[:3])
         return Busy(found, found.ttl)
 
 
 def place(rank: int | None, listens: bool) -> bytes:
-    """Return what the scripts ask of a waiter: the rank that it had, and whether somebody listens on its channel."""
+    """Return a waiter's last arguments: its earlier rank in the queue, and whether it listens on its channel."""
     return bulk("" if rank is None else rank) + bulk("1" if listens else "")
 
 
-@lru_cache(maxsize=256)  # few in number, alike from call to call
+@lru_cache(maxsize=256)  # few in number, the same from call to call
 def packed_arguments(ttl: int, hold: int, holder: str, kind: str | None, on_busy: str, past: int) -> bytes:
-    """Return what every acquisition by this process, or by a task of it, says alike."""
+    """Return the arguments that all acquisitions by this process, or by one task of it, have in common."""
     given = (str(ttl).encode(), str(hold).encode(), counted(holder, kind, past).encode(), on_busy.encode())
     return b"".join([b"$%d\r\n%b\r\n" % (len(one), one) for one in given])
 
 
 def counted(holder: str, kind: str | None, most: int = PAST) -> str:
-    """Return a holder that begins with its kind, if it is counted: it is to be found there.
+    """Return the holder's JSON with the kind in front, where the scripts expect it; unchanged if it is not counted.
 
-    ``most``: how many of the last holds of its name are to be kept.
+    ``most``: how many past holds of the name to keep.
     """
     if kind is None:
         return holder
@@ -162,24 +164,24 @@ def counted(holder: str, kind: str | None, most: int = PAST) -> str:
     return f'{{"kind":"{kind}"{past}{rest}'
 
 
-def _within(value: Any, most: int) -> int:
+def _bounded(value: Any, most: int) -> int:
     number = int(value)
     if not 0 <= number <= most:
         raise ValueError
     return number
 
 
-_OURS = re.compile(rb'{"token":"([^"]+)"')  # as the scripts see it, too
+_TOKEN = re.compile(rb'{"token":"([^"]+)"')  # as in the scripts
 
 
 def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record:
-    """Return a value as a record; a value that is not ours still is somebody's lock."""
+    """Return the record of a lock's value; a foreign value is a lock too, of an unknown holder."""
     return lazy_record((value, now, left), name, now, None if left == -1 else left, waiting, 0)
 
 
-def _read(given: tuple[bytes, int, int]) -> dict[str, Any]:
+def _fields_of(given: tuple[bytes, int, int]) -> dict[str, Any]:
     value, now, left = given
-    ours = _OURS.match(value)
+    ours = _TOKEN.match(value)
     token = ours[1].decode(errors="replace") if ours else ""
     try:
         if not ours:
@@ -188,18 +190,18 @@ def _read(given: tuple[bytes, int, int]) -> dict[str, Any]:
         return dict(
             token=token,
             holder=holder_of(data["holder"]),
-            at=_within(data["at"], LATEST),
-            until=_within(data["until"], LATEST),
-            fence=_within(data["fence"], 2**63),
-            asked=_within(data.get("asked", 0), LATEST),
+            at=_bounded(data["at"], LATEST),
+            until=_bounded(data["until"], LATEST),
+            fence=_bounded(data["fence"], 2**63),
+            asked=_bounded(data.get("asked", 0), LATEST),
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         holder = Holder(unreadable=bool(token))
         return dict(token=token, holder=holder, at=now, until=now + max(left, 0), fence=0, asked=0)
 
 
-_KNOWN = "name", "now", "ttl", "waiting", "instances"
-lazy_record = Record.maker(_read, *_KNOWN)
-"""Make one of value, now and ms left as one, and then each field."""
-lazy_records = Record.list_maker(_read, *_KNOWN)
-"""Make ten thousand, of a list of the former and one of each field."""
+_RECORD_FIELDS = "name", "now", "ttl", "waiting", "instances"
+lazy_record = Record.maker(_fields_of, *_RECORD_FIELDS)
+"""Make a record that parses its value on first use, from (value, now, ms left) and then each ``_RECORD_FIELDS``."""
+lazy_records = Record.list_maker(_fields_of, *_RECORD_FIELDS)
+"""Make many records at once, from a sequence of each of these arguments."""

@@ -1,4 +1,4 @@
-"""What ``page.lua`` is asked, and what it answers. Pure functions."""
+"""The arguments of ``page.lua`` and the decoding of its reply. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.conf import expiring
 
 PAGE = load("page", 1, 12)
-MOST = 5000  # locks looked at by one script: Redis serves nobody else meanwhile
+MOST = 5000  # locks examined by one script: Redis serves no other client meanwhile
 ORDERED = 5000
-"""Locks put in order by another column than expiry, which is what the index has; 8191 at the most."""
+"""How many locks at a time are sorted by another column than expiry, the order of the index; at most 8191."""
 
 
-LONG = 1000
-"""Locks from which on a plain list of all has their time left from the index."""
+LONG_LIST = 1000
+"""From this length on, a plain list of locks takes the time left from the index."""
 
 
 def page_of(layout: Layout, query: Query, most: int = 0, *, as_indexed: bool = False) -> tuple[Script, bytes]:
-    """Return the script, its key and its arguments. ``most``: how many locks to look at; 0: as many as it should.
+    """Return the script with its key and arguments. ``most``: how many locks to examine; 0: the default.
 
-    ``as_indexed``: live locks, the next to expire first, with the time left that the index has.
+    ``as_indexed``: live locks in order of expiry, with the time left according to the index.
     """
     needles = []
     if query.task:
         needles.append(f'"task":{json.dumps(query.task)}')
     if query.row:
         needles.append(f'"row":{json.dumps(query.row)}')
-    looks = query.text or query.waiting or needles
+    filtered = query.text or query.waiting or needles
     arguments: list[str | int] = [
         query.which,
         "index" if as_indexed else query.order if query.which == "live" else "expiry",
@@ -42,8 +42,8 @@ def page_of(layout: Layout, query: Query, most: int = 0, *, as_indexed: bool = F
         layout.prefix,
         layout.queue,
         expiring(),
-        most or (MOST if looks else query.limit),
-        LONG if as_indexed else ORDERED,
+        most or (MOST if filtered else query.limit),
+        LONG_LIST if as_indexed else ORDERED,
         lower(query.text),
         "waiting" if query.waiting else "",
         *needles,
@@ -53,10 +53,10 @@ def page_of(layout: Layout, query: Query, most: int = 0, *, as_indexed: bool = F
 
 
 def page_in(layout: Layout, query: Query, reply: list[Any]) -> Page:
-    """Return what the script answered."""
+    """Return the page in a reply of the script."""
     now, total, further, lefts, waits, keys, values = reply
     further = None if further < 0 else further
-    if keys and not lefts:  # a long list, as the index has it
+    if keys and not lefts:  # a long list, in the format of "index"
         found = []
         for flat, part in zip(keys, values, strict=True):
             texts = map(str, flat[::2], repeat("utf-8"), repeat("backslashreplace"))
@@ -79,5 +79,5 @@ def _name(layout: Layout, key: bytes) -> str:
 
 
 def lower(text: str) -> str:
-    """Lower ASCII letters only, as Lua does."""
+    """Lowercase ASCII letters only, as Lua does."""
     return "".join(char.lower() if char.isascii() else char for char in text)

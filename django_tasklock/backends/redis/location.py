@@ -1,9 +1,9 @@
-"""From ``LOCATION`` to redis-py connection pools, of which we take how to make a connection, not what they keep.
+"""From ``LOCATION`` to redis-py connection pools, of which only the way to open a connection is used.
 
-Address, database, credentials, TLS and Sentinel are taken from the cache alias or the
-URL. Ours are the rest: short timeouts and no retries (every verb here is safe to
-repeat and does so itself), bytes in and out whatever the alias decodes, and a pool of
-our own, because two aliases with one URL share one in django-redis.
+Address, database, credentials, TLS and Sentinel come from the cache alias or the URL.
+The rest is ours: short timeouts and no retries (every operation is safe to repeat and
+is retried by ``wire``), bytes in and out whatever the alias decodes, and a separate
+pool, because in django-redis two aliases with one URL share a pool.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from django_tasklock.backends.redis.sentinel import SCHEMES as SENTINEL_SCHEMES,
 from django_tasklock.texts import without_password
 
 TIMEOUT = 0.9
-"""Seconds one attempt may take, to connect or to answer; a verb makes two at the most."""
+"""Seconds that one attempt may take to connect, or to receive a reply; an operation makes two attempts at most."""
 
 URL_SCHEMES = ("redis://", "rediss://", "unix://")
-# What belongs to the pool or client it was made for, not to the place it talks to.
-_NOT_OURS = (
+# Options of the pool or client they were made for, not of the server's address.
+_DROPPED_OPTIONS = (
     "retry", "retry_on_timeout", "retry_on_error", "decode_responses", "encoding", "encoding_errors", "connection_pool",
     "parser_class", "cache", "cache_config", "event_dispatcher", "max_connections", "timeout", "connection_class",
     "protocol", "redis_connect_func", "health_check_interval", "socket_keepalive",
 )  # fmt: skip
-_NOT_OURS_EITHER = ("maint", "orig_", "oss_")  # redis-py's notes about maintenance, where protocol 3 was asked for
+_DROPPED_PREFIXES = ("maint", "orig_", "oss_")  # redis-py's options for maintenance notifications, of protocol 3
 _Kwargs = dict[str, Any]
 
 
 def pools(pool: Any) -> list[Any]:
-    """Return ``pool`` and those of the Sentinels it asks: what there is to close."""
+    """Return ``pool`` and the pools of its Sentinels, which must be closed too."""
     manager = getattr(pool, "sentinel_manager", None)
     return [pool] + [client.connection_pool for client in getattr(manager, "sentinels", ())]
 
@@ -67,7 +67,7 @@ def async_pool(location: str) -> redis.asyncio.ConnectionPool:
         kind = redis.asyncio.SSLConnection
     elif issubclass(source.connection_class, redis.UnixDomainSocketConnection):
         kind = redis.asyncio.UnixDomainSocketConnection  # type: ignore[assignment]
-    kwargs = _known(_kwargs(source, retry), kind, location)
+    kwargs = _supported(_kwargs(source, retry), kind, location)
     if isinstance(source, redis.sentinel.SentinelConnectionPool):
         sentinel = redis.asyncio.sentinel.Sentinel(**_sentinel(source.sentinel_manager, retry))
         tls = kind is redis.asyncio.SSLConnection
@@ -104,14 +104,14 @@ def _source(location: str) -> redis.ConnectionPool:
 
 
 def _kwargs(source: redis.ConnectionPool, retry: object) -> _Kwargs:
-    kwargs = _common(source.connection_kwargs, retry, TIMEOUT)
+    kwargs = _connection_options(source.connection_kwargs, retry, TIMEOUT)
     if issubclass(source.connection_class, redis.UnixDomainSocketConnection):
         del kwargs["socket_keepalive"]
     return kwargs
 
 
-def _common(given: Mapping[str, Any], retry: object, timeout: float) -> _Kwargs:
-    ours = (key for key in given if key not in _NOT_OURS and not key.startswith(_NOT_OURS_EITHER))
+def _connection_options(given: Mapping[str, Any], retry: object, timeout: float) -> _Kwargs:
+    ours = (key for key in given if key not in _DROPPED_OPTIONS and not key.startswith(_DROPPED_PREFIXES))
     kwargs = {key: given[key] for key in ours}
     for key in ("socket_timeout", "socket_connect_timeout"):
         kwargs[key] = min(kwargs.get(key) or timeout, timeout)
@@ -119,13 +119,13 @@ def _common(given: Mapping[str, Any], retry: object, timeout: float) -> _Kwargs:
 
 
 def _sentinel(manager: redis.sentinel.Sentinel, retry: object) -> _Kwargs:
-    """Return a Sentinel like ``manager``, which all its nodes together cannot keep waiting for longer than
+    """Return the options of a Sentinel client like ``manager``, for which all its nodes together take at most
     ``TIMEOUT``.
     """
     clients = [client.connection_pool.connection_kwargs for client in manager.sentinels]
     kwargs: _Kwargs = {
         "sentinels": [(given["host"], given["port"]) for given in clients],
-        "sentinel_kwargs": _common(manager.sentinel_kwargs, retry, TIMEOUT / len(clients)),
+        "sentinel_kwargs": _connection_options(manager.sentinel_kwargs, retry, TIMEOUT / len(clients)),
         "min_other_sentinels": manager.min_other_sentinels,
     }
     if address := getattr(manager, "_force_master_ip", None):  # redis-py 5.1 and later
@@ -133,8 +133,8 @@ def _sentinel(manager: redis.sentinel.Sentinel, retry: object) -> _Kwargs:
     return kwargs
 
 
-def _known(kwargs: _Kwargs, kind: type[redis.asyncio.Connection], location: str) -> _Kwargs:
-    """Return ``kwargs`` without what the asyncio client has no option for; TLS that it cannot check is an error."""
+def _supported(kwargs: _Kwargs, kind: type[redis.asyncio.Connection], location: str) -> _Kwargs:
+    """Return the ``kwargs`` that the asyncio client has. ``ImproperlyConfigured`` for a TLS option that it lacks."""
     known: set[str] = set().union(*(inspect.signature(base).parameters for base in kind.__mro__[:-1]))
     for key in kwargs:
         if key.startswith("ssl_") and kwargs[key] and key not in known:

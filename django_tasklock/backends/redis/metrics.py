@@ -1,4 +1,4 @@
-"""What the scripts have counted: see ``lua/_counts.lua``."""
+"""The counts that the scripts keep in Redis: see ``lua/_counts.lua``."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ TOTALS = load("metrics_totals", 1, 3)
 ADD = load("metrics_add", 1, 2)
 PAST = load("metrics_past", 1, 1)
 UNIT = 10**12
-"""Of a count with a duration: above it the number, below it the milliseconds."""
+"""A count with a duration is one number: the number of events times ``UNIT``, plus the milliseconds."""
 AT_ONCE = 2000
-"""Locks that are looked at in one script: whether their acquisition is counted."""
+"""Locks that one script examines: whether their acquisition is counted."""
 DONE = "done"
-"""What the scripts count when a lock is given back that was granted at once: acquired, and released."""
+"""The event for the release of a lock that was granted at once: acquired and released in one."""
 HOUR = 3_600_000_000
 """In microseconds, as fences are."""
 BUCKETS = tuple(bisect_left(BOUNDS, ms) for ms in range(NOTED_FROM))
-"""The bucket of a hold of so many milliseconds, of those that are too short to be listed."""
+"""The bucket by the duration in milliseconds, for holds that are too short for the history."""
 
 
 class RedisMetrics(Metrics):
@@ -72,48 +72,48 @@ class RedisMetrics(Metrics):
 
 
 Part = tuple[bytes, list[bytes]]
-"""An hour, or nothing, and what was counted in it, as the script says it."""
+"""An hour, or nothing, and the fields of its counts, as the script returns them."""
 Counts = dict[tuple[str, str], Count]
 """By event and kind."""
 
 
 def reading(layout: Layout, hours: str, offset: int) -> bytes:
-    """Return keys and arguments of ``metrics_totals.lua``."""
+    """Return the keys and arguments of ``metrics_totals.lua``."""
     return layout.index + bulk(hours) + bulk(offset) + bulk(AT_ONCE)
 
 
 def is_whole(replies: Sequence[Sequence[Any]], offset: int) -> bool:
-    """Return whether no lock is left to look at from ``offset`` on: then the replies have the counts."""
+    """Return whether no locks remain from ``offset`` on: then the replies have the counts."""
     return all(reply[0] <= offset for reply in replies)
 
 
 def parts(reply: Sequence[Any]) -> list[Part]:
-    """Return what was said, after the size."""
+    """Return the counts in a reply, which begins with the size of the index."""
     return list(zip(reply[1::2], reply[2::2], strict=True))
 
 
-def totals_in(said: Iterable[Part]) -> Counts:
-    """Return all that was counted."""
+def totals_in(hour_parts: Iterable[Part]) -> Counts:
+    """Return the sum of all parts."""
     found: Counts = {}
-    for _, flat in said:
+    for _, flat in hour_parts:
         _add_fields(found, flat)
     return found
 
 
-def hours_in(said: Iterable[Part]) -> dict[int, Counts]:
-    """Return what was counted in each hour, by its beginning in seconds since 1970."""
+def hours_in(hour_parts: Iterable[Part]) -> dict[int, Counts]:
+    """Return the counts of each hour, by its beginning in seconds since 1970."""
     found: dict[int, Counts] = {}
-    for hour, flat in said:
+    for hour, flat in hour_parts:
         _add_fields(found.setdefault(int(hour) * 3600, {}), flat)
     return found
 
 
 def _add_fields(found: Counts, flat: list[bytes]) -> None:
-    """Add a hash of counts to what was found. What is none of ours is left out."""
+    """Add the fields of a hash of counts to ``found``; fields that are not ours are ignored."""
     for field, value in zip(flat[::2], flat[1::2], strict=True):
         name, bar, kind = field.decode(errors="replace").partition("|")
         if not bar:
-            continue  # what it is, for people
+            continue  # the description for people
         try:
             number = int(value)
         except ValueError:
@@ -136,7 +136,7 @@ def _add_fields(found: Counts, flat: list[bytes]) -> None:
 
 
 def hold_of(name: str, text: bytes) -> HoldRecord | None:
-    """Return one of the last holds; ``None`` if it cannot be read."""
+    """Return a past hold; ``None`` if it cannot be read."""
     try:
         data: dict[str, Any] = json.loads(text)
         holder = holder_of(data["holder"])
@@ -145,17 +145,17 @@ def hold_of(name: str, text: bytes) -> HoldRecord | None:
         return None
 
 
-# A release says what to count, so that its script need not find out: ``UNIT`` and the milliseconds of the hold, in a
-# field by kind and bucket, in the hash of the hour that the fence says.
+# A release passes the count to its script, which need not compute it then: ``UNIT`` plus the milliseconds of the hold,
+# for a field by kind and bucket, in the hash of the hour of the fence.
 
 
 @lru_cache(maxsize=1024)
 def done_field(kind: str, bucket: int) -> bytes:
-    """Return the packed field that counts holds of a kind which were too short to be listed."""
+    """Return the encoded field that counts holds of a kind which are too short for the history."""
     return bulk(f"{DONE}:{bucket}|{kind}")
 
 
 @lru_cache(maxsize=512)  # a cluster has some hundred of them
 def hour_key(root: str, hour: int) -> bytes:
-    """Return the packed key of the counts of an hour."""
+    """Return the encoded key of the counts of an hour."""
     return bulk(f"{root}{hour}")

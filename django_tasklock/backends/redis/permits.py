@@ -1,12 +1,12 @@
-"""Permits in Redis: one script per verb, one round trip, waiters asleep until one is handed to them.
+"""Permits in Redis: one script per operation, one round trip; waiters sleep until a permit is handed to them.
 
 With the prefix ``task_lock:`` the members of ``transcode`` are the sorted set ``task_lock#permits:transcode``,
-tokens scored by the expiry of their leases; ``task_lock#permits-by:transcode`` is a hash of who they are,
-``task_lock#permits-queue:transcode`` who waits, ``task_lock#permits-seen:transcode`` when they last looked, and
-``task_lock#permits`` the names of the limiters.
+tokens scored by the expiry of their leases; ``task_lock#permits-by:transcode`` is a hash of their holders,
+``task_lock#permits-queue:transcode`` the queue of waiters, ``task_lock#permits-seen:transcode`` when they last
+polled, and ``task_lock#permits`` the names of the limiters.
 
-Not one lock for each of N places: whoever looks for a free one would ask for up to N, nobody could wait
-for *any* of them in order, and another N would leave the upper ones in nobody's count.
+Permits are not N numbered locks: a caller would have to try up to N of them, could not wait for *any* of them in
+order, and after N was lowered the upper ones would not be counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NAMES = load("permit_names", 1, 2)
 
 
 class PermitLayout:
-    """Keys and packed arguments for one prefix."""
+    """Encoded keys and arguments for one prefix."""
 
     def __init__(self, layout: Layout) -> None:
         root = layout.prefix.removesuffix(":") + "#permits"
@@ -52,16 +52,16 @@ class PermitLayout:
         return bulk(self.members + name)
 
     def keys(self, name: str) -> bytes:
-        """Return the keys of every script that grants a permit."""
+        """Return the keys of the scripts that can grant a permit."""
         keys = self.set(name) + bulk(self.holders + name) + self._fence + bulk(self.queue + name)
         return keys + self.index + bulk(self.seen + name)
 
     def waiting(self, name: str) -> bytes:
-        """Return the keys of who waits for a permit."""
+        """Return the keys of the waiters for a permit."""
         return bulk(self.queue + name) + bulk(self.seen + name)
 
     def acquiring(self, request: AcquireRequest) -> bytes:
-        """Return keys and arguments of ``permit_acquire.lua`` for somebody who does not wait."""
+        """Return the keys and arguments of ``permit_acquire.lua`` for a caller that does not wait."""
         arguments = (
             bulk(request.token)
             + bulk(request.ttl_ms)
@@ -73,11 +73,11 @@ class PermitLayout:
         return self.keys(request.name) + arguments
 
     def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
-        """Return keys and arguments of ``permit_acquire.lua`` for a waiter."""
+        """Return the keys and arguments of ``permit_acquire.lua`` for a waiter."""
         return self.acquiring(request) + self.entry(request, channel) + place(rank, listens)
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
-        """Return what ``serve`` must know of a waiter."""
+        """Return the queue entry of a waiter, as ``grant_free`` in ``lua/_permits.lua`` reads it."""
         return bulk(
             f"{request.token} {channel} {request.claim(CLAIM)} {request.hold_ms}"
             f" {counted(request.holder, request.kind)} {request.limit}"
@@ -107,14 +107,14 @@ class RedisPermits(QueueStore, Permits):
 
     @property
     def aio(self) -> AsyncAsking:
-        """Those of its event loops."""
+        """The connections of this process's event loops."""
         return self._backend.aio
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         return self.answer(request, self.wire.grant(ACQUIRE, self.layout.acquiring(request))[0])
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
-        """Return what ``permit_acquire.lua`` said."""
+        """Return the result in a reply of ``permit_acquire.lua``."""
         if isinstance(reply, int):
             return Grant(reply, request.ttl_ms)
         left, value, now = reply[:3]
@@ -133,7 +133,7 @@ class RedisPermits(QueueStore, Permits):
         return results(self.wire.call(*self.renewing(batch))[0])
 
     def renewing(self, batch: Sequence[Renewal]) -> tuple[Script, bytes]:
-        """Return what ``renew`` asks: the script, its keys and its arguments."""
+        """Return the script that renews a batch, with its keys and arguments."""
         keys = b"".join(self.layout.set(item.name) for item in batch)
         arguments = b"".join(chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in batch))
         return RENEW.sized(3 * len(batch), len(batch)), keys + arguments
@@ -153,14 +153,15 @@ class RedisPermits(QueueStore, Permits):
         return waiters_in(self.wire.call(WAITERS, self.layout.waiting(name) + bulk(limit))[0])
 
     def remove(self, name: str, token: str) -> Record | None:
-        reply = self.wire.call(REMOVE, self.layout.keys(name) + bulk(token))[0]  # a token is good for one permit
+        # May be sent again: a token has only one permit, so another one cannot be removed.
+        reply = self.wire.call(REMOVE, self.layout.keys(name) + bulk(token))[0]
         return None if reply is None else record(name, reply[1], reply[2], reply[0], reply[3])
 
     def names(self, limit: int = 1000) -> list[str]:
         return [name.decode() for name in self.wire.call(NAMES, self.naming(limit))[0]]
 
     def naming(self, limit: int) -> bytes:
-        """Return key and arguments of ``permit_names.lua``."""
+        """Return the key and arguments of ``permit_names.lua``."""
         return self.layout.index + bulk(self.layout.members) + bulk(limit)
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
@@ -177,10 +178,10 @@ class RedisPermits(QueueStore, Permits):
 
 
 def results(codes: Sequence[int]) -> list[RenewalResult]:
-    """Return what ``permit_renew.lua`` said."""
+    """Return the results in a reply of ``permit_renew.lua``."""
     return [RenewalResult.RENEWED if done else RenewalResult.LOST for done in codes]
 
 
 def verdict(had: int, doubt: bool) -> Released:
-    """Return what a release found. ``doubt``: an earlier sending of it may have done it."""
+    """Return the outcome of a release. ``doubt``: an earlier attempt may have released the permit."""
     return Released.RELEASED if had or doubt else Released.GONE

@@ -1,8 +1,8 @@
-"""Connections, made by redis-py and kept here.
+"""Idle connections, opened by redis-py and kept in this module.
 
-Not in redis-py's pool, which takes back whatever it is given: also a connection that a time limit has struck while it
-was made, before its ``SELECT`` say, and that believes from then on that it is whole. Here a connection is whole before
-anybody sees it, and what was interrupted is thrown away.
+redis-py's own pool takes back any connection, also one that a time limit interrupted while it was being opened, for
+example before its ``SELECT``, and that counts as complete from then on. Here a connection is complete before it is
+handed out, and one that was interrupted is closed.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from django_tasklock.backends.redis.location import pools
 
 T = TypeVar("T")
 
-MOST = 16  # idle ones that are kept
-SPARE = 60.0  # seconds after which one that nobody has needed is closed
-GREETING = 0.1  # seconds to listen for what a server says to somebody who asks nothing
+MAX_IDLE = 16  # idle connections kept
+MAX_IDLE_SECONDS = 60.0  # after which an unused connection is closed
+HANDSHAKE_TIMEOUT = 0.1  # seconds to wait for what a server says before the client has sent anything
 
 
 class Idle(Generic[T]):
-    """What is kept for the next who needs one: the last one first, so that what is spare grows old and is closed."""
+    """A stack of idle connections: the last one in is reused first, so that surplus ones grow old and are closed."""
 
-    def __init__(self, close: Callable[[T], None], most: int = MOST) -> None:
+    def __init__(self, close: Callable[[T], None], most: int = MAX_IDLE) -> None:
         self._close = close
-        self._most = most
+        self._max_idle = most
         self.kept: deque[tuple[T, float]] = deque()
-        """What there is, the last one last, and when each was put back (monotonic)."""
+        """The idle connections and the time when each was put back (monotonic), the latest at the end."""
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -52,7 +52,7 @@ class Idle(Generic[T]):
         kept = self.kept
         kept.append((one, now))
         try:
-            if len(kept) > self._most or kept[0][1] < now - SPARE:
+            if len(kept) > self._max_idle or kept[0][1] < now - MAX_IDLE_SECONDS:
                 self._close(kept.popleft()[0])
         except IndexError:  # other threads were faster
             pass
@@ -64,47 +64,47 @@ class Idle(Generic[T]):
 
 
 def make(pool: redis.ConnectionPool) -> Any:
-    """Return a new connection, authenticated, its database selected. Whatever interrupts that leaves nothing behind."""
+    """Return a new connection, authenticated, its database selected. An interruption leaves no connection open."""
     connection = pool.connection_class(**pool.connection_kwargs)
     try:
         connection.connect()
     except BaseException as error:
         throw_away(connection)
-        for sentinels in pools(pool)[1:]:  # one of these may have been struck in place of it
+        for sentinels in pools(pool)[1:]:  # one of these may have been interrupted instead
             sentinels.disconnect(inuse_connections=False)
-        if lost_in_greeting(error) and full(connection, error):
+        if lost_in_handshake(error) and is_full(connection, error):
             raise redis.ConnectionError(FULL) from error
         raise
     return connection
 
 
 def throw_away(connection: Any) -> None:
-    """Close a connection that is not to be used again."""
+    """Close a connection, ignoring errors."""
     with contextlib.suppress(RedisError, OSError):
         connection.disconnect()
 
 
-def lost_in_greeting(error: BaseException) -> bool:
-    """Tell whether a connection was made, and then lost before it was of use."""
+def lost_in_handshake(error: BaseException) -> bool:
+    """Tell whether a connection was established, and lost before the handshake was complete."""
     return type(error) is redis.ConnectionError and " connecting to " not in str(error)
 
 
-def full(connection: Any, error: BaseException) -> bool:
-    """Tell whether ``error``, met while connecting, means that the server takes no more clients.
+def is_full(connection: Any, error: BaseException) -> bool:
+    """Tell whether ``error``, raised while connecting, means that the server accepts no more clients.
 
-    It says so and closes, and to whoever has asked something by then the words are lost with the
-    connection. So connect once more, and listen.
+    The server sends that and closes; if the client has sent anything by then, the message is lost
+    with the connection. So connect once more, and only read.
     """
     if FULL in str(error):
         return True
     try:
         if path := getattr(connection, "path", ""):
-            listening = socket.socket(socket.AF_UNIX)
-            listening.settimeout(GREETING)
-            listening.connect(path)
+            probe = socket.socket(socket.AF_UNIX)
+            probe.settimeout(HANDSHAKE_TIMEOUT)
+            probe.connect(path)
         else:
-            listening = socket.create_connection((connection.host, connection.port), GREETING)
-        with listening:
-            return FULL.encode() in listening.recv(256)
+            probe = socket.create_connection((connection.host, connection.port), HANDSHAKE_TIMEOUT)
+        with probe:
+            return FULL.encode() in probe.recv(256)
     except OSError:
         return False

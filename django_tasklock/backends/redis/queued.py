@@ -1,4 +1,4 @@
-"""Who waits for a lock or a permit: the script that reads a queue, and what it says."""
+"""The waiters of a lock or a permit: the script that reads a queue, and its reply."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WAITERS = load("waiters", 2, 1)
 
 
 def waiters_in(reply: list[Any]) -> Queued:
-    """Return what the script answered. The token of an entry stays here."""
+    """Return the waiters in a reply of ``waiters.lua``, without their tokens."""
     now, total, *flat = reply
     found = []
     for entry, rank, seen in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
-        # Who keeps no note of it has given its token up.
+        # Without a "seen" field the waiter has given up its token.
         present = seen is not None and now - abs(int(seen.split()[0])) < CLAIM
         since = min(max(0, int(float(rank)) // 1000), LATEST)
         found.append(Waiting(_holder(entry), since, now, present))
@@ -27,7 +27,9 @@ def waiters_in(reply: list[Any]) -> Queued:
 
 
 def _holder(entry: bytes) -> Holder:
-    """Return who an entry says it is: ``<token> <channel> <claim ms> <hold ms> <holder json>``, and more of permits."""
+    """Return the holder in an entry ``<token> <channel> <ttl ms> <hold ms> <holder json>``, followed by a limit for
+    permits.
+    """
     text = entry.decode(errors="replace").split(" ", 4)[-1]
     try:
         return holder_of(json.JSONDecoder().raw_decode(text)[0])

@@ -1,10 +1,11 @@
-"""Rate limits in Redis or Valkey: one script per verb, one round trip.
+"""Rate limits in Redis or Valkey: one script per operation, one round trip.
 
 With the prefix ``task_lock:`` the limiter ``tavily`` is ``task_lock#rate:meta:tavily`` (a hash), and for each rate
 ``task_lock#rate:60000000:tavily`` (a list: times and units, the newest first). Sorted sets are
-``task_lock#rate:line:tavily`` (slots that stand in line), ``task_lock#rate:free:tavily`` (slots given back) and
-``task_lock#rate:gone:tavily`` (under which numbers); and
-``task_lock#rate:votes:tavily`` (who has said which). ``task_lock#rates`` is one of limiters by their last use.
+``task_lock#rate:line:tavily`` (slots in the line), ``task_lock#rate:free:tavily`` (slots given back),
+``task_lock#rate:gone:tavily`` (the numbers of slots given back and booked again) and
+``task_lock#rate:votes:tavily`` (the terms of each process). The sorted set ``task_lock#rates`` has the limiters by
+their last use.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ AT_ONCE = 100  # slots that one script books
 
 
 def body_of(verb: str) -> str:
-    """Return the script of a verb."""
+    """Return the text of the script ``rate_<verb>.lua``."""
     return load(f"rate_{verb}", 0, 0).body
 
 
@@ -52,16 +53,17 @@ TERMS = Script((LUA / "rate_terms.lua").read_text("utf-8"), 1, 1)
 
 
 class Packed(NamedTuple):
-    """What of a command depends on the limiter alone."""
+    """The encoded parts of a command that depend on the limiter alone."""
 
     keys: bytes
     terms: bytes
-    words: int
+    size: int
+    """The number of keys and arguments of a command."""
     rates: int
 
 
 class RedisRates(RateStore):
-    """On the connections of ``backend``."""
+    """The rate limits of a ``RedisBackend``, on its connections."""
 
     def __init__(self, backend: RedisBackend) -> None:
         self.backend = backend
@@ -93,15 +95,16 @@ class RedisRates(RateStore):
         amount: int = 0,
         mode: str = "",
     ) -> tuple[Script, bytes]:
-        """Return the script, its keys and its arguments."""
+        """Return the script of ``verb``, with its keys and arguments."""
         packed = self.pack(terms)
         words: tuple[str | int, ...] = cost, str(slot), edition, amount, mode
         return self._script(verb, packed), b"%b%b%b" % (packed.keys, b"".join(map(bulk, words)), packed.terms)
 
-    def _script(self, verb: str, packed: Packed) -> Script:
+    def _script(self, verb: str, packed: Packed, more_keys: int = 0) -> Script:
         script = self._scripts.get((verb, packed.rates))
         if script is None:
-            script = self._scripts[verb, packed.rates] = Script(self.bodies[verb], packed.words, 5 + packed.rates)
+            script = Script(self.bodies[verb], packed.size + more_keys, 5 + packed.rates + more_keys)
+            self._scripts[verb, packed.rates] = script
         return script
 
     def _booking(self, terms: Terms, cost: int, mode: str) -> tuple[Script, bytes, bytes]:
@@ -110,7 +113,7 @@ class RedisRates(RateStore):
         return self._script("reserve", packed), head, bulk(mode) + packed.terms
 
     def booking_request(self, terms: Terms, cost: int, longest: int, mode: str) -> tuple[Script, bytes]:
-        """Do what ``request`` does, for the verb of every call: all but ``longest`` is packed once."""
+        """Do what ``request`` does for ``reserve``, which every call uses: all but ``longest`` is encoded once."""
         script, head, end = self.booking(terms, cost, mode)
         amount = b"%d" % longest
         return script, b"%b$%d\r\n%b\r\n%b" % (head, len(amount), amount, end)
@@ -118,7 +121,7 @@ class RedisRates(RateStore):
     def reserve(
         self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
     ) -> Booked | Refused:
-        # Sent again after a lost reply it may book twice: a slot is lost then, never one too many given.
+        # Sent again after a lost reply it may book twice: then one slot is lost, but the limit is not exceeded.
         mode = (SPACED if spaced else SOON) + self._counted + (ASKS if asks else "")
         script, tail = self.booking_request(terms, cost, longest, mode)
         return booking_in(self.backend.wire.call(script, tail)[0])
@@ -141,7 +144,7 @@ class RedisRates(RateStore):
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
-            return self.reserve(terms, cost, longest, spaced)  # the old slot may be somebody else's now
+            return self.reserve(terms, cost, longest, spaced)  # the old slot may belong to another caller now
 
     def _exchange(
         self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int
@@ -160,12 +163,10 @@ class RedisRates(RateStore):
             return [self.reserve(terms, cost, longest)]
 
     def _agree(self, terms: Terms, process: str) -> tuple[Script, bytes]:
-        packed, number = self.pack(terms), len(terms.rates)
-        script = self._scripts.get(("agree", number))
-        if script is None:
-            script = self._scripts["agree", number] = Script(self.bodies["agree"], packed.words + 1, 6 + number)
+        packed = self.pack(terms)
         votes = bulk(f"{self.backend.layout.prefix.removesuffix(':')}#rate:votes:{terms.name}")
-        return script, packed.keys + votes + b"".join(map(bulk, ("0", process, "0", "0", ""))) + packed.terms
+        arguments = b"".join(map(bulk, ("0", process, "0", "0", ""))) + packed.terms
+        return self._script("agree", packed, more_keys=1), packed.keys + votes + arguments
 
     def agree(self, terms: Terms, process: str) -> str:
         return str(self.backend.wire.call(*self._agree(terms, process))[0].decode())
@@ -203,7 +204,7 @@ class RedisRates(RateStore):
         return [name.decode() for name in self.backend.wire.call(NAMES, self.naming(limit))[0]]
 
     def naming(self, limit: int) -> bytes:
-        """Return key and argument of ``rate_names.lua``."""
+        """Return the key and argument of ``rate_names.lua``."""
         return bulk(self.backend.layout.prefix.removesuffix(":") + "#rates") + bulk(limit - 1)
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
@@ -212,7 +213,7 @@ class RedisRates(RateStore):
         return terms_in(names, self.backend.wire.call(*self.asking_terms(names))[0])
 
     def asking_terms(self, names: Sequence[str]) -> tuple[Script, bytes]:
-        """Return what ``terms`` asks: the script and its keys."""
+        """Return the script that reads terms, with its keys."""
         root = self.backend.layout.prefix.removesuffix(":") + "#rate:meta:"
         return TERMS.sized(len(names), len(names)), b"".join(bulk(root + name) for name in names)
 
@@ -261,7 +262,7 @@ class RedisRates(RateStore):
 
 
 def booking_in(reply: bytes) -> Booked | Refused:
-    """Return what a booking script said."""
+    """Return the result in a reply of a booking script. Raises ``TermsDiffer``."""
     if reply[:1] == b"2":
         raise TermsDiffer(reply[2:].decode())
     numbers = [*map(int, reply.split())]
@@ -272,13 +273,13 @@ def booking_in(reply: bytes) -> Booked | Refused:
 
 
 def terms_in(names: Sequence[str], texts: Sequence[bytes]) -> dict[str, Terms]:
-    """Return what ``rate_terms.lua`` said of these limiters, without those of which nothing is stored."""
+    """Return the terms in a reply of ``rate_terms.lua``, without limiters of which nothing is stored."""
     found = {name: Terms.read(name, text.decode()) for name, text in zip(names, texts, strict=True) if text}
     return {name: terms for name, terms in found.items() if terms is not None}
 
 
 def use_of(reply: Any) -> Use:
-    """Return what ``rate_use.lua`` said."""
+    """Return the usage in a reply of ``rate_use.lua``."""
     time, free, following, tail, paused, share, refused, *numbers = reply
     rates = tuple(Used(*numbers[start : start + 3]) for start in range(0, len(numbers), 3))
     return Use(time, rates, free, following, tail, paused, share, refused)

@@ -1,4 +1,4 @@
-"""Parsers of replies: that of hiredis, or one in Python that is used in the same way."""
+"""Parsers of Redis replies: hiredis's, or one in Python with the same interface."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from redis.utils import HIREDIS_AVAILABLE
 
 
 class PlainReader:
-    """Parser of replies in Python, used as that of hiredis is: fed what arrives, asked for whole replies."""
+    """A parser in Python with the interface of hiredis's: ``feed`` it data, ``gets`` returns complete replies."""
 
     def __init__(self) -> None:
         self._data = b""
         self._at = 0
-        self._open: list[tuple[list[Any], int]] = []  # arrays that are not whole yet, and how long they will be
+        self._arrays: list[tuple[list[Any], int]] = []  # incomplete arrays with their final length
 
     def feed(self, data: bytes) -> None:
-        """Take in what has arrived."""
+        """Add received data."""
         self._data = self._data[self._at :] + data
         self._at = 0
 
     def gets(self) -> Any:
-        """Return the next reply, an error as an exception; False if it has not arrived as a whole."""
+        """Return the next reply, an error reply as an exception object; False if it is not complete yet."""
         while (end := self._data.find(b"\r\n", self._at)) >= 0:
-            value = self._one(self._data[self._at : self._at + 1], self._data[self._at + 1 : end], end + 2)
+            value = self._parse_value(self._data[self._at : self._at + 1], self._data[self._at + 1 : end], end + 2)
             if value is False:
                 return False
-            while self._open and value is not self._open[-1][0]:
-                items, size = self._open[-1]
+            while self._arrays and value is not self._arrays[-1][0]:
+                items, size = self._arrays[-1]
                 items.append(value)
                 if len(items) < size:
                     break
-                self._open.pop()
+                self._arrays.pop()
                 value = items
             else:
-                if not self._open:
+                if not self._arrays:
                     return value
         return False
 
-    def _one(self, kind: bytes, line: bytes, after: int) -> Any:
-        """Read one value, of an array the beginning; False if more has to arrive first."""
+    def _parse_value(self, kind: bytes, line: bytes, after: int) -> Any:
+        """Parse one value, or the beginning of an array; False if more data is needed."""
         value: Any
         if kind == b"$" and (size := int(line)) >= 0:
             if len(self._data) < after + size + 2:
@@ -50,7 +50,7 @@ class PlainReader:
         elif kind == b"*" and (size := int(line)) >= 0:
             value = []
             if size:
-                self._open.append((value, size))
+                self._arrays.append((value, size))
         elif kind in b"$*":
             value = None
         elif kind == b":":

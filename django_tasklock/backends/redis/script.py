@@ -1,4 +1,4 @@
-"""Scripts, packed ahead as the protocol wants them."""
+"""Lua scripts and the commands that run them, encoded in advance in the Redis protocol (RESP)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ USE = re.compile(r"^ *-- use: (.+)\n", re.MULTILINE)
 
 
 def bulk(value: str | bytes | int) -> bytes:
-    """Return one argument of a command, as the protocol wants it."""
+    """Return one argument of a command, encoded as a RESP bulk string."""
     data = value if isinstance(value, bytes) else str(value).encode()
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
 class Script:
-    """A script and the beginnings of the commands that run it.
+    """A script with the encoded beginnings of the commands that run it.
 
-    ``count`` is the number of keys and arguments together, ``keys`` of the keys alone. ``followed``: another command
-    stands behind the arguments, and there are two replies.
+    ``count`` is the number of keys and arguments together, ``keys`` that of the keys alone. ``followed``: another
+    command is sent after it in the same packet, so there are two replies.
     """
 
     def __init__(self, body: str, count: int, keys: int, followed: bool = False) -> None:
@@ -32,35 +32,35 @@ class Script:
 
     @cached_property
     def by_digest(self) -> bytes:
-        """What comes before the packed keys and arguments."""
+        """The ``EVALSHA`` command up to the keys and arguments."""
         return b"*%d\r\n$7\r\nEVALSHA\r\n%b%b" % (self.count + 3, bulk(self.sha), bulk(self.keys))
 
     @cached_property
     def by_body(self) -> bytes:
-        """The same for a server that does not know the script (any more): it does afterwards."""
+        """The ``EVAL`` command up to the keys and arguments, for a server that does not have the script cached."""
         return b"*%d\r\n$4\r\nEVAL\r\n%b%b" % (self.count + 3, bulk(self.body), bulk(self.keys))
 
     @cached_property
     def and_then(self) -> Script:
-        """The same script, where another command follows it."""
+        """The same script, followed by another command."""
         return Script(self.body, self.count, self.keys, followed=True)
 
     def sized(self, count: int, keys: int) -> Script:
-        """Return the same script for another number of keys and arguments."""
+        """Return the same script with another number of keys and arguments."""
         return self if (count, keys) == (self.count, self.keys) else Script(self.body, count, keys)
 
 
 def load(verb: str, keys: int, arguments: int) -> Script:
-    """Return the script of a verb."""
+    """Return the script ``lua/<verb>.lua``."""
     return Script(_body(verb), keys + arguments, keys)
 
 
 @cache
 def _body(name: str) -> str:
-    """Return a file of ``lua/``, with the parts that it shares with others in the place where it says ``-- use:
-    these``.
+    """Return a file of ``lua/``, with each line ``-- use: <parts>`` replaced by the shared files of these names.
 
-    A script makes its functions anew in each call, up to where it ends: what is not always needed stands last.
+    Redis creates the functions of a script anew in each call, up to the point where it returns: so parts that are not
+    always needed are included as late as possible.
     """
     text = (resources.files("django_tasklock.backends") / "lua" / f"{name}.lua").read_text("utf-8")
     return USE.sub(lambda found: "".join(_body(f"_{part}") for part in found[1].split()), text)

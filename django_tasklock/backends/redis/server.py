@@ -1,6 +1,6 @@
-"""What a Redis server says of itself: its version, what it does when its memory is full, who may listen.
+"""Information about a Redis server: its version, its eviction policy, whether this user may subscribe.
 
-Never ``CONFIG``: managed servers refuse it, and ``INFO`` has the same.
+``CONFIG`` is not used: managed servers refuse it, and ``INFO`` has the same.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from django_tasklock.backends.redis.location import pools, sync_pool
 
 @dataclass(frozen=True)
 class Server:
-    """What could be learned."""
+    """The information that the server disclosed."""
 
     version: str = ""
-    """Empty where the server does not tell."""
+    """Empty where the server does not disclose it."""
     policy: str = ""
-    """``maxmemory_policy``; empty where the server does not tell."""
+    """``maxmemory_policy``; empty where the server does not disclose it."""
     wakes: bool = True
-    """Whether our waiters may be told that their lock is free; else they look once a second."""
+    """Whether this user may subscribe, so that waiters are woken; otherwise they poll a few times a second."""
 
     def older_than(self, *floor: int) -> bool:
-        """Tell whether the version is known, and below ``floor``."""
+        """Tell whether the version is known and below ``floor``."""
         parts = self.version.split(".")[: len(floor)]
         return all(part.isdigit() for part in parts) and bool(self.version) and [*map(int, parts)] < [*floor]
 
 
 def look(location: str, prefix: str) -> Server:
-    """Ask the server behind ``location``. Raises ``BackendUnavailable`` when it cannot be asked."""
+    """Return the information of the server at ``location``. Raises ``BackendUnavailable``."""
     pool = sync_pool(location)
     client = redis.Redis(connection_pool=pool)
     try:
         client.ping()
-        told: dict[str, Any] = {}
+        info: dict[str, Any] = {}
         for section in ("server", "memory"):
-            with contextlib.suppress(ResponseError):  # may not ask that
-                told |= client.info(section)
-        return Server(str(told.get("redis_version", "")), str(told.get("maxmemory_policy", "")), _wakes(client, prefix))
+            with contextlib.suppress(ResponseError):  # this user may not run INFO
+                info |= client.info(section)
+        return Server(str(info.get("redis_version", "")), str(info.get("maxmemory_policy", "")), _wakes(client, prefix))
     except (RedisError, OSError) as error:
         raise unavailable(error) from error
     finally:
@@ -56,9 +56,9 @@ def look(location: str, prefix: str) -> Server:
 def _wakes(client: Any, prefix: str) -> bool:
     channel = f"{Layout(prefix).channel}{secrets.token_hex(12)}"
     try:
-        with client.pubsub() as listening:
-            listening.subscribe(channel)
-            listening.parse_response()
+        with client.pubsub() as pubsub:
+            pubsub.subscribe(channel)
+            pubsub.parse_response()
             client.publish(channel, "")
     except NoPermissionError:
         return False

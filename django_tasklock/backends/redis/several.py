@@ -1,17 +1,18 @@
-"""Several locks in one script: the scripts of one lock, run for each of them."""
+"""Several locks in one script: each script runs the script for a single lock on all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record
 
-# KEYS: index, fence counter, and of each lock itself, its queue, its seen. `at(i)` makes them those of one, as its
-# script knows them.
-_EACH = """
+# KEYS: index, fence counter, then for each lock its own key, queue and seen. `at(i)` sets KEYS to those of one lock, in
+# the order that its script expects.
+_FOR_EACH = """
 local n, all = (#KEYS - 2) / 3, {}
 for i = 3, #KEYS do all[i - 2] = KEYS[i] end
 for i = #KEYS, 6, -1 do KEYS[i] = nil end
@@ -22,18 +23,18 @@ end
 """
 _RELEASE = f"local function release()\n{load('release', 0, 0).body}\nend\n"
 
-# Reply: the greatest fence; or which one is busy, and what acquire.lua says of that.
+# Reply: the greatest fence; or the number of the lock that is busy, followed by the reply of acquire.lua for it.
 _ACQUIRE_ALL = f"""
 local function acquire()
 {load("acquire", 0, 0).body}
 end
-{_RELEASE}{_EACH}
+{_RELEASE}{_FOR_EACH}
 local token, ttl, former = ARGV[1], ARGV[2], ARGV[7] or ''
 local function has(value, whose)
   return value and string.sub(value, 11, 11 + #whose) == whose .. '"'
 end
 local function refuse(which, reply)
-  ARGV[2] = '' -- of a release: no place in the queue
+  ARGV[2] = '' -- for release.lua: no queue entry
   for i = 1, n do
     at(i)
     if has(redis.call('GET', KEYS[1]), token) then release() end
@@ -44,7 +45,7 @@ local function refuse(which, reply)
   table.insert(reply, 1, which)
   return reply
 end
-for i = 1, n do -- before anything is taken
+for i = 1, n do -- check all before any is taken
   at(i)
   local value = redis.call('GET', KEYS[1])
   if value and not has(value, token) and (former == '' or not has(value, former)) then return refuse(i) end
@@ -53,12 +54,12 @@ local greatest = 0
 for i = 1, n do
   at(i)
   local reply = acquire()
-  if type(reply) ~= 'number' then return refuse(i, reply) end -- somebody waited for it
+  if type(reply) ~= 'number' then return refuse(i, reply) end -- it went to a waiter
   greatest = math.max(greatest, reply)
 end
 return greatest
 """
-_RELEASE_ALL = f"""{_RELEASE}{_EACH}
+_RELEASE_ALL = f"""{_RELEASE}{_FOR_EACH}
 local reply = {{}}
 for i = 1, n do
   at(i)
@@ -70,7 +71,7 @@ _EXTEND_ALL = f"""
 local function extend()
 {load("extend", 0, 0).body}
 end
-{_EACH}
+{_FOR_EACH}
 local reply = 1
 for i = 1, n do
   at(i)
@@ -82,7 +83,7 @@ _GET_ALL = f"""
 local function get()
 {load("get", 0, 0).body}
 end
-{_EACH}
+{_FOR_EACH}
 local reply = {{}}
 for i = 1, n do
   at(i)
@@ -94,7 +95,7 @@ return reply
 
 
 class SeveralScripts:
-    """Scripts and packed arguments for several locks of one prefix, and what is made of the replies."""
+    """Scripts, their encoded arguments and the decoding of their replies, for several locks of one prefix."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -104,41 +105,36 @@ class SeveralScripts:
         return self._layout.index + self._layout.fence + b"".join(each)
 
     def acquiring(self, names: Sequence[str], request: AcquireRequest) -> tuple[Script, bytes]:
-        """Return what takes them all, or none."""
+        """Return the script that takes all locks or none, with its keys and arguments."""
         arguments = self._layout.arguments(request) + bulk("") + bulk(request.supersedes)
-        return _sized(_ACQUIRE_ALL, names, 7), self._keys(names) + arguments
+        return _script(_ACQUIRE_ALL, len(names), 7), self._keys(names) + arguments
 
     def answer(self, names: Sequence[str], request: AcquireRequest, reply: Any) -> Grant | Busy:
-        """Return what that said."""
+        """Return the result in a reply of the acquiring script."""
         if isinstance(reply, int):
             return Grant(reply, request.ttl_ms)
         name = names[reply[0] - 1]
         return self._layout.busy(name, reply[1:])._replace(name=name)
 
     def releasing(self, names: Sequence[str], token: str) -> tuple[Script, bytes]:
-        """Return what gives them back. Its reply: for each what ``release.lua`` says."""
-        return _sized(_RELEASE_ALL, names, 1), self._keys(names) + bulk(token)
+        """Return the script that releases them. It replies with that of ``release.lua`` for each."""
+        return _script(_RELEASE_ALL, len(names), 1), self._keys(names) + bulk(token)
 
     def extending(self, names: Sequence[str], token: str, ttl: int, hold: int) -> tuple[Script, bytes]:
-        """Return what extends them. Its reply: 1 if all of them are ``token``'s."""
-        return _sized(_EXTEND_ALL, names, 3), self._keys(names) + bulk(token) + bulk(ttl) + bulk(hold)
+        """Return the script that extends them. It replies 1 if ``token`` holds all of them, else 0."""
+        return _script(_EXTEND_ALL, len(names), 3), self._keys(names) + bulk(token) + bulk(ttl) + bulk(hold)
 
     def getting(self, names: Sequence[str]) -> tuple[Script, bytes]:
-        """Return what looks who has them."""
-        return _sized(_GET_ALL, names, 0), self._keys(names)
+        """Return the script that reads them."""
+        return _script(_GET_ALL, len(names), 0), self._keys(names)
 
     def found(self, names: Sequence[str], replies: Sequence[Any]) -> list[Record | None]:
-        """Return what that said."""
+        """Return the records in a reply of the reading script."""
         pairs = zip(names, replies, strict=True)
         return [None if reply is None else self._layout.record(name.encode(), reply) for name, reply in pairs]
 
 
-def _sized(body: str, names: Sequence[str], arguments: int) -> Script:
-    keys = 2 + 3 * len(names)
-    known = _made.get((body, keys))
-    if known is None:
-        known = _made[body, keys] = Script(body, keys + arguments, keys)
-    return known
-
-
-_made: dict[tuple[str, int], Script] = {}
+@cache
+def _script(body: str, locks: int, arguments: int) -> Script:
+    keys = 2 + 3 * locks
+    return Script(body, keys + arguments, keys)

@@ -1,9 +1,9 @@
-"""One connection that all coroutines of an event loop use at once.
+"""One connection that all coroutines of an event loop share.
 
-redis-py makes it; from then on what arrives on its transport comes here, to a parser of replies, nothing between.
-Requests go out as they come, and replies come in the same order: a burst of a thousand coroutines needs one connection,
-and a cancelled one takes nothing with it, its reply is read and dropped. Whoever waits for a lock listens on such a
-connection, too, each on a channel of its own.
+redis-py opens it; from then on this module receives the data of its transport and parses the replies. Requests are
+written as they come, and replies arrive in the same order: a burst of a thousand coroutines needs one connection, and
+if one of them is cancelled, its reply is read and dropped. Waiters share such a connection too, each with a channel of
+its own.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ from redis.exceptions import RedisError, ResponseError
 
 from django_tasklock.backends.contract.refusals import FULL
 from django_tasklock.backends.redis.location import TIMEOUT, pools
-from django_tasklock.backends.redis.pool import full, lost_in_greeting
+from django_tasklock.backends.redis.pool import is_full, lost_in_handshake
 from django_tasklock.backends.redis.reader import reader
 from django_tasklock.backends.redis.script import bulk
 
 GRACE = 0.05
-"""Seconds after a deadline in which the loop looks once more: it may have been busy while the reply lay there."""
+"""Seconds after a deadline until a second check: the loop may have been busy while the reply was ready to be read."""
 
 
 class Ear:
-    """Hears one channel."""
+    """The subscription to one channel, used by one waiter at a time."""
 
     def __init__(self, connection: SharedConnection, channel: str) -> None:
         self.connection = connection
         self.channel = channel
         self.lost: Exception | None = None
-        """What the connection is lost by."""
-        self._heard: deque[Any] = deque()
-        self._listening: asyncio.Future[None] | None = None
+        """The error with which the connection was lost; ``None``: it is open."""
+        self._messages: deque[Any] = deque()
+        self._waiting: asyncio.Future[None] | None = None
 
     def hear(self, message: Any = None) -> None:
-        """Wake whoever listens; with a message, unless the connection is lost."""
+        """Deliver a message and wake the waiter; without a message if the connection is lost."""
         if message is not None:
-            self._heard.append(message)
-        if self._listening is not None:
-            _wake(self._listening)
+            self._messages.append(message)
+        if self._waiting is not None:
+            _wake(self._waiting)
 
     async def listen(self, seconds: float) -> Any:
         """Return the next message, or ``None`` if there is none within ``seconds``.
 
-        Raises what the connection is lost by.
+        Raises the error with which the connection was lost.
         """
-        if not self._heard and self.lost is None:
+        if not self._messages and self.lost is None:
             loop = asyncio.get_running_loop()
-            self._listening = loop.create_future()
-            ends = loop.call_later(max(seconds, 0.0005), _wake, self._listening)
+            self._waiting = loop.create_future()
+            ends = loop.call_later(max(seconds, 0.0005), _wake, self._waiting)
             try:
-                await self._listening
+                await self._waiting
             finally:
-                self._listening = None
+                self._waiting = None
                 ends.cancel()
-        if self._heard:
-            return self._heard.popleft()
+        if self._messages:
+            return self._messages.popleft()
         if self.lost is not None:
             raise self.lost
         return None
 
     def forget(self) -> None:
-        """Forget what nobody has listened to."""
-        self._heard.clear()
+        """Drop the messages that were not read."""
+        self._messages.clear()
 
 
 def _wake(listening: asyncio.Future[None]) -> None:
@@ -77,38 +77,38 @@ def _wake(listening: asyncio.Future[None]) -> None:
 
 
 class SharedConnection(asyncio.Protocol):
-    """A connection with requests on their way. ``connection``: redis-py's, connected, and nobody else's."""
+    """A connection with any number of requests in flight. ``connection``: redis-py's, connected, for exclusive use."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._ears: dict[bytes, Ear] = {}
-        self._heard = 0.0
-        self._watch: asyncio.TimerHandle | None = None
+        self._last_read = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.over = False
-        """Whether it was closed, by either side, as far as the loop has noticed."""
-        self._last = False
-        self._midway = False
-        """Whether the parser may have a part of a reply."""
+        """Whether either side has closed it, as far as the loop has noticed."""
+        self._finishing = False
+        self._partial = False
+        """Whether the parser may hold a part of a reply."""
         parser = reader()
         self._feed, self._gets = parser.feed, parser.gets
         self._transport: asyncio.Transport = connection._writer.transport
-        self._former = self._transport.get_protocol()  # redis-py's streams: they are told when it has ended
+        self._stream_protocol = self._transport.get_protocol()  # redis-py's, to be told when it ends
         self._transport.set_protocol(self)
         if connection._reader.at_eof() or self._transport.is_closing():
             self.eof_received()
 
     def ask(self, packed: bytes) -> asyncio.Future[Any]:
-        """Send one request; return its reply, to be awaited. If that is cancelled the reply is read and dropped."""
+        """Send one request; return a future of its reply. If that is cancelled, the reply is read and dropped."""
         if self.over:
             raise redis.ConnectionError("the connection was lost")
         reply = self._loop.create_future()
         if not self._pending:
-            self._heard = self._loop.time()
+            self._last_read = self._loop.time()
         self._pending.append(reply)
-        if self._watch is None:
-            self._watch = self._loop.call_at(self._heard + TIMEOUT, self._look, False)
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._last_read + TIMEOUT, self._check_silence, False)
         self._transport.write(packed)
         return reply
 
@@ -126,7 +126,7 @@ class SharedConnection(asyncio.Protocol):
             second.cancel()
 
     async def subscribe(self, channel: str) -> Ear:
-        """Listen on ``channel``, confirmed by the server."""
+        """Subscribe to ``channel``, confirmed by the server."""
         ear = self._ears[channel.encode()] = Ear(self, channel)
         try:
             await self.ask(b"*2\r\n$9\r\nSUBSCRIBE\r\n" + bulk(channel))
@@ -136,30 +136,30 @@ class SharedConnection(asyncio.Protocol):
         return ear
 
     def unsubscribe(self, ear: Ear) -> None:
-        """Listen there no more; the server's confirmation is not waited for."""
+        """Unsubscribe, without waiting for the server's confirmation."""
         if self._ears.pop(ear.channel.encode(), None) is not None and not self.over:
             self.ask(b"*2\r\n$11\r\nUNSUBSCRIBE\r\n" + bulk(ear.channel)).cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Take in what has arrived."""
+        """Process received data."""
         try:
-            if data[:1] == b":" and not self._midway and data.find(b"\r\n") == len(data) - 2 > 0 and self._pending:
-                oldest = self._pending[0]  # a number, and whole: what nearly every script says
-                if not oldest.done():
-                    oldest.set_result(int(data[1:-2]))
+            if data[:1] == b":" and not self._partial and data.find(b"\r\n") == len(data) - 2 > 0 and self._pending:
+                pending = self._pending[0]  # a complete integer: the reply of nearly every script
+                if not pending.done():
+                    pending.set_result(int(data[1:-2]))
                 self._pending.popleft()
             else:
                 self._parse(data)
             if self._pending:
-                self._heard = self._loop.time()
-        except BaseException:  # a time limit, which the loop logs: whose the next reply is nobody knows any more
+                self._last_read = self._loop.time()
+        except BaseException:  # a time limit, which the loop logs: replies and requests cannot be matched any more
             self.fail(redis.ConnectionError("interrupted"))
             raise
-        if not self._pending and self._last and not self._ears:
+        if not self._pending and self._finishing and not self._ears:
             self.fail(redis.ConnectionError("closed"))
 
     def _parse(self, data: bytes) -> None:
-        """Give every reply that is whole to who has asked for it, every message to who listens."""
+        """Pass each complete reply to its request, each message to its subscription."""
         try:
             self._feed(data)
             while (reply := self._gets()) is not False:
@@ -167,56 +167,56 @@ class SharedConnection(asyncio.Protocol):
                     if (ear := self._ears.get(reply[1])) is not None:
                         ear.hear(reply)
                     continue
-                oldest = self._pending[0]
-                if oldest.done():
+                pending = self._pending[0]
+                if pending.done():
                     pass
                 elif isinstance(reply, ResponseError):
-                    oldest.set_exception(reply)
-                elif isinstance(reply, RedisError):  # the server answers nobody, or will not have this connection
-                    oldest.set_exception(reply)
+                    pending.set_exception(reply)
+                elif isinstance(reply, RedisError):  # the server serves no client, or rejects this connection
+                    pending.set_exception(reply)
                     self._pending.popleft()
                     self.fail(reply)
                     return
                 else:
-                    oldest.set_result(reply)
+                    pending.set_result(reply)
                 self._pending.popleft()
-        except (RedisError, IndexError) as error:  # what cannot be read, or nobody has asked for
-            self.fail(redis.ConnectionError(f"the server said what it was not asked for: {error}"))
-        self._midway = bool(self._pending or self._ears)  # nothing comes that nobody has asked for
+        except (RedisError, IndexError) as error:  # unreadable, or without a request
+            self.fail(redis.ConnectionError(f"unexpected reply from the server: {error}"))
+        self._partial = bool(self._pending or self._ears)  # without these, nothing more can arrive
 
     def eof_received(self) -> None:
-        """Note that the server has closed the connection."""
+        """Fail the connection: the server has closed it."""
         self.fail(redis.ConnectionError("Connection closed by server."))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note that the connection has ended."""
-        self._former.connection_lost(error)
+        """Fail the connection: it has ended."""
+        self._stream_protocol.connection_lost(error)
         said = "Connection closed by server." if error is None else f"Error while asking Redis. {error}"
         self.fail(redis.ConnectionError(said))
 
-    def _look(self, again: bool) -> None:
-        """Look whether the server is silent."""
-        self._watch = None
+    def _check_silence(self, again: bool) -> None:
+        """Fail the connection if the server has not replied in time. ``again``: this is the second check."""
+        self._timer = None
         if not self._pending or self.over:
             return
-        if self._loop.time() < self._heard + TIMEOUT:
-            self._watch = self._loop.call_at(self._heard + TIMEOUT, self._look, False)
+        if self._loop.time() < self._last_read + TIMEOUT:
+            self._timer = self._loop.call_at(self._last_read + TIMEOUT, self._check_silence, False)
         elif not again:
-            self._watch = self._loop.call_later(GRACE, self._look, True)
+            self._timer = self._loop.call_later(GRACE, self._check_silence, True)
         else:
             self.fail(redis.TimeoutError("Timeout reading from Redis"))
 
     def fail(self, error: Exception) -> None:
-        """Give the connection up: pending replies and listeners get ``error``, and it is closed soon."""
+        """Give the connection up: pending requests and subscriptions get an error, and it is closed in a task."""
         if self.over:
             return
         self.over = True
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         first = True
         for pending in self._pending:
             if not pending.done():
-                # What the server said was said to the first; the others may have been executed.
+                # An error reply of the server belongs to the first request; the others may have been executed.
                 pending.set_exception(error if first else redis.ConnectionError(f"the connection was lost: {error}"))
             first = False
         self._pending.clear()
@@ -224,41 +224,41 @@ class SharedConnection(asyncio.Protocol):
             ear.lost = redis.ConnectionError(f"the connection was lost: {error}")
             ear.hear()
         if not self._loop.is_closed():
-            _closing(self._loop, close(self._connection, nowait=True))
+            _in_background(self._loop, close(self._connection, nowait=True))
 
     def finish(self) -> None:
-        """Close the connection as soon as nobody waits for anything on it."""
-        self._last = True
+        """Close the connection as soon as it has no pending requests and no subscriptions."""
+        self._finishing = True
         if not (self._pending or self._ears):
             self.fail(redis.ConnectionError("closed"))
 
     async def close(self) -> None:
-        """Close the connection, with TLS after the other side has closed its end of it."""
+        """Close the connection; with TLS, wait until the other side has closed its end."""
         if self.over:
             return
         if self._pending or self._ears:
             self.fail(redis.ConnectionError("closed"))
             return
         self.over = True
-        await undisturbed(close(self._connection, nowait=False))
+        await uninterrupted(close(self._connection, nowait=False))
 
 
 Greeting = Callable[[SharedConnection], Awaitable[None]]
-"""What is asked on a new connection before anybody has it."""
+"""Sends requests on a new connection before it is used."""
 
 
-class Current:
-    """The connection that is shared just now, made once for all who ask for it meanwhile."""
+class CurrentConnection:
+    """The shared connection in use, opened once for all coroutines that request it at the same time."""
 
     def __init__(self, pool: redis.asyncio.ConnectionPool, greet: Greeting | None = None) -> None:
         self._pool = pool
         self._greet = greet
         self.connection: SharedConnection | None = None
-        """It, unless there is none yet; it may be over."""
+        """``None`` until there is one; it may be closed already."""
         self._making: asyncio.Task[SharedConnection] | None = None
 
     async def get(self) -> SharedConnection:
-        """Return an open one."""
+        """Return an open connection."""
         while True:
             if self.connection is not None:
                 if not self.connection.over:
@@ -266,7 +266,7 @@ class Current:
                 self.retire(self.connection)
             if self._making is None:
                 self._making = asyncio.get_running_loop().create_task(self._make())
-                self._making.add_done_callback(_seen)
+                self._making.add_done_callback(_retrieve_error)
             await asyncio.shield(self._making)
 
     async def _make(self) -> SharedConnection:
@@ -280,13 +280,13 @@ class Current:
             self._making = None
 
     def retire(self, connection: SharedConnection | None) -> None:
-        """Let nobody else have this one: it has failed."""
+        """Stop handing out ``connection``: it has failed."""
         if connection is not None and connection is self.connection:
             self.connection = None
             connection.finish()
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the connection, also one that is being opened."""
         if self._making is not None:
             self._making.cancel()
             await asyncio.wait([self._making])
@@ -301,14 +301,14 @@ async def make(pool: redis.asyncio.ConnectionPool) -> Any:
     try:
         await connection.connect()
     except BaseException as error:
-        await undisturbed(_unmake(pool, connection))
-        if lost_in_greeting(error) and await asyncio.to_thread(full, connection, error):
+        await uninterrupted(_discard(pool, connection))
+        if lost_in_handshake(error) and await asyncio.to_thread(is_full, connection, error):
             raise redis.ConnectionError(FULL) from error
         raise
     return connection
 
 
-async def _unmake(pool: redis.asyncio.ConnectionPool, connection: Any) -> None:
+async def _discard(pool: redis.asyncio.ConnectionPool, connection: Any) -> None:
     await close(connection, nowait=True)
     for sentinels in pools(pool)[1:]:
         with contextlib.suppress(RedisError, OSError):
@@ -316,13 +316,13 @@ async def _unmake(pool: redis.asyncio.ConnectionPool, connection: Any) -> None:
 
 
 async def close(connection: Any, nowait: bool) -> None:
-    """Close a connection of redis-py's; ``nowait``: whatever the other side does."""
+    """Close a connection of redis-py's; ``nowait``: without waiting for the other side."""
     with contextlib.suppress(RedisError, OSError):
         await connection.disconnect(nowait=nowait)
 
 
-async def undisturbed(work: Coroutine[Any, Any, None]) -> None:
-    """Await ``work`` to its end, however often one is cancelled meanwhile. It takes ``location.TIMEOUT`` at most."""
+async def uninterrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work`` to its end, however often the caller is cancelled meanwhile: ``location.TIMEOUT`` at most."""
     task = asyncio.ensure_future(work)
     cancelled = None
     while not task.done():
@@ -336,16 +336,16 @@ async def undisturbed(work: Coroutine[Any, Any, None]) -> None:
         task.result()
 
 
-_tasks: set[asyncio.Task[None]] = set()  # a loop keeps its tasks weakly
+_tasks: set[asyncio.Task[None]] = set()  # an event loop has only weak references to its tasks
 
 
-def _closing(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+def _in_background(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
     task = loop.create_task(work)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
 
 
-def _seen(task: asyncio.Task[SharedConnection]) -> None:
-    """Retrieve the error: whoever wanted it may have been cancelled, and then nobody asks why it failed."""
+def _retrieve_error(task: asyncio.Task[SharedConnection]) -> None:
+    """Retrieve the task's error: if its callers were cancelled, asyncio would log it as never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Connections that listen, each on a channel of its own, kept for the next who waits: a few of them, for a while."""
+"""Connections of waiting threads, each subscribed to a channel of its own; a few idle ones are kept for a while."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("django_tasklock")
 
 
 class Subscriber:
-    """A connection that listens on a channel of its own."""
+    """A connection subscribed to one channel."""
 
     def __init__(self, connection: Any, channel: str) -> None:
         self.connection = connection
@@ -34,12 +34,12 @@ class Subscribers:
         self._idle: Idle[Subscriber] = Idle(self.discard)
 
     def idle(self) -> Subscriber | None:
-        """Return an idle connection that is still open, if there is one."""
+        """Return an idle connection that is still open, if there is one; discard its unread messages."""
         while (found := self._idle.take()) is not None:
             subscriber = found[0]
             try:
                 while subscriber.connection.can_read(0):
-                    subscriber.connection.read_response()  # a push that its waiter no longer waited for
+                    subscriber.connection.read_response()  # a message for its former waiter
                 return subscriber
             except (RedisError, OSError):
                 self.discard(subscriber)
@@ -49,9 +49,9 @@ class Subscribers:
         return None
 
     def new(self, channel: str = "") -> Subscriber:
-        """Return a new connection that listens on ``channel``, by default on a new one, confirmed by the server.
+        """Return a new connection subscribed to ``channel``, by default to a new one, confirmed by the server.
 
-        A publish from now on reaches it. ``NoPermissionError`` if the server does not let this user listen.
+        A publish from now on reaches it. ``NoPermissionError`` if this user may not subscribe.
         """
         connection = None
         try:
@@ -68,7 +68,7 @@ class Subscribers:
         return subscriber
 
     def hears(self, subscriber: Subscriber) -> bool:
-        """Tell whether it listens where the lock is handed over: there is one server."""
+        """Tell whether the connection is to the server that hands over the lock: always, there is one server."""
         return True
 
     def keep(self, subscriber: Subscriber) -> None:
@@ -84,7 +84,7 @@ class Subscribers:
         self._idle.clear()
 
 
-@cache  # once per process is enough
+@cache  # once per process
 def tell_deaf(why: str) -> None:
-    """Log that waiters poll, since this user may not subscribe."""
+    """Log that waiters poll, because this user may not subscribe."""
     logger.warning("waiters poll, in no order: Redis does not let its user SUBSCRIBE to their channels (%s)", why)

@@ -1,17 +1,17 @@
-"""Waiting in Redis: asleep on a subscription until the release hands the lock over.
+"""Waiters for locks and permits in Redis: they sleep on a subscription until a release hands the lock over.
 
-A waiter joins a queue inside the acquiring script and listens on a channel of its own.
-Whoever releases the lock grants it to the longest waiter and publishes that, in the
-same script: two requests and one push per contended acquisition. The number of
-listeners that a publish reaches tells a dead waiter from a live one.
+A waiter joins a queue inside the acquiring script and subscribes to a channel of its own. The
+releasing script grants the lock to the longest waiter and publishes that: two requests and one
+message per contended acquisition. The number of subscribers that the publish reaches shows whether
+the waiter is alive.
 
-A push can be lost with its connection, so a waiter also asks again now and then: its
-token is its place, and a lock it was given meanwhile is its own. It joins before it
-listens, and says so: until it does the lock is handed to it unheard. Whoever has not
-asked for the length of a claim is passed over, as are all that a stopped process has,
-and takes its old rank again when it asks.
+A message can be lost with its connection, so a waiter also polls now and then: its queue entry has
+its token, so a lock that was granted to it meanwhile is found to be its own. It joins the queue
+before it is subscribed, and the queue records that: until then the lock is granted to it without a
+message. A waiter that has not polled for 3 seconds (``keys.CLAIM``) is passed over, as
+are all waiters of a stopped process, and gets its old rank again when it polls.
 
-A user who may not subscribe waits by asking a few times a second, in no order.
+A user who may not subscribe waits by polling a few times a second, in no order.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_tasklock")
 
-AGAIN = 0.1  # seconds between two tries to listen again
+RESUBSCRIBE_PAUSE = 0.1  # seconds between two attempts to subscribe again
 
 
 class QueueLayout(Protocol):
-    """Keys and packed arguments of what can be waited for."""
+    """Encoded keys and arguments, for locks or for permits."""
 
     def keys(self, name: str) -> bytes:
-        """Return the keys of every script that grants."""
+        """Return the keys of the scripts that can grant."""
 
     def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
-        """Return keys and arguments of ``JOIN`` for somebody who waits, or looks from its place in the queue."""
+        """Return the keys and arguments of ``JOIN`` for a waiter that joins the queue, or polls from there."""
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
-        """Return what a release must know of a waiter."""
+        """Return the queue entry of a waiter."""
 
     def new_channel(self) -> str:
-        """Return where one waiter listens."""
+        """Return a new name for the channel of one waiter."""
 
 
 class QueueStore(LeaseStore):
-    """Locks, or permits, that are handed over in order of arrival."""
+    """A store of locks or permits that are handed over in order of arrival."""
 
     wakes = True
     JOIN: ClassVar[Script]
@@ -83,37 +83,37 @@ class QueueStore(LeaseStore):
 
     @abstractmethod
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
-        """Return what ``JOIN`` said."""
+        """Return the result in a reply of ``JOIN``."""
 
     def waiter(self, request: AcquireRequest) -> Waiter:
         return RedisWaiter(self, request)
 
 
 class RedisWaiter(Waiter):
-    """One place in the queue of one lock, or of one limiter."""
+    """One waiter in the queue of a lock or of a limiter."""
 
     backend: QueueStore
 
     def __init__(self, backend: QueueStore, request: AcquireRequest) -> None:
         super().__init__(backend, request)
         self.subscriber: Subscriber | None = None
-        self.channel = ""  # of the entry in the queue, also when the connection is gone
-        self._rank: int | None = None  # there, to be taken up again by who was thought dead
+        self.channel = ""  # in the queue entry, also after the connection was lost
+        self._rank: int | None = None  # in the queue; sent with each poll, to get it back after being passed over
         self.queued = False
-        self._deaf = False
-        self._silent = False  # there was no answer to the last question
-        self._busy: Busy | None = None  # what its first half was answered
+        self._polls = False  # this user may not subscribe
+        self._unanswered = False  # the last acquire() got no reply
+        self._first_answer: Busy | None = None  # the reply to the first of the two requests of an acquire()
 
     def acquire(self) -> Grant | Busy:
-        self._silent, self._busy = False, None
+        self._unanswered, self._first_answer = False, None
         try:
             return self._acquire()
         except BackendUnavailable as error:
-            self._silent, error.busy = True, self._busy
+            self._unanswered, error.busy = True, self._first_answer
             raise
 
     def _acquire(self) -> Grant | Busy:
-        if self._deaf:
+        if self._polls:
             return self.backend.acquire(self.request)
         if not self.channel:
             self.subscriber = self.backend.subscribers.idle()
@@ -122,15 +122,15 @@ class RedisWaiter(Waiter):
             self.backend.subscribers.discard(self.subscriber)
             self.subscriber = None
         if self.subscriber is None:
-            # One trip for the lock, or the place: connecting takes several, and who comes meanwhile comes after us.
+            # Join first: connecting takes several round trips, and later waiters must not get ahead meanwhile.
             answer = self._join(listens=False)
             if isinstance(answer, Grant):
                 return answer
             try:
                 self.subscriber = self.backend.subscribers.new(self.channel)
             except NoPermissionError as error:
-                self._deaf = True
-                self._give_up()
+                self._polls = True
+                self._leave_queue()
                 tell_deaf(str(error))
                 return answer
             except BackendUnavailable as error:
@@ -146,10 +146,10 @@ class RedisWaiter(Waiter):
         if isinstance(answer, Grant):
             self.queued = False
         else:
-            self._busy, self._rank = answer, reply[3]
+            self._first_answer, self._rank = answer, reply[3]
         return answer
 
-    def _give_up(self) -> None:
+    def _leave_queue(self) -> None:
         self.backend.wire.call(self.backend.LEAVE, leaving(self.backend.layout, self.request, self.channel))
         self.queued = False
 
@@ -162,22 +162,22 @@ class RedisWaiter(Waiter):
                 fence = handed_over(connection.read_response(), self.request.token)
                 if fence is not None:
                     if self.backend.wire.acknowledged is not None:
-                        return None  # asked for once more, it is acknowledged
+                        return None  # the next acquire() waits for the acknowledgement
                     self.queued = False
                     return Grant(fence, self.request.claim(CLAIM))
-                seconds = 0.0  # that was for who waited on this connection before
-        except (RedisError, OSError):  # the push may be lost: the next acquire() will tell
+                seconds = 0.0  # the message was for the former waiter on this connection
+        except (RedisError, OSError):  # the message may be lost: the next acquire() will show
             self.backend.subscribers.discard(self.subscriber)
             self.subscriber = None
-            self._mend(seconds)
+            self._resubscribe(seconds)
         except BaseException:
             self.backend.subscribers.discard(self.subscriber)
             self.subscriber = None
             raise
         return None
 
-    def _mend(self, seconds: float) -> None:
-        """Listen again where the queue says, trying for ``seconds``: a server that is restarted is soon back."""
+    def _resubscribe(self, seconds: float) -> None:
+        """Subscribe again to the channel of the queue entry, retrying for ``seconds``: a restart takes a moment."""
         ends = time.monotonic() + seconds
         while True:
             try:
@@ -186,13 +186,14 @@ class RedisWaiter(Waiter):
             except (BackendUnavailable, NoPermissionError):
                 if time.monotonic() >= ends:
                     return
-            time.sleep(self.pause(AGAIN))
+            time.sleep(self.pause(RESUBSCRIBE_PAUSE))
 
     def leave(self) -> None:
         try:
-            # After a silence the place goes with its channel: the token is the caller's to give up, not to wait for.
-            if self.queued and not self._silent:
-                self._give_up()
+            # Without a reply to the last request, closing the channel is enough to leave the queue, and the caller
+            # releases its token: do not wait for a server that may be down.
+            if self.queued and not self._unanswered:
+                self._leave_queue()
         except BackendUnavailable as error:
             tell_left(self.backend.noun, self.request.name, error)
         finally:
@@ -203,28 +204,30 @@ class RedisWaiter(Waiter):
                 self.subscriber = None
 
     def _close(self) -> None:
-        """Leave without a word: a place whose channel nobody hears is skipped, a claim made for it is short."""
+        """Leave without a request: an entry whose channel has no subscriber is skipped, and a lock that was just handed
+        over expires soon.
+        """
         self.queued = False
         if self.subscriber is not None:
             self.backend.subscribers.discard(self.subscriber)
             self.subscriber = None
 
     async def aacquire(self) -> Grant | Busy:
-        return await self._twin.acquire()
+        return await self._async_waiter.acquire()
 
     async def await_(self, seconds: float) -> Grant | None:
-        return await self._twin.wait(seconds)
+        return await self._async_waiter.wait(seconds)
 
     async def aleave(self) -> None:
-        await self._twin.leave()
+        await self._async_waiter.leave()
 
     @cached_property
-    def _twin(self) -> AsyncWaiter:
+    def _async_waiter(self) -> AsyncWaiter:
         return AsyncWaiter(self.backend, self.request)
 
 
 class AsyncWaiter:
-    """The same for a coroutine, on the connections of its event loop."""
+    """``RedisWaiter`` for a coroutine, on the connections of its event loop."""
 
     def __init__(self, backend: QueueStore, request: AcquireRequest) -> None:
         self.backend = backend
@@ -233,21 +236,21 @@ class AsyncWaiter:
         self._rank: int | None = None
         self._ear: Ear | None = None
         self.queued = False
-        self._deaf = False
-        self._silent = False
-        self._busy: Busy | None = None
+        self._polls = False
+        self._unanswered = False
+        self._first_answer: Busy | None = None
 
     async def acquire(self) -> Grant | Busy:
-        """Try; join the queue if the lock is busy."""
-        self._silent, self._busy = False, None
+        """Try to take the lock, and join the queue for it if it is busy."""
+        self._unanswered, self._first_answer = False, None
         try:
             return await self._acquire()
         except BackendUnavailable as error:
-            self._silent, error.busy = True, self._busy
+            self._unanswered, error.busy = True, self._first_answer
             raise
 
     async def _acquire(self) -> Grant | Busy:
-        if self._deaf:
+        if self._polls:
             return await self.backend.aacquire(self.request)
         if not self.channel:
             self._ear = self.backend.aio.idle_ear()
@@ -262,8 +265,8 @@ class AsyncWaiter:
             try:
                 self._ear = await self.backend.aio.subscribe(self.channel)
             except NoPermissionError as error:
-                self._deaf = True
-                await self._give_up()
+                self._polls = True
+                await self._leave_queue()
                 tell_deaf(str(error))
                 return answer
             except BackendUnavailable as error:
@@ -279,15 +282,15 @@ class AsyncWaiter:
         if isinstance(answer, Grant):
             self.queued = False
         else:
-            self._busy, self._rank = answer, reply[3]
+            self._first_answer, self._rank = answer, reply[3]
         return answer
 
-    async def _give_up(self) -> None:
+    async def _leave_queue(self) -> None:
         await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.request, self.channel))
         self.queued = False
 
     async def wait(self, seconds: float) -> Grant | None:
-        """Sleep until the lock is handed over, ``seconds`` at the most."""
+        """Sleep until the lock is handed over, for at most ``seconds``."""
         if self._ear is None:
             await asyncio.sleep(Waiter.pause(seconds))
             return None
@@ -295,15 +298,15 @@ class AsyncWaiter:
             message = await self._ear.listen(seconds)
         except RedisError:
             self._ear = None
-            await self._mend(seconds)
+            await self._resubscribe(seconds)
             return None
         fence = handed_over(message, self.request.token)
-        if fence is None or self.backend.aio.acknowledged is not None:  # asked for once more, it is acknowledged
+        if fence is None or self.backend.aio.acknowledged is not None:  # see RedisWaiter.wait
             return None
         self.queued = False
         return Grant(fence, self.request.claim(CLAIM))
 
-    async def _mend(self, seconds: float) -> None:
+    async def _resubscribe(self, seconds: float) -> None:
         ends = time.monotonic() + seconds
         while True:
             try:
@@ -312,37 +315,37 @@ class AsyncWaiter:
             except (BackendUnavailable, NoPermissionError):
                 if time.monotonic() >= ends:
                     return
-            await asyncio.sleep(Waiter.pause(AGAIN))
+            await asyncio.sleep(Waiter.pause(RESUBSCRIBE_PAUSE))
 
     async def leave(self) -> None:
-        """Give up the place, and listen no more."""
+        """Leave the queue and give up the subscription."""
         ear, self._ear = self._ear, None
         try:
-            if self.queued and not self._silent:
-                await self._give_up()
+            if self.queued and not self._unanswered:
+                await self._leave_queue()
         except BackendUnavailable as error:
             tell_left(self.backend.noun, self.request.name, error)
         finally:
             if ear is None:
                 pass
-            elif self.queued:  # nobody hears its channel then: the place is skipped
+            elif self.queued:  # without a subscriber, the queue entry is skipped
                 ear.connection.unsubscribe(ear)
             else:
                 self.backend.aio.keep(ear)
 
 
 def tell_left(noun: str, name: str, error: BackendUnavailable) -> None:
-    """Log that a waiter has left, which the store could not be told."""
+    """Log that a waiter left without removing its queue entry, because the store did not reply."""
     logger.warning("%s %r: a waiter left the queue and could not say so: %s", noun, name, error)
 
 
 def tell_unheard(noun: str, name: str, error: BackendUnavailable) -> None:
-    """Say that somebody who waits has no connection to listen on: busy is busy, so it looks until it has one."""
+    """Log that a waiter could not subscribe: the lock is busy, so it polls until it can."""
     logger.warning("%s %r: a waiter looks a few times a second, it cannot listen: %s", noun, name, error)
 
 
 def handed_over(message: Any, token: str) -> int | None:
-    """Return the fence, if this push says that ``token`` has the lock now."""
+    """Return the fence, if this message grants the lock to ``token``."""
     if not (isinstance(message, list) and message[0] == b"message"):
         return None
     whose, _, fence = message[2].decode().partition(" ")
@@ -350,5 +353,5 @@ def handed_over(message: Any, token: str) -> int | None:
 
 
 def leaving(layout: QueueLayout, request: AcquireRequest, channel: str) -> bytes:
-    """Return arguments of ``release.lua`` for a waiter: its place, and the lock if it was handed over."""
+    """Return the keys and arguments of ``LEAVE`` for a waiter: its entry, and the lock if it was handed over."""
     return layout.keys(request.name) + bulk(request.token) + layout.entry(request, channel)

@@ -1,8 +1,8 @@
-"""The same wire for coroutines: two connections per event loop, one to ask and one to listen.
+"""``Wire`` for coroutines: two connections per event loop, one for commands and one for subscriptions.
 
-They are closed when their loop shuts down its async generators, which ``asyncio.run``,
-``async_to_sync`` and the ASGI servers do; a loop that does not leaves that to the
-garbage collector.
+They are closed when the loop shuts down its async generators, as ``asyncio.run``,
+``async_to_sync`` and the ASGI servers do; of a loop that does not, the garbage collector
+closes them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from django_tasklock.backends.redis.errors import is_final, unavailable, was_ans
 from django_tasklock.backends.redis.location import pools
 from django_tasklock.backends.redis.pool import Idle
 from django_tasklock.backends.redis.script import Script
-from django_tasklock.backends.redis.shared import Current, Ear, Greeting, SharedConnection
+from django_tasklock.backends.redis.shared import CurrentConnection, Ear, Greeting, SharedConnection
 
-EARS = 128  # that are kept for the next who waits: a channel costs next to nothing
+EARS = 128  # idle subscriptions kept for the next waiters: a channel costs next to nothing
 
 
 class AsyncWire:
@@ -35,8 +35,8 @@ class AsyncWire:
     ) -> None:
         self._pool = pool
         self.loop = weakref.ref(loop)
-        self._asking = Current(pool, greet)
-        self._listening = Current(pool)
+        self._asking = CurrentConnection(pool, greet)
+        self._listening = CurrentConnection(pool)
         self._ears: Idle[Ear] = Idle(_unsubscribe, EARS)
         self._closer: AsyncGenerator[None, None] | None = None
 
@@ -73,16 +73,16 @@ class AsyncWire:
             raise unavailable(error, doubt or (sent and not was_answered(error))) from error
 
     async def asking(self) -> SharedConnection:
-        """Return the connection on which this loop asks, open."""
+        """Return the open connection for this loop's commands."""
         await self._open()
         return await self._asking.get()
 
     def retire(self) -> None:
-        """Let nobody ask on that connection any more: it has failed."""
+        """Stop using the connection for commands: it has failed."""
         self._asking.retire(self._asking.connection)
 
     def idle_ear(self) -> Ear | None:
-        """Return an idle ear that is subscribed already, if there is one."""
+        """Return an idle subscription, if there is one."""
         while (found := self._ears.take()) is not None:
             ear = found[0]
             if ear.lost is None:
@@ -91,18 +91,18 @@ class AsyncWire:
         return None
 
     def hears(self, ear: Ear) -> bool:
-        """Tell whether this ear listens on the connection in use."""
+        """Tell whether the subscription is on the connection in use."""
         return ear.lost is None and ear.connection is self._listening.connection
 
     def keep(self, ear: Ear) -> None:
-        """Put an ear back for the next waiter."""
+        """Put a subscription back for the next waiter."""
         if self.hears(ear):
             self._ears.keep(ear)
         else:
             ear.connection.unsubscribe(ear)
 
     async def subscribe(self, channel: str) -> Ear:
-        """Listen on ``channel``, confirmed by the server. ``NoPermissionError`` if it may not."""
+        """Subscribe to ``channel``, confirmed by the server. ``NoPermissionError`` if this user may not."""
         await self._open()
         connection = await self._listening.get()
         try:
@@ -144,7 +144,7 @@ class AsyncWires:
         self._pool = pool
         self._greet = greet
         self.acknowledged = acknowledged
-        """What a grant must be acknowledged by, if it must."""
+        """The replicas that must acknowledge a grant; ``None``: none must."""
         self.grant: Callable[[Script, bytes], Coroutine[Any, Any, tuple[Any, bool]]]
         """Do what ``Wire.grant`` does, for coroutines."""
         self.grant = self.call if acknowledged is None else self._grant
@@ -154,7 +154,7 @@ class AsyncWires:
 
     @property
     def wire(self) -> AsyncWire:
-        """The running loop's."""
+        """The connections of the running event loop."""
         loop = asyncio.get_running_loop()
         found = self._latest
         if found is None or found.loop() is not loop:
@@ -175,19 +175,19 @@ class AsyncWires:
         return self.acknowledged.judge(replies), doubt
 
     def idle_ear(self) -> Ear | None:
-        """Return an idle ear that is subscribed already, if there is one."""
+        """Return an idle subscription, if there is one."""
         return self.wire.idle_ear()
 
     def hears(self, ear: Ear) -> bool:
-        """Tell whether it listens where the lock is handed over: there is one server."""
+        """Tell whether the subscription is at the server that hands over the lock: always, there is one server."""
         return True
 
     def keep(self, ear: Ear) -> None:
-        """Put an ear back for the next coroutine of this loop that waits."""
+        """Put a subscription back for the next waiter of this loop."""
         self.wire.keep(ear)
 
     async def subscribe(self, channel: str) -> Ear:
-        """Listen on ``channel``, confirmed by the server. ``NoPermissionError`` if it may not."""
+        """Subscribe to ``channel``, confirmed by the server. ``NoPermissionError`` if this user may not."""
         try:
             return await self.wire.subscribe(channel)
         except NoPermissionError:
