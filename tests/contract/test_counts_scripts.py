@@ -254,7 +254,7 @@ class TestReady:
 
     def test_one_that_is_lost_counts_nothing(self, backend: RedisBackend) -> None:
         mine = hold(backend)
-        other = Held("video:1", "another", KIND, mine.fence, mine.since)
+        other = Held("video:1", "another", KIND, mine.fence, mine.granted_at)
         assert backend.release_held(other) is Released.NOT_YOURS
         assert backend.remove("video:1") is not None
         assert backend.release_held(mine) is Released.GONE

@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from importlib import resources
 
 USE = re.compile(r"^ *-- use: (.+)\n", re.MULTILINE)
+COMMENT = re.compile(r"^ *--(?! use:).*\n", re.MULTILINE)
 
 
 def bulk(value: str | bytes | int) -> bytes:
@@ -57,10 +58,10 @@ def load(verb: str, keys: int, arguments: int) -> Script:
 
 @cache
 def _body(name: str) -> str:
-    """Return a file of ``lua/``, with each line ``-- use: <parts>`` replaced by the shared files of these names.
+    """Return a file of ``lua/`` without comments, each line ``-- use: <parts>`` replaced by the shared files so named.
 
     Redis creates the functions of a script anew in each call, up to the point where it returns: so parts that are not
     always needed are included as late as possible.
     """
     text = (resources.files("django_tasklock.backends") / "lua" / f"{name}.lua").read_text("utf-8")
-    return USE.sub(lambda found: "".join(_body(f"_{part}") for part in found[1].split()), text)
+    return USE.sub(lambda found: "".join(_body(f"_{part}") for part in found[1].split()), COMMENT.sub("", text))
