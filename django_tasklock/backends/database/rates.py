@@ -38,10 +38,10 @@ PATIENCE = 10.0  # seconds of losing the race for a row
 class DatabaseRates(RateStore):
     """By the database's clock, in milliseconds. Verbs refuse to work inside ``atomic()``."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: DatabaseMetrics) -> None:
         self._session = Session(RateRow, "rate limit")
         self.purging = Purging(self._session, self.purge)
-        self._metrics = DatabaseMetrics()
+        self._metrics = metrics
 
     def run(self, terms: Terms, verb: Callable[[Ledger, bool], T], write: bool = True, counted: bool = False) -> T:
         """Return what ``verb(book, again)`` does over the limiter's book, written back; ``again``: it may have been
@@ -82,6 +82,7 @@ class DatabaseRates(RateStore):
         answer = self._session.run(attempt, name=terms.name, write=write)
         if write:
             self.purging.purge_if_due()
+            self._metrics.purging.purge_if_due()
         return answer
 
     def reserve(
