@@ -9,14 +9,16 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from asgiref.sync import sync_to_async
 
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
+T = TypeVar("T")
 POLL = 0.25  # seconds between two looks of a waiter that no release can wake
 
 
@@ -84,31 +86,38 @@ class LeaseStore(ABC):
     def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
         """Note, for so long, what ``token``, who has ``name``, waits for without a place in any queue: a rate."""
 
-    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        """Do what ``note_wait`` does, for coroutines."""
-        await sync_to_async(self.note_wait)(name, token, what, ms)
+    async def in_thread(self, verb: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
+        """Return what ``verb`` answers in a thread, where it may wait for the store: what it does for coroutines.
 
-    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        """Do what ``acquire`` does, for coroutines. If it is cancelled, its thread goes on, and gives back what it is
-        granted.
+        If the coroutine is cancelled the thread goes on, and does ``undo`` to what it is granted.
         """
+        if undo is None:
+            return await sync_to_async(verb)(*args)
         cancelled = threading.Event()
 
-        def acquire() -> Grant | Busy:
-            answer = self.acquire(request)
+        def ask() -> T:
+            answer = verb(*args)
             if cancelled.is_set() and isinstance(answer, Grant):
-                self.release(request.name, request.token)
+                undo()
             return answer
 
         try:
-            return await sync_to_async(acquire)()
+            return await sync_to_async(ask)()
         except BaseException:
             cancelled.set()
             raise
 
+    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        """Do what ``note_wait`` does, for coroutines."""
+        await self.in_thread(self.note_wait, name, token, what, ms)
+
+    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
+        """Do what ``acquire`` does, for coroutines. One that is cancelled gives back what it is granted."""
+        return await self.in_thread(self.acquire, request, undo=partial(self.release, request.name, request.token))
+
     async def arelease(self, name: str, token: str) -> Released:
         """Do what ``release`` does, for coroutines."""
-        return await sync_to_async(self.release)(name, token)
+        return await self.in_thread(self.release, name, token)
 
     async def arelease_held(self, held: Held) -> Released:
         """Do what ``release_held`` does, for coroutines."""
@@ -116,11 +125,11 @@ class LeaseStore(ABC):
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         """Do what ``extend`` does, for coroutines."""
-        return await sync_to_async(self.extend)(name, token, ttl, hold)
+        return await self.in_thread(self.extend, name, token, ttl, hold)
 
     async def amine(self, name: str, token: str) -> Record | None:
         """Do what ``mine`` does, for coroutines."""
-        return await sync_to_async(self.mine)(name, token)
+        return await self.in_thread(self.mine, name, token)
 
 
 class Waiter:

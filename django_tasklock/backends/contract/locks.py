@@ -15,9 +15,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
-
-from asgiref.sync import sync_to_async
+from functools import cached_property, partial
 
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import Metrics
@@ -123,34 +121,21 @@ class LockStore(LeaseStore):
         return [self.get(name) for name in names]
 
     async def aacquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        """Do what ``acquire_all`` does, for coroutines. If it is cancelled, its thread goes on, and gives back what it
-        is granted.
-        """
-        cancelled = threading.Event()
-
-        def acquire_all() -> Grant | Busy:
-            answer = self.acquire_all(names, request)
-            if cancelled.is_set() and isinstance(answer, Grant):
-                self.release_all(names, request.token)
-            return answer
-
-        try:
-            return await sync_to_async(acquire_all)()
-        except BaseException:
-            cancelled.set()
-            raise
+        """Do what ``acquire_all`` does, for coroutines. One that is cancelled gives back what it is granted."""
+        give_back = partial(self.release_all, names, request.token)
+        return await self.in_thread(self.acquire_all, names, request, undo=give_back)
 
     async def arelease_all(self, names: Sequence[str], token: str) -> Released:
         """Do what ``release_all`` does, for coroutines."""
-        return await sync_to_async(self.release_all)(names, token)
+        return await self.in_thread(self.release_all, names, token)
 
     async def aextend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
         """Do what ``extend_all`` does, for coroutines."""
-        return await sync_to_async(self.extend_all)(names, token, ttl, hold)
+        return await self.in_thread(self.extend_all, names, token, ttl, hold)
 
     async def aget_all(self, names: Sequence[str]) -> list[Record | None]:
         """Do what ``get_all`` does, for coroutines."""
-        return await sync_to_async(self.get_all)(names)
+        return await self.in_thread(self.get_all, names)
 
     @cached_property
     def several(self) -> Several:
@@ -245,4 +230,4 @@ class LockStore(LeaseStore):
 
     async def aget(self, name: str) -> Record | None:
         """Do what ``get`` does, for coroutines."""
-        return await sync_to_async(self.get)(name)
+        return await self.in_thread(self.get, name)

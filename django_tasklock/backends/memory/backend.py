@@ -60,15 +60,6 @@ class MemoryBackend(MemoryLeases, LockStore):
         with store.mutex:
             return super().extend_all(names, token, ttl, hold)
 
-    async def aacquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        return self.acquire_all(names, request)
-
-    async def arelease_all(self, names: Sequence[str], token: str) -> Released:
-        return self.release_all(names, token)
-
-    async def aextend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
-        return self.extend_all(names, token, ttl, hold)
-
     def owned(self, name: str, token: str) -> StoredLease | None:
         return store.owned(name, token)
 
@@ -98,9 +89,6 @@ class MemoryBackend(MemoryLeases, LockStore):
                 going_on = held.waits is not None and held.waits[0] == what and held.waits[2] > now
                 since = held.waits[1] if going_on and held.waits is not None else now
                 held.waits = what, since, now + ms
-
-    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        self.note_wait(name, token, what, ms)
 
     def noted_wait(self, name: str, token: str) -> NotedWait | None:
         with store.mutex:
@@ -151,9 +139,6 @@ class MemoryBackend(MemoryLeases, LockStore):
             record = store.record(name, held)
             store.free(name, FORCED if live else EXPIRED)
             return record if live else None
-
-    async def aget(self, name: str) -> Record | None:
-        return self.get(name)
 
 
 def is_of(record: Record, query: Query) -> bool:
