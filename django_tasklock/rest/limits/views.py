@@ -12,8 +12,9 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 
 from django_tasklock import operations
+from django_tasklock.names import bare_name
 from django_tasklock.operations import LimitOutcome
-from django_tasklock.operations.limits.permits import limiter_name, permits_name
+from django_tasklock.operations.limits.permits import limiter_name
 from django_tasklock.operations.limits.values import LimitResult
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import Door
@@ -181,7 +182,7 @@ class PermitsView(LimitDoor):
     """``GET concurrency/{name}``: who has its permits."""
 
     operation_id = "concurrency_read"
-    checked = staticmethod(permits_name)
+    checked = staticmethod(bare_name)
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return its members; 404 while there are none."""
@@ -202,7 +203,7 @@ class ReleasePermitView(LimitAct):
     """``POST concurrency/{name}/release``: take one member's permit. It goes on running, and learns of it."""
 
     operation_id = "concurrency_release"
-    checked = staticmethod(permits_name)
+    checked = staticmethod(bare_name)
     body = serializers.MemberSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:

@@ -10,8 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_tasklock import operations
-from django_tasklock.conf import get_settings
-from django_tasklock.names import clean
+from django_tasklock.names import bare_name
 from django_tasklock.operations import LockState, Outcome, Result, WaitersPage
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import Door
@@ -29,7 +28,7 @@ class LockDoor(Door):
     def named(self, name: str) -> str:
         """Return the lock's name without the key prefix; a problem for what can be none."""
         with refused_as(400, "invalid_name"):
-            return clean(name, get_settings().KEY_PREFIX)
+            return bare_name(name)
 
 
 class LockAct(LockDoor):
