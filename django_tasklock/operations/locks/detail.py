@@ -11,11 +11,11 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import bare_name
-from django_tasklock.operations.audit import recent_acts
 from django_tasklock.operations.guarded_rows import row_ref, row_side
 from django_tasklock.operations.locks.explanation import explain
 from django_tasklock.operations.locks.listing import parked_behind, view
 from django_tasklock.operations.optional import if_supported
+from django_tasklock.operations.trail import recent_acts
 from django_tasklock.operations.values import LockDetail, LockView, RowSide
 from django_tasklock.types import Record
 
