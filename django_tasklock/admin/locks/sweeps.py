@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, offset
-from django_tasklock.admin.formats import Fact, moment, soft
+from django_tasklock.admin.formats import NONE, Fact, moment, soft
 from django_tasklock.admin.forms import SweepForm
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
@@ -23,7 +23,6 @@ from django_tasklock.operations.sweep.runs import SweepRun
 
 logger = logging.getLogger("django_tasklock")
 
-NONE = "\N{EN DASH}"
 SHOWN = 20
 """Runs on the page."""
 
