@@ -11,7 +11,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -189,7 +188,5 @@ class Waiter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *how: object) -> None:
         self.leave()
