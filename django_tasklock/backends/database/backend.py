@@ -43,6 +43,7 @@ from django_tasklock.backends.database.rows import (
 from django_tasklock.conf import Settings
 from django_tasklock.db.clock import Now
 from django_tasklock.db.session import Session
+from django_tasklock.models import LockRow
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 RACES = 10  # lost in a row by one acquire: the lock is in others' hands
@@ -86,16 +87,14 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 if row is None:
                     fence = now * 1000
                     with together(alias, request.kind):
-                        taken: int = insert(alias, key, request, fence)
+                        taken: int = insert(alias, LockRow(key=key, **granted_columns(request, fence)))
                         if taken:
                             self.metrics.granted(alias, request)
                     self.purging.added()
                 elif not row.live or (request.supersedes and row.token == request.supersedes):
                     fence = max(row.fence + 1, now * 1000)
                     with together(alias, request.kind):
-                        taken = unchanged(alias, key, row).update(
-                            fence=fence, acquired_at=Now(), **granted_columns(request)
-                        )
+                        taken = unchanged(alias, key, row).update(**granted_columns(request, fence))
                         if taken:
                             self.metrics.granted(alias, request, row)
                 elif row.token == request.token:
@@ -147,13 +146,13 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         """Take one of several that was seen as ``row``. Raise ``_Overtaken`` if it is not that any more."""
         key = key_of(request.name)
         if row is None:
-            taken: int = insert(alias, key, request, fence)
+            taken: int = insert(alias, LockRow(key=key, **granted_columns(request, fence)))
         else:
             same = unchanged(alias, key, row)
             if _has(row, request):
                 taken = same.update(expires_at=Now() + request.ttl_ms, fence=fence)
             else:
-                taken = same.update(fence=fence, acquired_at=Now(), **granted_columns(request))
+                taken = same.update(**granted_columns(request, fence))
         if not taken:
             raise _Overtaken
         if row is None or not _has(row, request):

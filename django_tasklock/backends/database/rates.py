@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from django.db import IntegrityError, transaction
 from django.db.models import Max, QuerySet
 
 from django_tasklock.backends.contract.metrics import limiter_kind
@@ -21,6 +20,7 @@ from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, R
 from django_tasklock.backends.database.metrics import DatabaseMetrics, count, together
 from django_tasklock.backends.database.names import in_ascii, key_of, name_of
 from django_tasklock.backends.database.purging import Purging
+from django_tasklock.backends.database.rows import insert
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import Ledger
 from django_tasklock.backends.ledger.counting import event_of
@@ -171,13 +171,3 @@ class DatabaseRates(RateStore):
 def rows_of(alias: str) -> QuerySet[RateRow]:
     """Return all rows, in the database ``alias``."""
     return RateRow._base_manager.using(alias)
-
-
-def insert(alias: str, row: RateRow) -> bool:
-    """Add a row; ``False`` if another process was first."""
-    try:
-        with transaction.atomic(using=alias):
-            rows_of(alias).bulk_create([row])
-    except IntegrityError:
-        return False
-    return True
