@@ -23,7 +23,6 @@ from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import insert
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import Ledger
-from django_tasklock.backends.ledger.counting import event_of
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.conf import get_settings
 from django_tasklock.db.clock import AggregateNow, Now
@@ -70,7 +69,7 @@ class DatabaseRates(RateStore):
                     else:
                         same = rows_of(alias).filter(key=key, version=version)
                         done = same.update(version=version + 1, **written) > 0
-                    if done and kind is not None and (event := event_of(answer)) is not None:
+                    if done and kind is not None and (event := ledger_verbs.event_of(answer)) is not None:
                         self._metrics.write(alias, count(event[0], kind, event[1]))
                 if done:
                     return answer

@@ -11,7 +11,6 @@ from django_tasklock.backends.contract.metrics import limiter_kind
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import Ledger
-from django_tasklock.backends.ledger.counting import event_of
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.store import store
 from django_tasklock.conf import get_settings
@@ -62,7 +61,7 @@ class MemoryRates(RateStore):
 
     def _counted(self, terms: Terms, answer: T) -> T:
         """Count what a verb has answered, unless the books are somebody's own."""
-        if self._own is None and get_settings().METRICS and (event := event_of(answer)) is not None:
+        if self._own is None and get_settings().METRICS and (event := ledger_verbs.event_of(answer)) is not None:
             with self._mutex:
                 store.counts.add(store.now(), event[0], limiter_kind(terms.name), event[1])
         return answer
