@@ -105,7 +105,7 @@ class MemoryBackend(MemoryLeases, LockStore):
         for number, record in enumerate(records[query.offset :], query.offset):
             if len(found) >= query.limit:
                 return Page(found, len(records), number)
-            if answers(record, query):
+            if query.matches(record):
                 found.append(record)
         return Page(found, len(records), None)
 
@@ -153,14 +153,3 @@ def sort_key(record: Record, query: Query) -> int:
     """Return what it is ordered by."""
     order = query.order if query.which == "live" else "expiry"
     return {"expiry": record.now + (record.ttl or 0), "age": -record.at, "left": record.until}[order]
-
-
-def answers(record: Record, query: Query) -> bool:
-    """Return whether a record matches the query's filters."""
-    holder = record.holder
-    return (
-        query.text.lower() in record.name.lower()
-        and query.task in ("", holder.task)
-        and query.row in ("", holder.row)
-        and (record.waiting > 0 or not query.waiting)
-    )
