@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db.models import Model
 
+from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
 
 MAX_LENGTH = 200
@@ -41,6 +42,14 @@ def clean(name: object, prefix: str = "") -> str:
     if not bare.isprintable():
         raise TaskLockError(f"a lock name must be printable, this one is not: {bare!r:.120}", name=bare)
     return bare
+
+
+def bare_name(name: object) -> str:
+    """Return the name of a lock, or a concurrency limiter, as stores have it: without the prefix of the settings.
+
+    Raises ``TaskLockError`` saying why it can be none.
+    """
+    return clean(name, get_settings().KEY_PREFIX)
 
 
 MOST = 64

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 from urllib.parse import urlencode
 
@@ -19,7 +19,7 @@ from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.db.models import Model
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
@@ -70,6 +70,28 @@ def door(*, methods: tuple[str, ...] = LOOK, release: bool = False) -> Callable[
         return cast(_View, guarded)
 
     return decorate
+
+
+class Page(NamedTuple):
+    """A page that no ModelAdmin has. ``show(admin, request)`` answers, and is given the name that is in the route.
+
+    ``methods``, ``release``: see ``door``.
+    """
+
+    route: str
+    name: str
+    show: Callable[..., HttpResponseBase]
+    methods: tuple[str, ...] = LOOK
+    release: bool = False
+
+    def view_of(self, admin: StoreAdmin) -> Callable[..., HttpResponseBase]:
+        """Return the view of this page on an admin."""
+
+        @door(methods=self.methods, release=self.release)
+        def view(admin: StoreAdmin, request: HttpRequest, **route: str) -> HttpResponseBase:
+            return self.show(admin, request, *map(unquoted, route.values()))
+
+        return partial(view, admin)
 
 
 def found_or_404(look: Callable[..., _Found], name: str, *args: Any, **options: Any) -> _Found:
@@ -162,6 +184,7 @@ class StoreAdmin(_ModelAdmin):
 
     refresh_every: ClassVar[int] = 5
     may_act: ClassVar[str]
+    own_pages: ClassVar[Sequence[Page]]
     down: ClassVar[str] = "store_down"
     """The template that says that the store does not answer; with ``_fragment`` the part of it that changes."""
 
@@ -193,25 +216,37 @@ class StoreAdmin(_ModelAdmin):
 
     # Pages
 
-    def pages(self) -> Sequence[tuple[str, Any, str]]:
-        """Return route, view and name of each page."""
-        raise NotImplementedError
-
     def get_urls(self) -> list[URLPattern]:
         """Replace all addresses of a ModelAdmin: those inherited would query a table."""
 
-        def page(route: str, view: Any, name: str) -> URLPattern:
+        def page(route: str, name: str, view: Any) -> URLPattern:
             wrapped: Any = self.admin_site.admin_view(view)
             for alias in connections:  # what is written to a guarded row must be committed before its lock goes
                 transaction.non_atomic_requests(alias)(wrapped)
             found: URLPattern = path(route, wrapped, name=f"{self.opts.app_label}_{self.opts.model_name}_{name}")
             return found
 
-        return [page(*one) for one in self.pages()]
+        return [  # by the names that the admin's own links use, and by ours
+            page("", "changelist", self.changelist_view),
+            page("add/", "add", self.add_view),
+            *(page(one.route, one.name, one.view_of(self)) for one in self.own_pages),
+            page("<path:object_id>/history/", "history", self.history_view),
+            page("<path:object_id>/delete/", "delete", self.delete_view),
+            page("<path:object_id>/change/", "change", self.change_view),
+        ]
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         """Refuse whoever comes."""
         raise PermissionDenied
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Refuse whoever comes."""
+        raise PermissionDenied
+
+    @door()
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Redirect to the page of that name, which has its history."""
+        return HttpResponseRedirect(self.address("change", unquoted(object_id)) + "#tasklock-history")
 
     # What the pages are made with
 

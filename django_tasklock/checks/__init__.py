@@ -5,76 +5,50 @@ Each is imported when it is run: most processes of a project run none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 from django.core import checks
 
-__all__ = [
-    "check_api_keys",
-    "check_backend",
-    "check_guards",
-    "check_late_acknowledgement",
-    "check_limits",
-    "check_limits_kept",
-    "check_message_lease",
-    "check_settings",
-    "check_shared",
-    "check_store",
-    "check_tables",
-    "check_unguarded",
-    "check_visibility",
-    "register",
-]
-
 TAG = "tasklock"
-Check = Callable[..., list[checks.CheckMessage]]
-
-
-def _imported_later(home: str, name: str) -> Check:
-    def check(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-        """Import the check of this name, and run it."""
-        run: Check = getattr(import_module(f"{__name__}.{home}"), name)
-        return run(app_configs, **kwargs)
-
-    check.__name__ = check.__qualname__ = name
-    return check
-
-
-check_settings = _imported_later("settings", "check_settings")
-check_api_keys = _imported_later("settings", "check_api_keys")
-check_backend = _imported_later("store", "check_backend")
-check_shared = _imported_later("store", "check_shared")
-check_limits_kept = _imported_later("limits", "check_limits_kept")
-check_limits = _imported_later("limits", "check_limits")
-check_guards = _imported_later("guards", "check_guards")
-check_store = _imported_later("deploy", "check_store")
-check_tables = _imported_later("deploy", "check_tables")
-check_unguarded = _imported_later("deploy", "check_unguarded")
-check_visibility = _imported_later("tasks", "check_visibility")
-check_late_acknowledgement = _imported_later("tasks", "check_late_acknowledgement")
-check_message_lease = _imported_later("messages", "check_message_lease")
+CHECKS = (
+    "settings.check_settings",
+    "settings.check_api_keys",
+    "store.check_backend",
+    "store.check_shared",
+    "limits.check_limits_kept",
+    "limits.check_limits",
+    "guards.check_guards",
+)
+"""Checks by their modules in this package."""
+DEPLOY_CHECKS = (
+    "deploy.check_store",
+    "deploy.check_tables",
+    "tasks.check_unguarded",
+    "tasks.check_visibility",
+    "tasks.check_late_acknowledgement",
+    "messages.check_message_lease",
+)
+"""The same of those that ``check --deploy`` alone runs."""
 
 
 def register() -> None:
-    """Register every check of this package."""
-    for check in (
-        check_settings,
-        check_api_keys,
-        check_backend,
-        check_shared,
-        check_limits_kept,
-        check_limits,
-        check_guards,
-    ):
-        checks.register(check, TAG)
-    for check in (
-        check_store,
-        check_tables,
-        check_unguarded,
-        check_visibility,
-        check_late_acknowledgement,
-        check_message_lease,
-    ):
-        checks.register(check, TAG, deploy=True)
+    """Register every check of this package, each once however often this is called."""
+    for path in CHECKS:
+        checks.register(imported_later(path), TAG)
+    for path in DEPLOY_CHECKS:
+        checks.register(imported_later(path), TAG, deploy=True)
+
+
+@cache
+def imported_later(path: str) -> Any:
+    """Return a check that imports the one at ``path`` when it is run, and has its name."""
+    home, name = path.split(".")
+
+    def check(app_configs: Any = None, **kwargs: Any) -> Any:
+        """Import the check of this name, and run it."""
+        return getattr(import_module(f"{__name__}.{home}"), name)(app_configs, **kwargs)
+
+    check.__name__ = check.__qualname__ = name
+    return check

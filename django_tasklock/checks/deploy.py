@@ -1,4 +1,4 @@
-"""What ``check --deploy`` asks: the store itself, the tables, and what runs without its lock."""
+"""What ``check --deploy`` asks: the store itself, and the tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections, router
 
 from django_tasklock.backends import LockStore
-from django_tasklock.checks.settings import sound_settings
 from django_tasklock.checks.store import in_redis, is_kind, sound_backend
 from django_tasklock.db.session import migrate_command
 from django_tasklock.exceptions import BackendUnavailable
@@ -160,26 +159,3 @@ def _missing(connection: Any, model: Any) -> set[str]:
     return {
         f"column {table}.{field.column}" for field in model._meta.local_concrete_fields if field.column not in there
     }
-
-
-def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W015: functions that run twice at once while the store is down, and nobody has said that they may."""
-    settings = sound_settings()
-    if settings is None or settings.ON_UNAVAILABLE != "run":
-        return []
-    from django_tasklock.celery.task_modules import import_task_modules
-    from django_tasklock.decorators.locks import undecided
-
-    import_task_modules()  # W017 tells what it could not
-    names = undecided()
-    if not names:
-        return []
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return [
-        checks.Warning(
-            f"While the store is down these run without their lock, maybe twice at once, and no row judges: {shown}.",
-            hint="Say on each what is right for it: on_unavailable='raise', 'skip', or 'run' where twice does no harm;"
-            " or guard the row with model_lock.",
-            id="tasklock.W015",
-        )
-    ]

@@ -1,4 +1,4 @@
-"""What the project's Celery tasks say, beside what its broker does."""
+"""What the project's tasks, and its other functions with locks, say."""
 
 from __future__ import annotations
 
@@ -49,6 +49,29 @@ def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[c
             hint="acks_late=True and reject_on_worker_lost=True, both, on the task, or task_acks_late and"
             " task_reject_on_worker_lost in the settings.",
             id="tasklock.W021",
+        )
+    ]
+
+
+def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Report W015: functions that run twice at once while the store is down, and nobody has said that they may."""
+    settings = sound_settings()
+    if settings is None or settings.ON_UNAVAILABLE != "run":
+        return []
+    from django_tasklock.celery.task_modules import import_task_modules
+    from django_tasklock.decorators.locks import undecided
+
+    import_task_modules()  # W017 tells what it could not
+    names = undecided()
+    if not names:
+        return []
+    return [
+        checks.Warning(
+            "While the store is down these run without their lock, maybe twice at once, and no row judges:"
+            f" {_some(names)}.",
+            hint="Say on each what is right for it: on_unavailable='raise', 'skip', or 'run' where twice does no harm;"
+            " or guard the row with model_lock.",
+            id="tasklock.W015",
         )
     ]
 

@@ -12,7 +12,7 @@ from django_tasklock.conf import get_settings
 from django_tasklock.health import messages
 from django_tasklock.health.probe import PATIENCE, Probe
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.types import Condition, InstanceState, monotonic
+from django_tasklock.types import InstanceState, monotonic
 
 APART = 5.0  # seconds between two clocks from which on it is worth a word: people compare the times they are shown
 
@@ -81,18 +81,8 @@ def _of_each(states: Sequence[InstanceState]) -> tuple[dict[str, Any], list[str]
     return {"instances": said}, warnings
 
 
-def read_condition() -> Condition:
-    """Return what the store says of itself."""
-    return get_backend().condition()
-
-
-def read_instance_states() -> Sequence[InstanceState]:
-    """Return what each of several stores says of itself."""
-    return get_backend().instance_states()
-
-
-_probe = Probe(read_condition, "health-store")
-_instances = Probe(read_instance_states, "health-instances")
+_probe = Probe(lambda: get_backend().condition(), "health-store")
+_instances = Probe(lambda: get_backend().instance_states(), "health-instances")
 
 
 def forget() -> None:

@@ -4,7 +4,6 @@ Every function raises ``BackendUnavailable`` while the store is down and ``TaskL
 that cannot be, or a store that cannot list. Importing it touches no model.
 """
 
-from django_tasklock.operations.audit import acts
 from django_tasklock.operations.limits.permits import get_permits, list_permits, release_permit
 from django_tasklock.operations.limits.rates import (
     change_limit,
@@ -32,7 +31,7 @@ from django_tasklock.operations.parked.acts import discard_parked, publish_parke
 from django_tasklock.operations.parked.listing import ParkedPage, ParkedQuery, ParkedView, find_parked, list_parked
 from django_tasklock.operations.sweep import Finding, SweepReport, sweep
 from django_tasklock.operations.sweep.runs import SweepRun, find_sweep_run, last_sweep_age, sweep_runs
-from django_tasklock.operations.trail import ActPage, ActQuery, each_act, list_acts
+from django_tasklock.operations.trail import ActPage, ActQuery, acts, each_act, list_acts
 from django_tasklock.operations.values import (
     Act,
     Actor,

@@ -1,4 +1,7 @@
-"""Who did what to which lock or limiter, and why: one trail for all doors, Django's LogEntry for what users did."""
+"""Who did what to which lock or limiter, and why: one trail for all doors, Django's LogEntry for what users did.
+
+It is read by ``operations.trail``.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,14 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import NamedTuple
 
 from django.apps import apps
 from django.db import Error, router
 from django.utils import timezone
 
-from django_tasklock.operations.moments import with_zone
-from django_tasklock.operations.values import Act, Actor
+from django_tasklock.operations.values import Actor
 from django_tasklock.texts import printable
-
-if TYPE_CHECKING:
-    from django_tasklock.models import AuditEntry
 
 logger = logging.getLogger("django_tasklock")
 
@@ -55,39 +54,6 @@ def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
         logger.exception("the audit trail could not be written; all there is of it are these lines:")
         for deed in deeds:
             _say(logging.ERROR, by, deed)
-
-
-def acts(name: str | None = None, limit: int = 50, of: Literal["lock", "limit", ""] = "") -> list[Act]:
-    """Return what was done to a lock, or to any, the latest first. ``of``: only to locks, or only to limiters."""
-    from django_tasklock.backends.database.names import key_of
-    from django_tasklock.models import AuditEntry
-
-    entries = AuditEntry._base_manager.using(router.db_for_read(AuditEntry))
-    if name is not None:
-        entries = entries.filter(key=key_of(name))
-    if of:
-        entries = (
-            entries.filter(action__in=LIMIT_ACTIONS) if of == "limit" else entries.exclude(action__in=LIMIT_ACTIONS)
-        )
-    return [act_of(entry) for entry in entries.order_by("-at", "-id")[:limit]]
-
-
-def recent_acts(name: str, of: Literal["lock", "limit"]) -> list[Act]:
-    """Return the last that was done to a lock, or to a limiter; none, and that is logged, if it cannot be read."""
-    try:
-        return acts(name, limit=20, of=of)
-    except Error as error:
-        what = "limiter" if of == "limit" else of
-        logger.warning("%s %r: its history could not be read: %s", what, name, error)
-        return []
-
-
-def act_of(entry: AuditEntry) -> Act:
-    """Return what an entry says, with the whole name where the column has all of it."""
-    from django_tasklock.backends.database.names import name_of
-
-    name = name_of(entry.name, entry.key) or entry.name
-    return Act(with_zone(entry.at), entry.actor, entry.action, entry.reason, entry.outcome, name, entry.pk)
 
 
 def forget_old_acts(days: int) -> int:

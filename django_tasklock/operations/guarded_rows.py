@@ -10,10 +10,9 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model
 
 from django_tasklock.columns import table_model
-from django_tasklock.conf import get_settings
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
 from django_tasklock.guards.rows import Row, epoch_of, read, state_columns
-from django_tasklock.names import clean, each_of
+from django_tasklock.names import bare_name, each_of
 from django_tasklock.operations.values import RowRef, RowSide
 from django_tasklock.types import Record, fingerprint
 
@@ -158,7 +157,7 @@ def lock_name(guarded: Guarded, pk: Any) -> str | None:
         if set(fields) != {guarded.pk}:
             return None
         # Of several names, which one holder has all of, the first.
-        return clean(each_of(locked.name(**{guarded.pk: pk}))[0], get_settings().KEY_PREFIX)
+        return bare_name(each_of(locked.name(**{guarded.pk: pk}))[0])
     except Exception:  # a project's own callable: whatever it raises, its name is not known
         return None
 

@@ -1,22 +1,25 @@
-"""The audit trail, read: what was done by whom, a page at a time or all of it."""
+"""The audit trail, read: what was done by whom, to one name, a page at a time, or all of it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from django.db import router
+from django.db import Error, router
 
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.operations.audit import act_of
-from django_tasklock.operations.moments import as_stored
+from django_tasklock.operations.audit import LIMIT_ACTIONS
+from django_tasklock.operations.moments import as_stored, with_zone
 from django_tasklock.operations.values import Act
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from django_tasklock.models import AuditEntry
+
+logger = logging.getLogger("django_tasklock")
 
 MOST = 1000
 """Entries of one page, and those that an export reads at a time."""
@@ -43,6 +46,30 @@ class ActPage(NamedTuple):
     """Ask for those ``below`` this to go on; ``None``: there are no more."""
 
 
+def acts(name: str | None = None, limit: int = 50, of: Literal["lock", "limit", ""] = "") -> list[Act]:
+    """Return what was done to a lock, or to any, the latest first. ``of``: only to locks, or only to limiters."""
+    from django_tasklock.backends.database.names import key_of
+
+    entries = _entries()
+    if name is not None:
+        entries = entries.filter(key=key_of(name))
+    if of:
+        entries = (
+            entries.filter(action__in=LIMIT_ACTIONS) if of == "limit" else entries.exclude(action__in=LIMIT_ACTIONS)
+        )
+    return [_act(entry) for entry in entries.order_by("-at", "-id")[:limit]]
+
+
+def recent_acts(name: str, of: Literal["lock", "limit"]) -> list[Act]:
+    """Return the last that was done to a lock, or to a limiter; none, and that is logged, if it cannot be read."""
+    try:
+        return acts(name, limit=20, of=of)
+    except Error as error:
+        what = "limiter" if of == "limit" else of
+        logger.warning("%s %r: its history could not be read: %s", what, name, error)
+        return []
+
+
 def list_acts(query: ActQuery = ActQuery(), *, below: int | None = None, limit: int = 100) -> ActPage:  # noqa: B008  # frozen
     """Return a page of the audit trail. ``below``: only entries with a lower ``Act.number``.
 
@@ -53,7 +80,7 @@ def list_acts(query: ActQuery = ActQuery(), *, below: int | None = None, limit: 
     entries = _wanted(query)
     if below is not None:
         entries = entries.filter(pk__lt=below)
-    found = [act_of(entry) for entry in entries.order_by("-pk")[: limit + 1]]
+    found = [_act(entry) for entry in entries.order_by("-pk")[: limit + 1]]
     more = len(found) > limit
     return ActPage(found[:limit], found[limit - 1].number if more else None)
 
@@ -73,9 +100,8 @@ def each_act(query: ActQuery = ActQuery()) -> Iterator[Act]:  # noqa: B008  # fr
 
 def _wanted(query: ActQuery) -> QuerySet[AuditEntry]:
     from django_tasklock.backends.database.names import in_ascii, key_of
-    from django_tasklock.models import AuditEntry
 
-    entries = AuditEntry._base_manager.using(router.db_for_read(AuditEntry))
+    entries = _entries()
     if query.actor:
         entries = entries.filter(actor__icontains=query.actor)
     if query.action:
@@ -88,3 +114,17 @@ def _wanted(query: ActQuery) -> QuerySet[AuditEntry]:
         exact = entries.filter(key=key_of(query.name))  # by an index
         entries = exact if exact.exists() else entries.filter(name__icontains=in_ascii(query.name))
     return entries
+
+
+def _entries() -> QuerySet[AuditEntry]:
+    from django_tasklock.models import AuditEntry
+
+    return AuditEntry._base_manager.using(router.db_for_read(AuditEntry))
+
+
+def _act(entry: AuditEntry) -> Act:
+    """Return what an entry says, with the whole name where the column has all of it."""
+    from django_tasklock.backends.database.names import name_of
+
+    name = name_of(entry.name, entry.key) or entry.name
+    return Act(with_zone(entry.at), entry.actor, entry.action, entry.reason, entry.outcome, name, entry.pk)

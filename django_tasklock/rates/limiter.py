@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-from types import TracebackType
 from typing import Any, Self
 
 from django_tasklock.backends.contract.rates import TENANT, Algorithm, RateStore, Terms
@@ -290,17 +289,13 @@ class RateLimiter:
     def __enter__(self) -> Reservation:
         return self.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *how: object) -> None:
         """Do nothing: the call was made."""
 
     async def __aenter__(self) -> Reservation:
         return await self.aacquire()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *how: object) -> None:
         """Do nothing: the call was made."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from django_tasklock.backends.contract.rates import Booked, Refused
@@ -416,17 +415,13 @@ class Reservation:
     def __enter__(self) -> Self:
         return self.use()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *how: object) -> None:
         """Do nothing: the call was made. If it was not, ``cancel()`` inside."""
 
     async def __aenter__(self) -> Self:
         return await self.ause()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *how: object) -> None:
         """Do nothing: see ``__exit__``."""
 
     def __bool__(self) -> bool:

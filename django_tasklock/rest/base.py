@@ -26,6 +26,7 @@ from django_tasklock.operations import Actor
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.authentication import ApiKeyAuthentication
 from django_tasklock.rest.problems import Problem, answer_exception
+from django_tasklock.rest.shapes import AskSerializer
 from django_tasklock.texts import printable
 
 S = TypeVar("S", bound=Serializer)
@@ -46,6 +47,8 @@ class Door(APIView):
     permission: tuple[str, ...]
     throttle_scope: str
     operation_id: str
+    body: type[Serializer] = AskSerializer
+    """What is read of a POST."""
     tag = "locks"
 
     permission_classes = (access.MayUseLocks,)
@@ -93,7 +96,7 @@ class Door(APIView):
         taken.is_valid(raise_exception=True)
         return taken
 
-    def read_body(self, kind: type[Serializer]) -> dict[str, Any]:
+    def read_body(self) -> dict[str, Any]:
         """Return the body, checked: one that is too long is not read."""
         length: str = self.request.META.get("CONTENT_LENGTH") or "0"
         most: Any = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
@@ -101,7 +104,7 @@ class Door(APIView):
             raise RequestDataTooBig
         try:
             data = self.request.data
-            taken = kind(data=data)
+            taken = self.body(data=data)
         except RecursionError as error:
             raise ParseError(_("The JSON is nested too deeply.")) from error
         if isinstance(data, Mapping):

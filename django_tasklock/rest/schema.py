@@ -28,6 +28,10 @@ class DoorSchema(AutoSchema):
         """Return ``locks``, ``limits``, ``messages``, ``sweep`` or ``audit``."""
         return [self.view.tag]
 
+    def get_request_serializer(self) -> Any:
+        """Return the serializer by which the view reads a body."""
+        return self.view.body
+
     def get_description(self) -> str:
         """Return the view's, and what a key needs: of keys OpenAPI 3.0 has no word for it."""
         return f"{super().get_description()}\n\nAn API key needs the scope `{scope_for(self.view.permission)}`."

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from django_tasklock.conf import get_settings
-from django_tasklock.names import clean
+from django_tasklock.names import bare_name
 
 
 class Named(Protocol):
@@ -20,4 +19,4 @@ Lockable = str | Named
 
 def name_of(lock: Lockable) -> str:
     """Return the name as the store has it. Raises ``TaskLockError`` if it can be none."""
-    return clean(lock if isinstance(lock, str) else lock.name, get_settings().KEY_PREFIX)
+    return bare_name(lock if isinstance(lock, str) else lock.name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import weakref
-from types import TracebackType
 from typing import Self
 
 from django_tasklock.backends import get_backend
@@ -42,9 +41,7 @@ class HeldLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *how: object) -> None:
         self.release()
 
 
@@ -72,9 +69,7 @@ class LockWaiter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *how: object) -> None:
         self.leave()
 
 
@@ -100,9 +95,7 @@ class UsedLimit:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *how: object) -> None:
         self.release()
 
 

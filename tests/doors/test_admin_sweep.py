@@ -96,7 +96,7 @@ def test_one_that_broke_off_is_remembered_as_that(operator: Client, monkeypatch:
     def down(*args: Any) -> None:
         raise BackendUnavailable("it is gone")
 
-    monkeypatch.setattr(sys.modules["django_tasklock.operations.sweep"], "sweep_locks", down)
+    monkeypatch.setattr(sys.modules["django_tasklock.operations.sweep"], "sweep_entries", down)
     with pytest.raises(BackendUnavailable):
         operations.sweep(by=Actor("beat"))
     [run] = operations.sweep_runs()

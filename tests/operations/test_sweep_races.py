@@ -14,7 +14,8 @@ from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import TransactionOpen
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import holder as holders
-from django_tasklock.operations.sweep import locks, putback, stream, sweep
+from django_tasklock.operations.sweep import putback, stream, sweep
+from django_tasklock.operations.sweep.locks import LockSweep
 from django_tasklock.types import Renewal
 from tests.support.guards import GUARD, ONCE, elsewhere, no_guards
 from tests.support.stores import clear, eventually
@@ -123,13 +124,13 @@ def test_a_new_holder_is_never_released(monkeypatch: pytest.MonkeyPatch, moment:
     if moment == "the looks":
         between_looks(monkeypatch, changes_hands)
     else:
-        act = locks.release
+        act = LockSweep.release
 
         def acts(*args: Any) -> Any:
             changes_hands()
             return act(*args)
 
-        monkeypatch.setattr(locks, "release", acts)
+        monkeypatch.setattr(LockSweep, "release", acts)
     assert told(swept()) == {"dead": (1, 0, 1, 0)}
     record = get_backend().get(name)
     assert record is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from django.contrib import admin
 from django.db.models import Model
@@ -16,13 +16,21 @@ from django.utils.translation import gettext as _, ngettext
 from django_tasklock import operations
 from django_tasklock.admin.audit.export import FORMATS, export_response
 from django_tasklock.admin.audit.form import AuditForm
-from django_tasklock.admin.base import StoreAdmin, address, door, may_see, offset, query_string
+from django_tasklock.admin.base import Page, StoreAdmin, address, door, may_see, offset, query_string
 from django_tasklock.admin.formats import MOMENT, soft
 from django_tasklock.admin.words import act_word
 from django_tasklock.conf import get_settings
 from django_tasklock.models import Lock, RateLimit
 from django_tasklock.operations.audit import LIMIT_ACTIONS
 from django_tasklock.operations.values import Act
+
+
+def export(admin: StoreAdmin, request: HttpRequest) -> HttpResponseBase:
+    """Send all entries that are wanted, as CSV or JSON, as they are read."""
+    form = AuditForm(request.GET)
+    if not form.is_valid():
+        return HttpResponseRedirect(admin.address("changelist") + query_string(form.words()))
+    return export_response(operations.each_act(form.query), request.GET.get("format", ""))
 
 
 class AuditAdmin(StoreAdmin):
@@ -33,15 +41,7 @@ class AuditAdmin(StoreAdmin):
 
     list_per_page = 100
     may_act = "view"
-
-    def pages(self) -> Sequence[tuple[str, Any, str]]:
-        """Return the pages by the names that the admin's own links use, and by ours."""
-        return [
-            ("", self.changelist_view, "changelist"),
-            ("add/", self.add_view, "add"),
-            ("export/", self.export_view, "export"),
-            ("<path:object_id>/change/", self.change_view, "change"),
-        ]
+    own_pages: ClassVar[Sequence[Page]] = [Page("export/", "export", export)]
 
     @door()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
@@ -64,14 +64,6 @@ class AuditAdmin(StoreAdmin):
             "retention": _retention(),
         }
         return self.page(request, "audit", title, **context, **(extra_context or {}))
-
-    @door()
-    def export_view(self, request: HttpRequest) -> HttpResponseBase:
-        """Send all entries that are wanted, as CSV or JSON, as they are read."""
-        form = AuditForm(request.GET)
-        if not form.is_valid():
-            return HttpResponseRedirect(self.address("changelist") + query_string(form.words()))
-        return export_response(operations.each_act(form.query), request.GET.get("format", ""))
 
     @door()
     def change_view(

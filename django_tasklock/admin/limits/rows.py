@@ -10,7 +10,7 @@ from typing import NamedTuple
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, ngettext
 
-from django_tasklock.admin.formats import Bar, host_and_pid, moment, soft
+from django_tasklock.admin.formats import NONE, Bar, bar_of, host_and_pid, moment, soft, time_left
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.limits.values import LimitState, LimitView, PermitsView
 from django_tasklock.operations.values import Act
@@ -19,7 +19,6 @@ from django_tasklock.types import LockInfo
 
 SYMBOLS = {LimitState.OPEN: "●", LimitState.FULL: "◐", LimitState.PAUSED: "‖", LimitState.IDLE: "○"}
 """Beside the word, never in place of it."""
-NONE = "\N{EN DASH}"
 
 
 class Window(NamedTuple):
@@ -189,20 +188,13 @@ def _until(usage: RateUsage) -> str:
     return moment(usage.time + timedelta(seconds=usage.paused))
 
 
-def _member_left(info: LockInfo) -> str:
-    if info.without_timeout:
-        return _("until it is released")
-    return span(info.time_left) if info.time_left > 0 else _("past its timeout")
-
-
 def _member(info: LockInfo) -> Member:
-    left, whole = int(info.time_left), int(info.held_for + info.time_left)
     return Member(
         info=info,
         where=host_and_pid(info.holder, info.task, info.task_id),
         since=moment(info.acquired_at),
         held_for=span(info.held_for),
-        left=_member_left(info),
-        bar=Bar(str(left), str(whole), str(whole // 10)) if left > 0 and not info.without_timeout else None,
+        left=time_left(info),
+        bar=bar_of(info),
         lease=_("lease: %(span)s") % {"span": span(info.ttl or 0)},
     )

@@ -14,6 +14,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
 from django_tasklock.admin.base import StoreAdmin, address, is_fragment, may_see, query_string
+from django_tasklock.admin.formats import NONE
 from django_tasklock.admin.locks.listing import Choice
 from django_tasklock.admin.plots import Bars, Series
 from django_tasklock.exceptions import BackendUnavailable
@@ -22,7 +23,6 @@ from django_tasklock.operations.durations import span
 from django_tasklock.operations.metrics import Gauges, Histogram, HourOfCounts, read_gauges, read_hours
 from django_tasklock.operations.optional import if_supported
 
-NONE = "\N{EN DASH}"
 HOURS, DAYS = 24, 14
 KINDS = 12
 """Kinds of locks on the page: those with the most holds."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django.utils.translation import gettext as _, ngettext
 
-from django_tasklock.admin.formats import Bar, host_and_pid
+from django_tasklock.admin.formats import Bar, bar_of, host_and_pid, time_left
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.values import LockState, LockView, RowRef
 
@@ -85,10 +85,9 @@ def lock_row(view: LockView, address_of: Callable[[RowRef], str]) -> Row:
 
 
 def _bar(view: LockView) -> Bar | None:
-    left, whole = int(view.info.time_left), int(view.info.held_for + view.info.time_left)
-    if view.state in (LockState.ORPHANED, LockState.NO_EXPIRY) or view.dead or left <= 0 or view.info.without_timeout:
-        return None  # nothing runs down, or not that
-    return Bar(str(left), str(whole), str(whole // 10))
+    if view.state in (LockState.ORPHANED, LockState.NO_EXPIRY) or view.dead:
+        return None  # it is not the timeout that ends it
+    return bar_of(view.info)
 
 
 def _left(view: LockView) -> str:
@@ -98,9 +97,7 @@ def _left(view: LockView) -> str:
         return _("no limit")
     if view.dead:
         return span(view.info.ttl)  # nobody renews it up to its timeout
-    if view.info.without_timeout:
-        return _("until it is released")
-    return span(view.info.time_left) if view.info.time_left > 0 else _("past its timeout")
+    return time_left(view.info)
 
 
 def _lease(view: LockView) -> str:

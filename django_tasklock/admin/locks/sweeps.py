@@ -14,16 +14,16 @@ from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, offset
-from django_tasklock.admin.formats import Fact, moment, soft
+from django_tasklock.admin.formats import NONE, Fact, moment, soft
 from django_tasklock.admin.forms import SweepForm
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.sweep.options import LONGEST_REQUEST
+from django_tasklock.operations.sweep.report import CLASSES, Kind
 from django_tasklock.operations.sweep.runs import SweepRun
 
 logger = logging.getLogger("django_tasklock")
 
-NONE = "\N{EN DASH}"
 SHOWN = 20
 """Runs on the page."""
 
@@ -135,7 +135,7 @@ def _report(
         ),
     ]
     findings = [
-        (kinds().get(one.get("kind", ""), ""), soft(one.get("name") or one.get("row") or ""), _came(one), one)
+        (kind_in_words(one.get("kind", "")), soft(one.get("name") or one.get("row") or ""), _came(one), one)
         for one in report.get("findings", ())
     ]
     context: dict[str, Any] = {
@@ -150,18 +150,9 @@ def _report(
     return admin.page(request, "sweep_run", title, trail=((_("Sweep"), admin.address("sweep")),), **context)
 
 
-def kinds() -> dict[str, str]:
-    """Return the classes of what a sweep finds, in the reader's language."""
-    return {
-        "expired": _("index entries of locks that lapsed"),
-        "no_expiry": _("locks without expiry"),
-        "overdue": _("locks held beyond their timeout"),
-        "dead": _("locks whose holder's process is dead"),
-        "finished": _("locks whose row is finished"),
-        "differs": _("locks whose row is claimed by another token"),
-        "abandoned": _("claimed rows without a live lock"),
-        "parked": _("parked messages behind no lock"),
-    }
+def kind_in_words(kind: str) -> str:
+    """Return a class of what a sweep finds, in the reader's language; its code where a later version knows it."""
+    return _(CLASSES[Kind(kind)][0]) if kind in CLASSES else kind
 
 
 def in_words(report: Mapping[str, Any]) -> str:
@@ -171,9 +162,9 @@ def in_words(report: Mapping[str, Any]) -> str:
 
 
 def _classes(report: Mapping[str, Any]) -> list[Class]:
-    counted, words = report.get("classes") or {}, kinds()
+    counted = report.get("classes") or {}
     return [
-        Class(words.get(kind, kind), *(int(tally.get(word, 0)) for word in ("found", "acted", "changed", "kept")))
+        Class(kind_in_words(kind), *(int(tally.get(word, 0)) for word in ("found", "acted", "changed", "kept")))
         for kind, tally in counted.items()
         if tally.get("found")
     ]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
-from django_tasklock.admin.base import LOOK_AND_ACT, StoreAdmin, door, query_string, unquoted
+from django_tasklock.admin.base import LOOK_AND_ACT, Page, StoreAdmin, door, query_string, unquoted
 from django_tasklock.admin.parked import actions, pages
 
 
@@ -21,16 +21,7 @@ class ParkedMessageAdmin(StoreAdmin):
     list_per_page = 50
     may_act: ClassVar[str] = "change"
 
-    def pages(self) -> Sequence[tuple[str, Any, str]]:
-        """Return the pages by the names that the admin's own links use, and by ours."""
-        return [
-            ("", self.changelist_view, "changelist"),
-            ("add/", self.add_view, "add"),
-            ("act/", self.act_view, "act"),
-            ("<path:object_id>/history/", self.history_view, "history"),
-            ("<path:object_id>/delete/", self.delete_view, "delete"),
-            ("<path:object_id>/change/", self.change_view, "change"),
-        ]
+    own_pages: ClassVar[Sequence[Page]] = [Page("act/", "act", actions.act, LOOK_AND_ACT, release=True)]
 
     @door()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
@@ -43,11 +34,6 @@ class ParkedMessageAdmin(StoreAdmin):
     ) -> HttpResponse:
         """Show everything about one message."""
         return pages.detail(self, request, unquoted(object_id), extra_context)
-
-    @door(methods=LOOK_AND_ACT, release=True)
-    def act_view(self, request: HttpRequest) -> HttpResponse:
-        """Confirm, then publish, requeue or discard the messages that were chosen."""
-        return actions.act(self, request)
 
     @door()
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:

@@ -167,10 +167,6 @@ class CacheBackend(LockStore):
             record = replace(record, asked=request["asked"])
         return record
 
-    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        """Raise ``TaskLockError``, always."""
-        raise _cannot_list()
-
     def page(self, query: Query) -> Page:
         """Raise ``TaskLockError``, always."""
         raise _cannot_list()

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from django_tasklock.backends.cluster.buckets import buckets_of, number_of
-from django_tasklock.backends.cluster.connections import SlotConnections
 from django_tasklock.backends.cluster.listing import Listing
 from django_tasklock.backends.cluster.location import Source
 from django_tasklock.backends.cluster.merging import all_or_raise, renew_all
@@ -15,11 +14,14 @@ from django_tasklock.backends.cluster.metrics import ClusterMetrics
 from django_tasklock.backends.cluster.nodes import Nodes
 from django_tasklock.backends.cluster.permits import ClusterPermits
 from django_tasklock.backends.cluster.rates import ClusterRates
-from django_tasklock.backends.cluster.wire import ClusterWire, SlotRequest
+from django_tasklock.backends.cluster.wire import ClusterWire, SlotRequest, SlotSubscribers, SlotWire
+from django_tasklock.backends.cluster.wire_async import SlotAio
 from django_tasklock.backends.contract.leases import Held, Waiter
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
 from django_tasklock.backends.redis import CONDITION, RedisBackend, results
+from django_tasklock.backends.redis.acknowledged import Acknowledged
+from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Listening
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.listing import ORDERED
 from django_tasklock.conf import Settings
@@ -29,6 +31,19 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released,
 __all__ = ["ClusterBackend"]
 
 SAFE = "noeviction"
+
+
+class SlotConnections:
+    """What the store of one bucket asks through: the connections of all buckets, to whoever serves its slot."""
+
+    def __init__(self, nodes: Nodes, wire: ClusterWire, slot: int, replicas: int) -> None:
+        acknowledged = Acknowledged(replicas) if replicas else None
+        self.wire: Asking = SlotWire(wire, slot, acknowledged)
+        self.subscribers: Listening = SlotSubscribers(nodes, slot)
+        self.aio: AsyncAsking = SlotAio(nodes, slot, acknowledged)
+
+    def close(self) -> None:
+        """Close nothing: they are those of the other buckets as well."""
 
 
 class ClusterBackend(LockStore):

@@ -46,7 +46,7 @@ class Listing:
 
     def _by_expiry(self, query: Query) -> Page:
         positions = Positions(self._store, query.which)
-        looks = _looks(query)
+        looks = query.searches
         if query.limit < 1 or query.offset >= positions.total:
             return Page([], positions.total, query.offset if query.offset < positions.total else None)
         starts = positions.split(positions.total - query.offset if query.descending else query.offset)
@@ -177,7 +177,7 @@ def _end(positions: Positions, query: Query, number: int) -> tuple[Numbers, floa
     ending = sum(positions.ending)
     if query.descending:
         position = positions.total - query.offset - number
-        if not _looks(query):
+        if not query.searches:
             return positions.split(position), (
                 inf if position >= ending else positions.cut(position).time if position else -inf
             )
@@ -188,13 +188,9 @@ def _end(positions: Positions, query: Query, number: int) -> tuple[Numbers, floa
         cut = positions.cut(position)
         return cut.before, cut.time + 1
     position = query.offset + number
-    if not _looks(query):
+    if not query.searches:
         return positions.split(position), (inf if position >= ending else positions.cut(position).time + 1)
     if position >= ending:
         return positions.sizes, inf
     cut = positions.cut(position)
     return (cut.before, cut.time) if sum(cut.before) == position else (cut.upto, cut.time + 1)
-
-
-def _looks(query: Query) -> bool:
-    return bool(query.text or query.waiting or query.task or query.row)

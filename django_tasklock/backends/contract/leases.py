@@ -10,13 +10,14 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from functools import partial
+from typing import Any, Protocol, Self, TypeVar
 
 from asgiref.sync import sync_to_async
 
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
+T = TypeVar("T")
 POLL_INTERVAL = 0.25  # seconds between two attempts of a waiter that no release can wake
 
 
@@ -88,19 +89,38 @@ class LeaseStore(ABC):
     def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
         """Record for ``ms`` what ``token``, the holder of ``name``, waits for outside of any queue: a rate limit."""
 
+    async def in_thread(self, verb: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
+        """Run ``verb`` in a thread, where it may block, and return its answer.
+
+        If the coroutine is cancelled, the thread still finishes, and runs ``undo`` after a grant.
+        """
+        if undo is None:
+            return await sync_to_async(verb)(*args)
+        cancelled = threading.Event()
+
+        def ask() -> T:
+            answer = verb(*args)
+            if cancelled.is_set() and isinstance(answer, Grant):
+                undo()
+            return answer
+
+        try:
+            return await sync_to_async(ask)()
+        except BaseException:
+            cancelled.set()
+            raise
+
     async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
         """Do what ``note_wait`` does, for coroutines."""
-        await sync_to_async(self.note_wait)(name, token, what, ms)
+        await self.in_thread(self.note_wait, name, token, what, ms)
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        """Do what ``acquire`` does, for coroutines. If it is cancelled, its thread still finishes, and releases a lock
-        that it is granted.
-        """
-        return await acquire_in_thread(lambda: self.acquire(request), lambda: self.release(request.name, request.token))
+        """Do what ``acquire`` does, for coroutines. If it is cancelled, a lock that it is granted is released."""
+        return await self.in_thread(self.acquire, request, undo=partial(self.release, request.name, request.token))
 
     async def arelease(self, name: str, token: str) -> Released:
         """Do what ``release`` does, for coroutines."""
-        return await sync_to_async(self.release)(name, token)
+        return await self.in_thread(self.release, name, token)
 
     async def arelease_held(self, held: Held) -> Released:
         """Do what ``release_held`` does, for coroutines."""
@@ -108,28 +128,11 @@ class LeaseStore(ABC):
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         """Do what ``extend`` does, for coroutines."""
-        return await sync_to_async(self.extend)(name, token, ttl, hold)
+        return await self.in_thread(self.extend, name, token, ttl, hold)
 
     async def amine(self, name: str, token: str) -> Record | None:
         """Do what ``mine`` does, for coroutines."""
-        return await sync_to_async(self.mine)(name, token)
-
-
-async def acquire_in_thread(acquire: Callable[[], Grant | Busy], release: Callable[[], Released]) -> Grant | Busy:
-    """Run ``acquire`` in a thread; if the caller is cancelled, the thread runs ``release`` after a grant."""
-    cancelled = threading.Event()
-
-    def run() -> Grant | Busy:
-        answer = acquire()
-        if cancelled.is_set() and isinstance(answer, Grant):
-            release()
-        return answer
-
-    try:
-        return await sync_to_async(run)()
-    except BaseException:
-        cancelled.set()
-        raise
+        return await self.in_thread(self.mine, name, token)
 
 
 class Waiter:
@@ -189,7 +192,5 @@ class Waiter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *how: object) -> None:
         self.leave()

@@ -15,11 +15,9 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
-from asgiref.sync import sync_to_async
-
-from django_tasklock.backends.contract.leases import LeaseStore, acquire_in_thread
+from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
@@ -124,24 +122,21 @@ class LockStore(LeaseStore):
         return [self.get(name) for name in names]
 
     async def aacquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        """Do what ``acquire_all`` does, for coroutines. If it is cancelled, its thread still finishes, and releases
-        locks that it is granted.
-        """
-        return await acquire_in_thread(
-            lambda: self.acquire_all(names, request), lambda: self.release_all(names, request.token)
-        )
+        """Do what ``acquire_all`` does, for coroutines. If it is cancelled, locks that it is granted are released."""
+        give_back = partial(self.release_all, names, request.token)
+        return await self.in_thread(self.acquire_all, names, request, undo=give_back)
 
     async def arelease_all(self, names: Sequence[str], token: str) -> Released:
         """Do what ``release_all`` does, for coroutines."""
-        return await sync_to_async(self.release_all)(names, token)
+        return await self.in_thread(self.release_all, names, token)
 
     async def aextend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
         """Do what ``extend_all`` does, for coroutines."""
-        return await sync_to_async(self.extend_all)(names, token, ttl, hold)
+        return await self.in_thread(self.extend_all, names, token, ttl, hold)
 
     async def aget_all(self, names: Sequence[str]) -> list[Record | None]:
         """Do what ``get_all`` does, for coroutines."""
-        return await sync_to_async(self.get_all)(names)
+        return await self.in_thread(self.get_all, names)
 
     @cached_property
     def several(self) -> Several:
@@ -247,4 +242,4 @@ class LockStore(LeaseStore):
 
     async def aget(self, name: str) -> Record | None:
         """Do what ``get`` does, for coroutines."""
-        return await sync_to_async(self.get)(name)
+        return await self.in_thread(self.get, name)

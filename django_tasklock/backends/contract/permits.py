@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from asgiref.sync import sync_to_async
-
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.types import Record
@@ -46,7 +44,7 @@ class Permits(LeaseStore):
 
     async def amembers(self, name: str) -> list[Record]:
         """Do what ``members`` does, for coroutines."""
-        return await sync_to_async(self.members)(name)
+        return await self.in_thread(self.members, name)
 
     async def amine(self, name: str, token: str) -> Record | None:
         return next((record for record in await self.amembers(name) if record.token == token), None)

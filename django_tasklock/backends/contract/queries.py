@@ -35,6 +35,21 @@ class Query(NamedTuple):
     offset: int = 0
     limit: int = 100
 
+    @property
+    def searches(self) -> bool:
+        """Whether something is looked for that no index tells."""
+        return bool(self.text or self.task or self.row or self.waiting)
+
+    def matches(self, record: Record) -> bool:
+        """Return whether a lock is what is looked for."""
+        holder = record.holder
+        return (
+            self.text.lower() in record.name.lower()
+            and self.task in ("", holder.task)
+            and self.row in ("", holder.row)
+            and (record.waiting > 0 or not self.waiting)
+        )
+
 
 class Page(NamedTuple):
     """One page of locks. ``total``: the number of locks in that state, without the filters.

@@ -11,14 +11,16 @@ the second one could release the slot of another caller.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, ParamSpec, TypeVar, get_args
 
 from asgiref.sync import sync_to_async
 
 from django_tasklock.exceptions import TaskLockError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Algorithm = Literal["window", "paced", "bucket"]
 """How calls are let through: see ``RateLimiter``."""
 ALGORITHMS = get_args(Algorithm)
@@ -330,9 +332,13 @@ class RateStore(ABC):
         """Return the terms that apply to a caller with these."""
         return terms
 
+    async def in_thread(self, verb: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Run ``verb`` in a thread, where it may block, and return its answer."""
+        return await sync_to_async(verb)(*args, **options)
+
     async def aagree(self, terms: Terms, process: str) -> str:
         """Do what ``agree`` does, for coroutines."""
-        return await sync_to_async(self.agree)(terms, process)
+        return await self.in_thread(self.agree, terms, process)
 
     def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
         """Do what ``reserve`` does ``number`` times, spaced, up to the first refusal."""
@@ -343,36 +349,36 @@ class RateStore(ABC):
 
     async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
         """Do what ``reserve`` does, for coroutines."""
-        return await sync_to_async(self.reserve)(terms, cost, longest, asks=asks)
+        return await self.in_thread(self.reserve, terms, cost, longest, asks=asks)
 
     async def aresume(
         self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
     ) -> Booked | Refused:
         """Do what ``resume`` does, for coroutines."""
-        return await sync_to_async(self.resume)(terms, cost, slot, edition, longest, leeway=leeway)
+        return await self.in_thread(self.resume, terms, cost, slot, edition, longest, leeway=leeway)
 
     async def aexchange(
         self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
         """Do what ``exchange`` does, for coroutines."""
-        return await sync_to_async(self.exchange)(terms, cost, slots, edition, longest, leeway)
+        return await self.in_thread(self.exchange, terms, cost, slots, edition, longest, leeway)
 
     async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         """Do what ``cancel`` does, for coroutines."""
-        return await sync_to_async(self.cancel)(terms, cost, slot, edition)
+        return await self.in_thread(self.cancel, terms, cost, slot, edition)
 
     async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         """Do what ``settle`` does, for coroutines."""
-        return await sync_to_async(self.settle)(terms, cost, slot, edition, actual)
+        return await self.in_thread(self.settle, terms, cost, slot, edition, actual)
 
     async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
         """Do what ``penalize`` does, for coroutines."""
-        return await sync_to_async(self.penalize)(terms, pushback, longest)
+        return await self.in_thread(self.penalize, terms, pushback, longest)
 
     async def ause(self, terms: Terms) -> Use:
         """Do what ``use`` does, for coroutines."""
-        return await sync_to_async(self.use)(terms)
+        return await self.in_thread(self.use, terms)
 
     async def areset(self, terms: Terms) -> None:
         """Do what ``reset`` does, for coroutines."""
-        await sync_to_async(self.reset)(terms)
+        await self.in_thread(self.reset, terms)

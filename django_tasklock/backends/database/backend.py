@@ -23,7 +23,7 @@ from django_tasklock.backends.contract.metrics import (
     RELEASED as METRIC_RELEASED,
 )
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
-from django_tasklock.backends.database.leases import DatabaseLeases
+from django_tasklock.backends.database.leases import UNRELEASED, DatabaseLeases
 from django_tasklock.backends.database.listing import counts_of, each_once, page_of, pruned, records_of
 from django_tasklock.backends.database.metrics import DatabaseMetrics, count, kind_of, together
 from django_tasklock.backends.database.names import key_of
@@ -43,12 +43,12 @@ from django_tasklock.backends.database.rows import (
 from django_tasklock.conf import Settings
 from django_tasklock.db.clock import Now
 from django_tasklock.db.session import Session
+from django_tasklock.models import LockRow
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 RACES = 10  # lost in a row by one acquire: the lock is in others' hands
 RELEASED_FOR = 3_600_000  # milliseconds a released row is kept: by so much the clock may be set back
 LAPSED_FOR = 86_400_000  # milliseconds a row is kept whose holder died and nobody swept
-UNRELEASED = 4  # times as many rows as usual that are added before a process purges that does not release
 
 
 def _has(row: Row, request: AcquireRequest) -> bool:
@@ -68,14 +68,13 @@ class DatabaseBackend(DatabaseLeases, LockStore):
     """
 
     asks = True
-    metrics: DatabaseMetrics
 
     def __init__(self, settings: Settings) -> None:
         self.session = Session()
-        self.permits = DatabasePermits()
-        self.rates = DatabaseRates()
         self.purging = Purging(self.session, self.purge)
         self.metrics = DatabaseMetrics()
+        self.permits = DatabasePermits(self.metrics)
+        self.rates = DatabaseRates(self.metrics)
 
     def rows(self, alias: str) -> QuerySet[Any]:
         return rows_of(alias)
@@ -88,16 +87,14 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 if row is None:
                     fence = now * 1000
                     with together(alias, request.kind):
-                        taken: int = insert(alias, key, request, fence)
+                        taken: int = insert(alias, LockRow(key=key, **granted_columns(request, fence)))
                         if taken:
                             self.metrics.granted(alias, request)
                     self.purging.added()
                 elif not row.live or (request.supersedes and row.token == request.supersedes):
                     fence = max(row.fence + 1, now * 1000)
                     with together(alias, request.kind):
-                        taken = unchanged(alias, key, row).update(
-                            fence=fence, acquired_at=Now(), **granted_columns(request)
-                        )
+                        taken = unchanged(alias, key, row).update(**granted_columns(request, fence))
                         if taken:
                             self.metrics.granted(alias, request, row)
                 elif row.token == request.token:
@@ -111,8 +108,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                     return Grant(fence, request.ttl_ms)
             return Busy(None, 0)
 
-        self.purging.purge_if_due(UNRELEASED)
-        self.metrics.purging.purge_if_due(UNRELEASED)
+        self.purge_if_due(UNRELEASED)
         return self.session.run(verb, name=request.name)
 
     def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
@@ -143,21 +139,20 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 return Grant(fence, request.ttl_ms)
             return Busy(None, 0, names[0])
 
-        self.purging.purge_if_due(UNRELEASED)
-        self.metrics.purging.purge_if_due(UNRELEASED)
+        self.purge_if_due(UNRELEASED)
         return self.session.run(verb, name=request.name)
 
     def _take_one(self, alias: str, request: AcquireRequest, row: Row | None, fence: int) -> None:
         """Take one of several that was seen as ``row``. Raise ``_Overtaken`` if it is not that any more."""
         key = key_of(request.name)
         if row is None:
-            taken: int = insert(alias, key, request, fence)
+            taken: int = insert(alias, LockRow(key=key, **granted_columns(request, fence)))
         else:
             same = unchanged(alias, key, row)
             if _has(row, request):
                 taken = same.update(expires_at=Now() + request.ttl_ms, fence=fence)
             else:
-                taken = same.update(fence=fence, acquired_at=Now(), **granted_columns(request))
+                taken = same.update(**granted_columns(request, fence))
         if not taken:
             raise _Overtaken
         if row is None or not _has(row, request):
@@ -175,8 +170,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
             return Released.RELEASED if again and ours else Released.GONE
 
         outcome = self.session.run(verb, name=name)
-        self.purging.purge_if_due()
-        self.metrics.purging.purge_if_due()
+        self.purge_if_due()
         return outcome
 
     def _released(self, alias: str, key: str, token: str) -> bool:

@@ -10,18 +10,23 @@ from typing import Any
 from django.db.models import QuerySet
 
 from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.database.metrics import DatabaseMetrics
 from django_tasklock.backends.database.names import key_of
+from django_tasklock.backends.database.purging import Purging
 from django_tasklock.db.clock import Now
 from django_tasklock.db.session import Session
 from django_tasklock.types import Renewal, RenewalResult
 
 CHUNK = 200  # renewed by one statement
+UNRELEASED = 4  # times as many rows as usual that are added before a process purges that does not release
 
 
 class DatabaseLeases(LeaseStore):
     """Leases as rows with ``key``, ``token``, ``expires_at`` and ``hold_until``, by the database's clock."""
 
     session: Session
+    purging: Purging
+    metrics: DatabaseMetrics
     asks: bool = False
     """Whether a row says that its holder is asked to give it back."""
 
@@ -32,6 +37,11 @@ class DatabaseLeases(LeaseStore):
     def held(self, alias: str, **which: Any) -> QuerySet[Any]:
         """Return the rows that match ``which`` and whose lease has not ended."""
         return self.rows(alias).filter(expires_at__gt=Now(), **which)
+
+    def purge_if_due(self, patience: int = 1) -> None:
+        """Purge what is old, and what was counted, if enough rows were added: see ``Purging``."""
+        self.purging.purge_if_due(patience)
+        self.metrics.purging.purge_if_due(patience)
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         def verb(alias: str, again: bool) -> bool:

@@ -30,7 +30,7 @@ def kinds() -> dict[str, Q]:
 def page_of(rows: QuerySet[LockRow], query: Query) -> Page:
     """Return some locks, and where to go on."""
     total = rows.filter(kinds()[query.which]).count()
-    if not (query.text or query.task or query.row or query.waiting):
+    if not query.searches:
         found = records_of(rows, query)
         ends = query.offset + len(found)
         return Page(found, total, ends if ends < total and found else None)
@@ -39,7 +39,7 @@ def page_of(rows: QuerySet[LockRow], query: Query) -> Page:
     for number, record in enumerate(looked, query.offset):
         if len(found) >= query.limit:
             return Page(found, total, number)
-        if answers(record, query):
+        if query.matches(record):
             found.append(record)
     ends = query.offset + len(looked)
     return Page(found, total, ends if ends < total and looked else None)
@@ -54,17 +54,6 @@ def records_of(rows: QuerySet[LockRow], query: Query) -> list[Record]:
     down = "-" if query.descending is not (query.order == "age" and order == "acquired_at") else ""
     page = rows.filter(when).order_by(f"{down}{order}", f"{down}key")[query.offset : query.offset + query.limit]
     return [Row(*values).record() for values in page.annotate(now=Now()).values_list(*FIELDS, "now")]
-
-
-def answers(record: Record, query: Query) -> bool:
-    """Return whether a record matches the query's filters. Nobody waits in this store: waiters poll."""
-    holder = record.holder
-    return (
-        not query.waiting
-        and query.text.lower() in record.name.lower()
-        and query.task in ("", holder.task)
-        and query.row in ("", holder.row)
-    )
 
 
 def counts_of(rows: QuerySet[LockRow]) -> Counts:

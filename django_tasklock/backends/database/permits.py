@@ -22,7 +22,7 @@ from django_tasklock.backends.contract.metrics import (
     REFUSED,
 )
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.database.leases import DatabaseLeases
+from django_tasklock.backends.database.leases import UNRELEASED, DatabaseLeases
 from django_tasklock.backends.database.metrics import DatabaseMetrics, count, kind_of, together
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.purging import Purging
@@ -34,7 +34,6 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 RACES = 10  # lost in a row by one acquire: it may as well wait
 KEPT_FOR = 3_600_000  # milliseconds what nobody needs is kept: by so much the clock may be set back
-UNRELEASED = 4  # times as many rows as usual that are added before a process purges that does not release
 
 
 class DatabasePermits(DatabaseLeases, Permits):
@@ -43,10 +42,10 @@ class DatabasePermits(DatabaseLeases, Permits):
     Waiters poll, in no order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: DatabaseMetrics) -> None:
         self.session = Session(PermitRow, "permit")
         self.purging = Purging(self.session, self.purge)
-        self._metrics = DatabaseMetrics()
+        self.metrics = metrics
 
     def rows(self, alias: str) -> QuerySet[Any]:
         return permits(alias)
@@ -66,38 +65,38 @@ class DatabasePermits(DatabaseLeases, Permits):
                     if kept.update(expires_at=Now() + request.ttl_ms) or kept.exists():
                         return Grant(mine.fence, request.ttl_ms)
                 elif len(live) >= request.limit:
-                    self._metrics.refused(alias, REFUSED, request)
+                    self.metrics.refused(alias, REFUSED, request)
                     return busy(live)
                 else:
                     if last is None:
                         self.purging.added()
                     fence = max((last or 0) + 1, now * 1000)
-                    if admit(alias, key, request, last, fence, [row for row in rows if not row.live], self._metrics):
-                        self._metrics.begun.begin(request)
+                    if admit(alias, key, request, last, fence, [row for row in rows if not row.live], self.metrics):
+                        self.metrics.begun.begin(request)
                         return Grant(fence, request.ttl_ms)
             return busy(live)
 
-        self.purging.purge_if_due(UNRELEASED)
+        self.purge_if_due(UNRELEASED)
         return self.session.run(verb, name=request.name)
 
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
             mine = permits(alias).filter(token=token, key=key_of(name))
-            kind, held_for = self._metrics.begun.end(token) or (None, 0)
+            kind, held_for = self.metrics.begun.end(token) or (None, 0)
             with together(alias, kind):
                 done = mine.filter(expires_at__gt=Now()).delete()[0]
                 if done:
-                    self._metrics.write(alias, count(PERMIT_RELEASED, kind, held_for))
+                    self.metrics.write(alias, count(PERMIT_RELEASED, kind, held_for))
             if done:
                 return Released.RELEASED
             with together(alias, kind):
                 lapsed = mine.delete()[0]
                 if lapsed:
-                    self._metrics.write(alias, count(PERMIT_EXPIRED, kind))
+                    self.metrics.write(alias, count(PERMIT_EXPIRED, kind))
             return Released.GONE if lapsed or not again else Released.RELEASED
 
         outcome = self.session.run(verb, name=name)
-        self.purging.purge_if_due()
+        self.purge_if_due()
         return outcome
 
     def members(self, name: str) -> list[Record]:
@@ -114,7 +113,7 @@ class DatabasePermits(DatabaseLeases, Permits):
             with together(alias, kind):
                 gone = mine.delete()[0]  # renewed or not meanwhile
                 if gone and rows:
-                    self._metrics.write(alias, count(PERMIT_FORCED if rows[0].live else PERMIT_EXPIRED, kind))
+                    self.metrics.write(alias, count(PERMIT_FORCED if rows[0].live else PERMIT_EXPIRED, kind))
             return rows[0].record() if rows and rows[0].live and gone else None
 
         return self.session.run(verb, name=name)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from django.db import IntegrityError, transaction
 from django.db.models import Max, QuerySet
 
 from django_tasklock.backends.contract.metrics import limiter_kind
@@ -21,9 +20,9 @@ from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, R
 from django_tasklock.backends.database.metrics import DatabaseMetrics, count, together
 from django_tasklock.backends.database.names import in_ascii, key_of, name_of
 from django_tasklock.backends.database.purging import Purging
+from django_tasklock.backends.database.rows import insert
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import Ledger
-from django_tasklock.backends.ledger.counting import event_of
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.conf import get_settings
 from django_tasklock.db.clock import AggregateNow, Now
@@ -38,10 +37,10 @@ PATIENCE = 10.0  # seconds of losing the race for a row
 class DatabaseRates(RateStore):
     """By the database's clock, in milliseconds. Verbs refuse to work inside ``atomic()``."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: DatabaseMetrics) -> None:
         self._session = Session(RateRow, "rate limit")
         self.purging = Purging(self._session, self.purge)
-        self._metrics = DatabaseMetrics()
+        self._metrics = metrics
 
     def run(self, terms: Terms, verb: Callable[[Ledger, bool], T], write: bool = True, counted: bool = False) -> T:
         """Return what ``verb(book, again)`` does over the limiter's book, written back; ``again``: it may have been
@@ -70,7 +69,7 @@ class DatabaseRates(RateStore):
                     else:
                         same = rows_of(alias).filter(key=key, version=version)
                         done = same.update(version=version + 1, **written) > 0
-                    if done and kind is not None and (event := event_of(answer)) is not None:
+                    if done and kind is not None and (event := ledger_verbs.event_of(answer)) is not None:
                         self._metrics.write(alias, count(event[0], kind, event[1]))
                 if done:
                     return answer
@@ -82,6 +81,7 @@ class DatabaseRates(RateStore):
         answer = self._session.run(attempt, name=terms.name, write=write)
         if write:
             self.purging.purge_if_due()
+            self._metrics.purging.purge_if_due()
         return answer
 
     def reserve(
@@ -170,13 +170,3 @@ class DatabaseRates(RateStore):
 def rows_of(alias: str) -> QuerySet[RateRow]:
     """Return all rows, in the database ``alias``."""
     return RateRow._base_manager.using(alias)
-
-
-def insert(alias: str, row: RateRow) -> bool:
-    """Add a row; ``False`` if another process was first."""
-    try:
-        with transaction.atomic(using=alias):
-            rows_of(alias).bulk_create([row])
-    except IntegrityError:
-        return False
-    return True

@@ -15,7 +15,7 @@ import json
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError, transaction
-from django.db.models import Max, QuerySet
+from django.db.models import Max, Model, QuerySet
 
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.backends.database.names import in_ascii
@@ -82,9 +82,11 @@ def unchanged(alias: str, key: str, row: Row) -> QuerySet[LockRow]:
     return rows_of(alias).filter(key=key, token=row.token, fence=row.fence, expires_at=row.expires_at)
 
 
-def granted_columns(request: AcquireRequest) -> dict[str, Any]:
-    """Return what a grant writes, beside its fence and time."""
+def granted_columns(request: AcquireRequest, fence: int) -> dict[str, Any]:
+    """Return what a grant writes."""
     return {
+        "fence": fence,
+        "acquired_at": Now(),
         "name": in_ascii(request.name),
         "token": request.token,
         "holder": holder_text(request),
@@ -100,12 +102,12 @@ def holder_text(request: AcquireRequest) -> str:
     return json.dumps({**json_object(request.holder), **kind, "name": request.name})
 
 
-def insert(alias: str, key: str, request: AcquireRequest, fence: int) -> bool:
-    """Grant a lock that has no row yet; ``False`` if another process was first."""
-    row = LockRow(key=key, fence=fence, acquired_at=Now(), **granted_columns(request))
+def insert(alias: str, row: Model) -> bool:
+    """Add a row; ``False`` if another process was first."""
     try:
         with transaction.atomic(using=alias):
-            rows_of(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
+            # Unlike save(): no signals to receivers meant for other models.
+            type(row)._base_manager.using(alias).bulk_create([row])
     except IntegrityError:
         return False
     return True

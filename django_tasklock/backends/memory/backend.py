@@ -60,15 +60,6 @@ class MemoryBackend(MemoryLeases, LockStore):
         with store.mutex:
             return super().extend_all(names, token, ttl, hold)
 
-    async def aacquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        return self.acquire_all(names, request)
-
-    async def arelease_all(self, names: Sequence[str], token: str) -> Released:
-        return self.release_all(names, token)
-
-    async def aextend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
-        return self.extend_all(names, token, ttl, hold)
-
     def owned(self, name: str, token: str) -> StoredLease | None:
         return store.owned(name, token)
 
@@ -99,9 +90,6 @@ class MemoryBackend(MemoryLeases, LockStore):
                 since = held.waits[1] if going_on and held.waits is not None else now
                 held.waits = what, since, now + ms
 
-    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        self.note_wait(name, token, what, ms)
-
     def noted_wait(self, name: str, token: str) -> NotedWait | None:
         with store.mutex:
             held, now = store.owned(name, token), store.now()
@@ -117,7 +105,7 @@ class MemoryBackend(MemoryLeases, LockStore):
         for number, record in enumerate(records[query.offset :], query.offset):
             if len(found) >= query.limit:
                 return Page(found, len(records), number)
-            if answers(record, query):
+            if query.matches(record):
                 found.append(record)
         return Page(found, len(records), None)
 
@@ -152,9 +140,6 @@ class MemoryBackend(MemoryLeases, LockStore):
             store.free(name, FORCED if live else EXPIRED)
             return record if live else None
 
-    async def aget(self, name: str) -> Record | None:
-        return self.get(name)
-
 
 def is_of(record: Record, query: Query) -> bool:
     """Return whether a record is of the kind that the query is for."""
@@ -168,14 +153,3 @@ def sort_key(record: Record, query: Query) -> int:
     """Return what it is ordered by."""
     order = query.order if query.which == "live" else "expiry"
     return {"expiry": record.now + (record.ttl or 0), "age": -record.at, "left": record.until}[order]
-
-
-def answers(record: Record, query: Query) -> bool:
-    """Return whether a record matches the query's filters."""
-    holder = record.holder
-    return (
-        query.text.lower() in record.name.lower()
-        and query.task in ("", holder.task)
-        and query.row in ("", holder.row)
-        and (record.waiting > 0 or not query.waiting)
-    )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.backends.memory.store import QueuedWaiter, StoredLease, store
 from django_tasklock.backends.memory.waiter import MemoryWaiter
-from django_tasklock.types import AcquireRequest, Busy, Grant, Released, Renewal, RenewalResult
+from django_tasklock.types import AcquireRequest, Renewal, RenewalResult
+
+T = TypeVar("T")
 
 
 class MemoryLeases(LeaseStore):
-    """Leases in the memory of this process. A coroutine asks like anybody else: nothing here waits."""
+    """Leases in the memory of this process."""
 
     wakes = True
     queues: ClassVar[dict[str, deque[QueuedWaiter]]]
@@ -46,11 +48,6 @@ class MemoryLeases(LeaseStore):
     def waiter(self, request: AcquireRequest) -> Waiter:
         return MemoryWaiter(self, request, self.queues)
 
-    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        return self.acquire(request)
-
-    async def arelease(self, name: str, token: str) -> Released:
-        return self.release(name, token)
-
-    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        return self.extend(name, token, ttl, hold)
+    async def in_thread(self, verb: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
+        """Ask like anybody else: nothing here waits."""
+        return verb(*args)

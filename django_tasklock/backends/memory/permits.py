@@ -69,6 +69,3 @@ class MemoryPermits(MemoryLeases, Permits):
     def names(self, limit: int = 1000) -> list[str]:
         with store.mutex:
             return [name for name in list(store.permits) if store.serve(name)][:limit]
-
-    async def amembers(self, name: str) -> list[Record]:
-        return self.members(name)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from django_tasklock.backends.contract.metrics import limiter_kind
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import Ledger
-from django_tasklock.backends.ledger.counting import event_of
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.store import store
 from django_tasklock.conf import get_settings
 
+P = ParamSpec("P")
 T = TypeVar("T")
 PRUNE_EVERY = 512  # verbs
 
@@ -61,7 +61,7 @@ class MemoryRates(RateStore):
 
     def _counted(self, terms: Terms, answer: T) -> T:
         """Count what a verb has answered, unless the books are somebody's own."""
-        if self._own is None and get_settings().METRICS and (event := event_of(answer)) is not None:
+        if self._own is None and get_settings().METRICS and (event := ledger_verbs.event_of(answer)) is not None:
             with self._mutex:
                 store.counts.add(store.now(), event[0], limiter_kind(terms.name), event[1])
         return answer
@@ -113,33 +113,6 @@ class MemoryRates(RateStore):
             found = {name: Terms.read(name, self.books[name].terms) for name in names if name in self.books}
             return {name: terms for name, terms in found.items() if terms is not None}
 
-    async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
-        return self.reserve(terms, cost, longest, asks=asks)
-
-    async def aresume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
-    ) -> Booked | Refused:
-        return self.resume(terms, cost, slot, edition, longest, leeway=leeway)
-
-    async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
-    ) -> list[Booked | Refused]:
-        return self.exchange(terms, cost, slots, edition, longest, leeway)
-
-    async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
-        return self.cancel(terms, cost, slot, edition)
-
-    async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
-        return self.settle(terms, cost, slot, edition, actual)
-
-    async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return self.penalize(terms, pushback, longest)
-
-    async def ause(self, terms: Terms) -> Use:
-        return self.use(terms)
-
-    async def aagree(self, terms: Terms, process: str) -> str:
-        return self.agree(terms, process)
-
-    async def areset(self, terms: Terms) -> None:
-        self.reset(terms)
+    async def in_thread(self, verb: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Ask like anybody else: nothing here waits."""
+        return verb(*args, **options)

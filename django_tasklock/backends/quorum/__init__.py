@@ -129,10 +129,6 @@ class QuorumBackend(LockStore):
     def _conditions(self) -> Verb[list[tuple[bytes, bytes]]]:
         return self.verbs.said((yield Question(CONDITION, b"")))
 
-    def answering(self) -> dict[str, str]:
-        """Return for each instance, by its address without a password, why it does not answer; empty: it does."""
-        return {state.place: state.error for state in self.instance_states()}
-
     def instance_states(self) -> Sequence[InstanceState]:
         return self.rounds.run(self._states())
 

@@ -65,7 +65,7 @@ class Listing:
             answers = yield self._part(query, further.pop(index), wanted - len(parts[index]), frozenset((index,)))
         merged = self._merged(query, list(parts.values()))
         ends = query.offset + max(0, query.limit)
-        if not any(next_ >= 0 for next_ in further.values()) and not _looks(query):
+        if not any(next_ >= 0 for next_ in further.values()) and not query.searches:
             total = len(merged)
         return Page(merged[query.offset : ends], total, ends if len(merged) > ends and query.limit > 0 else None)
 
@@ -138,10 +138,6 @@ def _rows(reply: list[Any]) -> Iterator[tuple[int, int, bytes, bytes | None]]:
                 yield int(score) - now, 0, key, value
         return
     yield from zip(map(int, lefts.split()), map(int, waits.split()), keys, values, strict=True)
-
-
-def _looks(query: Query) -> bool:
-    return bool(query.text or query.task or query.row or query.waiting)
 
 
 def _order(query: Query) -> Callable[[Found], tuple[float, str]]:

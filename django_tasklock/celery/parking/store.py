@@ -216,6 +216,7 @@ def _counted(alias: str, task: str, event: str | None) -> Iterator[Callable[[], 
     kind = clean_kind(task) if event is not None and get_settings().METRICS else None
     with together(alias, kind):
         yield lambda: _metrics.write(alias, new_count(event or "", kind))
+    _metrics.purging.purge_if_due()
 
 
 _metrics = DatabaseMetrics()

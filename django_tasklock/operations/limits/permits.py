@@ -5,10 +5,9 @@ from __future__ import annotations
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.rates import TENANT, split_tenant
-from django_tasklock.conf import get_settings
 from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
-from django_tasklock.names import clean
+from django_tasklock.names import bare_name, clean
 from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, PermitsPage, PermitsView
 from django_tasklock.operations.optional import if_supported
@@ -33,7 +32,7 @@ def get_permits(name: str) -> PermitsView | None:
 
     Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that has no permits.
     """
-    return permits_view(get_backend().permits, permits_name(name))
+    return permits_view(get_backend().permits, bare_name(name))
 
 
 def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> LimitResult:
@@ -41,17 +40,12 @@ def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> Li
 
     Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that has no permits.
     """
-    limiter = ConcurrencyLimiter(permits_name(name), 1)
+    limiter = ConcurrencyLimiter(name, 1)
     removed = limiter.remove(member) if member else None
     if removed is None:
         return LimitResult(limiter.name, LimitOutcome.NOT_HELD)
     record_acts(by, [Deed(limiter.name, "release_permit", reason, f"released; held by {removed.holder}")])
     return LimitResult(limiter.name, LimitOutcome.RELEASED, member=removed)
-
-
-def permits_name(name: str) -> str:
-    """Return the bare name of a concurrency limiter. Raises ``TaskLockError`` that says why ``name`` can be none."""
-    return clean(name, get_settings().KEY_PREFIX)
 
 
 def limiter_name(name: str) -> str:

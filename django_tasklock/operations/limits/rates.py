@@ -15,7 +15,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.rates import TENANT, RateStore, Terms, split_tenant
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.operations.audit import Deed, recent_acts, record_acts
+from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.operations.limits.permits import limiter_name, permits_or_none
 from django_tasklock.operations.limits.values import (
     LimitDetail,
@@ -25,6 +25,7 @@ from django_tasklock.operations.limits.values import (
     LimitState,
     LimitView,
 )
+from django_tasklock.operations.trail import recent_acts
 from django_tasklock.operations.values import Act, Actor
 from django_tasklock.rates.options import check_share, limit_of
 from django_tasklock.rates.usage import RateUsage, usage_of

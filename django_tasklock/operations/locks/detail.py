@@ -9,14 +9,13 @@ from django.db import Error
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query
-from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.names import clean
-from django_tasklock.operations.audit import recent_acts
+from django_tasklock.names import bare_name
 from django_tasklock.operations.guarded_rows import row_ref, row_side
 from django_tasklock.operations.locks.explanation import explain
 from django_tasklock.operations.locks.listing import parked_behind, view
 from django_tasklock.operations.optional import if_supported
+from django_tasklock.operations.trail import recent_acts
 from django_tasklock.operations.values import LockDetail, LockView, RowSide
 from django_tasklock.types import Record
 
@@ -34,7 +33,7 @@ def get_lock(name: str) -> LockDetail:
     """
     from django_tasklock.celery import parked_messages
 
-    bare = clean(name, get_settings().KEY_PREFIX)
+    bare = bare_name(name)
     record = get_backend().get(bare)
     orphaned = None if record is not None else _orphaned(bare)
     try:
@@ -55,13 +54,13 @@ def find_lock(name: str) -> LockView | None:
     """Return who has ``name``, in one trip; ``None``: nobody. Raises as ``get_lock`` does. What is parked is not
     counted.
     """
-    record = get_backend().get(clean(name, get_settings().KEY_PREFIX))
+    record = get_backend().get(bare_name(name))
     return None if record is None else view(record, 0)
 
 
 def find_row(name: str) -> RowSide | None:
     """Return the guarded row of the lock ``name``, without all the rest of ``get_lock``, which raises the same."""
-    bare = clean(name, get_settings().KEY_PREFIX)
+    bare = bare_name(name)
     record = get_backend().get(bare)
     return None if record is None else _row(record)
 

@@ -42,7 +42,7 @@ def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
 def _found(query: Query) -> Page:
     """Return a page; where something is looked for, through as many locks as that takes, for a second or so."""
     page: Page = get_backend().page(query)
-    if not (query.text or query.task or query.row or query.waiting):
+    if not query.searches:
         return page
     ends, at = monotonic() + PATIENCE, query.offset
     while page.next is not None and page.next > at and len(page.records) < query.limit and monotonic() < ends:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from django_tasklock.backends import get_backend
-from django_tasklock.conf import get_settings
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import revoke_claim
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
 from django_tasklock.locks.info import lock_info
-from django_tasklock.names import clean
+from django_tasklock.names import bare_name
 from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.operations.guarded_rows import LockedRow, row_of
 from django_tasklock.operations.values import Actor, Outcome, Result
@@ -83,7 +82,7 @@ def take_away(record: Record, revoked: bool = False) -> Result:
 
 def _shown(name: str, fingerprint: str | None) -> tuple[str, Record | None, Result | None]:
     """Return the lock; and a refusal if it is not the one that was shown."""
-    bare = clean(name, get_settings().KEY_PREFIX)
+    bare = bare_name(name)
     record = get_backend().get(bare)
     if record is None or fingerprint is None or fingerprint_of(record.token) == fingerprint:
         return bare, record, None

@@ -10,9 +10,8 @@ from typing import Literal
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query, Waiting
-from django_tasklock.conf import get_settings
 from django_tasklock.locks.info import datetime_of, lock_info
-from django_tasklock.names import clean
+from django_tasklock.names import bare_name
 from django_tasklock.operations.optional import if_supported
 from django_tasklock.texts import printable
 from django_tasklock.types import Holder, monotonic
@@ -73,7 +72,7 @@ def list_waiters(name: str, limit: int = SHOWN) -> WaitersPage:
     Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be.
     """
     backend = get_backend()
-    found = backend.waiters(clean(name, get_settings().KEY_PREFIX), limit)
+    found = backend.waiters(bare_name(name), limit)
     return WaitersPage([_info(one) for one in found.waiting], found.total, backend.wakes)
 
 
@@ -87,7 +86,7 @@ def find_awaited(name: str) -> list[Awaited]:
     Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be.
     """
     backend = get_backend()
-    bare = clean(name, get_settings().KEY_PREFIX)
+    bare = bare_name(name)
     record = backend.get(bare)
     if record is None or not record.holder.boot or not backend.wakes:
         return []

@@ -91,31 +91,16 @@ def read_gauges() -> Gauges:
         limiters=[*(_read("rate limits", _rates) or ()), *(_read("permits", _permits) or ())],
         parked=_parked(),
         oldest_parked=_oldest_parked(),
-        last_sweep_age=_last_sweep(),
-        stale_claims=_stale_claims(),
+        last_sweep_age=_read("the last sweep", last_sweep_age),
+        stale_claims=_read("the last sweep", _stale_claims),
     )
 
 
-def _last_sweep() -> float | None:
-    try:
-        return last_sweep_age()
-    except (Error, ImproperlyConfigured) as error:
-        logger.info("metrics: the last sweep: %s", error)
-        return None
-
-
 def _stale_claims() -> int | None:
-    try:
-        whole = [run for run in sweep_runs() if not run.scope and not run.problem]
-    except (Error, ImproperlyConfigured) as error:
-        logger.info("metrics: the last sweep: %s", error)
+    last = next((run for run in sweep_runs() if not run.scope and not run.problem), None)
+    if last is None:
         return None
-    if not whole:
-        return None
-    return _kept(whole[0].report.get("classes"))
-
-
-def _kept(tallies: object) -> int:
+    tallies = last.report.get("classes")
     tally = tallies.get(str(Kind.ABANDONED)) if isinstance(tallies, dict) else None
     return int(tally.get("kept", 0)) if isinstance(tally, dict) else 0
 
@@ -153,10 +138,10 @@ def _permits() -> list[LimiterGauge]:
     ]
 
 
-def _read(what: str, ask: Callable[[], T]) -> T | None:
+def _read(what: str, ask: Callable[[], T | None]) -> T | None:
     """Return what ``ask`` returns; ``None`` if that cannot be known now, which is logged."""
     try:
         return ask()
-    except (TaskLockError, ImproperlyConfigured) as error:
+    except (TaskLockError, ImproperlyConfigured, Error) as error:
         logger.info("metrics: %s: %s", what, error)
         return None

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django_tasklock.backends import get_backend
-from django_tasklock.conf import get_settings
-from django_tasklock.names import clean
+from django_tasklock.names import bare_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ def last_holds(name: str, limit: int = 20) -> list[PastHold]:
     Kept are those of a second and more, and those that did not end with a release. One that expired is known when
     somebody has found it. Raises ``BackendUnavailable``, ``TaskLockError`` where the store keeps none.
     """
-    bare = clean(name, get_settings().KEY_PREFIX)
+    bare = bare_name(name)
     return [
         PastHold(
             bare,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.metrics import Counted, Hour, Metrics, merged
+from django_tasklock.backends.contract.metrics import Counted, Metrics, merged
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.operations.metrics.values import HourOfCounts, Totals, totals_of
 
 logger = logging.getLogger("django_tasklock")
+
+T = TypeVar("T")
 
 
 def read_totals() -> Totals:
@@ -22,7 +26,7 @@ def read_totals() -> Totals:
     ``BackendUnavailable``, ``TaskLockError`` where the store counts nothing.
     """
     metrics = get_backend().metrics
-    return totals_of(merged(metrics.totals(), _of_messages(metrics)))
+    return totals_of(merged(metrics.totals(), _of_messages(metrics, lambda messages: messages.totals()) or {}))
 
 
 def read_hours(number: int = 24) -> list[HourOfCounts]:
@@ -32,31 +36,20 @@ def read_hours(number: int = 24) -> list[HourOfCounts]:
     """
     metrics = get_backend().metrics
     hours: dict[int, Counted] = {}
-    for hour in (*metrics.hours(number), *_hours_of_messages(metrics, number)):
+    found = metrics.hours(number)
+    for hour in (*found, *(_of_messages(metrics, lambda messages: messages.hours(number)) or ())):
         hours[hour.at] = merged(hours.get(hour.at, {}), hour.counted)
     return [HourOfCounts(datetime.fromtimestamp(at, UTC), totals_of(hours[at])) for at in sorted(hours)]
 
 
-def _of_messages(metrics: Metrics) -> Counted:
-    messages = _messages(metrics)
-    try:
-        return {} if messages is None else messages.totals()
-    except (TaskLockError, ImproperlyConfigured) as error:
-        logger.warning("metrics: messages are left out, the database could not be asked: %s", error)
-        return {}
-
-
-def _hours_of_messages(metrics: Metrics, number: int) -> list[Hour]:
-    messages = _messages(metrics)
-    try:
-        return [] if messages is None else messages.hours(number)
-    except (TaskLockError, ImproperlyConfigured) as error:
-        logger.warning("metrics: messages are left out, the database could not be asked: %s", error)
-        return []
-
-
-def _messages(metrics: Metrics) -> Metrics | None:
-    """Return the counts of the database, unless those are asked anyway."""
+def _of_messages(metrics: Metrics, ask: Callable[[Metrics], T]) -> T | None:
+    """Return what the database says, unless that was asked anyway, or cannot be asked."""
     from django_tasklock.backends.database.metrics import DatabaseMetrics
 
-    return None if isinstance(metrics, DatabaseMetrics) else DatabaseMetrics()
+    if isinstance(metrics, DatabaseMetrics):
+        return None
+    try:
+        return ask(DatabaseMetrics())
+    except (TaskLockError, ImproperlyConfigured) as error:
+        logger.warning("metrics: messages are left out, the database could not be asked: %s", error)
+        return None

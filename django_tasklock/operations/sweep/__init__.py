@@ -24,11 +24,11 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.audit import forget_old_acts
 from django_tasklock.operations.sweep.entries import sweep_entries
 from django_tasklock.operations.sweep.guarded import Guards
-from django_tasklock.operations.sweep.locks import sweep_locks
+from django_tasklock.operations.sweep.locks import LockSweep
 from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.operations.sweep.putback import RowRestorer
 from django_tasklock.operations.sweep.report import CLASSES, Came, Finding, Kind, SweepLog, SweepReport, Tally
-from django_tasklock.operations.sweep.rows import LiveLocks, sweep_rows
+from django_tasklock.operations.sweep.rows import LiveLocks, RowSweep
 from django_tasklock.operations.sweep.runs import record_run
 from django_tasklock.operations.values import Actor
 from django_tasklock.types import monotonic
@@ -105,7 +105,7 @@ def _sweep(backend: LockStore, options: SweepOptions, notes: SweepLog) -> None:
     else:
         if not options.models:
             sweep_entries(backend, options, notes)
-        sweep_locks(backend, guards, restorer, options, notes)
+        LockSweep(backend, guards, restorer, options, notes).run()
     if options.over:
         return
     if options.age is not None:
@@ -113,7 +113,7 @@ def _sweep(backend: LockStore, options: SweepOptions, notes: SweepLog) -> None:
     elif not backend.across_processes:
         notes.leave_out(f"claimed rows without a lock: {BLIND}")
     else:
-        sweep_rows(LiveLocks(backend, guards, not unlisted), guards, restorer, options, notes)
+        RowSweep(LiveLocks(backend, guards, not unlisted), guards, restorer, options, notes).run()
     if not (options.dry_run or options.models or options.prefix or options.age):
         _forget_old_acts()
     if options.models:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from django_tasklock.backends.contract.locks import LockStore
@@ -30,38 +31,134 @@ class Suspect(NamedTuple):
     record: Record
 
 
-def sweep_locks(
-    backend: LockStore, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: SweepLog
-) -> None:
-    """Look twice, and act on what the second look confirms."""
-    for batch in second_look(_suspects(backend, guards, options, notes), options.pause):
-        for start in range(0, len(batch), PAGE):
-            _again(batch[start : start + PAGE], backend, guards, restorer, options, notes)
+class ClaimedRow(NamedTuple):
+    """The row of a lock, which the lock's holder has claimed by this guard."""
+
+    side: Side
+    guard: Guarded
 
 
-def _suspects(backend: LockStore, guards: Guards, options: SweepOptions, notes: SweepLog) -> Iterator[Suspect]:
-    """Look for the first time: what has no expiry, by an index of its own; then all that is held."""
-    endless: set[str] = set()
-    if backend.counts().no_expiry:
-        for page in of_kind(backend, Query("no_expiry", limit=PAGE)):
-            if options.over:
+@dataclass(frozen=True, slots=True)
+class LockSweep:
+    """The part of a sweep that looks at held locks."""
+
+    backend: LockStore
+    guards: Guards
+    restorer: RowRestorer
+    options: SweepOptions
+    notes: SweepLog
+
+    def run(self) -> None:
+        """Look twice, and act on what the second look confirms."""
+        for batch in second_look(self._suspects(), self.options.pause):
+            for start in range(0, len(batch), PAGE):
+                self._again(batch[start : start + PAGE])
+
+    def _suspects(self) -> Iterator[Suspect]:
+        """Look for the first time: what has no expiry, by an index of its own; then all that is held."""
+        endless: set[str] = set()
+        if self.backend.counts().no_expiry:
+            for page in of_kind(self.backend, Query("no_expiry", limit=PAGE)):
+                if self.options.over:
+                    return
+                endless |= {record.name for record in page}
+                yield from self._judged(page)
+        for page in live_locks(self.backend):
+            if self.options.over:
                 return
-            endless |= {record.name for record in page}
-            yield from _judged(page, guards, options)
-    for page in live_locks(backend):
-        if options.over:
-            return
-        notes.looked_at["locks"] += len(page)
-        yield from _judged([record for record in page if record.name not in endless], guards, options)
+            self.notes.looked_at["locks"] += len(page)
+            yield from self._judged([record for record in page if record.name not in endless])
 
+    def _judged(self, page: list[Record]) -> Iterator[Suspect]:
+        wanted = [record for record in page if self.options.wants(record)]
+        sides = self.guards.sides(wanted)
+        for record in wanted:
+            found = judge(record, sides.get(record.holder.row), self.guards)
+            if found is not None:
+                yield Suspect(*found, record)
 
-def _judged(page: list[Record], guards: Guards, options: SweepOptions) -> Iterator[Suspect]:
-    wanted = [record for record in page if options.wants(record)]
-    sides = guards.sides(wanted)
-    for record in wanted:
-        found = judge(record, sides.get(record.holder.row), guards)
-        if found is not None:
-            yield Suspect(*found, record)
+    def _again(self, batch: list[Suspect]) -> None:
+        """Look at each for the second time, and act: only if everything is as it was."""
+        seen = [self.backend.get(suspect.record.name) for suspect in batch]
+        sides = self.guards.sides(record for record in seen if record is not None)
+        for suspect, now in zip(batch, seen, strict=True):
+            side = None if now is None else sides.get(now.holder.row)
+            if now is None or not self._still(suspect, now, side):
+                self.notes.add(_finding(suspect, Came.CHANGED, "it was no longer so at the second look"))
+            else:
+                self.notes.add(self._act(suspect, now, side))
+        self.notes.write(self.options.by)
+
+    def _still(self, suspect: Suspect, now: Record, side: Side | None) -> bool:
+        if now.token != suspect.record.token:
+            return False
+        found = judge(now, side, self.guards)
+        if found is None or found[0] is not suspect.kind:
+            return False
+        if suspect.kind in (Kind.DEAD, Kind.FINISHED) and now.lease_ends > suspect.record.lease_ends + RENEWED:
+            return False  # somebody renews it
+        if suspect.kind in (Kind.DIFFERS, Kind.FINISHED):  # a look at the lock, the row, and the lock: of one moment
+            after = self.backend.get(now.name)
+            return after is not None and after.token == now.token
+        return True
+
+    def _act(self, suspect: Suspect, now: Record, side: Side | None) -> Finding:
+        alive = holders.alive(now.holder)
+        if suspect.kind is Kind.DIFFERS:
+            return _finding(suspect, Came.KEPT, suspect.why)
+        if suspect.kind is Kind.FINISHED and (alive is True or now.holder.kept):
+            why = "its holder's process runs" if alive else "it is kept for a message that is on its way"
+            return _finding(suspect, Came.KEPT, f"{suspect.why}; but {why}")
+        if suspect.kind is Kind.NO_EXPIRY:
+            return self._bound(suspect, now)
+        claimed = None if suspect.kind is Kind.FINISHED or side is None else self._claimed(side, now)
+        if self.options.dry_run:
+            came = PutBackResult(False)
+            if claimed is not None:
+                came = self.restorer.preview(claimed.side.model, [claimed.guard], publish=alive is not True)
+            return _finding(suspect, Came.WOULD, suspect.why, came)
+        return self.release(suspect, now, claimed, alive)
+
+    def _bound(self, suspect: Suspect, now: Record) -> Finding:
+        """Give a lock without expiry one."""
+        ttl = _remaining(now)
+        why = f"{suspect.why}: it ends in {ttl / 1000:.0f} s unless renewed"
+        if self.options.dry_run:
+            return _finding(suspect, Came.WOULD, why)
+        done = self.backend.bound(now.name, now.token, ttl)
+        return _finding(suspect, Came.SWEPT if done else Came.CHANGED, why)
+
+    def _claimed(self, side: Side, record: Record) -> ClaimedRow | None:
+        """Return the row that this lock's holder has claimed; ``None``: there is nothing to put back."""
+        if side.row is None or (side.row.token is not None and side.row.token != record.token):
+            return None
+        guard = self.guards.of(side, record, self.restorer.publisher.task_of)
+        if guard is None or (side.row.token is None and not side.row.claimed_by(guard.guard)):
+            return None
+        return ClaimedRow(side, guard)
+
+    def release(self, suspect: Suspect, now: Record, claimed: ClaimedRow | None, alive: bool | None) -> Finding:
+        """Put the row back, then free the lock. With a task to be published it is the other way round: its worker is to
+        find the lock free, and a sweep that is killed in between leaves a claimed row without a lock, which the next
+        one finds.
+        """
+        came = PutBackResult(False)
+        first = self.options.requeue and alive is not True
+        removed = bool(take_away(now)) if first else False
+        if claimed is not None and (removed or not first):
+            came = self.restorer.put_back(
+                claimed.side.model,
+                claimed.side.pk,
+                now.token,
+                [claimed.guard],
+                publish=alive is not True,
+                free=[now.name] if first else [],
+            )
+        if not first:
+            removed = bool(take_away(now))
+        if came.done or (removed and (claimed is None or came.why)):
+            return _finding(suspect, Came.SWEPT, suspect.why, came)
+        return _finding(suspect, Came.CHANGED, "somebody else was first just now", came)
 
 
 def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str] | None:
@@ -85,71 +182,6 @@ def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str]
     return None  # about to be claimed, or just given back
 
 
-def _again(
-    batch: list[Suspect],
-    backend: LockStore,
-    guards: Guards,
-    restorer: RowRestorer,
-    options: SweepOptions,
-    notes: SweepLog,
-) -> None:
-    """Look at each for the second time, and act: only if everything is as it was."""
-    seen = [backend.get(suspect.record.name) for suspect in batch]
-    sides = guards.sides(record for record in seen if record is not None)
-    for suspect, now in zip(batch, seen, strict=True):
-        side = None if now is None else sides.get(now.holder.row)
-        if now is None or now.token != suspect.record.token or not _still(suspect, now, side, guards, backend):
-            notes.add(_finding(suspect, Came.CHANGED, side, "it was no longer so at the second look"))
-            continue
-        notes.add(_act(suspect, now, side, backend, guards, restorer, options))
-    notes.write(options.by)
-
-
-def _still(suspect: Suspect, now: Record, side: Side | None, guards: Guards, backend: LockStore) -> bool:
-    found = judge(now, side, guards)
-    if found is None or found[0] is not suspect.kind:
-        return False
-    if suspect.kind in (Kind.DEAD, Kind.FINISHED) and now.lease_ends > suspect.record.lease_ends + RENEWED:
-        return False  # somebody renews it
-    if suspect.kind in (Kind.DIFFERS, Kind.FINISHED):  # a look at the lock, at the row, and at the lock: of one moment
-        after = backend.get(now.name)
-        return after is not None and after.token == now.token
-    return True
-
-
-def _act(
-    suspect: Suspect,
-    now: Record,
-    side: Side | None,
-    backend: LockStore,
-    guards: Guards,
-    restorer: RowRestorer,
-    options: SweepOptions,
-) -> Finding:
-    alive = holders.alive(now.holder)
-    if suspect.kind is Kind.DIFFERS:
-        return _finding(suspect, Came.KEPT, side, suspect.why)
-    if suspect.kind is Kind.FINISHED and (alive is True or now.holder.kept):
-        why = "its holder's process runs" if alive else "it is kept for a message that is on its way"
-        return _finding(suspect, Came.KEPT, side, f"{suspect.why}; but {why}")
-    if suspect.kind is Kind.NO_EXPIRY:
-        ttl = _remaining(now)
-        why = f"{suspect.why}: it ends in {ttl / 1000:.0f} s unless renewed"
-        if options.dry_run:
-            return _finding(suspect, Came.WOULD, side, why)
-        done = backend.bound(now.name, now.token, ttl)
-        return _finding(suspect, Came.SWEPT if done else Came.CHANGED, side, why)
-    row = None if suspect.kind is Kind.FINISHED or side is None else _row(side, now, guards, restorer)
-    if options.dry_run:
-        came = (
-            restorer.preview(side.model, [row], publish=alive is not True)
-            if row is not None and side is not None
-            else PutBackResult(False)
-        )
-        return _finding(suspect, Came.WOULD, side, suspect.why, came)
-    return release(suspect, now, side, row, alive, restorer, options)
-
-
 def _remaining(record: Record) -> int:
     """Return milliseconds: what is left of its timeout, at least a lease; of a value that is not ours the whole
     timeout.
@@ -158,44 +190,7 @@ def _remaining(record: Record) -> int:
     return hold if not record.token else max(record.until - record.now, lease)
 
 
-def _row(side: Side, record: Record, guards: Guards, restorer: RowRestorer) -> Guarded | None:
-    """Return the guard of a row that this lock's holder has claimed; ``None``: there is nothing to put back."""
-    if side.row is None or (side.row.token is not None and side.row.token != record.token):
-        return None
-    one = guards.of(side, record, restorer.publisher.task_of)
-    if one is None or (side.row.token is None and not side.row.claimed_by(one.guard)):
-        return None
-    return one
-
-
-def release(
-    suspect: Suspect,
-    now: Record,
-    side: Side | None,
-    row: Guarded | None,
-    alive: bool | None,
-    restorer: RowRestorer,
-    options: SweepOptions,
-) -> Finding:
-    """Put the row back, then free the lock. With a task to be published it is the other way round: its worker is to
-    find the lock free, and a sweep that is killed in between leaves a claimed row without a lock, which the next one
-    finds.
-    """
-    came = PutBackResult(False)
-    first = options.requeue and alive is not True
-    removed = bool(take_away(now)) if first else False
-    if row is not None and side is not None and (removed or not first):
-        came = restorer.put_back(
-            side.model, side.pk, now.token, [row], publish=alive is not True, free=[now.name] if first else []
-        )
-    if not first:
-        removed = bool(take_away(now))
-    if came.done or (removed and (row is None or came.why)):
-        return _finding(suspect, Came.SWEPT, side, suspect.why, came)
-    return _finding(suspect, Came.CHANGED, side, "somebody else was first just now", came)
-
-
-def _finding(suspect: Suspect, came: Came, side: Side | None, why: str, result: PutBackResult | None = None) -> Finding:
+def _finding(suspect: Suspect, came: Came, why: str, result: PutBackResult | None = None) -> Finding:
     result = result or PutBackResult(False)
     return Finding(
         kind=suspect.kind,

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.utils.translation import gettext_noop
+
 from django_tasklock.operations.audit import Deed, record_acts
 from django_tasklock.operations.values import Actor
 
@@ -29,16 +31,16 @@ class Kind(enum.StrEnum):
 
 
 CLASSES: Mapping[Kind, tuple[str, str]] = {
-    Kind.EXPIRED: ("index entries of locks that lapsed", "forgotten"),
-    Kind.NO_EXPIRY: ("locks without expiry", "given one"),
-    Kind.OVERDUE: ("locks held beyond their timeout", "released"),
-    Kind.DEAD: ("locks whose holder's process is dead", "released"),
-    Kind.FINISHED: ("locks whose row is finished", "released"),
-    Kind.DIFFERS: ("locks whose row is claimed by another token", "told"),
-    Kind.ABANDONED: ("claimed rows without a live lock", "put back"),
-    Kind.PARKED: ("parked messages behind no lock", "promoted"),
+    Kind.EXPIRED: (gettext_noop("index entries of locks that lapsed"), "forgotten"),
+    Kind.NO_EXPIRY: (gettext_noop("locks without expiry"), "given one"),
+    Kind.OVERDUE: (gettext_noop("locks held beyond their timeout"), "released"),
+    Kind.DEAD: (gettext_noop("locks whose holder's process is dead"), "released"),
+    Kind.FINISHED: (gettext_noop("locks whose row is finished"), "released"),
+    Kind.DIFFERS: (gettext_noop("locks whose row is claimed by another token"), "told"),
+    Kind.ABANDONED: (gettext_noop("claimed rows without a live lock"), "put back"),
+    Kind.PARKED: (gettext_noop("parked messages behind no lock"), "promoted"),
 }
-"""Each class in words, and what is done with it."""
+"""Each class in words, which have translations, and what is done with it."""
 
 
 class Came(enum.StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from django.db.models import Model
@@ -47,14 +48,14 @@ class Suspect(NamedTuple):
         return f"{self.model._meta.label_lower}:{self.row.pk}"
 
 
+@dataclass(frozen=True, slots=True)
 class LiveLocks:
     """The live locks, as far as they say anything of a row."""
 
-    def __init__(self, backend: LockStore, guards: Guards, listed: bool) -> None:
-        self.backend = backend
-        self.guards = guards
-        self.listed = listed
-        """Whether the store can list them."""
+    backend: LockStore
+    guards: Guards
+    listed: bool
+    """Whether the store can list them."""
 
     def has_named(self, suspect: Suspect) -> bool:
         """Return whether a lock that goes with the row is held, by whomever."""
@@ -77,50 +78,73 @@ class LiveLocks:
         return [suspect for suspect in left if suspect.row.token not in met and suspect.key not in worked_on]
 
 
-def sweep_rows(locks: LiveLocks, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: SweepLog) -> None:
-    """Look twice, and act on what the second look confirms.
+@dataclass(frozen=True, slots=True)
+class RowSweep:
+    """The part of a sweep that looks at claimed rows."""
 
-    A row is looked at before its lock: whoever has claimed it had the lock before, and has it until the row is closed.
-    """
-    for batch in second_look(_suspects(locks, guards, restorer, options, notes), options.pause):
-        still = _unchanged(batch)
-        abandoned = {suspect.called for suspect in locks.unlocked(still)}
-        same = {suspect.called for suspect in still}
-        for suspect in batch:
-            if suspect.called not in same:
-                notes.add(_finding(suspect, Came.CHANGED, "the row was no longer so at the second look"))
-            elif suspect.called not in abandoned:
-                notes.add(_finding(suspect, Came.CHANGED, "it had a live lock at the second look"))
-            else:
-                notes.add(_act(suspect, locks, restorer, options))
-        notes.write(options.by)
+    locks: LiveLocks
+    guards: Guards
+    restorer: RowRestorer
+    options: SweepOptions
+    notes: SweepLog
 
+    def run(self) -> None:
+        """Look twice, and act on what the second look confirms.
 
-def _suspects(
-    locks: LiveLocks, guards: Guards, restorer: RowRestorer, options: SweepOptions, notes: SweepLog
-) -> Iterator[Suspect]:
-    for model, where, key, entries in guards.claims():
-        for rows in claimed_pages(model, where, state_columns(entries), key):
-            if options.over:
-                return
-            notes.looked_at["rows"] += len(rows)
-            yield from locks.unlocked(list(_wanted(model, entries, rows, restorer, options)))
+        A row is looked at before its lock: whoever has claimed it had the lock before, and has it until the row is
+        closed.
+        """
+        for batch in second_look(self._suspects(), self.options.pause):
+            still = _unchanged(batch)
+            abandoned = {suspect.called for suspect in self.locks.unlocked(still)}
+            same = {suspect.called for suspect in still}
+            for suspect in batch:
+                if suspect.called not in same:
+                    found = _finding(suspect, Came.CHANGED, "the row was no longer so at the second look")
+                elif suspect.called not in abandoned:
+                    found = _finding(suspect, Came.CHANGED, "it had a live lock at the second look")
+                else:
+                    found = self._act(suspect)
+                self.notes.add(found)
+            self.notes.write(self.options.by)
 
+    def _suspects(self) -> Iterator[Suspect]:
+        for model, where, key, entries in self.guards.claims():
+            for rows in claimed_pages(model, where, state_columns(entries), key):
+                if self.options.over:
+                    return
+                self.notes.looked_at["rows"] += len(rows)
+                yield from self.locks.unlocked(list(self._wanted(model, entries, rows)))
 
-def _wanted(
-    model: type[Model], every: list[Guarded], rows: Iterable[Row], restorer: RowRestorer, options: SweepOptions
-) -> Iterator[Suspect]:
-    for row in rows:
-        entries = claiming(every, row)
-        if row.token is None and not options.requeue and not restorer.preview(model, entries, publish=False).done:
-            continue  # claimable already: there is nothing to put back
-        names = {lock_name(one, row.pk) for one in entries}
-        known = None not in names
-        if row.token is None and not known:
-            continue  # nothing tells whether it is worked on
-        suspect = Suspect(model, entries, row, tuple(name for name in names if name is not None), known)
-        if not options.prefix or any(name.startswith(options.prefix) for name in suspect.names):
-            yield suspect
+    def _wanted(self, model: type[Model], every: list[Guarded], rows: Iterable[Row]) -> Iterator[Suspect]:
+        options = self.options
+        for row in rows:
+            entries = claiming(every, row)
+            if row.token is None and not (options.requeue or self.restorer.preview(model, entries, publish=False).done):
+                continue  # claimable already: there is nothing to put back
+            names = {lock_name(one, row.pk) for one in entries}
+            known = None not in names
+            if row.token is None and not known:
+                continue  # nothing tells whether it is worked on
+            suspect = Suspect(model, entries, row, tuple(name for name in names if name is not None), known)
+            if not options.prefix or any(name.startswith(options.prefix) for name in suspect.names):
+                yield suspect
+
+    def _act(self, suspect: Suspect) -> Finding:
+        if not alike(suspect.entries):
+            return _finding(suspect, Came.KEPT, "several guards claim rows like this, and put them back differently")
+        of_a_class = any(isinstance(one.locked, type) for one in suspect.entries)
+        if not self.locks.listed and (not suspect.known or of_a_class):
+            return _finding(suspect, Came.KEPT, CANNOT_LIST)
+        if self.options.dry_run:
+            came = self.restorer.preview(suspect.model, suspect.entries, publish=True)
+            return _finding(suspect, Came.WOULD if came.done else Came.KEPT, came.why or _WHY, came)
+        came = self.restorer.put_back(
+            suspect.model, suspect.row.pk, suspect.row.token or "", suspect.entries, publish=True, free=suspect.names
+        )
+        if came.done:
+            return _finding(suspect, Came.SWEPT, _WHY, came)
+        return _finding(suspect, Came.KEPT if came.why else Came.CHANGED, came.why or "it changed hands just now", came)
 
 
 def _unchanged(batch: list[Suspect]) -> list[Suspect]:
@@ -133,22 +157,6 @@ def _unchanged(batch: list[Suspect]) -> list[Suspect]:
         now = {row.pk: row for row in read(model, columns, [suspect.row.pk for suspect in suspects])}
         still += [suspect for suspect in suspects if now.get(suspect.row.pk) == suspect.row]
     return still
-
-
-def _act(suspect: Suspect, locks: LiveLocks, restorer: RowRestorer, options: SweepOptions) -> Finding:
-    if not alike(suspect.entries):
-        return _finding(suspect, Came.KEPT, "several guards claim rows like this, and put them back differently")
-    if not locks.listed and (not suspect.known or any(isinstance(one.locked, type) for one in suspect.entries)):
-        return _finding(suspect, Came.KEPT, CANNOT_LIST)
-    if options.dry_run:
-        came = restorer.preview(suspect.model, suspect.entries, publish=True)
-        return _finding(suspect, Came.WOULD if came.done else Came.KEPT, came.why or _WHY, came)
-    came = restorer.put_back(
-        suspect.model, suspect.row.pk, suspect.row.token or "", suspect.entries, publish=True, free=suspect.names
-    )
-    if came.done:
-        return _finding(suspect, Came.SWEPT, _WHY, came)
-    return _finding(suspect, Came.KEPT if came.why else Came.CHANGED, came.why or "it changed hands just now", came)
 
 
 _WHY = "claimed, and no live lock has its token or its row"

@@ -18,6 +18,8 @@ from django_tasklock.operations.sweep.report import SweepReport
 from django_tasklock.texts import printable
 
 if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
     from django_tasklock.models import SweepEntry
     from django_tasklock.operations.sweep.options import SweepOptions
 
@@ -74,17 +76,12 @@ def record_run(options: SweepOptions, report: SweepReport, problem: str = "") ->
 
 def sweep_runs(limit: int = 20) -> list[SweepRun]:
     """Return the last runs of the sweep, the latest first. Raises database errors."""
-    from django_tasklock.models import SweepEntry
-
-    runs = SweepEntry._base_manager.using(router.db_for_read(SweepEntry))
-    return [_run(entry) for entry in runs.order_by("-id")[:limit]]
+    return [_run(entry) for entry in _entries().order_by("-id")[:limit]]
 
 
 def find_sweep_run(number: int) -> SweepRun | None:
     """Return one run; ``None`` if it is not remembered. Raises database errors."""
-    from django_tasklock.models import SweepEntry
-
-    entry = SweepEntry._base_manager.using(router.db_for_read(SweepEntry)).filter(pk=number).first()
+    entry = _entries().filter(pk=number).first()
     return None if entry is None else _run(entry)
 
 
@@ -93,11 +90,14 @@ def last_sweep_age() -> float | None:
 
     Runs that broke off, or were confined to something, do not count.
     """
+    at = _entries().filter(scope="", problem="").order_by("-id").values_list("at", flat=True).first()
+    return None if at is None else max(0.0, (timezone.now() - at).total_seconds())
+
+
+def _entries() -> QuerySet[SweepEntry]:
     from django_tasklock.models import SweepEntry
 
-    runs = SweepEntry._base_manager.using(router.db_for_read(SweepEntry)).filter(scope="", problem="")
-    at = runs.order_by("-id").values_list("at", flat=True).first()
-    return None if at is None else max(0.0, (timezone.now() - at).total_seconds())
+    return SweepEntry._base_manager.using(router.db_for_read(SweepEntry))
 
 
 def _scope(options: SweepOptions) -> str:

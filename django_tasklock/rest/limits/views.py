@@ -9,17 +9,16 @@ from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.serializers import Serializer
 
 from django_tasklock import operations
+from django_tasklock.names import bare_name
 from django_tasklock.operations import LimitOutcome
-from django_tasklock.operations.limits.permits import limiter_name, permits_name
+from django_tasklock.operations.limits.permits import limiter_name
 from django_tasklock.operations.limits.values import LimitResult
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import Door
 from django_tasklock.rest.limits import serializers
 from django_tasklock.rest.problems import Problem, refused_as
-from django_tasklock.rest.shapes import AskSerializer
 
 
 class LimitDoor(Door):
@@ -41,14 +40,12 @@ class LimitAct(LimitDoor):
 
     permission = access.CHANGE_LIMITS
     throttle_scope = "tasklock_release"
-    body: type[Serializer] = AskSerializer
 
-    def act(self, do: Callable[..., LimitResult], name: str, *fields: str) -> Response:
-        """Read the body, do it with these fields of it, and answer what came of it, or raise the problem."""
-        given = self.read_body(self.body)
-        what = [given[field] for field in fields]
+    def act(self, do: Callable[..., LimitResult], name: str) -> Response:
+        """Do it with the fields of the body, and answer what came of it, or raise the problem."""
+        given = self.read_body()
         with refused_as(501, "cannot_list"):
-            result = do(self.named(name), *what, by=self.actor(), reason=given["reason"])
+            result = do(self.named(name), by=self.actor(), **given)
         if result.outcome is LimitOutcome.UNKNOWN:
             raise _unknown(result.name)
         if result.outcome is LimitOutcome.NOT_HELD:
@@ -96,7 +93,6 @@ class LimitView(LimitDoor):
 
 @extend_schema(
     summary="Reset a rate limit",
-    request=AskSerializer,
     **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class ResetLimitView(LimitAct):
@@ -111,7 +107,6 @@ class ResetLimitView(LimitAct):
 
 @extend_schema(
     summary="Change how much of a rate limit is in force",
-    request=serializers.ChangeSerializer,
     **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class ChangeLimitView(LimitAct):
@@ -122,12 +117,11 @@ class ChangeLimitView(LimitAct):
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return what is in force now, and was before."""
-        return self.act(operations.change_limit, name, "share")
+        return self.act(operations.change_limit, name)
 
 
 @extend_schema(
     summary="Pause a rate limit",
-    request=serializers.PauseSerializer,
     **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class PauseLimitView(LimitAct):
@@ -138,12 +132,11 @@ class PauseLimitView(LimitAct):
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Pause the limiter."""
-        return self.act(operations.pause_limit, name, "seconds")
+        return self.act(operations.pause_limit, name)
 
 
 @extend_schema(
     summary="End the pause of a rate limit",
-    request=AskSerializer,
     **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class ResumeLimitView(LimitAct):
@@ -181,7 +174,7 @@ class PermitsView(LimitDoor):
     """``GET concurrency/{name}``: who has its permits."""
 
     operation_id = "concurrency_read"
-    checked = staticmethod(permits_name)
+    checked = staticmethod(bare_name)
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return its members; 404 while there are none."""
@@ -195,19 +188,18 @@ class PermitsView(LimitDoor):
 
 @extend_schema(
     summary="Release a permit by force",
-    request=serializers.MemberSerializer,
     **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class ReleasePermitView(LimitAct):
     """``POST concurrency/{name}/release``: take one member's permit. It goes on running, and learns of it."""
 
     operation_id = "concurrency_release"
-    checked = staticmethod(permits_name)
+    checked = staticmethod(bare_name)
     body = serializers.MemberSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return who lost its permit."""
-        return self.act(operations.release_permit, name, "member")
+        return self.act(operations.release_permit, name)
 
 
 def _unknown(name: str) -> Problem:

@@ -10,14 +10,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_tasklock import operations
-from django_tasklock.conf import get_settings
-from django_tasklock.names import clean
-from django_tasklock.operations import LockState, Outcome, Result, WaitersPage
+from django_tasklock.names import bare_name
+from django_tasklock.operations import LockState, Outcome, Result
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import Door
 from django_tasklock.rest.locks import preconditions, serializers
 from django_tasklock.rest.problems import Problem, refused_as
-from django_tasklock.rest.shapes import AskSerializer
 
 
 class LockDoor(Door):
@@ -29,7 +27,7 @@ class LockDoor(Door):
     def named(self, name: str) -> str:
         """Return the lock's name without the key prefix; a problem for what can be none."""
         with refused_as(400, "invalid_name"):
-            return clean(name, get_settings().KEY_PREFIX)
+            return bare_name(name)
 
 
 class LockAct(LockDoor):
@@ -93,29 +91,26 @@ class LockView(LockDoor):
 
 @extend_schema(
     summary="Release a lock by force",
-    request=serializers.ReleaseSerializer,
     **schema.answers(serializers.ResultSerializer, 404, 409, 412, 415, parameters=[schema.NAME, schema.IF_MATCH]),
 )
 class ReleaseLockView(LockAct):
     """``POST {name}/release-lock``: take it from its holder. The claim of a guarded row is revoked first."""
 
     operation_id = "lock_release"
+    body = serializers.ReleaseSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return what was released; nothing is done if the lock changed hands."""
         expected = preconditions.expected(request)
-        given = self.read_body(serializers.ReleaseSerializer)
+        given = self.read_body()
         bare = self.named(name)
         with refused_as(400, "invalid_row_state"):
-            result = operations.release_lock(
-                bare, by=self.actor(), reason=given["reason"], fingerprint=expected, row_state=given["row_state"]
-            )
+            result = operations.release_lock(bare, by=self.actor(), fingerprint=expected, **given)
         return self.done(result, expected)
 
 
 @extend_schema(
     summary="Ask the holder to give a lock back",
-    request=AskSerializer,
     **schema.answers(serializers.ResultSerializer, 404, 409, 412, 415, parameters=[schema.NAME, schema.IF_MATCH]),
 )
 class AskReleaseView(LockAct):
@@ -126,10 +121,10 @@ class AskReleaseView(LockAct):
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Ask its holder. The lock is still held."""
         expected = preconditions.expected(request)
-        given = self.read_body(AskSerializer)
+        given = self.read_body()
         bare = self.named(name)
         with refused_as(409, "nobody_to_ask"):
-            result = operations.ask_to_release(bare, by=self.actor(), reason=given["reason"], fingerprint=expected)
+            result = operations.ask_to_release(bare, by=self.actor(), fingerprint=expected, **given)
         return self.done(result, expected)
 
 
@@ -146,13 +141,9 @@ class WaitersView(LockDoor):
         """Return the waiters of a lock; a lock that nobody has has none."""
         bare = self.named(name)
         page = operations.list_waiters(bare)
-        data = {**page_fields(page), "awaited": operations.find_awaited(bare)}
+        awaited = operations.find_awaited(bare)
+        data = {"waiters": page.waiters, "total": page.total, "known": page.known, "awaited": awaited}
         return Response(serializers.WaitersSerializer(data).data)
-
-
-def page_fields(page: WaitersPage) -> dict[str, Any]:
-    """Return what a page says."""
-    return {"waiters": page.waiters, "total": page.total, "known": page.known}
 
 
 def _not_locked(name: str, explanation: Any = ()) -> Problem:

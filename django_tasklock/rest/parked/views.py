@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -14,7 +15,6 @@ from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import Door
 from django_tasklock.rest.parked import serializers
 from django_tasklock.rest.problems import Problem
-from django_tasklock.rest.shapes import AskSerializer
 
 
 class MessageDoor(Door):
@@ -31,8 +31,9 @@ class MessageAct(MessageDoor):
     permission = access.CHANGE_MESSAGES
     throttle_scope = "tasklock_release"
 
-    def done(self, task_id: str, outcome: str, obstacle: str) -> Response:
-        """Answer that it was done, or raise the problem that kept it from being done."""
+    def act(self, do: Callable[..., str], task_id: str, outcome: str) -> Response:
+        """Do it with the fields of the body, and answer that it was done, or raise what kept it from that."""
+        obstacle = do(task_id, by=self.actor(), **self.read_body())
         if obstacle and operations.find_parked(task_id) is None:
             raise _unknown(task_id)
         if obstacle:
@@ -74,24 +75,21 @@ class MessageView(MessageDoor):
 
 @extend_schema(
     summary="Let a dead message wait again",
-    request=serializers.SignSerializer,
     **schema.answers(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
 )
 class RequeueMessageView(MessageAct):
     """``POST parked/{task_id}/requeue``: a message that no worker takes waits for its lock again."""
 
     operation_id = "message_requeue"
+    body = serializers.SignSerializer
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
         """Let the message wait for its lock again."""
-        given = self.read_body(serializers.SignSerializer)
-        obstacle = operations.requeue_parked(task_id, by=self.actor(), reason=given["reason"], sign=given["sign"])
-        return self.done(task_id, "requeued", obstacle)
+        return self.act(operations.requeue_parked, task_id, "requeued")
 
 
 @extend_schema(
     summary="Publish a parked message now",
-    request=AskSerializer,
     **schema.answers(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
 )
 class PublishMessageView(MessageAct):
@@ -101,14 +99,11 @@ class PublishMessageView(MessageAct):
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
         """Publish the message."""
-        given = self.read_body(AskSerializer)
-        obstacle = operations.publish_parked(task_id, by=self.actor(), reason=given["reason"])
-        return self.done(task_id, "published", obstacle)
+        return self.act(operations.publish_parked, task_id, "published")
 
 
 @extend_schema(
     summary="Discard a parked message",
-    request=AskSerializer,
     **schema.answers(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
 )
 class DiscardMessageView(MessageAct):
@@ -118,9 +113,7 @@ class DiscardMessageView(MessageAct):
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
         """Discard the message."""
-        given = self.read_body(AskSerializer)
-        obstacle = operations.discard_parked(task_id, by=self.actor(), reason=given["reason"])
-        return self.done(task_id, "discarded", obstacle)
+        return self.act(operations.discard_parked, task_id, "discarded")
 
 
 def _unknown(task_id: str) -> Problem:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import tzinfo
-from types import SimpleNamespace
 from typing import Any, cast
 
 from django.utils.timezone import get_current_timezone
@@ -116,9 +115,3 @@ class AuditPageSerializer(Shape):
     of = ActPage
     names = "acts next"
     acts = EntrySerializer(many=True)
-
-
-def run_detail(run: SweepRun) -> dict[str, Any]:
-    """Return what is sent of one run."""
-    found = SimpleNamespace(**{name: getattr(run, name) for name in run.__slots__})
-    return cast("dict[str, Any]", RunDetailSerializer(found).data)

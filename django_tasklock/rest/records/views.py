@@ -56,12 +56,11 @@ class RunView(SweepDoor):
         run = operations.find_sweep_run(int(number)) if known else None
         if run is None:
             raise Problem(404, "unknown_run", _("No run %(number)s of the sweep is remembered.") % {"number": number})
-        return Response(serializers.run_detail(run))
+        return Response(serializers.RunDetailSerializer(run).data)
 
 
 @extend_schema(
     summary="Sweep",
-    request=serializers.SweepSerializer,
     **schema.answers(serializers.ReportSerializer, 415, parameters=[]),
 )
 class SweepView(SweepDoor):
@@ -73,17 +72,13 @@ class SweepView(SweepDoor):
     permission = access.RELEASE
     throttle_scope = "tasklock_release"
     operation_id = "sweep_start"
+    body = serializers.SweepSerializer
 
     def post(self, request: Request, **kwargs: Any) -> Response:
         """Return what was found."""
-        given = self.read_body(serializers.SweepSerializer)
+        given = self.read_body()
         with refused_as(400, "invalid_sweep"):
-            report = operations.sweep(
-                dry_run=given["dry_run"],
-                prefix=given["prefix"],
-                by=self.actor(),
-                longest=LONGEST_REQUEST,
-            )
+            report = operations.sweep(by=self.actor(), longest=LONGEST_REQUEST, **given)
         return Response(serializers.ReportSerializer({"report": report.as_dict()}).data)
 
 
