@@ -1,4 +1,4 @@
-"""Who runs the code of this process: nobody in particular, or a task queue, which installs a host of its own."""
+"""The environment in which this process runs code: plain Python, or a task queue, which installs its own ``Host``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Strategy = TypeVar("Strategy")
 
 
 class Task(NamedTuple):
-    """The task that runs here."""
+    """The task that runs in this thread."""
 
     name: str
     id: str
@@ -16,31 +16,31 @@ class Task(NamedTuple):
 
 
 class Host:
-    """What runs us, where that is nobody in particular. A task queue overrides what it knows better."""
+    """The environment of a process without a task queue. A task queue overrides the methods it can answer better."""
 
     def runs_task(self) -> bool:
-        """Tell whether a task runs in this thread: whoever acquires a lock asks, and nearly always none does."""
+        """Return whether a task runs in this thread. Called on every acquisition of a lock, and nearly always false."""
         return False
 
     def current_task(self) -> Task | None:
-        """Return the task that runs in this thread, the published one, whatever it calls directly; or ``None``."""
+        """Return the published task that runs in this thread, even inside tasks that it calls directly; or ``None``."""
         return None
 
     def will_retry(self, error: BaseException) -> bool:
-        """Tell whether the body that ended with ``error`` will be run again, as far as can be known."""
+        """Return whether the body that ended with ``error`` will be run again, as far as can be known."""
         return False
 
     def strategy_for(self, decorated: object, plain: type[Strategy]) -> type[Strategy]:
-        """Return the strategy of a call, here and now, of the function that has ``decorated`` for its lock or limiter.
+        """Return the strategy class for the current call of a function with this lock or limiter.
 
-        ``plain``: the one where nobody knows better.
+        ``decorated``: the lock or limiter; ``plain``: the class to use outside of a task queue.
         """
         return plain
 
     def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Wait for the turn of a rate-limited call, where that can be done better than by sleeping; else return False.
+        """Wait for the turn of a rate-limited call, if the host has a better way than sleeping; otherwise return False.
 
-        May leave by raising, if the call is to be made again later by somebody else.
+        May raise, if the host schedules the call for later.
         """
         return False
 
@@ -55,6 +55,6 @@ def host() -> Host:
 
 
 def install(new: Host) -> None:
-    """Let ``new`` be the host of this process."""
+    """Make ``new`` the host of this process."""
     global current
     current = new

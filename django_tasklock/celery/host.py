@@ -1,4 +1,4 @@
-"""The task that runs here, whether Celery will run it again, and ``task.lock``."""
+"""The current Celery task, whether Celery will run it again, and the attribute ``task.lock``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_tasklock.host import Task
 
 
 class LockAttribute:
-    """The attribute ``task.lock`` of tasks whose function is decorated: Celery keeps none of the function itself."""
+    """The attribute ``task.lock`` of tasks with a decorated function: Celery copies no attributes of the function."""
 
     def __get__(self, task: Any, kind: Any = None) -> Any:
         if task is None:
@@ -32,14 +32,14 @@ class LockAttribute:
 
 
 def task_here() -> Task | None:
-    """Return the task that runs in this thread: the published one, whatever it calls directly."""
+    """Return the published task that runs in this thread, even inside tasks that it calls directly."""
     task: Any = get_current_worker_task()
     request: Any = None if task is None else task.request
     return None if request is None or not request.id else Task(task.name, request.id, tries_of(request))
 
 
 def noting_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what ``Task.on_replace`` is, noting that a message was sent: Celery's ``Ignore`` does not tell."""
+    """Wrap ``Task.on_replace`` to record that a message was sent, which Celery's ``Ignore`` does not say."""
 
     @wraps(on_replace)
     def noting(task: Any, sig: Any) -> Any:
@@ -53,9 +53,9 @@ def noting_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def will_retry(error: BaseException) -> bool:
-    """Return whether its work goes on after ``error``: retried, ``autoretry_for`` with tries left, requeued, replaced.
+    """Return whether the work continues after ``error``: retry, ``autoretry_for``, requeue or replacement.
 
-    If the error gets as far as Celery: a body that was called by another task's cannot know that.
+    This holds if the error reaches Celery: a task body that another task calls directly cannot know that.
     """
     if isinstance(error, Retry | Parked | Duplicate):
         return True
@@ -72,12 +72,15 @@ def will_retry(error: BaseException) -> bool:
 
 
 def exceptions_of(task: Any, option: str) -> tuple[type[BaseException], ...]:
-    """Return the exception classes of an option of the task."""
+    """Return the exception classes in this option of the task."""
     return tuple(getattr(task, option, None) or ())
 
 
 def most_retries(task: Any) -> int | None:
-    """Return how often ``autoretry_for`` retries; ``None``: without end. There are two ways to tell it otherwise."""
+    """Return the number of retries that ``autoretry_for`` makes; ``None``: unlimited.
+
+    Two options take precedence over ``max_retries``.
+    """
     limit = (getattr(task, "retry_kwargs", None) or {}).get("max_retries")
     limit = getattr(task, "override_max_retries", limit)
     return task.max_retries if limit is None else limit  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The doors between Celery and the core: its signals, and what knows which task runs."""
+"""The connection between Celery and the core: signal receivers, and the ``Host`` of a Celery process."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import monotonic
 
 CELERYS_REQUEST = "celery.worker.request:Request"
-"""The class of requests in a worker's main process, where a task does not say otherwise."""
+"""Celery's default request class in a worker's main process."""
 _promoters: list[Promoter] = []
 
 
 def install() -> None:
-    """Teach the core about Celery, and Celery about us. Called once."""
+    """Install the ``Host`` in the core, and the signal receivers and task attributes in Celery. Called once."""
     host.install(CeleryHost())
     if Task.Request == CELERYS_REQUEST:
         Task.Request = "django_tasklock.celery.request:Request"
-    Task.on_bound = classmethod(refuse_of_another)  # type: ignore[method-assign,assignment]  # Celery's does nothing
+    # Celery's own does nothing.
+    Task.on_bound = classmethod(refuse_of_another)  # type: ignore[method-assign,assignment]
     Task.on_replace = noting_replacement(Task.on_replace)  # type: ignore[method-assign]
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
-    if not hasattr(Task, "dont_autoretry_for"):  # a task's own option replaces it
-        Task.dont_autoretry_for = (StaleClaim, CrashLoop)  # type: ignore[attr-defined]  # no retry mends it
+    if not hasattr(Task, "dont_autoretry_for"):  # a task's own option overrides it
+        Task.dont_autoretry_for = (StaleClaim, CrashLoop)  # type: ignore[attr-defined]  # a retry cannot help
     signals.before_task_publish.connect(stamp, weak=False, dispatch_uid="tasklock.stamp")
     signals.task_prerun.connect(hide, weak=False, dispatch_uid="tasklock.hide")
     signals.task_received.connect(note_arrival, weak=False, dispatch_uid="tasklock.received")
@@ -71,20 +72,20 @@ def install() -> None:
 
 
 class CeleryHost(host.Host):
-    """The host that knows which task runs, and runs what is decorated as a part of it."""
+    """The host of a Celery process: it knows the current task, and runs decorated functions as a part of it."""
 
     runs_task: Any = staticmethod(get_current_worker_task)
 
     def current_task(self) -> host.Task | None:
-        """Return the task that runs in this thread: the published one, whatever it calls directly."""
+        """Return the published task that runs in this thread, even inside tasks that it calls directly."""
         return task_here()
 
     def will_retry(self, error: BaseException) -> bool:
-        """Tell whether Celery runs the task again after ``error``."""
+        """Return whether Celery runs the task again after ``error``."""
         return will_retry(error)
 
     def strategy_for(self, decorated: object, plain: Any) -> Any:
-        """Return the strategy of a call: of the body of the task that a worker runs, inside of it, or ``plain``."""
+        """Return the strategy of a call: of the worker's current task body, of a call inside of it, or ``plain``."""
         if isinstance(decorated, PermitOfCall):
             return PermitTaskCall if limits_body(decorated) else plain
         task: Any = get_current_worker_task()
@@ -96,18 +97,21 @@ class CeleryHost(host.Host):
         return TaskCall if here is task else MapElementCall if is_element(here) else NestedCall
 
     def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Wait for the turn of the task that a worker runs, in the broker if it is far off."""
+        """Wait for the turn of the worker's current task: briefly in the worker, longer in the broker."""
         return take_turn(limit, args, kwargs)
 
 
 def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
-    """Note in a message of ours when it is published; for a decorated task that lines up, draw its number as well."""
+    """Write our header of a message on publication (``before_task_publish``).
+
+    For a decorated task with ``queue`` or ``coalesce``, also draw its sequence number.
+    """
     task = current_app.tasks.get(sender)
     locked = None if task is None else getattr(task.run, "lock", None)
     reservation = pop_published_reservation()
     if not isinstance(headers, dict):
         return
-    fields = body if isinstance(body, dict) else headers  # Celery's own: by protocol 1 they are in the body
+    fields = body if isinstance(body, dict) else headers  # Celery's own fields: with protocol 1 they are in the body
     ours = _brought(sender, headers, fields)
     if locked is None and reservation is None and not ours:
         return
@@ -119,18 +123,18 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
         ours["at"] = (time.time(), retries)
     before = page_before(sender, fields.get("id"))
     if before is not None and (fields.get("replaced_task_nesting") or 0) > (before.replaced_task_nesting or 0):
-        ours["page"] = True  # not if it is only put off
+        ours["page"] = True  # not if the message is only deferred
     word = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
     if word in ("queue", "coalesce") and "ticket" not in ours:
         args, kwargs = (body["args"], body["kwargs"]) if fields is body else (body or ((), {}))[:2]
-        stands = word == "queue" and not fields.get("eta")  # what is not due yet does not keep the others waiting
+        stands = word == "queue" and not fields.get("eta")  # a message that is not due yet must not delay the others
         name = cleanup.lock_name(task, ours, args, kwargs) if stands else None
         number = _number_before(task, fields, args, kwargs)
         ours["ticket"] = number or (order.next_number(name, fields["id"]) if name else order.next_number())
 
 
 def _number_before(task: Any, fields: Any, args: Any, kwargs: Any) -> int | None:
-    """Return the sequence number of the page that replaces itself by this one, if both have one lock."""
+    """Return the sequence number of the page that this message replaces, if both have the same lock."""
     before = page_before(task.name, fields.get("id"))
     if before is None:
         return None
@@ -139,51 +143,51 @@ def _number_before(task: Any, fields: Any, args: Any, kwargs: Any) -> int | None
 
 
 def _brought(task: str, headers: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Take our header out of those of a message that is being published: its own, or that of the try before it."""
+    """Remove our header from a message's headers on publication and return it: its own, or that of the current try."""
     ours: Any = headers.pop(HEADER, None)
     if written_for(ours, task, fields.get("id")):
         return ours  # type: ignore[no-any-return]
     here: Any = get_current_worker_task()
     if here is None or (here.name, here.request.id) != (task, fields.get("id")):
         return {}
-    nesting = getattr(here.request, "replaced_task_nesting", 0) or 0  # what it replaces itself with is another message
+    nesting = getattr(here.request, "replaced_task_nesting", 0) or 0  # a replacement is another message
     return header_of(here.request) if (fields.get("replaced_task_nesting") or 0) == nesting else {}
 
 
 def note_arrival(sender: Any = None, request: Any = None, **details: Any) -> None:
-    """Note when a worker was given a message: what lies there for too long may be delivered to another one too."""
+    """Record when the worker received a message: if it is buffered too long, the broker may redeliver it."""
     if request is not None:
         request.request_dict[RECEIVED] = monotonic()
 
 
 def takes_lock(task: Any) -> bool:
-    """Return whether a task takes a lock, so that messages of it may be kept in the database."""
+    """Return whether a task takes a lock, so that its messages may be kept in the database."""
     return isinstance(task, OnceTask) or getattr(task.run, "lock", None) is not None
 
 
 def begin_renewing(sender: Any = None, **details: Any) -> None:
-    """Let a worker that is being made renew the leases of its messages."""
-    from django_tasklock.celery.messages.lease import MessageLease  # it imports Celery's worker
+    """Add the renewal of message leases to a worker that is being set up (``worker_init``)."""
+    from django_tasklock.celery.messages.lease import MessageLease  # imports Celery's worker
 
     sender.app.steps["consumer"].add(MessageLease)
 
 
 def begin_promoting(sender: Any = None, **details: Any) -> None:
-    """Look after what is parked, in a worker that is ready."""
+    """Start promoting parked messages, in a worker that is ready (``worker_ready``)."""
     app = sender.app if sender is not None else current_app
     if not any(map(takes_lock, app.tasks.values())):
-        return  # nothing for it to look at, so it does not ask the database
+        return  # no task can be parked, so the database need not be polled
     promoter = Promoter(app)
     _promoters.append(promoter)
     promoter.start()
 
 
 def flush_heartbeat(**details: Any) -> None:
-    """Give back what a child of a prefork worker still has when it ends, without Python's ``atexit``."""
+    """Release what a prefork child still holds when it exits: Python's ``atexit`` does not run there."""
     heartbeat.flush()
 
 
 def end_promoting(**details: Any) -> None:
-    """Stop looking after what is parked: the worker shuts down."""
+    """Stop promoting parked messages: the worker shuts down."""
     while _promoters:
         _promoters.pop().stop()

@@ -1,7 +1,7 @@
 """OpenTelemetry: one trace from the publication of a message, over the time for which it was parked, to its run.
 
-Its API is never imported here first, but used where somebody has imported it: nobody who traces has not, and to import
-it takes longer than to publish a message.
+OpenTelemetry is used only if the project has imported it: importing it takes longer than publishing a message, and a
+project that does not import it does not trace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from django_tasklock.celery.message import HEADER, header_of, tries_of
 from django_tasklock.types import monotonic
 
 TRACE = "trace"
-"""The part of our header with what OpenTelemetry's propagators write: ``traceparent`` and the like."""
+"""The field of our header with the output of OpenTelemetry's propagators: ``traceparent`` and the like."""
 API = "opentelemetry.trace"
 
 _run: ContextVar[Run | None] = ContextVar("tasklock_traced_run", default=None)
@@ -34,14 +34,15 @@ class Run:
         self.span = span
         self.published = published
         self.lock: str | None = None
-        """The name of the message's lock, once that is taken: the first one, for bodies come after it."""
+        """The name of the message's lock once it is acquired: the first lock of the run, as those of the body come
+        later."""
         self.attached: Any = None
         self.before: Token[Run | None] | None = None
         self._taken = 0.0
         self._held = False
 
     def take(self, name: str, fence: int | None) -> None:
-        """Note that the message has its lock."""
+        """Record that the message has its lock."""
         if self.lock is not None:
             return
         self.lock, self._taken, self._held = name, monotonic(), True
@@ -52,7 +53,7 @@ class Run:
             self.span.set_attribute("tasklock.wait", max(0.0, time.time() - self.published))
 
     def release(self, outcome: str) -> None:
-        """Note for how long it had it."""
+        """Record how long the lock was held."""
         if self._held:
             self._held = False
             self.span.set_attribute("tasklock.hold", monotonic() - self._taken)
@@ -60,7 +61,7 @@ class Run:
 
 
 def install() -> None:
-    """Trace messages from now on, wherever the program has a tracer. Called once."""
+    """Start tracing messages, if the program has a tracer. Called once."""
     celery_signals.before_task_publish.connect(on_publish, weak=False, dispatch_uid="tasklock.trace.publish")
     celery_signals.task_prerun.connect(on_prerun, weak=False, dispatch_uid="tasklock.trace.begin")
     celery_signals.task_postrun.connect(on_postrun, weak=False, dispatch_uid="tasklock.trace.end")
@@ -68,7 +69,7 @@ def install() -> None:
 
 
 def on_publish(sender: Any = None, headers: Any = None, **details: Any) -> None:
-    """Begin the trace of a message of ours, in its header. One that is sent again goes on with its own."""
+    """Start the trace of one of our messages, in its header. A message that is sent again continues its own trace."""
     ours = headers.get(HEADER) if isinstance(headers, dict) else None
     trace = _api()
     if trace is None or not isinstance(ours, dict) or TRACE in ours:
@@ -84,7 +85,7 @@ def on_publish(sender: Any = None, headers: Any = None, **details: Any) -> None:
 
 
 def on_promoted(sender: Any = None, task: Any = None, task_id: Any = None, **details: Any) -> None:
-    """Tell for how long a message was parked, as a part of its trace."""
+    """Add a span for the time that the message was parked."""
     trace = _api()
     context = None if trace is None else _brought(details["header"])
     if trace is None or context is None:
@@ -97,7 +98,7 @@ def on_promoted(sender: Any = None, task: Any = None, task_id: Any = None, **det
 
 
 def on_prerun(sender: Any = None, task_id: Any = None, **details: Any) -> None:
-    """Begin the span of a delivery, below that of its publication or of whoever traces Celery itself."""
+    """Start the span of a delivery. Its parent is the publication, or a span of another Celery instrumentation."""
     trace = _api()
     header = {} if trace is None or sender.request.is_eager else header_of(sender.request)
     if not header:
@@ -139,19 +140,19 @@ def on_postrun(sender: Any = None, state: Any = None, retval: Any = None, **deta
 
 
 def on_acquired(sender: Any = None, fence: Any = None, **details: Any) -> None:
-    """Note the lock of a message that is traced, and how long it waited."""
+    """Record that a traced message has its lock, and how long it waited."""
     if (run := _run.get()) is not None:
         run.take(sender, fence)
 
 
 def on_released(sender: Any = None, outcome: Any = None, **details: Any) -> None:
-    """Note how long it was held."""
+    """Record how long the lock was held."""
     if (run := _run.get()) is not None and run.lock == sender:
         run.release(str(getattr(outcome, "value", outcome)))
 
 
 def on_conflict(sender: Any = None, error: Any = None, action: Any = None, **details: Any) -> None:
-    """Note that its lock was busy, who had it, and what was done then."""
+    """Record that the lock was busy, who held it, and the action taken."""
     if (run := _run.get()) is not None:
         about = {"tasklock.name": sender, "tasklock.holder": str(getattr(error, "holder", "") or "")}
         run.span.add_event("busy", {**about, "tasklock.action": action})
@@ -160,7 +161,7 @@ def on_conflict(sender: Any = None, error: Any = None, action: Any = None, **det
 
 
 def _listen() -> None:
-    """Listen to locks from the first span on that is kept: it costs every lock a little."""
+    """Connect to the signals of locks with the first span that is recorded: they cost every lock a little."""
     global _listening
     if not _listening:
         _listening = True
@@ -170,7 +171,7 @@ def _listen() -> None:
 
 
 def _api() -> Any:
-    """Return OpenTelemetry's API, where somebody has imported it and said where spans go; else ``None``."""
+    """Return OpenTelemetry's API if the project has imported it and set a tracer provider; otherwise ``None``."""
     trace: Any = sys.modules.get(API)
     return None if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider) else trace
 
@@ -180,7 +181,7 @@ def _tracer(trace: Any) -> Any:
 
 
 def _brought(header: Any) -> Any:
-    """Return the context that a message brings; ``None`` without one."""
+    """Return the trace context in a message's header, or ``None``."""
     carrier = header.get(TRACE)
     if API not in sys.modules or not isinstance(carrier, dict):
         return None

@@ -1,9 +1,9 @@
-"""Uniqueness when publishing: while one message of a key is under way, another ``delay()`` gives its result.
+"""Uniqueness on publication: while a message of a key is under way, ``delay()`` publishes no second one.
 
-A lock of its own, taken by the publisher for a short time and kept for long once the message is
-published; the message carries a handle of its token. So neither a rollback (with
-``delay_on_commit`` nothing is taken before the commit) nor a publisher that dies leaves it
-behind, and what is lost in the broker frees it when its time is over.
+The second ``delay()`` returns the result of the first. The lock for that is separate from the lock of the run. The
+publisher takes it for a short time and extends it once the message is published; the message carries a handle of its
+token. So neither a rollback (``delay_on_commit`` takes nothing before the commit) nor a publisher that dies leaves it
+behind for long, and a message that is lost in the broker blocks others only until the lock expires.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ logger = logging.getLogger("django_tasklock")
 
 PREFIX = "unique:"
 UNHEARD = 3_600_000
-"""Milliseconds after which a message is given up that has neither a ``unique_for`` nor a timeout: it may be lost."""
-PROVISIONAL = 10_000  # milliseconds for publishing: what a publisher that dies then leaves behind
+"""Milliseconds after which a message without a ``unique_for`` and a timeout is given up: it may be lost."""
+PROVISIONAL = 10_000  # milliseconds of the lock while publishing: a publisher that dies then leaves it for so long
 
 
 def publish(
@@ -58,10 +58,10 @@ def publish(
     options: Mapping[str, Any],
     send: Callable[[], Any],
 ) -> Any:
-    """Send, unless such a message is under way. Return the ``AsyncResult`` of the one that is, either way.
+    """Send the message unless one with the same key is under way. Return the ``AsyncResult`` of the one under way.
 
-    Raises ``BackendUnavailable`` with the store down, unless the policy is ``"run"``: then it is sent;
-    ``AlreadyPublished`` if it is to be raised.
+    Raises ``AlreadyPublished`` with ``on_duplicate="raise"``. If the store is down, raises ``BackendUnavailable``, or
+    sends the message with the policy ``"run"``.
     """
     backend = get_backend()
     own = _name(task.name, name)
@@ -74,7 +74,7 @@ def publish(
         policy = chosen.lock.on_unavailable or get_settings().ON_UNAVAILABLE
         action = "run" if policy == "run" and error.down else "raise"
         events.unavailable(own, error, action)
-        if error.doubt:  # it may be locked, for a message that nobody sends or that does not know of it
+        if error.doubt:  # the lock may have been taken, for a message that is not sent or has no handle
             _abandon(backend, request)
         if action == "raise":
             raise
@@ -87,7 +87,7 @@ def publish(
             result = send()
             state_of(before).passed_on = True
             return result
-        # A member of a chain, a group or a chord is sent all the same: the others wait for the id it was given.
+        # A member of a chain, a group or a chord is always sent: the others wait for the id it was given.
         if not first or "reply_to" in options:
             return send()
         busy = busy_error(own, answer)
@@ -122,13 +122,13 @@ def _already(error: TaskLockAcquireError, first: str) -> AlreadyPublished:
 
 
 def _name(task: str, key: str) -> str:
-    """Return the lock's name. Each task has its own: another one with the same key is not made superfluous by it."""
+    """Return the lock's name. It has the task's name, so that another task with the same key is not suppressed."""
     text = key if key.startswith(f"{task}:") else f"{task}:{key}"
     return PREFIX + shortened(text, MAX_LENGTH - len(PREFIX))
 
 
 def _abandon(backend: LockStore, request: AcquireRequest) -> None:
-    """Free it as soon as the store answers."""
+    """Release the lock as soon as the store answers."""
     hold = Lease(backend, request.name, None, None)
     hold.token = request.token
     heartbeat.release_later(hold, PROVISIONAL)
@@ -151,7 +151,7 @@ def _patience(task: Any, chosen: OnceOptions) -> int:
 
 
 def seconds_until(when: Any) -> float | None:
-    """Return the seconds until what Celery takes for a time: a number, a datetime or its text. Naive ones are UTC."""
+    """Return the seconds until a time as Celery accepts it: a number, a datetime or its text. Naive means UTC."""
     if when is None or isinstance(when, int | float):
         return when
     moment = maybe_iso8601(when)
@@ -167,13 +167,16 @@ def _tell(name: str, verb: Callable[[], object]) -> None:
 
 
 def free(header: Mapping[str, Any], task_id: str) -> None:
-    """Let another one be published: the message with this header and id is over. Nobody else's lock is freed."""
+    """Release the lock of the message with this header and id, which has ended. Locks of other messages stay."""
     if ours := header.get("unique"):
         _tell(ours["name"], lambda: _by_token(ours, task_id, partial(get_backend().release, ours["name"])))
 
 
 def _by_token(ours: Mapping[str, Any], task_id: str, verb: Callable[[str], object]) -> None:
-    """Do ``verb(token)``. Where the publisher has made that of another ``SECRET_KEY``, the store knows it."""
+    """Call ``verb`` with the lock's token.
+
+    If the publisher used another ``SECRET_KEY``, the token is read from the store.
+    """
     if verb(token_of(ours["handle"])):
         return
     record = get_backend().get(ours["name"])
@@ -182,12 +185,12 @@ def _by_token(ours: Mapping[str, Any], task_id: str, verb: Callable[[str], objec
 
 
 def on_postrun(sender: Any = None, retval: Any = None, state: str | None = None, **details: Any) -> None:
-    """Free the lock of a message that did not get as far as its run, or keep it (``task_postrun``).
+    """Release or keep the lock of a message that did not reach its run (``task_postrun``).
 
-    Its ``before_start`` or ``__call__`` has raised, or a time limit struck before the run could see to it.
+    Its ``before_start`` or ``__call__`` raised, or a time limit struck before the run could handle the lock.
     """
     request = sender.request
-    ours = (request.__dict__.get(HEADER) or {}).get("unique")  # where ``hide`` has put it
+    ours = (request.__dict__.get(HEADER) or {}).get("unique")  # ``hide`` moved it there
     if not ours or request.is_eager or state_of(request).unique_settled:
         return
     error = retval if state != SUCCESS and isinstance(retval, BaseException) else sys.exc_info()[1]
@@ -197,9 +200,9 @@ def on_postrun(sender: Any = None, retval: Any = None, state: str | None = None,
 
 
 class Pending:
-    """The worker's side: it frees the lock when the body starts or when the message is over, and keeps it otherwise.
+    """The worker's side: releases the lock when the body starts or when the message has ended, and keeps it otherwise.
 
-    To be entered twice: a time limit that strikes in the first ``__exit__`` leaves the rest to the second.
+    Enter it twice: if a time limit interrupts the first ``__exit__``, the second one completes it.
     """
 
     def __init__(self, message: Message, ours: dict[str, Any]) -> None:
@@ -208,7 +211,7 @@ class Pending:
         self._lock: TaskLock | None = None
 
     def started(self, chosen: OnceOptions) -> None:
-        """Free or take the lock: the body begins, with these options of its task."""
+        """Release or take the lock, now that the body starts. ``chosen``: the options of the task."""
         if not self.ours:
             return
         if self.ours["until"] == "until_start":
@@ -218,16 +221,17 @@ class Pending:
         lock = TaskLock(self.ours["name"], timeout=chosen.lock.timeout, lease=chosen.lock.lease, on_unavailable="run")
         self._lock = lock
         bring(lock, token_of(self.ours["handle"]))
-        taken = lock.acquire(blocking=False)  # renewed from here on: a worker that dies does not block for long
+        # Renewed from now on, so that a worker that dies blocks others only for a lease.
+        taken = lock.acquire(blocking=False)
         if not taken and lock.met is not None and lock.met.holder.task_id == self.message.id:
-            bring(lock, lock.met.token)  # its publisher has another SECRET_KEY
+            bring(lock, lock.met.token)  # the publisher has another SECRET_KEY
             lock.acquire(blocking=False)
 
     def runs_elsewhere(self) -> bool:
-        """Return whether another delivery of the message runs, as far as is known: it has the lock of the key, too."""
+        """Return whether another delivery of the message is known to run; it then also holds the lock of the key."""
         try:
             record = get_backend().get(self.message.header["key"])
-        except BackendUnavailable:  # whatever is done now will say so
+        except BackendUnavailable:  # the next request logs it
             return False
         if record is None or record.holder.task_id != self.message.id or record.holder.kept:
             return False
@@ -253,19 +257,20 @@ class Pending:
 
     @property
     def _taken(self) -> TaskLock | None:
-        """The lock, while this worker has it."""
+        """The lock, while this worker holds it."""
         return self._lock if self._lock is not None and self._lock.taken else None
 
     def _comes_back(self, error: BaseException | None) -> bool:
         if isinstance(error, Retry) and state_of(self.message.request).moved:
-            return False  # with other arguments it is another one
+            return False  # with other arguments it is another message
         if isinstance(error, Retry | Parked):
             return True
         if isinstance(error, Ignore):
             return state_of(self.message.request).passed_on
         if isinstance(error, Reject):
-            return self.message.acks_late and bool(getattr(error, "requeue", False))  # else it is gone: acknowledged
-        # ``autoretry_for`` has made a ``Retry`` of what it is for.
+            # Otherwise it was acknowledged and does not come back.
+            return self.message.acks_late and bool(getattr(error, "requeue", False))
+        # ``autoretry_for`` has already turned its exceptions into ``Retry``.
         return error is not None and not isinstance(error, Exception) and self.message.acks_late
 
     def _keep(self, seconds: float) -> None:
