@@ -53,7 +53,7 @@ def noting_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def will_retry(error: BaseException) -> bool:
-    """Return whether the work continues after ``error``: retry, ``autoretry_for``, requeue or replacement.
+    """Return whether the work continues after ``error``: by a retry, ``autoretry_for``, a requeue or a replacement.
 
     This holds if the error reaches Celery: a task body that another task calls directly cannot know that.
     """

@@ -1,7 +1,7 @@
-"""The messages of running tasks whose connection to the broker is gone: the worker still has them.
+"""The messages of running tasks whose connection to the broker is lost, while the worker still runs them.
 
-kombu puts them back into their queues as it closes the connection, and they would run twice at once. So the worker
-takes them along: they are renewed as all others are, and acknowledged over the connection of the renewals.
+kombu returns them to their queues as it closes the connection, so they would run twice at once. Therefore the worker
+keeps them: they are renewed like all others, and acknowledged over the connection of the renewals.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from django_tasklock.celery.messages.unacked import take_out
 
 
 class Settlement(NamedTuple):
-    """Whether a message that was taken along is acknowledged or rejected."""
+    """The acknowledgement or rejection of a kept message."""
 
     tag: str
     done: bool
-    """Whether it is removed from the broker; otherwise it is put back."""
+    """Whether it is removed from the broker; otherwise it is requeued."""
 
 
 class Carried:
-    """Those of one worker. ``answered`` is called when the broker is to be told something."""
+    """The messages that one worker keeps. ``answered`` is called when a settlement is to be sent to the broker."""
 
     def __init__(self, answered: Callable[[], object]) -> None:
         self._messages: dict[str, Any] = {}
@@ -35,11 +35,11 @@ class Carried:
 
     @property
     def tags(self) -> list[str]:
-        """Their delivery tags."""
+        """The delivery tags of the kept messages."""
         return list(self._messages)
 
     def follow(self, qos: Any, running: Callable[[], Iterable[Any]]) -> None:
-        """Take the messages of ``running`` requests along when kombu is about to put back what a channel has."""
+        """Keep the messages of ``running`` requests when kombu is about to requeue what a channel has."""
         restore = qos.restore_unacked
 
         def restore_others(*given: Any, **named: Any) -> Any:
@@ -55,18 +55,18 @@ class Carried:
             message.channel = _SettlingChannel(self)
 
     def settle(self, tag: str, *, done: bool) -> None:
-        """Note what became of a message, to tell the broker."""
+        """Record that a message was acknowledged or rejected, to be sent to the broker."""
         if self._messages.pop(tag, None) is not None:
             self._settlements.append(Settlement(tag, done))
             self._answered()
 
     def write_down(self, index: Index) -> None:
-        """Write all of them down in the broker again: it may have lost them."""
+        """Write all kept messages to the broker's index again, which may have lost them."""
         for message in list(self._messages.values()):
             index.keep(message)
 
     def tell(self, index: Index) -> None:
-        """Tell the broker what became of messages. An error leaves what is not told yet to the next time."""
+        """Send the settlements to the broker. After an error the remaining ones are sent the next time."""
         while self._settlements:
             tag, done = self._settlements[0]
             if done:
@@ -77,7 +77,7 @@ class Carried:
 
 
 class _SettlingChannel:
-    """What a message that was taken along has for its channel."""
+    """The channel of a kept message: it records settlements."""
 
     no_ack_consumers = None
 

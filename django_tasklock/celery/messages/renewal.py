@@ -1,7 +1,8 @@
-"""The thread of a worker's main process that renews the leases of all messages that the worker has.
+"""The thread of a worker's main process that renews the leases of all messages of the worker.
 
-Those are: of running tasks that acknowledge late, of those fetched ahead, of those with a countdown. It also puts back
-what nobody renews any more; kombu would only look every hundred seconds, and not while the main process runs a task.
+These are the messages of running tasks with late acknowledgement, prefetched ones, and those with a countdown. The
+thread also requeues messages that are no longer renewed; kombu checks only every hundred seconds, and not while the
+main process runs a task.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ from django_tasklock.logs import log
 from django_tasklock.types import monotonic
 
 LOOKS = 20
-"""Looks for abandoned messages in one lease: a dead worker's start again so much later at the most."""
+"""Checks for abandoned messages in one lease: a dead worker's messages start so much later at most."""
 SELDOM = 3.0
-"""Seconds between two looks at the most."""
+"""The longest interval between two such checks, in seconds."""
 AGAIN = 1.0
-"""Seconds after which is tried again what has failed."""
+"""Seconds until a failed request is retried."""
 WATCH = 60.0
-"""Seconds between two looks of one of the workers for those that do not renew."""
+"""Seconds between two checks for workers that do not renew; one worker does it for all."""
 HOUR = 3600.0
 APART = 5.0
-"""Seconds between this machine's clock and the server's from which on it is said, if that is much of a lease."""
+"""The difference in seconds to the server's clock above which a warning is logged, if it is over a quarter of a
+lease too."""
 
 _running: list[Renewer] = []
 
 
 class Renewer:
-    """The renewals of one worker: made, started, told of each new connection, stopped."""
+    """The renewals of one worker. It is given each new connection, and stopped at the end."""
 
     def __init__(self, app: Any, node: str, lease: float) -> None:
         self.node = node
@@ -52,20 +54,20 @@ class Renewer:
         self._ended = threading.Event()
         self._wake = threading.Event()
         self.carried = Carried(self._wake.set)
-        """The messages of running tasks whose connection is gone."""
+        """The messages of running tasks whose connection is lost."""
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._renewed = monotonic()
         self._interrupted = -lease
-        """When this worker last failed to renew in time, or the server was started: what others have is not judged
-        before they, too, have had the time of a lease to renew it."""
+        """When this worker last failed to renew in time, or the server was started. Abandoned messages are not
+        requeued until a lease after that, so that the other workers have had time to renew theirs."""
         self._silent = False
         self._count = 0
         self._lates: deque[tuple[float, float]] = deque(maxlen=100)
         self._unmarked: list[str] = []
         self._watched = -WATCH
 
-    # What others see
+    # What others read
 
     @property
     def alive(self) -> bool:
@@ -74,19 +76,19 @@ class Renewer:
 
     @property
     def late(self) -> float:
-        """Seconds by which the renewal that is due now is late; 0 while all is well."""
+        """Seconds by which the current renewal is late; 0 if it is not."""
         late = monotonic() - self._renewed - self.period
         return late if late > self.period / 2 else 0.0
 
     @property
     def messages(self) -> int:
-        """How many messages were renewed last."""
+        """The number of messages in the last renewal."""
         return self._count
 
-    # What a worker does with it
+    # What the worker calls
 
     def connected(self, connection: Any, fetched: Callable[[], list[str]]) -> None:
-        """Begin, or go on, with this connection of the worker. ``fetched`` says which messages it has."""
+        """Start or continue with this connection of the worker. ``fetched`` returns the worker's messages."""
         with no_fork():
             self._connection, self._fetched = connection, fetched
             if not self.alive and not self._ended.is_set():
@@ -97,7 +99,7 @@ class Renewer:
         self._wake.set()
 
     def stop(self) -> None:
-        """End: the worker has no messages any more."""
+        """Stop: the worker has no messages any more."""
         self._ended.set()
         self._wake.set()
         thread = self._thread
@@ -113,7 +115,8 @@ class Renewer:
         while not self._ended.is_set():
             try:
                 with no_fork():
-                    if known is not (connection := self._connection):  # maybe to another server: kombu has failed over
+                    # Possibly to another server, after a failover in kombu.
+                    if known is not (connection := self._connection):
                         self._begin(connection)
                         known, due = connection, 0.0
                     self.carried.tell(self._open)
@@ -125,7 +128,7 @@ class Renewer:
                         self._look()
                 self._watch()
                 rest = min(due, looked + self._look_period) - monotonic()
-            except BaseException as error:  # whatever it is, the next try may find it mended
+            except BaseException as error:  # any error may be temporary
                 self._failed(error)
                 rest = min(AGAIN, self.period)
             self._wake.wait(max(0.01, rest))
@@ -164,7 +167,7 @@ class Renewer:
         marks.write(index, marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1)))
 
     def _told(self, late: float, messages: int) -> None:
-        """Say that a renewal was late, if it was by much."""
+        """Log and signal a renewal that was late by much."""
         if late > self.period:
             self._interrupted = monotonic()
         if late <= self.lease / 2 or not messages:
@@ -181,14 +184,14 @@ class Renewer:
         signals.send(signals.messages_late, self.node, late=late, messages=messages, over=over)
 
     def _greet(self, index: Index) -> None:
-        """Do what is done once in each connection."""
+        """Do what is necessary once per connection."""
         uptime = index.uptime()
         if uptime is not None and uptime < self.lease:
             self._interrupted = max(self._interrupted, monotonic() - uptime)
         silence = monotonic() - self._renewed
         if silence < self.lease or (uptime is not None and uptime <= silence):
-            # Nobody can have put them back meanwhile, and the server may have lost them. Otherwise another worker may
-            # have had one, and ended it: written down again it would start once more.
+            # No worker can have requeued them meanwhile, and the server may have lost them. In other cases another
+            # worker may have run one to its end; written down again, it would start once more.
             self.carried.write_down(index)
         ahead = index.ahead()
         if abs(ahead) > max(APART, self.lease / 4):
@@ -202,12 +205,12 @@ class Renewer:
             )
 
     def _look(self) -> None:
-        """Put back what nobody renews."""
+        """Requeue messages that are no longer renewed."""
         if monotonic() - self._interrupted >= self.lease and not self.late:
             self._open.restore()
 
     def _watch(self) -> None:
-        """Say which workers do not renew. One of those that do looks, each minute."""
+        """Log which workers do not renew, once a minute in one of the renewing workers."""
         if monotonic() - self._watched < WATCH:
             return
         self._watched = monotonic()
@@ -217,7 +220,7 @@ class Renewer:
     def _look_around(self) -> None:
         try:
             found = marks.without_mark(self._app, marks.read_marks(self._app))
-            if found:  # one that has just been started may leave its mark by now
+            if found:  # a worker that has just started may have left its mark by now
                 again = marks.without_mark(self._app, marks.read_marks(self._app))
                 found = [node for node in found if node in again]
         except BaseException as error:
@@ -254,5 +257,5 @@ class Renewer:
 
 
 def running() -> list[Renewer]:
-    """Return the renewers of this process: a worker's main process has one, any other none."""
+    """Return the renewers of this process: one in a worker's main process, none elsewhere."""
     return [renewal for renewal in _running if renewal.alive]
