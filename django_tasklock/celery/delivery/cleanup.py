@@ -1,8 +1,8 @@
-"""Cleaning up after tasks whose own process cannot: it was killed, or they were revoked before they began.
+"""Cleaning up after tasks whose own process cannot: it was killed, or the task was revoked before it began.
 
-Celery's hooks for these run in the worker's main process, on a hard time limit *before* the
-child has stopped. So nothing is freed there and then: a thread waits until the process that
-took the lock is dead, and removes the lock with the token that was seen; permits likewise.
+Celery's hooks for these run in the worker's main process, on a hard time limit *before* the child has stopped. So
+nothing is released at once: a thread waits until the process that took the lock is dead, and removes the lock with the
+token that was read before; permits likewise.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from django_tasklock.rates.background import background_work
 logger = logging.getLogger("django_tasklock")
 
 KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
-WATCH = 15.0  # seconds in which a process that is being killed has died; later its lease frees the lock
+WATCH = 15.0  # seconds to wait for the death of a process that is being killed; after that the lease frees the lock
 STEP = 0.1
 
 _received: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""The requests of this worker that are not over: Celery 5.4 does not say with which message it failed."""
+"""The unfinished requests of this worker by task id, as Celery 5.4 does not say with which message a task failed."""
 
 
 def on_received(request: Any = None, **details: Any) -> None:
-    """Note a request (``task_received``, in the main process)."""
+    """Store a request (``task_received``, in the main process)."""
     _received[request.id] = request
 
 
 def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **details: Any) -> None:
-    """Clean up after a task that was killed and does not come back (``task_failure``, in the main process)."""
+    """Clean up after a task that was killed and is not redelivered (``task_failure``, in the main process)."""
     if isinstance(exception, KILLED) and not comes_back(sender, exception):
         args, kwargs = details.get("args") or (), details.get("kwargs") or {}
         header = header_of(getattr(sender, "request", None))
@@ -58,15 +58,15 @@ def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **d
 
 
 def comes_back(task: Any, exception: Exception) -> bool:
-    """Return whether Celery puts a message back into the broker although it reports a failure, by a hard time limit."""
+    """Return whether Celery requeues a message although it reports a failure, by a hard time limit."""
     if not (isinstance(exception, TimeLimitExceeded) and task.acks_late):
         return False
-    acks = getattr(task, "acks_on_timeout", None)  # newer than the other
+    acks = getattr(task, "acks_on_timeout", None)  # the newer of the two options
     return not (task.acks_on_failure_or_timeout if acks is None else acks)
 
 
 def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False, **details: Any) -> None:
-    """Clean up after a message that was revoked or has expired, or whose process was told to end (``task_revoked``)."""
+    """Clean up after a message that was revoked or has expired, or is being terminated (``task_revoked``)."""
     if request is None:
         return
     header = header_of(request)
@@ -85,7 +85,7 @@ def _cancel_reservation(task: Any, request: Any) -> None:
 
 
 def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str | None:
-    """Return the name of a message's lock: as its header says, or as the decorated function would name it."""
+    """Return the name of a message's lock: from its header, or as the decorated function computes it."""
     if "key" in header:
         return str(header["key"])
     template = getattr(getattr(getattr(task, "run", None), "lock", None), "template", None)
@@ -94,12 +94,12 @@ def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str 
     bound = (task, *args) if "self" in template.signature.parameters else args
     try:
         return template.name(tuple(bound), kwargs)
-    except Exception:  # arguments that do not fit never ran
+    except Exception:  # a call whose arguments do not fit was never run
         return None
 
 
 class _EndedDelivery(NamedTuple):
-    """A delivery that its own process cannot clean up after, and what it may have had."""
+    """A delivery whose own process cannot clean up, and what it may have held."""
 
     task: Any
     task_id: str
@@ -112,7 +112,7 @@ class _EndedDelivery(NamedTuple):
     """The handle of a lock that an earlier try kept for it, if it never began."""
 
     def clean_up_later(self) -> None:
-        """Free what it had, from a thread."""
+        """Release what it held, in a thread."""
         if self.name is not None or self.permits:
             threading.Thread(target=self._clean_up, name="tasklock-ending", daemon=True).start()
 
@@ -122,7 +122,7 @@ class _EndedDelivery(NamedTuple):
             if self.kept is not None and self.name is not None:
                 with no_fork():
                     get_backend().release(self.name, token_of(self.kept))
-            # Else its process goes on, and frees everything when it ends.
+            # Otherwise its process is still alive, and releases everything when it ends.
             if self._free_when_dead() and self.name is not None:
                 with no_fork():
                     self._leave_line(self.name)
@@ -131,10 +131,10 @@ class _EndedDelivery(NamedTuple):
         except Exception:
             logger.exception("%s of %s[%s] is left to its lease", what, self.task.name, self.task_id)
         finally:
-            release_connections()  # nobody else closes those of a thread that ends
+            release_connections()  # Django does not close the connections of this thread
 
     def _free_when_dead(self) -> bool:
-        """Wait for the end of its process, and free its lock and its permits. Return False if that still lives."""
+        """Wait until its process is dead, and free its lock and permits. Return False if it is still alive."""
         ends = time.monotonic() + WATCH
         while time.monotonic() < ends:
             with no_fork():
@@ -144,7 +144,7 @@ class _EndedDelivery(NamedTuple):
         return False
 
     def _free_lock(self) -> bool:
-        """Free its lock, if it has one. Return False if its process still lives."""
+        """Free its lock, if it has one. Return False if its process is still alive."""
         record = None if self.name is None else get_backend().get(self.name)
         if record is None or record.holder.task_id != self.task_id or record.holder.task != self.task.name:
             return True
@@ -155,7 +155,7 @@ class _EndedDelivery(NamedTuple):
         return True
 
     def _leave_line(self, name: str) -> None:
-        """Take it out of its line, and let the next one have its turn."""
+        """Remove it from the line of its lock, and promote the next message."""
         try:
             if "ticket" in self.header:
                 get_backend().arrived(name, self.task_id)

@@ -1,4 +1,4 @@
-"""Putting a message aside whose lock is busy: it is rejected, or sent again for later.
+"""What is done with a message whose lock is busy: it is rejected, or sent again with a countdown.
 
 *Published* implies *ran, is parked, or is recorded as skipped, rejected or coalesced*.
 """
@@ -23,23 +23,23 @@ from django_tasklock.locks.lock import Acquirable
 
 logger = logging.getLogger("django_tasklock")
 
-SHORTEST = 1.0  # seconds to the first try again
-LONGEST = 60.0  # the most: how long the lock is free before somebody looks, if only this message wants it
-UNSEEN = 5.0  # seconds to come back after, where the holder could not be read
+SHORTEST = 1.0  # seconds until the first new attempt
+LONGEST = 60.0  # the longest: a free lock stays unused for so long if only this message waits for it
+UNSEEN = 5.0  # seconds if the holder could not be read
 
 
 def reject(error: TaskLockAcquireError, message: Message) -> NoReturn:
-    """End the message unrun: its state is ``REVOKED``, and ``get()`` raises ``error``."""
+    """End the message without a run: its state is ``REVOKED``, and ``get()`` raises ``error``."""
     if message.wants_result:
         try:
             message.task.backend.store_result(message.id, error, states.REVOKED, request=message.request)
-        except Exception as trouble:  # who waits for the result is not told; the message is over all the same
+        except Exception as trouble:  # callers that wait for the result get none; the message has ended anyway
             logger.warning("%s[%s]: that it was rejected was not stored: %r", message.task.name, message.id, trouble)
     raise Rejected(str(error))
 
 
 def defer(message: Message, lock: Acquirable, seconds: float | None = None, **header: Any) -> NoReturn:
-    """Send the message again, for when the lock may be free or in ``seconds``. Spends no retries. Raises ``Retry``."""
+    """Send the message again, for ``seconds`` from now, by default a backoff. Uses no retry. Raises ``Retry``."""
     app = message.task.app
     seconds = backoff(message, lock) if seconds is None else min(seconds, visibility_timeout(app) / 2)
     seconds = max(seconds, shortest_countdown(app))
@@ -50,12 +50,13 @@ def defer(message: Message, lock: Acquirable, seconds: float | None = None, **he
 
 
 def backoff(message: Message, lock: Acquirable) -> float:
-    """Return the seconds until another try: few, as bodies are usually short, and twice as many each time.
+    """Return the seconds until another attempt: few, as bodies are usually short, doubled each time.
 
     Or the task's own ``default_retry_delay``. Jittered, and at most half of the broker's visibility timeout, beyond
-    which it would be delivered twice.
+    which the message would be delivered twice.
 
-    What is left of the holder's lease says nothing: that is renewed while it runs, and gone when it ends.
+    The remaining time of the holder's lease is no estimate: the lease is renewed while the body runs, and removed at
+    its end.
     """
     delay = message.task.default_retry_delay
     if delay and delay != Task.default_retry_delay:

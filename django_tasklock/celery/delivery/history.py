@@ -1,7 +1,7 @@
-"""The history of a message: what its earlier deliveries have left in the table, in the lock, in the result backend.
+"""The history of a message: traces of its earlier deliveries in the table, in the lock and in the result backend.
 
-What is found before the lock is taken is looked at once more with the lock in hand: of two deliveries at once the
-other may have run in between.
+What is found before the lock is acquired is checked again while it is held: of two simultaneous deliveries the other
+one may have run in between.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from django_tasklock.types import Record
 logger = logging.getLogger("django_tasklock")
 
 TAKEOVERS = 3
-"""The number of times that a message whose worker died is started again, where its task does not say."""
-BRIEFLY = 0.3  # seconds in which Celery has stored the result of a run that nobody was seen to leave
-SETTLING = 2.0  # the same after a run has left its lock
+"""The default number of times that a message whose worker died is started again."""
+BRIEFLY = 0.3  # seconds to wait for the result of a run whose end was not observed
+SETTLING = 2.0  # the same after a run was seen to release its lock
 
 
 class Entry:
-    """The row of a message, as it is written: its columns, and the message as text."""
+    """The row to be written for a message: its columns, and the message as text."""
 
     def __init__(self, message: Message, name: str, on_conflict: str) -> None:
         self.message = message
@@ -61,49 +61,51 @@ class Entry:
 
     @cached_property
     def number(self) -> int:
-        """The sequence number of the message, drawn on arrival where its publisher drew none."""
+        """The sequence number of the message, drawn on arrival if its publisher drew none."""
         return order.number_of(self.message, self.name if self.on_conflict == "queue" else "")
 
     @property
     def columns(self) -> tuple[str, int, str, str, str]:
-        """The columns that say which message it is."""
+        """The columns that identify the message."""
         return self.name, self.number, self.on_conflict, self.message.task.name, self.message.id
 
     def sealed(self) -> str:
-        """Return the message itself as text."""
+        """Return the message as text."""
         again = self.message.again(put_back=None, ticket=self.number)
         return seal(self.name, again, self.message.task)
 
 
 class History:
-    """The earlier deliveries of a message, as one delivery knows them, and the row that this one leaves."""
+    """The earlier deliveries of a message, as one delivery sees them, and the row that this one writes."""
 
     def __init__(self, message: Message, lock: TaskLock, on_conflict: str) -> None:
         self.message = message
         self.lock = lock
         self.entry = Entry(message, lock.name, on_conflict)
         self.known = message.delivered_before
-        """True if the message may have been delivered before, or to somebody else meanwhile."""
+        """Whether the message may have been delivered before, or elsewhere meanwhile."""
         self.row: ParkedRow | None = None
         self.looked = False
-        """True if ``row`` is what the table says; else that was not read, or could not be."""
+        """Whether the row was read successfully the last time."""
         self.kept = False
-        """True if this run has a row, which goes with it."""
+        """Whether this run has a row, which ends with it."""
         self._past = Attempt()
 
     def learn(self, attempt: Attempt) -> None:
-        """Note what the attempt to take the lock has shown.
+        """Store the result of the attempt to acquire the lock.
 
-        Who died is the surest sign: a pool that was not told in time that a child had begun gives the message to the
-        next one, and the broker has never heard of it.
+        A dead holder is the surest sign of an earlier delivery: a pool that is not told in time that a child has begun
+        passes the message to the next child, and the broker does not notice.
         """
         self._past = attempt
         self.known = attempt.died or self.message.delivered_before
 
     def has_work(self, *, locked: bool = False) -> bool:
-        """Return False if a newer message took its place. Raises ``Duplicate`` if it is over, or somebody else's.
+        """Return False if a newer message superseded it.
 
-        ``locked``: the lock is ours.
+        Raises ``Duplicate`` if it has ended, or another delivery has it.
+
+        ``locked``: whether the lock is held.
         """
         if not self.known:
             return True
@@ -118,7 +120,7 @@ class History:
             self.discard("it is parked")
         elif row.state in (RUNNING, ENDED) and runs(row):
             if before is None and locked and row.state == RUNNING and ran_here(row):
-                self.row = None  # written since by another delivery, which met this one: ``record_running``
+                self.row = None  # written by another delivery that found this one's lock: ``record_running``
             else:
                 self.discard("another delivery of it runs")
         return True
@@ -131,9 +133,9 @@ class History:
         return self.row
 
     def discard_if_done(self) -> None:
-        """Raise ``Duplicate`` if another delivery has succeeded, or found that too many workers had died of it.
+        """Raise ``Duplicate`` if another delivery succeeded, or failed because too many workers died.
 
-        One that died has done neither: it left its lock behind. But somebody else may have put the message back.
+        A delivery that died did neither, since it left its lock behind. But it may have been put back by a promoter.
         """
         if not (self.known and self.message.wants_result) or (self._past.freed and self.row is not None):
             return
@@ -146,15 +148,15 @@ class History:
             self.discard(how)
 
     def discard(self, why: str) -> NoReturn:
-        """End this delivery: the message is another one's. Raises ``Duplicate``."""
+        """End this delivery, as the message belongs to another one. Raises ``Duplicate``."""
         discard_duplicate(None, self.message, why)
 
     @property
     def crashes(self) -> int:
-        """The number of workers that have died of the message, each counted once.
+        """The number of workers that died of the message, each counted once.
 
-        The row names the process that ran it last, whose death is counted by whoever finds it running or puts it
-        back. So whoever has freed the lock of that same process does not count it once more.
+        The row names the process that ran it last. Its death is counted when the row is found running or is put back,
+        so freeing the lock of that same process does not count again.
         """
         row, freed = self.row, self._past.freed
         if row is None:
@@ -164,14 +166,14 @@ class History:
 
     @property
     def promoted(self) -> bool:
-        """True if the row says that this is the delivery which a promoter has sent, and nobody has died of it since."""
+        """Whether this is the delivery that a promoter sent, by the row, and no worker has died of it since."""
         row = self.row
         return row is not None and row.state == PROMOTED and row.sent == self.message.sent
 
     def start_promoted(self) -> bool:
-        """Count the start of a promoted message, with the lock in hand. Return False if there is more to look at.
+        """Count the start of a promoted message while the lock is held. Return False if more must be checked.
 
-        One statement in place of a look and a write: a row that is as it was when last seen needs no other look.
+        This takes one statement instead of a read and a write: a row that is unchanged need not be read again.
         """
         row, message = self.row, self.message
         if row is None or not self.promoted or self._past.freed or row.crashes > self._takeovers:
@@ -191,7 +193,7 @@ class History:
         return int(getattr(self.message.task, "takeovers", TAKEOVERS))
 
     def count_start(self) -> None:
-        """Keep what comes back if this worker dies, once it has been here before. Raises ``CrashLoop``."""
+        """Keep a message that was delivered before, in case this worker dies. Raises ``CrashLoop``."""
         if self.row is not None or self.message.redelivered or self.crashes:
             self._keep()
         self._tell()
@@ -206,7 +208,7 @@ class History:
         looped = crashes > self._takeovers
         self.kept = True
         try:
-            # Also if it is not started again: until that is its result, it is what another delivery of it finds.
+            # Also if it is not started again: another delivery finds the row until the result is stored.
             parking.mark_started(*self.entry.columns, self.entry.sealed(), holder_json(), crashes)
         except DOWN as error:
             if not looped:
@@ -217,7 +219,7 @@ class History:
             raise CrashLoop(text, name=self.entry.name)
 
     def _tell(self) -> None:
-        """Take back the state ``PARKED``: acknowledged early and killed, it would say so for ever."""
+        """Replace the state ``PARKED``, which an early-acknowledged message that is killed would keep for ever."""
         message = self.message
         if not (message.sent and message.wants_result):
             return
@@ -228,19 +230,19 @@ class History:
             logger.warning("%s[%s]: its state does not say that it runs: %s", message.task.name, message.id, error)
 
     def record_running(self) -> bool:
-        """Keep the message while the other delivery runs it: with this one the broker's copy is acknowledged.
+        """Write a row while the other delivery runs, because with this one the broker's copy is acknowledged.
 
-        Return False if that has ended meanwhile and nobody has the message but this one.
+        Return False if the other delivery has ended meanwhile, so that only this one has the message.
         """
         message, met = self.message, self.lock.met
-        if met is None or met.holder.retries != message.tries:  # a later try has a message of its own
+        if met is None or met.holder.retries != message.tries:  # another try has its own message
             return True
         try:
             with brief_connection():
                 parking.record_running(*self.entry.columns, self.entry.sealed(), text_of(met.holder))
                 get_backend().flag(postrun.AGAIN + message.id)
                 now = self._record()
-                if now is None or now.token != met.token:  # it has ended, and may not have seen the note
+                if now is None or now.token != met.token:  # it has ended, and may not have seen the flag
                     parking.remove(message.id, of=met.holder.boot)
                     message.delivered_before = True
                     return now is not None and now.holder.task_id == message.id
@@ -249,15 +251,16 @@ class History:
         return True
 
     def close(self, error: BaseException | None, token: str) -> None:
-        """End the row of a run that ended with ``error``, unless the broker brings this very message again.
+        """End the row of a run that ended with ``error``, unless the broker redelivers the message.
 
-        ``token``: of the lock that it had, or has.
+        ``token``: the token of the lock of the run.
         """
         message = self.message
         try:
             if message.returns(error):
                 row = parking.find(message.id)
-                # The worker stops, it did not die of it. In this order: who begins it after that changes the row.
+                # The worker stops; this is no crash. The lock is checked after the row is read: a later start changes
+                # the row.
                 if row is not None and ran_here(row) and not self._begun_again(token):
                     parking.move_to(row, PROMOTED)
                 return
@@ -265,31 +268,33 @@ class History:
                 self.forget()
                 return
             if isinstance(error, Ignore) and state_of(message.request).replaced:
-                # Before the lock is free: its next page, which has its id, may be parked then. Not if that is already.
+                # Before the lock is released: after that its next page, with the same id, may be parked. A parked row
+                # stays.
                 self.kept = False
                 parking.remove(message.id, of=holders.BOOT)
                 return
-            # It goes when the result is stored: killed before that, it is neither over nor to be counted a crash.
+            # It is removed once the result is stored: a worker killed before that has neither ended it nor crashed of
+            # it.
             postrun.clean_up_after(message.request, sure=True)
             parking.mark_ended(message.id)
         except Exception as trouble:
             logger.warning("%s[%s]: its row says that it runs: %s", message.task.name, message.id, trouble)
 
     def _begun_again(self, token: str) -> bool:
-        """Return whether another delivery of it has the lock by now: in a pool of threads, the row is that one's."""
+        """Return whether another delivery has the lock by now. In a pool of threads the row then belongs to it."""
         try:
             now = self._record()
-        except BackendUnavailable:  # else it would seem to run for as long as this process lives
+        except BackendUnavailable:  # otherwise it would seem to run as long as this process is alive
             return False
         holder = None if now is None or now.token == token else now.holder
         return holder is not None and (holder.task, holder.task_id) == (self.message.task.name, self.message.id)
 
     def _record(self) -> Record | None:
-        """Read who has the lock; of several names whoever has the first, for they are taken together."""
+        """Read the record of the lock; of several names the first, as they are acquired together."""
         return get_backend().get(each_of(self.entry.name)[0])
 
     def forget(self) -> None:
-        """Remove the row, if that can be done."""
+        """Remove the row, if possible."""
         self.kept = False
         try:
             parking.remove(self.message.id)
@@ -297,7 +302,7 @@ class History:
             logger.warning("%s[%s]: its row was not removed: %s", self.message.task.name, self.message.id, error)
 
     def put_off(self) -> NoReturn:
-        """Defer the message: from then on the broker has it, with the number of its crashes, and no row has."""
+        """Defer the message: the broker then has it with its number of crashes, and it has no row."""
         crashes = self.crashes
         try:
             defer(self.message, self.lock, crashes=(crashes, self.message.retries) if crashes else None)

@@ -1,4 +1,4 @@
-"""The order in which messages of one lock run, where they wait for it in the database: ``queue`` and ``coalesce``."""
+"""The order of messages that wait for a lock in the database: ``queue`` and ``coalesce``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("django_tasklock")
 
 
 class Line:
-    """The place of one message among those that wait for the same lock."""
+    """The position of one message among those that wait for the same lock."""
 
     def __init__(self, history: History, queue_limit: int | None) -> None:
         self.history = history
@@ -33,14 +33,14 @@ class Line:
         self._alone = False
 
     def wait_turn(self) -> Skipped | None:
-        """Park the message unless it is its turn (``None``), or end it because a newer one took its place."""
+        """Return ``None`` if it is the message's turn; otherwise park it, or end it if a newer one superseded it."""
         if self.on_conflict == "queue":
             if not self.is_first():
                 error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
                 events.conflict(error, "queue")
                 return self.park()
         elif self.on_conflict == "coalesce" and self.history.promoted:
-            if self._is_outdated():  # older ones its promoter has ended, and a newer one would have ended this one
+            if self._is_outdated():  # its promoter has ended older ones, and a newer one would have ended this one
                 return self.end_superseded()
         elif self.on_conflict == "coalesce":
             neighbours = parking.read_neighbours(self.name, self.entry.number, self.message.id)
@@ -50,27 +50,27 @@ class Line:
         return None
 
     def is_first(self) -> bool:
-        """Return whether no message waits that was published before this one."""
+        """Return whether no message waits that was published earlier."""
         if self.message.sent:
-            return True  # whoever put it back has looked; and may have stepped over one that no worker takes
+            return True  # the promoter has checked, and may have passed over one that no worker takes
         if not get_backend().lines:
             return not parking.has_older(self.name, self.entry.number)
-        try:  # the line has the parked ones, too
+        try:  # the store's line includes parked messages
             return not get_backend().expects(self.name, self.entry.number)
         except BackendUnavailable:
-            return True  # then the lock is as good as free, and its policy decides
+            return True  # the lock cannot be read either, and its policy decides
 
     def _is_outdated(self) -> bool:
-        """Return whether one that was published later has arrived before, and may have run already."""
+        """Return whether a message that was published later has arrived earlier, and may have run already."""
         try:
             return not get_backend().newest(self.name, self.entry.number)
         except BackendUnavailable:
             return False
 
     def park(self) -> Skipped:
-        """Keep the message in the database and leave, by raising ``Parked``. Return the result if it is superseded.
+        """Store the message in the database and raise ``Parked``. Return the result if it is superseded.
 
-        It is parked first; the lock is looked at again after that.
+        The message is parked first, and the lock is checked after that.
         """
         message, history = self.message, self.history
         cancel_reservation(message.task, message.request)
@@ -83,7 +83,7 @@ class Line:
         try:
             if self._settle():
                 return self.end_superseded()
-        except DOWN as error:  # its row will bring it: sent again or failed, it would run twice or after its failure
+        except DOWN as error:  # its row will be promoted: otherwise it would run twice, or after it failed
             logger.warning("lock %r: a parked message is left to the workers' next look: %s", self.name, error)
         if not self._tell_holder():
             self.promote_next()
@@ -108,7 +108,7 @@ class Line:
             raise TaskLockAcquireError(text, name=self.name)
 
     def _settle(self) -> bool:
-        """Show that the message is parked, and let it wait. Return whether a newer one has taken its place."""
+        """Store the state ``PARKED``, and let the message wait. Return whether a newer one superseded it."""
         message = self.message
         if message.wants_result:
             self._show()
@@ -117,7 +117,7 @@ class Line:
                 if row is not None and row.state == SUPERSEDED:
                     return True
         if self.on_conflict == "coalesce":
-            # Looks after it was parked, so that of two that are parked at once the older one sees the newer.
+            # Read after it was parked, so that of two that are parked at once the older one sees the newer.
             neighbours = parking.read_neighbours(self.name, self.entry.number, message.id)
             if neighbours.newer:
                 return True
@@ -127,8 +127,8 @@ class Line:
     def _show(self) -> None:
         """Store the state ``PARKED``, for people.
 
-        It is parked by then, and its line waits a while for this: were it promoted first, it might have run already,
-        and its result be written over.
+        The row is written by then, but the message is not promoted until this is done: otherwise it might have run
+        already, and its result would be overwritten.
         """
         message = self.message
         try:
@@ -137,7 +137,7 @@ class Line:
             logger.warning("%s[%s] is parked, which its state does not say: %s", message.task.name, message.id, error)
 
     def _tell_holder(self) -> bool:
-        """Note for the holder, whose task may not look for parked messages of itself. Return whether there is one."""
+        """Set the flag of a lock whose holder may not look for parked messages. Return whether it has a holder."""
         try:
             return get_backend().flag(self.name)
         except BackendUnavailable as error:
@@ -145,11 +145,11 @@ class Line:
             return False
 
     def end_superseded(self) -> Skipped:
-        """End the message, whose place a newer one took. Return its result."""
+        """End the message, which a newer one superseded. Return its result."""
         error = TaskLockAcquireError(f"lock {self.name!r}: a newer message took this one's place", name=self.name)
         events.conflict(error, "coalesce")
         row = parking.find(self.message.id)
-        if row is not None:  # it stays until the result is stored
+        if row is not None:  # the row stays until the result is stored
             if row.state != SUPERSEDED:
                 parking.move_to(row, SUPERSEDED)
             postrun.clean_up_after(self.message.request, sure=True)
@@ -158,7 +158,7 @@ class Line:
         return {"status": "skipped", "reason": "coalesced", "name": self.name}
 
     def _free_what_died(self) -> None:
-        """Free what a dead delivery of this message holds: whoever took its place need not wait for that lease."""
+        """Free the lock of a dead delivery of this message, so that the newer message need not wait for its lease."""
         try:
             record = get_backend().get(self.name)
             ours = record is not None and record.holder.task_id == self.message.id
@@ -168,18 +168,18 @@ class Line:
             logger.warning("lock %r is left to its lease: %s", self.name, error)
 
     def leave(self) -> None:
-        """Give up the place, before the lock is released: who finds that free finds no place of ours."""
+        """Leave the line before the lock is released, so that the next holder finds no position of this message."""
         if self.on_conflict == "queue":
-            # Who was promoted looks in any case: a flush may have emptied the line that others are parked in.
+            # A promoted message always promotes the next: a flush may have emptied the store's line, but not the table.
             self._alone = not order.leave(self.name, self.message.id) and not self.message.sent
 
     def promote_after_release(self) -> None:
-        """Promote the next message, now that the lock is released, if there may be one."""
+        """Promote the next message, after the lock was released, if there may be one."""
         if not self._alone:
             self.promote_next()
 
     def promote_if_flagged(self) -> None:
-        """Promote the next message if one was parked behind the lock while it was ours, and said so."""
+        """Promote the next message if the lock was flagged because one was parked behind it."""
         try:
             flagged = get_backend().flagged(self.name)
         except BackendUnavailable as error:
@@ -191,5 +191,5 @@ class Line:
                 self.promote_next()
 
     def promote_next(self) -> None:
-        """Put the next message that waits for the lock back into the broker, if that is free."""
+        """Put the next message that waits for the lock back into the broker, if the lock is free."""
         promote(self.name, self.message.task.app)
