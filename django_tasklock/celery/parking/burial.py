@@ -1,4 +1,4 @@
-"""The reading of kept messages, and their end without having run."""
+"""Reading kept messages, and ending them without a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Due(NamedTuple):
 
 
 def open_row(row: ParkedRow, app: Any) -> Due | None:
-    """Read the message of a row. Return ``None`` if it is gone. Raises ``Unfit``."""
+    """Read the message of a row. Return ``None`` if the row is gone. Raises ``Unfit``."""
     text = parking.read_message(row)
     if text is None:
         return None
@@ -38,9 +38,9 @@ def open_row(row: ParkedRow, app: Any) -> Due | None:
 
 
 def bury(row: ParkedRow, why: str, app: Any) -> None:
-    """Take a message out of the line, unless an operator thinks otherwise; ended for good if it was revoked.
+    """Mark a message as dead, until an operator decides. A revoked message is removed instead.
 
-    It keeps nobody waiting: neither the line, nor who wants to publish another one like it.
+    It then delays neither its line nor the publication of a similar message (``unique``).
     """
     if revoked(row.task_id):
         end(row, app, "it was revoked")
@@ -53,7 +53,7 @@ def bury(row: ParkedRow, why: str, app: Any) -> None:
 
 
 def end(row: ParkedRow, app: Any, why: str) -> bool:
-    """Remove a message and store that it is revoked: nobody waits for its result. Return whether it was there."""
+    """Remove a message and store that it is revoked, so that no caller waits for it. Return whether it existed."""
     text = parking.read_message(row)
     if text is None or not parking.remove_unchanged(row):
         return False
@@ -63,21 +63,21 @@ def end(row: ParkedRow, app: Any, why: str) -> bool:
         check(text)
         app.backend.mark_as_revoked(row.task_id, why, request=request)
     except Unfit:
-        pass  # nothing that a forged one says of itself is true: the result may be another task's
+        pass  # a forged row may name the result of another task
     except Exception as error:
         logger.warning("%s[%s]: its state does not say that it is discarded: %s", row.task, row.task_id, error)
     return True
 
 
 def revoked(task_id: str) -> bool:
-    """Return whether this worker was told that the task is revoked."""
+    """Return whether this worker has received a revocation of the task."""
     from celery.worker import state
 
     return task_id in state.revoked
 
 
 def _cease(row: ParkedRow, text: str, app: Any) -> Context | None:
-    """Leave the line, let another one be published. Return what its result backend must know, if that can be read."""
+    """Leave the line and release the ``unique`` lock. Return the request for the result backend, if it can be read."""
     try:
         name, signature = read(text, app)
     except Unfit:

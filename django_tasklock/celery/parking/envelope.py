@@ -1,7 +1,7 @@
-"""A message as text that any database column keeps, signed, and back.
+"""Messages as signed ASCII text that any database column can store, and back.
 
-Whoever can write to the table must not gain more by it than keeping messages away: neither code that is run when a
-row is read, nor tasks that the project did not publish.
+With write access to the table an attacker must gain no more than keeping messages away: no code runs when a row is
+read, and no task runs that the project did not publish.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Unfit(Exception):
     """The reason why this app cannot put a kept message back into the broker."""
 
     unsigned: dict[str, Any] | None = None
-    """The content that was kept, if that has no signature at all."""
+    """The stored content, if it has no signature at all."""
 
 
 def seal(name: str, signature: Signature[Any], task: Any) -> str:
-    """Return the message and its lock's name, in ASCII, signed with ``SECRET_KEY``. Raises what the serializer raises.
+    """Return the message and its lock's name as signed ASCII text. Raises what the serializer raises.
 
-    What came in another serializer, as its publisher chose, may be nothing that the task's own one knows.
+    If the task's own serializer cannot write the arguments, because the publisher chose another one, others are tried.
     """
     kind, encoding, body = _dumped(signature, task)
     kept = {"name": name, "type": kind, "encoding": encoding}
@@ -49,13 +49,13 @@ def seal(name: str, signature: Signature[Any], task: Any) -> str:
 
 
 def sign(kept: dict[str, Any]) -> str:
-    """Return the text of a row, with the signature of all the rest of it."""
+    """Return the text of a row, with a signature over all other fields."""
     kept = {key: value for key, value in kept.items() if key != SIGNATURE}
     return json.dumps({**kept, SIGNATURE: Signer(salt=SALT).signature(_signed(kept))})
 
 
 def check(text: str) -> dict[str, Any]:
-    """Return what is kept, if this project has written it. Raises ``Unfit``."""
+    """Return the stored content if this project signed it. Raises ``Unfit``."""
     kept = json_object(text)
     found = kept.pop(SIGNATURE, None)
     if found is None:
@@ -72,7 +72,7 @@ def check(text: str) -> dict[str, Any]:
 def read(text: str, app: Any) -> tuple[str, Signature[Any]]:
     """Return the lock's name and the message. Raises ``Unfit``.
 
-    What a row says of its serializer counts for nothing: the app's ``accept_content`` does.
+    The serializer that a row names must be in the app's ``accept_content``.
     """
     kept = check(text)
     accepted = prepare_accept_content(app.conf.accept_content) or set()
@@ -82,12 +82,12 @@ def read(text: str, app: Any) -> tuple[str, Signature[Any]]:
     try:
         found = loads(body, kept["type"], kept["encoding"], accept=accepted)
         return kept["name"], Signature.from_dict(found, app=app)
-    except Exception as error:  # what was pickled may need what is no longer there
+    except Exception as error:  # a pickle may need code that no longer exists
         raise Unfit(f"it cannot be read any more: {error!r}") from error
 
 
 def unseal(text: str, app: Any) -> tuple[str, Signature[Any]]:
-    """Return the lock's name and a message that the app's own workers take. Raises ``Unfit``."""
+    """Return the lock's name and a message that the app's own workers accept. Raises ``Unfit``."""
     name, signature = read(text, app)
     task = app.tasks.get(signature.task)
     if task is None:

@@ -1,4 +1,4 @@
-"""What an operator may do with a kept message: let a dead one wait again, publish one now, end one."""
+"""The actions of an operator on a kept message: requeue a dead one, publish one now, discard one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from django_tasklock.celery.parking.rows import DEAD, PARKED, PROMOTED, RUNNING
 
 
 def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
-    """Let a dead message wait for its lock again. Return the lock's name, and why not, which is empty if it does.
+    """Make a dead message wait for its lock again. Return the lock's name, and the reason if this failed.
 
-    ``sign_it``: the operator knows that a worker of an older version has parked it, which did not sign.
+    ``sign_it``: the operator confirms that a worker of an older version, which did not sign, has parked it.
     """
     row = parking.find(task_id)
     if row is None:
@@ -41,9 +41,9 @@ def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
 
 
 def publish(task_id: str) -> tuple[str, str]:
-    """Look at once whether it is a parked message's turn, and publish it. Return the lock's name, and why not.
+    """Publish a parked message if it is its turn. Return the lock's name, and the reason if it was not published.
 
-    A message that was published before and has not arrived is not waited for.
+    Messages that were published earlier and have not arrived are not waited for.
     """
     row = parking.find(task_id)
     if row is None:
@@ -65,7 +65,7 @@ def publish(task_id: str) -> tuple[str, str]:
 
 
 def discard(task_id: str, why: str) -> tuple[str, str]:
-    """End a message that is parked or dead, as if it had been revoked. Return the lock's name, and why not."""
+    """End a parked or dead message as revoked. Return the lock's name, and the reason if this failed."""
     row = parking.find(task_id)
     if row is None:
         return "", "there is no such message"

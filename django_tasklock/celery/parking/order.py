@@ -1,4 +1,4 @@
-"""The order in which messages of one lock were published: sequence numbers, and the line of who waits."""
+"""The order in which messages of one lock were published: sequence numbers, and the line of waiting messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger("django_tasklock")
 
 
 def next_number(name: str = "", task_id: str = "") -> int:
-    """Draw a sequence number and line up, in the lock's store; with that down, from this machine's clock."""
+    """Draw a sequence number and join the line, in the lock's store; if it is down, use this machine's clock."""
     try:
         return get_backend().ticket(name, task_id)
     except BackendUnavailable as error:
@@ -22,13 +22,13 @@ def next_number(name: str = "", task_id: str = "") -> int:
 
 
 def number_of(message: Message, name: str = "") -> int:
-    """Return the sequence number of ``message``. Draw it, for ``name``, where its publisher drew none."""
+    """Return the sequence number of ``message``. If its publisher drew none, draw one for ``name``."""
     number = message.header.get("ticket")
     return int(number) if number else next_number(name, message.id if name else "")
 
 
 def leave(name: str, task_id: str) -> bool:
-    """Say that the message waits no more: it is over, or goes another way. Return whether others may wait."""
+    """Remove the message from the line: it has ended, or is sent another way. Return whether others may wait."""
     try:
         return get_backend().arrived(name, task_id)
     except BackendUnavailable as error:

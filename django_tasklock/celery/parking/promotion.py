@@ -1,8 +1,8 @@
-"""The promotion of parked messages: one per lock is put back into the broker when the lock is free.
+"""The promotion of parked messages: when a lock is free, its next message is put back into the broker.
 
-Whoever releases a lock promotes its next message at once. That wake-up can be lost: the
-releaser may be killed, Redis flushed, the broker purged. So a thread in every worker's main
-process looks at each waiting key every few seconds; of any number of promoters one acts.
+The process that releases a lock promotes its next message at once. That wake-up can be lost: the process may be killed,
+Redis flushed, the broker purged. So a thread in every worker's main process checks each waiting key every few seconds;
+of any number of promoters exactly one acts.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from django_tasklock.types import monotonic
 
 logger = logging.getLogger("django_tasklock")
 
-PERIOD = 5.0  # seconds between two looks of one promoter
-PATIENCE = 10.0  # seconds a message that was put back may take to arrive, doubled each time: it may be in a long queue
+PERIOD = 5.0  # seconds between two polls of one promoter
+PATIENCE = 10.0  # seconds for a message that was put back to arrive, doubled each time: it may be in a long queue
 MOST_PATIENCE = 600.0
-MISSING = 10.0  # seconds the line waits for a message that was published before and has not arrived
-STORING = 60.0  # seconds in which a result is stored, if nothing is known of the process that does it
+MISSING = 10.0  # seconds to wait for a message that was published earlier and has not arrived
+STORING = 60.0  # seconds to store a result, if the state of the process that does so is unknown
 MOST_ATTEMPTS = 8  # with the patience above about twenty minutes, if the message reaches no worker at all
-STRAY = 600.0  # seconds for which what this app cannot take is left to others: another app, or workers of another age
-MOST_PASSED = 20  # at the head of one line that are passed over in one look
-AT_ONCE = 200  # keys in one look; the next one goes on from there
+STRAY = 600.0  # seconds to leave unusable messages to other apps and to workers of another version
+MOST_PASSED = 20  # unusable messages at the head of one line that are passed over in one poll
+AT_ONCE = 200  # keys in one poll; the next one continues from there
 
 
 def promote(name: str, app: Any) -> bool:
     """Put the next message for ``name`` back into the broker if its lock is free. Return whether one was.
 
-    What cannot be done now, with a store, the database or the broker down, is logged and left to the promoters.
+    If a store, the database or the broker is down, that is logged, and the promoters retry.
     """
     try:
         if is_held(name):
-            return False  # its holder looks when it releases, which is after what we know was parked
+            return False  # its holder promotes on release, which comes after the message was parked
         return promote_next(key_of(name), app, free=True)
     except Exception as error:
         logger.warning("lock %r: what is parked behind it was not promoted, a worker will: %s", name, error)
@@ -57,13 +57,13 @@ def promote(name: str, app: Any) -> bool:
 
 
 def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool = False) -> bool:
-    """Promote by the key of the lock, raising what stands in the way. Return whether a message was put back.
+    """Promote the next message of a lock, by its key. Return whether a message was put back. Errors are raised.
 
-    ``strays``: looks after what this app cannot put back; without it that is only passed over. ``free``: the lock was,
-    just now; that who is superseded says so is left to those who look regularly.
+    ``strays``: records messages that this app cannot put back; without it they are only passed over. ``free``: the lock
+    was just found free; then superseded messages are left to the promoters.
     """
     found = next_in_line(key, app, free=free)
-    for _ in range(AT_ONCE):  # of more the promoters take care
+    for _ in range(AT_ONCE):  # further ones are left to the promoters
         if found.due is None or not _end_expired(found.due, app):
             break
         found = next_in_line(key, app, free=free)
@@ -78,28 +78,28 @@ def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool
         return False
     if due.row.mode == "queue" and _awaits_another(due.row, due.name):
         return False
-    if due.row.mode == "coalesce" and not found.alone:  # one that comes now finds this one newer, and says so itself
+    if due.row.mode == "coalesce" and not found.alone:  # one that arrives now finds this newer one and ends itself
         supersede(parking.find_older(key, due.row.number, due.row.task_id), app)
     return _put_back(due, PROMOTED)
 
 
 class Looked(NamedTuple):
-    """The result of one look at the messages that are kept for a lock."""
+    """The result of one check of the messages that are kept for a lock."""
 
     due: Due | None
-    """The message that is to be put back. ``None``: there is none, one is on its way, or the lock is held."""
+    """The message to put back. ``None``: there is none, one is on its way, or the lock is held."""
     spent: list[ParkedRow]
     """The messages that were put back too often."""
     strays: list[tuple[ParkedRow, str]]
-    """The messages in front of it that this app cannot put back, and why."""
+    """The messages before it that this app cannot put back, and why."""
     superseded: list[ParkedRow]
-    """The messages that are to be sent once more to say that they are superseded."""
+    """The superseded messages to send once more, so that their result is stored."""
     alone: bool = False
-    """Whether nobody else waits for the lock."""
+    """Whether no other message waits for the lock."""
 
 
 def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
-    """Look at who waits for the lock with this key, which is known to be ``free``. Changes nothing."""
+    """Find the next message for the lock with this key, without changes. ``free``: the lock is known to be free."""
     strays: list[tuple[ParkedRow, str]] = []
     resting: list[ParkedRow] = []
     tasks: set[str] = set()
@@ -117,7 +117,7 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
         if not ready or len(passed) >= MOST_PASSED:
             return looked
         row = min(ready, key=lambda row: (row.number, row.id))
-        if row.state == PARKED and row.attempts and not overdue(row):  # a worker has just said that it cannot take it
+        if row.state == PARKED and row.attempts and not overdue(row):  # a worker has just refused it
             resting.append(row)
             continue
         try:
@@ -133,13 +133,13 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
 
 
 def is_held(name: str) -> bool:
-    """Return whether the lock is held. What a process that is known to be dead left the promoted message takes over."""
+    """Return whether the lock is held. A lock of a dead process counts as free: the promoted message takes it over."""
     record = get_backend().get(name)
     return record is not None and not abandoned(record)
 
 
 def supersede(older: list[ParkedRow], app: Any) -> None:
-    """End these ``coalesce`` messages, which a newer one has taken the place of: each is sent to say so."""
+    """End these ``coalesce`` messages, which a newer one has superseded: each is sent so that its result is stored."""
     for row in older:
         if row.state == PROMOTED:
             parking.move_to(row, SUPERSEDED)  # it is on its way already
@@ -154,23 +154,23 @@ def overdue(row: ParkedRow) -> bool:
 
 
 def _awaits_another(row: ParkedRow, name: str) -> bool:
-    """Return whether a message that was published before is still on its way.
+    """Return whether a message that was published earlier is still on its way.
 
-    It is not waited for for ever: it may be lost, or lie in the buffer of a worker that is busy with something else.
+    The wait is limited: it may be lost, or in the buffer of a worker that is busy with another task.
     """
     waited = row.now - row.parked_at > MISSING * 1000
     return get_backend().expects(name, row.number, forget=waited) > 0 and not waited
 
 
 def runs(row: ParkedRow) -> bool:
-    """Return whether the process that ran it last is known to live, or may be storing its result."""
+    """Return whether the process that ran it last is known to be alive, or may be storing its result."""
     known = holders.alive(holder_of(json_object(row.holder)))
     storing = row.state == ENDED and row.now - row.changed_at < STORING * 1000
     return known is True or (known is None and storing)
 
 
 def ran_here(row: ParkedRow) -> bool:
-    """Return whether this is the process that ran it last."""
+    """Return whether this process ran it last."""
     return holder_of(json_object(row.holder)).boot == holders.BOOT
 
 
@@ -184,7 +184,7 @@ def _send(row: ParkedRow, app: Any, state: str) -> bool:
 
 
 def _end_expired(due: Due, app: Any) -> bool:
-    """End a message that has expired: RabbitMQ drops those, so nobody would say so. Return whether it has."""
+    """End a message that has expired, since RabbitMQ drops expired messages silently. Return whether it has expired."""
     left = seconds_until(due.signature.options.get("expires"))
     if left is None or left > 0:
         return False
@@ -195,7 +195,7 @@ def _end_expired(due: Due, app: Any) -> bool:
 def _put_back(due: Due, state: str) -> bool:
     """Put one message back into the broker. Return whether it was sent.
 
-    Killed half-way, it is overdue later, or comes twice and runs once.
+    If this process is killed in between, the message becomes overdue, or is sent twice and runs once.
     """
     row, signature = due.row, due.signature
     attempts = row.attempts + 1
@@ -206,7 +206,8 @@ def _put_back(due: Due, state: str) -> bool:
     ours = sealed_for({**(headers.get(HEADER) or {}), "put_back": put_back}, row.task, row.task_id)
     headers = {**headers, HEADER: ours}
     try:
-        signature.clone(headers=headers).apply_async(add_to_parent=False)  # who releases the lock did not publish it
+        # The process that releases the lock is not its parent.
+        signature.clone(headers=headers).apply_async(add_to_parent=False)
     except Exception as error:
         logger.warning("lock %r: %s[%s] could not be sent: %s", due.name, row.task, row.task_id, error)
         back = parking.find(row.task_id)
@@ -221,14 +222,14 @@ def _put_back(due: Due, state: str) -> bool:
 
 
 class Strays:
-    """The messages that one promoter has met and cannot put back: another app may, or a newer worker."""
+    """The messages that one promoter cannot put back: another app or a newer worker may."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
         self._since: dict[tuple[str, str], float] = {}
 
     def note(self, key: str, strays: list[tuple[ParkedRow, str]]) -> None:
-        """Note what was met now. Whose kind has been there for long enough, and this row among them, is dead."""
+        """Record the messages found now. Those whose task was unusable for this lock long enough are marked as dead."""
         now = monotonic()
         kinds = {(key, row.task): (row, why) for row, why in reversed(strays)}
         for kind in [kind for kind in self._since if kind[0] == key and kind not in kinds]:
@@ -238,7 +239,7 @@ class Strays:
                 self._bury(row, why)
 
     def _bury(self, row: ParkedRow, why: str) -> None:
-        """Bury that row, and those like it that no more can be put back: there may be thousands."""
+        """Mark that row as dead, and further unusable ones of the same task: there may be thousands."""
         for one in parking.find_alike(row, AT_ONCE):
             try:
                 if open_row(one, self.app) is not None:
@@ -249,7 +250,7 @@ class Strays:
 
 
 class Promoter:
-    """The thread of a worker's main process that finds what a lost wake-up left behind."""
+    """The thread of a worker's main process that promotes messages after a lost wake-up."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -263,7 +264,7 @@ class Promoter:
         threading.Thread(target=self._run, name="tasklock-promoter", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop before the next look."""
+        """Stop before the next poll."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -271,7 +272,7 @@ class Promoter:
             try:
                 self.look()
                 self._silent = False
-            except BaseException as error:  # whatever it is, the next look may find it mended
+            except BaseException as error:  # any error may be temporary
                 if not self._silent:
                     log(logging.WARNING, "promoter: parked messages could not be looked at, trying on: %r", error)
                 self._silent = True
@@ -280,7 +281,7 @@ class Promoter:
                     close_idle()
 
     def look(self) -> int:
-        """Promote behind free locks. Return how many messages were."""
+        """Promote messages behind free locks. Return how many were promoted."""
         promoted = 0
         for _ in range(AT_ONCE):
             with no_fork():
@@ -295,7 +296,7 @@ class Promoter:
         try:
             return promote_next(key, self.app, self._strays)
         except BackendUnavailable:
-            raise  # the others would fare no better
-        except Exception as error:  # one that cannot be read must not keep the others
+            raise  # the other keys would fail as well
+        except Exception as error:  # one unreadable row must not block the others
             logger.warning("what is parked under key %s was not promoted: %r", key, error)
             return False

@@ -1,4 +1,4 @@
-"""A message that was put back and reached a worker that cannot take it: it waits again, for another one."""
+"""A promoted message that reached a worker that cannot take it waits again, for another worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("django_tasklock")
 
 
 def on_refused(sender: Any = None, message: Any = None, exc: Any = None, **details: Any) -> None:
-    """Look after a parked message that this worker cannot take. For ``task_unknown`` and ``task_rejected``."""
+    """Handle a promoted message that this worker cannot take (``task_unknown``, ``task_rejected``)."""
     headers = getattr(message, "headers", None) or {}
     ours = headers.get(HEADER)
     if isinstance(ours, dict) and ours.get("put_back") and headers.get("id"):
