@@ -11,7 +11,7 @@ from celery._state import get_current_worker_task
 from celery.exceptions import Ignore, Reject, Retry
 
 from django_tasklock.celery.exceptions import Duplicate, Parked
-from django_tasklock.celery.message import tries_of
+from django_tasklock.celery.message import try_number
 from django_tasklock.celery.state import state_of
 from django_tasklock.host import Task
 
@@ -31,25 +31,25 @@ class LockAttribute:
         return lock.of_bound() if inspect.ismethod(task.run) else lock
 
 
-def task_here() -> Task | None:
+def current_task() -> Task | None:
     """Return the published task that runs in this thread, even inside tasks that it calls directly."""
     task: Any = get_current_worker_task()
     request: Any = None if task is None else task.request
-    return None if request is None or not request.id else Task(task.name, request.id, tries_of(request))
+    return None if request is None or not request.id else Task(task.name, request.id, try_number(request))
 
 
-def noting_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
+def record_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``Task.on_replace`` to record that a message was sent, which Celery's ``Ignore`` does not say."""
 
     @wraps(on_replace)
-    def noting(task: Any, sig: Any) -> Any:
+    def wrapper(task: Any, sig: Any) -> Any:
         try:
             return on_replace(task, sig)
         except Ignore:
             state_of(task.request).replaced = True
             raise
 
-    return noting
+    return wrapper
 
 
 def will_retry(error: BaseException) -> bool:
@@ -66,7 +66,7 @@ def will_retry(error: BaseException) -> bool:
         return state_of(task.request).replaced
     wanted, spared = exceptions_of(task, "autoretry_for"), exceptions_of(task, "dont_autoretry_for")
     if isinstance(error, wanted) and not isinstance(error, spared):
-        limit = most_retries(task)
+        limit = retry_limit(task)
         return limit is None or task.request.retries < limit
     return isinstance(error, Reject) and bool(getattr(error, "requeue", False))
 
@@ -76,7 +76,7 @@ def exceptions_of(task: Any, option: str) -> tuple[type[BaseException], ...]:
     return tuple(getattr(task, option, None) or ())
 
 
-def most_retries(task: Any) -> int | None:
+def retry_limit(task: Any) -> int | None:
     """Return the number of retries that ``autoretry_for`` makes; ``None``: unlimited.
 
     Two options take precedence over ``max_retries``.

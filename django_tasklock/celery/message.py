@@ -17,8 +17,8 @@ HEADER = "tasklock"
 """The name of our message header, a dict of plain values. ``key``: the lock's name, computed on publication."""
 RECEIVED = "tasklock_received"
 """The request attribute with the monotonic time at which the worker's main process received the message."""
-REPLACED = 1_000_000  # greater than any number of retries
-AT_ONCE = 0.1
+REPLACEMENT_STEP = 1_000_000  # greater than any number of retries
+EARLIEST_REDELIVERY = 0.1
 """Seconds within which no broker redelivers a message; below that Celery's settings, slow to read, are not read."""
 
 
@@ -30,10 +30,10 @@ class Message:
         self.request = task.request if request is None else request
         self.id: str = self.request.id
         self.retries: int = self.request.retries or 0
-        self.tries = tries_of(self.request)
+        self.try_number = try_number(self.request)
         self.header: dict[str, Any] = header_of(self.request)
         """Our header, as the publisher wrote it."""
-        self.resumes = self.retries > 0 or bool(self.header.get("page"))
+        self.is_continuation = self.retries > 0 or bool(self.header.get("page"))
         """Whether its work has begun already: it is a retry, or the next page of a task that replaced itself."""
         put_back = self.header.get("put_back") or (0, 0)
         self.sent = int(put_back[0]) if put_back[1] == self.retries else 0
@@ -44,7 +44,7 @@ class Message:
         """
         self.acks_late = bool(task.acks_late)
         """Whether it is acknowledged after its run, so that it is redelivered if this worker dies."""
-        self.delivered_before = bool(self.sent or self.redelivered or self.crashes) or self._lay_long()
+        self.delivered_before = bool(self.sent or self.redelivered or self.crashes) or self._was_buffered_long()
         """Whether it may have been delivered before, or elsewhere meanwhile, as far as the message itself shows."""
 
     @property
@@ -53,7 +53,7 @@ class Message:
         return bool((self.request.delivery_info or {}).get("redelivered"))
 
     @property
-    def waited(self) -> float:
+    def seconds_buffered(self) -> float:
         """Seconds since this worker received the message, which may have been in its buffer; 0 if unknown."""
         received = getattr(self.request, RECEIVED, None)
         return 0.0 if received is None else max(0.0, monotonic() - received)
@@ -70,12 +70,12 @@ class Message:
         crashes = self.header.get("crashes") or (0, 0)
         return int(crashes[0]) if crashes[1] == self.retries else 0
 
-    def _lay_long(self) -> bool:
+    def _was_buffered_long(self) -> bool:
         """Return whether it was buffered here so long that the broker may have redelivered it, or may do so soon."""
-        waited = self.waited
-        return waited > AT_ONCE and waited > redelivery_timeout(self.task.app) / 2
+        seconds_buffered = self.seconds_buffered
+        return seconds_buffered > EARLIEST_REDELIVERY and seconds_buffered > redelivery_timeout(self.task.app) / 2
 
-    def returns(self, error: BaseException | None) -> bool:
+    def will_be_redelivered(self, error: BaseException | None) -> bool:
         """Return whether the broker redelivers this message after ``error``: the worker stops, or requeues it."""
         if isinstance(error, Reject):
             return self.acks_late and bool(getattr(error, "requeue", False))
@@ -96,11 +96,11 @@ class Message:
         """Whether its states and result are stored."""
         return not (self.task.ignore_result or getattr(self.request, "ignore_result", False))
 
-    def again(self, *, countdown: float | None = None, **header: Any) -> Signature[Any]:
+    def to_signature(self, *, countdown: float | None = None, **header: Any) -> Signature[Any]:
         """Return a signature that sends the message again after ``countdown`` seconds, as the same try."""
-        ours = {key: value for key, value in {**self.header, **header}.items() if value is not None}
+        our_header = {key: value for key, value in {**self.header, **header}.items() if value is not None}
         options = {} if countdown is None else {"countdown": countdown}
-        headers = {**(self.request.headers or {}), HEADER: sealed_for(ours, self.task.name, self.id)}
+        headers = {**(self.request.headers or {}), HEADER: bind_header(our_header, self.task.name, self.id)}
         return self.task.signature_from_request(  # type: ignore[no-any-return]
             self.request, headers=headers, retries=self.retries, **options
         )
@@ -114,9 +114,9 @@ def token_of(handle: str) -> str:
     return salted_hmac("django_tasklock.handle", handle, algorithm="sha256").hexdigest()[:32]
 
 
-def tries_of(request: Any) -> int:
+def try_number(request: Any) -> int:
     """Return a number that grows with each try of a request's task. ``replace()`` starts the retries at 0 again."""
-    return (getattr(request, "replaced_task_nesting", 0) or 0) * REPLACED + (request.retries or 0)
+    return (getattr(request, "replaced_task_nesting", 0) or 0) * REPLACEMENT_STEP + (request.retries or 0)
 
 
 def header_of(request: Any) -> dict[str, Any]:
@@ -125,15 +125,15 @@ def header_of(request: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         return {}
     # A header published by an earlier release has no ``of``.
-    return found if "of" not in found or written_for(found, getattr(request, "task", None), request.id) else {}
+    return found if "of" not in found or is_header_for(found, getattr(request, "task", None), request.id) else {}
 
 
-def sealed_for(header: Mapping[str, Any], task: Any, task_id: Any) -> dict[str, Any]:
+def bind_header(header: Mapping[str, Any], task: Any, task_id: Any) -> dict[str, Any]:
     """Return our header bound to this message, so that it is ignored if it is copied to another one."""
     return {**header, "of": [task, task_id]}
 
 
-def written_for(header: Any, task: object, task_id: object) -> bool:
+def is_header_for(header: Any, task: object, task_id: object) -> bool:
     """Return whether our header was written for this message. ``task``: its name; if not a text, any matches."""
     if not isinstance(header, dict) or not isinstance(header.get("of"), list | tuple) or len(header["of"]) != 2:
         return False
@@ -141,7 +141,7 @@ def written_for(header: Any, task: object, task_id: object) -> bool:
     return bool(of == task_id and (whose == task or not isinstance(task, str)))
 
 
-def page_before(task: object, task_id: object, name: object = None) -> Any:
+def replacing_request(task: object, task_id: object, name: object = None) -> Any:
     """Return the current request if its task replaces itself (``replace()``) by this message; otherwise ``None``.
 
     ``name``: only if its header names the same lock.
@@ -152,7 +152,7 @@ def page_before(task: object, task_id: object, name: object = None) -> Any:
     return here.request if name is None or header_of(here.request).get("key") == name else None
 
 
-def hide(sender: Any = None, **details: Any) -> None:
+def hide_header(sender: Any = None, **details: Any) -> None:
     """Move our header out of ``self.request.headers``, which bodies send on, for tenants. For ``task_prerun``."""
     request = sender.request
     if HEADER in request.__dict__ or HEADER in (request.headers or {}):

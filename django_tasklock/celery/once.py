@@ -42,8 +42,8 @@ class Once:
 
     def s(self, *args: Any, **kwargs: Any) -> Signature[Any]:
         """Return a signature, for chains, groups and chords."""
-        return self.task.s(*args, **kwargs).set(once=options.plain(self.overrides))  # type: ignore[no-any-return]
+        return self.task.s(*args, **kwargs).set(once=options.serializable(self.overrides))  # type: ignore[no-any-return]
 
     def si(self, *args: Any, **kwargs: Any) -> Signature[Any]:
         """Return an immutable signature."""
-        return self.task.si(*args, **kwargs).set(once=options.plain(self.overrides))  # type: ignore[no-any-return]
+        return self.task.si(*args, **kwargs).set(once=options.serializable(self.overrides))  # type: ignore[no-any-return]

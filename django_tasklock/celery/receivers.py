@@ -16,9 +16,17 @@ from django_tasklock.celery.delivery import cleanup, postrun
 from django_tasklock.celery.delivery.nested import MapElementCall, NestedCall, is_element
 from django_tasklock.celery.delivery.permits import PermitTaskCall, limits_body
 from django_tasklock.celery.delivery.run import TaskCall
-from django_tasklock.celery.host import LockAttribute, noting_replacement, task_here, will_retry
-from django_tasklock.celery.message import HEADER, RECEIVED, header_of, hide, page_before, sealed_for, written_for
-from django_tasklock.celery.misplaced import refuse_of_another
+from django_tasklock.celery.host import LockAttribute, current_task, record_replacement, will_retry
+from django_tasklock.celery.message import (
+    HEADER,
+    RECEIVED,
+    bind_header,
+    header_of,
+    hide_header,
+    is_header_for,
+    replacing_request,
+)
+from django_tasklock.celery.misplaced import refuse_without_base
 from django_tasklock.celery.parking import order
 from django_tasklock.celery.parking.promotion import Promoter
 from django_tasklock.celery.parking.refused import on_refused
@@ -33,7 +41,7 @@ from django_tasklock.exceptions import CrashLoop, StaleClaim
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import monotonic
 
-CELERYS_REQUEST = "celery.worker.request:Request"
+DEFAULT_REQUEST = "celery.worker.request:Request"
 """Celery's default request class in a worker's main process."""
 _promoters: list[Promoter] = []
 
@@ -41,18 +49,18 @@ _promoters: list[Promoter] = []
 def install() -> None:
     """Install the ``Host`` in the core, and the signal receivers and task attributes in Celery. Called once."""
     host.install(CeleryHost())
-    if Task.Request == CELERYS_REQUEST:
+    if Task.Request == DEFAULT_REQUEST:
         Task.Request = "django_tasklock.celery.request:Request"
     # Celery's own does nothing.
-    Task.on_bound = classmethod(refuse_of_another)  # type: ignore[method-assign,assignment]
-    Task.on_replace = noting_replacement(Task.on_replace)  # type: ignore[method-assign]
+    Task.on_bound = classmethod(refuse_without_base)  # type: ignore[method-assign,assignment]
+    Task.on_replace = record_replacement(Task.on_replace)  # type: ignore[method-assign]
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
     if not hasattr(Task, "dont_autoretry_for"):  # a task's own option overrides it
         Task.dont_autoretry_for = (StaleClaim, CrashLoop)  # type: ignore[attr-defined]  # a retry cannot help
-    signals.before_task_publish.connect(stamp, weak=False, dispatch_uid="tasklock.stamp")
-    signals.task_prerun.connect(hide, weak=False, dispatch_uid="tasklock.hide")
-    signals.task_received.connect(note_arrival, weak=False, dispatch_uid="tasklock.received")
+    signals.before_task_publish.connect(write_header, weak=False, dispatch_uid="tasklock.stamp")
+    signals.task_prerun.connect(hide_header, weak=False, dispatch_uid="tasklock.hide")
+    signals.task_received.connect(record_arrival, weak=False, dispatch_uid="tasklock.received")
     signals.task_postrun.connect(postrun.on_postrun, weak=False, dispatch_uid="tasklock.postrun")
     signals.task_postrun.connect(unique.on_postrun, weak=False, dispatch_uid="tasklock.unique")
     signals.task_received.connect(cleanup.on_received, weak=False, dispatch_uid="tasklock.ending")
@@ -61,9 +69,9 @@ def install() -> None:
     signals.task_revoked.connect(cleanup.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
     signals.task_unknown.connect(on_refused, weak=False, dispatch_uid="tasklock.unknown")
     signals.task_rejected.connect(on_refused, weak=False, dispatch_uid="tasklock.refused")
-    signals.worker_init.connect(begin_renewing, weak=False, dispatch_uid="tasklock.messages")
-    signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")
-    signals.worker_shutting_down.connect(end_promoting, weak=False, dispatch_uid="tasklock.end")
+    signals.worker_init.connect(start_renewing, weak=False, dispatch_uid="tasklock.messages")
+    signals.worker_ready.connect(start_promoting, weak=False, dispatch_uid="tasklock.ready")
+    signals.worker_shutting_down.connect(stop_promoting, weak=False, dispatch_uid="tasklock.end")
     signals.worker_process_shutdown.connect(flush_heartbeat, weak=False, dispatch_uid="tasklock.child")
     if find_spec("opentelemetry") is not None:
         from django_tasklock.celery import tracing
@@ -78,7 +86,7 @@ class CeleryHost(host.Host):
 
     def current_task(self) -> host.Task | None:
         """Return the published task that runs in this thread, even inside tasks that it calls directly."""
-        return task_here()
+        return current_task()
 
     def will_retry(self, error: BaseException) -> bool:
         """Return whether Celery runs the task again after ``error``."""
@@ -101,7 +109,7 @@ class CeleryHost(host.Host):
         return take_turn(limit, args, kwargs)
 
 
-def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
+def write_header(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
     """Write our header of a message on publication (``before_task_publish``).
 
     For a decorated task with ``queue`` or ``coalesce``, also draw its sequence number.
@@ -112,41 +120,42 @@ def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: 
     if not isinstance(headers, dict):
         return
     fields = body if isinstance(body, dict) else headers  # Celery's own fields: with protocol 1 they are in the body
-    ours = _brought(sender, headers, fields)
-    if locked is None and reservation is None and not ours:
+    header = _pop_header(sender, headers, fields)
+    if locked is None and reservation is None and not header:
         return
-    ours = headers[HEADER] = sealed_for(ours, sender, fields.get("id"))
+    header = headers[HEADER] = bind_header(header, sender, fields.get("id"))
     if reservation is not None:
-        ours[RATE] = reservation
+        header[RATE] = reservation
     retries = fields.get("retries") or 0
-    if (ours.get("at") or (0, -1))[1] != retries:
-        ours["at"] = (time.time(), retries)
-    before = page_before(sender, fields.get("id"))
+    if (header.get("at") or (0, -1))[1] != retries:
+        header["at"] = (time.time(), retries)
+    before = replacing_request(sender, fields.get("id"))
     if before is not None and (fields.get("replaced_task_nesting") or 0) > (before.replaced_task_nesting or 0):
-        ours["page"] = True  # not if the message is only deferred
-    word = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
-    if word in ("queue", "coalesce") and "ticket" not in ours:
+        header["page"] = True  # not if the message is only deferred
+    on_conflict = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
+    if on_conflict in ("queue", "coalesce") and "ticket" not in header:
         args, kwargs = (body["args"], body["kwargs"]) if fields is body else (body or ((), {}))[:2]
-        stands = word == "queue" and not fields.get("eta")  # a message that is not due yet must not delay the others
-        name = cleanup.lock_name(task, ours, args, kwargs) if stands else None
-        number = _number_before(task, fields, args, kwargs)
-        ours["ticket"] = number or (order.next_number(name, fields["id"]) if name else order.next_number())
+        # A message that is not due yet must not delay the others.
+        joins_line = on_conflict == "queue" and not fields.get("eta")
+        name = cleanup.lock_name(task, header, args, kwargs) if joins_line else None
+        number = _inherited_number(task, fields, args, kwargs)
+        header["ticket"] = number or (order.next_number(name, fields["id"]) if name else order.next_number())
 
 
-def _number_before(task: Any, fields: Any, args: Any, kwargs: Any) -> int | None:
+def _inherited_number(task: Any, fields: Any, args: Any, kwargs: Any) -> int | None:
     """Return the sequence number of the page that this message replaces, if both have the same lock."""
-    before = page_before(task.name, fields.get("id"))
+    before = replacing_request(task.name, fields.get("id"))
     if before is None:
         return None
     names = [cleanup.lock_name(task, {}, *call) for call in ((args, kwargs), (before.args or (), before.kwargs or {}))]
     return header_of(before).get("ticket") if names[0] is not None and names[0] == names[1] else None
 
 
-def _brought(task: str, headers: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+def _pop_header(task: str, headers: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     """Remove our header from a message's headers on publication and return it: its own, or that of the current try."""
-    ours: Any = headers.pop(HEADER, None)
-    if written_for(ours, task, fields.get("id")):
-        return ours  # type: ignore[no-any-return]
+    header: Any = headers.pop(HEADER, None)
+    if is_header_for(header, task, fields.get("id")):
+        return header  # type: ignore[no-any-return]
     here: Any = get_current_worker_task()
     if here is None or (here.name, here.request.id) != (task, fields.get("id")):
         return {}
@@ -154,7 +163,7 @@ def _brought(task: str, headers: dict[str, Any], fields: dict[str, Any]) -> dict
     return header_of(here.request) if (fields.get("replaced_task_nesting") or 0) == nesting else {}
 
 
-def note_arrival(sender: Any = None, request: Any = None, **details: Any) -> None:
+def record_arrival(sender: Any = None, request: Any = None, **details: Any) -> None:
     """Record when the worker received a message: if it is buffered too long, the broker may redeliver it."""
     if request is not None:
         request.request_dict[RECEIVED] = monotonic()
@@ -165,14 +174,14 @@ def takes_lock(task: Any) -> bool:
     return isinstance(task, OnceTask) or getattr(task.run, "lock", None) is not None
 
 
-def begin_renewing(sender: Any = None, **details: Any) -> None:
+def start_renewing(sender: Any = None, **details: Any) -> None:
     """Add the renewal of message leases to a worker that is being set up (``worker_init``)."""
     from django_tasklock.celery.messages.lease import MessageLease  # imports Celery's worker
 
     sender.app.steps["consumer"].add(MessageLease)
 
 
-def begin_promoting(sender: Any = None, **details: Any) -> None:
+def start_promoting(sender: Any = None, **details: Any) -> None:
     """Start promoting parked messages, in a worker that is ready (``worker_ready``)."""
     app = sender.app if sender is not None else current_app
     if not any(map(takes_lock, app.tasks.values())):
@@ -187,7 +196,7 @@ def flush_heartbeat(**details: Any) -> None:
     heartbeat.flush()
 
 
-def end_promoting(**details: Any) -> None:
+def stop_promoting(**details: Any) -> None:
     """Stop promoting parked messages: the worker shuts down."""
     while _promoters:
         _promoters.pop().stop()

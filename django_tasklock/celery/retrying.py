@@ -18,7 +18,7 @@ _RETRY_OPTIONS = (
 )  # fmt: skip
 
 
-def header_of_retry(task: Any, request: Any, header: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
+def retry_header(task: Any, request: Any, header: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
     """Return the header of a retry with these arguments; ``None``: those of this try.
 
     If the arguments change the lock, the header loses the sequence number and everything that is kept for this try. A
@@ -33,7 +33,7 @@ def header_of_retry(task: Any, request: Any, header: Mapping[str, Any], args: An
     name = _name(task, *after)
     if name is None or name == header["key"]:
         return dict(header)
-    state_of(request).moved = True
+    state_of(request).lock_changed = True
     return {"key": name, "once": header.get("once") or {}}
 
 
@@ -48,14 +48,14 @@ def _name(task: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:
         return None
 
 
-def autoretried(task: Any, error: Exception) -> NoReturn:
+def raise_or_retry(task: Any, error: Exception) -> NoReturn:
     """Raise ``error``, or the ``Retry`` that ``autoretry_for`` makes of it, as if the task's body had raised it."""
 
     def run() -> NoReturn:
         raise error
 
-    options_of_task = {word: getattr(task, word) for word in _RETRY_OPTIONS if hasattr(task, word)}
-    stands_in = SimpleNamespace(run=run, request=task.request, retry=task.retry, **options_of_task)
-    add_autoretry_behaviour(stands_in)
-    stands_in.run()
+    options_of_task = {option: getattr(task, option) for option in _RETRY_OPTIONS if hasattr(task, option)}
+    stand_in = SimpleNamespace(run=run, request=task.request, retry=task.retry, **options_of_task)
+    add_autoretry_behaviour(stand_in)
+    stand_in.run()
     raise error

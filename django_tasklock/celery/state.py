@@ -24,13 +24,13 @@ class DeliveryState:
     """Callback to run once it is certain that the body starts."""
     kept_lock: tuple[TaskLock, str] | None = None
     """The lock that ``retry()`` keeps, and the handle by which the next try finds it."""
-    moved: bool = False
+    lock_changed: bool = False
     """Whether the next try was sent with other arguments and so has another lock."""
     unique_settled: bool = False
     """Whether the ``unique`` lock of the message, if it has one, was released or kept at the end of the run."""
     replaced: bool = False
     """Whether the body has replaced its task (``replace()``) by another message, which continues the work."""
-    passed_on: bool = False
+    unique_passed_on: bool = False
     """Whether that message also carries the ``unique`` lock, which is then held until that message has ended."""
     has_row: bool | None = None
     """Whether the message's row is removed once the result is stored: True; False: only if the lock's flag says that it

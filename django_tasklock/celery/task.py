@@ -15,15 +15,15 @@ from celery.utils import uuid
 
 from django_tasklock.celery import options
 from django_tasklock.celery.fingerprint import fingerprint_name
-from django_tasklock.celery.message import HEADER, Message, header_of, page_before, sealed_for, written_for
-from django_tasklock.celery.misplaced import refuse_sent, refuse_written
+from django_tasklock.celery.message import HEADER, Message, bind_header, header_of, is_header_for, replacing_request
+from django_tasklock.celery.misplaced import refuse_class_options, refuse_publishing_options
 from django_tasklock.celery.once import Once
-from django_tasklock.celery.overridden import lock_in_run, locked
+from django_tasklock.celery.overridden import expect_run, wrap_run
 from django_tasklock.celery.parking import order
 from django_tasklock.celery.rates.reservations import on_body_start
-from django_tasklock.celery.retrying import autoretried, header_of_retry
+from django_tasklock.celery.retrying import raise_or_retry, retry_header
 from django_tasklock.celery.state import state_of
-from django_tasklock.celery.unique import Pending, publish
+from django_tasklock.celery.unique import UniqueLock, publish_unique
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
 from django_tasklock.decorators.locks import Locked, leave_undecided
 from django_tasklock.exceptions import TaskLockError
@@ -33,7 +33,7 @@ from django_tasklock.names import NameTemplate, clean
 if TYPE_CHECKING:
     from django.db.models import Model
 
-    from django_tasklock.celery.delivery.once import Way
+    from django_tasklock.celery.delivery.once import Invocation
 
     _DjangoTask = DjangoTask[Any, Any]
 else:
@@ -95,14 +95,17 @@ class OnceTask(_DjangoTask):
     def on_bound(cls, app: Any) -> None:
         """Validate the options, when Celery binds the task to its app."""
         super().on_bound(app)
-        refuse_written(cls, OnceTask)
-        if cls.run is DjangoTask.run or _is_celerys_own(cls):
+        refuse_class_options(cls, OnceTask)
+        if cls.run is DjangoTask.run or _is_builtin(cls):
             return
         where = f"task {cls.name}"
-        options.check({name: options.written(cls, name) for name in (*options.OF_CALL, "release_connections")}, where)
+        options.check(
+            {name: options.static_attribute(cls, name) for name in (*options.CALL_OPTIONS, "release_connections")},
+            where,
+        )
         if type(cls.takeovers) is not int or cls.takeovers < 0:
             raise TaskLockError(f"{where}: takeovers must be a number, 0 or more, not {cls.takeovers!r}")
-        key = options.written(cls, "key")
+        key = options.static_attribute(cls, "key")
         if isinstance(key, str):
             # ``self`` is not among a message's arguments.
             bound = inspect.isfunction(inspect.getattr_static(cls, "run"))
@@ -115,7 +118,7 @@ class OnceTask(_DjangoTask):
             cls.guard.register(cls.model, cls, cls.pk)
         elif cls.on_unavailable is None:
             leave_undecided(cls)
-        lock_in_run(cls, OnceTask.__call__)
+        wrap_run(cls, OnceTask.__call__)
 
     def once(self, **overrides: Any) -> Once:
         """Return the task with options for one call: ``task.once(key="video:42", on_conflict="wait").delay(...)``.
@@ -130,20 +133,20 @@ class OnceTask(_DjangoTask):
     @property
     def lock(self) -> Locked:
         """The lock, to query before publishing: ``task.lock.is_locked(video_id=42)``, ``task.lock.info(...)``."""
-        key = options.written(type(self), "key")
+        key = options.static_attribute(type(self), "key")
         template = key if isinstance(key, str) else self.lock_name
         return Locked(NameTemplate(template, self.run, prefix=get_settings().KEY_PREFIX, hashed=True), self.on_conflict)
 
     def lock_name(self, *args: Any, **kwargs: Any) -> str:
         """Return the lock's name for these arguments."""
         prefix = get_settings().KEY_PREFIX
-        key = options.written(type(self), "key")
+        key = options.static_attribute(type(self), "key")
         if key is None:
             return clean(fingerprint_name(self.name, self.run, args, kwargs), prefix)
-        made = self.__dict__.get("_made")
-        if made is None or made.template is not key:  # parsing a template takes longer than filling it
-            made = self.__dict__["_made"] = NameTemplate(key, self.run, prefix=prefix, hashed=True)
-        return clean(made.name(args, kwargs), prefix)
+        template = self.__dict__.get("_key_template")
+        if template is None or template.template is not key:  # parsing a template takes longer than filling it
+            template = self.__dict__["_key_template"] = NameTemplate(key, self.run, prefix=prefix, hashed=True)
+        return clean(template.name(args, kwargs), prefix)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Publish the task, with the lock's name in the header. Return the ``AsyncResult``.
@@ -154,36 +157,39 @@ class OnceTask(_DjangoTask):
         ``BackendUnavailable``.
         """
         base: Any = super()
-        if _is_celerys_own(type(self)):
+        if _is_builtin(type(self)):
             return base.apply_async(args, kwargs, *more, **sending)
-        refuse_sent(self.name, sending, "apply_async(...)")
+        refuse_publishing_options(self.name, sending, "apply_async(...)")
         kwargs = dict(kwargs or {})
         overrides = options.pop_overrides(self, kwargs, sending.pop("once", None))
         headers = dict(sending.pop("headers", None) or {})
         task_id = (more[0] if more else sending.pop("task_id", None)) or uuid()
         more = more[1:]
-        ours = headers.pop(HEADER, None)
-        if written_for(ours, self.name, task_id):  # sent again: a retry, or a promoted message
+        our_header = headers.pop(HEADER, None)
+        if is_header_for(our_header, self.name, task_id):  # sent again: a retry, or a promoted message
             overrides.pop("key", None)
-            headers[HEADER] = {**ours, "once": {**(ours.get("once") or {}), **options.plain(overrides)}}
+            headers[HEADER] = {
+                **our_header,
+                "once": {**(our_header.get("once") or {}), **options.serializable(overrides)},
+            }
             return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
         chosen = options.merge(self, overrides)
         name = overrides.pop("key", None)
         name = self.lock_name(*(args or ()), **kwargs) if name is None else clean(name, get_settings().KEY_PREFIX)
-        header = sealed_for({"once": options.plain(overrides), "key": name}, self.name, task_id)
+        header = bind_header({"once": options.serializable(overrides), "key": name}, self.name, task_id)
         headers[HEADER] = header
         lines_up = chosen.lock.on_conflict in ("queue", "coalesce")
         # Checked last: reading Celery's settings takes as long as computing the lock's name.
         if (not lines_up and chosen.unique is None) or self.app.conf.task_always_eager:
             return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
         # A message that is not due yet must not delay the others.
-        stands = chosen.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
+        joins_line = chosen.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
 
         def send() -> Any:
             if lines_up:  # the next page keeps the sequence number of the page before, as a retry does
-                before = page_before(self.name, task_id, name)
+                before = replacing_request(self.name, task_id, name)
                 number = None if before is None else header_of(before).get("ticket")
-                header["ticket"] = number or order.next_number(name, task_id if stands else "")
+                header["ticket"] = number or order.next_number(name, task_id if joins_line else "")
             try:
                 return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
             except BaseException:
@@ -193,16 +199,16 @@ class OnceTask(_DjangoTask):
 
         if chosen.unique is None:
             return send()
-        return publish(self, name, chosen, header, task_id, sending, send)
+        return publish_unique(self, name, chosen, header, task_id, sending, send)
 
     def apply(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Run the task here and now, with the same options as ``apply_async``."""
-        refuse_sent(self.name, sending, "apply(...)")
+        refuse_publishing_options(self.name, sending, "apply(...)")
         overrides = sending.pop("once", None)
         if overrides:
             options.merge(self, overrides)
             sending["task_id"] = sending.get("task_id") or uuid()
-            header = sealed_for({"once": options.plain(overrides)}, self.name, sending["task_id"])
+            header = bind_header({"once": options.serializable(overrides)}, self.name, sending["task_id"])
             sending["headers"] = {**(sending.get("headers") or {}), HEADER: header}
         return super().apply(args, kwargs, *more, **sending)
 
@@ -210,24 +216,24 @@ class OnceTask(_DjangoTask):
         self, request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **extra: Any
     ) -> Signature[Any]:
         """Return the signature that ``retry()`` publishes, with this message's header and a kept lock's handle."""
-        refuse_sent(self.name, extra, "retry(...)")
+        refuse_publishing_options(self.name, extra, "retry(...)")
         request = self.request if request is None else request
-        ours: Any = (extra.get("headers") or {}).get(HEADER)
-        ours = ours if written_for(ours, self.name, request.id) else header_of(request)
-        ours = header_of_retry(self, request, ours, args, kwargs)
+        our_header: Any = (extra.get("headers") or {}).get(HEADER)
+        our_header = our_header if is_header_for(our_header, self.name, request.id) else header_of(request)
+        our_header = retry_header(self, request, our_header, args, kwargs)
         state = state_of(request)
-        if state.moved:
+        if state.lock_changed:
             state.kept_lock = None  # the kept lock is that of the former arguments
         kept, handle = state.kept_lock or (None, "")
         if kept is not None and kept.held:
-            ours = {**ours, "kept": handle}
-        if ours:
-            ours = sealed_for(ours, self.name, request.id)
-            extra["headers"] = {**(extra.get("headers") or request.headers or {}), HEADER: ours}
+            our_header = {**our_header, "kept": handle}
+        if our_header:
+            our_header = bind_header(our_header, self.name, request.id)
+            extra["headers"] = {**(extra.get("headers") or request.headers or {}), HEADER: our_header}
         return super().signature_from_request(request, args, kwargs, queue, **extra)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _is_celerys_own(type(self)):
+        if _is_builtin(type(self)):
             return self.run(*args, **kwargs)
         request = self.request
         if not request.id or request.called_directly or (state := state_of(request)).begun:
@@ -239,9 +245,9 @@ class OnceTask(_DjangoTask):
         header = message.header
         if not header.get("unique"):
             return self._locked(args, kwargs, self.run, header, "message", message)
-        pending = Pending(message, header["unique"])
-        with pending, pending:
-            return self._locked(args, kwargs, self.run, header, "message", message, pending)
+        unique_lock = UniqueLock(message, header["unique"])
+        with unique_lock, unique_lock:
+            return self._locked(args, kwargs, self.run, header, "message", message, unique_lock)
 
     def _locked(
         self,
@@ -249,13 +255,13 @@ class OnceTask(_DjangoTask):
         kwargs: dict[str, Any],
         body: Callable[..., Any],
         header: Any,
-        way: Way,
+        invocation: Invocation,
         message: Message | None = None,
-        pending: Pending | None = None,
+        unique_lock: UniqueLock | None = None,
     ) -> Any:
         """Run ``body`` under the lock, or do what the options say instead.
 
-        ``message``: the message that a worker received; ``pending``: its ``unique`` lock, if it has one.
+        ``message``: the message that a worker received; ``unique_lock``: its ``unique`` lock, if it has one.
         """
         from django_tasklock.celery.delivery.once import once_call  # imports models, which must not be imported early
 
@@ -265,39 +271,39 @@ class OnceTask(_DjangoTask):
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
         # It was published by ``send_task``; complete the header for later sends.
         if message is not None and "key" not in header:
-            message.header = self._named(header, name, overrides, chosen)
-        call = once_call(self, name, chosen, args, kwargs, way, message)
+            message.header = self._complete_header(header, name, overrides, chosen)
+        call = once_call(self, name, chosen, args, kwargs, invocation, message)
         try:
             with ExitStack() as stack:
                 try:
                     entered = call.enter(stack)
                 except Exception as error:
-                    if way == "call":
+                    if invocation == "call":
                         raise
-                    autoretried(self, error)
+                    raise_or_retry(self, error)
                 if entered:
-                    if pending is not None:
-                        on_body_start(self, partial(pending.started, chosen))
+                    if unique_lock is not None:
+                        on_body_start(self, partial(unique_lock.started, chosen))
                     if type(self).__call__ is OnceTask.__call__:
                         return body(*args, **kwargs)
-                    with locked(type(self)):
+                    with expect_run(type(self)):
                         return body(*args, **kwargs)
         except BaseException:
             call.struck()
             raise
         return call.skipped
 
-    def _named(
+    def _complete_header(
         self, header: Mapping[str, Any], name: str, overrides: Mapping[str, Any], chosen: options.OnceOptions
     ) -> dict[str, Any]:
         """Complete the header of a message whose publisher did not know the task."""
-        ours = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.plain(overrides)}
+        our_header = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.serializable(overrides)}
         if chosen.lock.on_conflict in ("queue", "coalesce"):
-            ours.setdefault("ticket", order.next_number())
-        self.request.__dict__[HEADER] = ours
-        return ours
+            our_header.setdefault("ticket", order.next_number())
+        self.request.__dict__[HEADER] = our_header
+        return our_header
 
 
-def _is_celerys_own(kind: type[Any]) -> bool:
+def _is_builtin(kind: type[Any]) -> bool:
     """Return whether it is one of Celery's built-in tasks, which get the ``task_cls`` of an app as well."""
     return kind.__module__ == "celery.app.builtins"

@@ -36,38 +36,40 @@ def import_task_modules() -> tuple[str, ...]:
         with _lock:
             if app not in _imported:
                 _imported[app] = ()  # for calls during the import, by system checks for instance
-                _imported[app] = _celerys(app) if isinstance(app.loader, AppLoader) else _everybodys()
+                _imported[app] = (
+                    _import_with_celery(app) if isinstance(app.loader, AppLoader) else _import_app_modules()
+                )
     return _imported[app]
 
 
-def _celerys(app: Any) -> tuple[str, ...]:
+def _import_with_celery(app: Any) -> tuple[str, ...]:
     try:
         if not app.loader.worker_initialized:
             with _no_checks():
                 app.loader.import_default_modules()
         app.finalize()  # binds the tasks, which registers the guards of task classes
     except Exception as error:
-        return (_told(f"a task module of the Celery app {app.main!r}", error),)
+        return (_log_failure(f"a task module of the Celery app {app.main!r}", error),)
     return ()
 
 
-def _everybodys() -> tuple[str, ...]:
+def _import_app_modules() -> tuple[str, ...]:
     found = []
     for config in apps.get_app_configs():
         if config.module is not None and module_has_submodule(config.module, "tasks"):
             try:
                 import_module(f"{config.name}.tasks")
             except Exception as error:
-                found.append(_told(f"{config.name}.tasks", error))
+                found.append(_log_failure(f"{config.name}.tasks", error))
     try:
         app_or_default().finalize()
     except Exception as error:
-        found.append(_told("the tasks", error))
+        found.append(_log_failure("the tasks", error))
     return tuple(found)
 
 
-def _told(what: str, error: Exception) -> str:
-    text = f"{what} cannot be imported here: {type(error).__name__}: {error}"
+def _log_failure(description: str, error: Exception) -> str:
+    text = f"{description} cannot be imported here: {type(error).__name__}: {error}"
     logger.warning("%s; the guards in it are not known to this process", text, exc_info=error)
     return text
 

@@ -25,7 +25,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
-from django_tasklock.celery.message import HEADER, Message, header_of, page_before, token_of
+from django_tasklock.celery.message import HEADER, Message, header_of, replacing_request, token_of
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
@@ -44,12 +44,12 @@ from django_tasklock.types import AcquireRequest, Busy
 logger = logging.getLogger("django_tasklock")
 
 PREFIX = "unique:"
-UNHEARD = 3_600_000
+DEFAULT_UNIQUE_FOR = 3_600_000
 """Milliseconds after which a message without a ``unique_for`` and a timeout is given up: it may be lost."""
-PROVISIONAL = 10_000  # milliseconds of the lock while publishing: a publisher that dies then leaves it for so long
+PUBLISHING_LEASE = 10_000  # milliseconds of the lock while publishing: a publisher that dies then leaves it for so long
 
 
-def publish(
+def publish_unique(
     task: Any,
     name: str,
     chosen: OnceOptions,
@@ -64,90 +64,94 @@ def publish(
     sends the message with the policy ``"run"``.
     """
     backend = get_backend()
-    own = _name(task.name, name)
-    span = _span(task, chosen, options)
+    unique_name = _unique_name(task.name, name)
+    lifetime = _lifetime(task, chosen, options)
     handle = os.urandom(16).hex()
-    request = AcquireRequest(own, token_of(handle), PROVISIONAL, span, holder_json(Task(task.name, task_id), kept=True))
+    request = AcquireRequest(
+        unique_name, token_of(handle), PUBLISHING_LEASE, lifetime, holder_json(Task(task.name, task_id), kept=True)
+    )
     try:
         answer = backend.acquire(request)
     except BackendUnavailable as error:
         policy = chosen.lock.on_unavailable or get_settings().ON_UNAVAILABLE
         action = "run" if policy == "run" and error.down else "raise"
-        events.unavailable(own, error, action)
+        events.unavailable(unique_name, error, action)
         if error.doubt:  # the lock may have been taken, for a message that is not sent or has no handle
-            _abandon(backend, request)
+            _release_later(backend, request)
         if action == "raise":
             raise
         return send()
     if isinstance(answer, Busy):
         first = "" if answer.record is None else answer.record.holder.task_id
-        before = page_before(task.name, task_id, name) if first == task_id else None
-        if before is not None and (ours := header_of(before).get("unique")):
-            header["unique"] = ours
+        before = replacing_request(task.name, task_id, name) if first == task_id else None
+        if before is not None and (unique := header_of(before).get("unique")):
+            header["unique"] = unique
             result = send()
-            state_of(before).passed_on = True
+            state_of(before).unique_passed_on = True
             return result
         # A member of a chain, a group or a chord is always sent: the others wait for the id it was given.
         if not first or "reply_to" in options:
             return send()
-        busy = busy_error(own, answer)
+        busy = busy_error(unique_name, answer)
         events.conflict(busy, "unique")
         if chosen.on_duplicate == "raise":
-            raise _already(busy, first)
-        if dropped := [word for word in ("link", "link_error") if options.get(word)]:
+            raise _already_published(busy, first)
+        if dropped := [option for option in ("link", "link_error") if options.get(option)]:
             logger.warning(
                 "%s: nothing is published, %s is under way: what was given as %s is not called. Give it to the first"
                 " one, or publish with on_duplicate='raise' and decide",
                 task.name, first, " and ".join(dropped),
             )  # fmt: skip
         return task.AsyncResult(first)
-    header["unique"] = {"name": own, "handle": handle, "until": chosen.unique, "span": span}
+    header["unique"] = {"name": unique_name, "handle": handle, "until": chosen.unique, "span": lifetime}
     try:
         result = send()
     except BaseException:
         try:
-            backend.release(own, request.token)
+            backend.release(unique_name, request.token)
         except BackendUnavailable:
-            _abandon(backend, request)
+            _release_later(backend, request)
         raise
-    _tell(own, lambda: backend.extend(own, request.token, span, span))
+    _log_outage(unique_name, lambda: backend.extend(unique_name, request.token, lifetime, lifetime))
     return result
 
 
-def _already(error: TaskLockAcquireError, first: str) -> AlreadyPublished:
+def _already_published(error: TaskLockAcquireError, first: str) -> AlreadyPublished:
     known = {"holder": error.holder, "held_for": error.held_for, "time_left": error.time_left}
     raised = AlreadyPublished(f"{error}: nothing is published", name=error.name, **known)  # type: ignore[arg-type]
     raised.task_id = first
     return raised
 
 
-def _name(task: str, key: str) -> str:
+def _unique_name(task: str, key: str) -> str:
     """Return the lock's name. It has the task's name, so that another task with the same key is not suppressed."""
     text = key if key.startswith(f"{task}:") else f"{task}:{key}"
     return PREFIX + shortened(text, MAX_LENGTH - len(PREFIX))
 
 
-def _abandon(backend: LockStore, request: AcquireRequest) -> None:
+def _release_later(backend: LockStore, request: AcquireRequest) -> None:
     """Release the lock as soon as the store answers."""
-    hold = Lease(backend, request.name, None, None)
-    hold.token = request.token
-    heartbeat.release_later(hold, PROVISIONAL)
+    lease = Lease(backend, request.name, None, None)
+    lease.token = request.token
+    heartbeat.release_later(lease, PUBLISHING_LEASE)
 
 
-def _span(task: Any, chosen: OnceOptions, options: Mapping[str, Any]) -> int:
+def _lifetime(task: Any, chosen: OnceOptions, options: Mapping[str, Any]) -> int:
     """Return the milliseconds that the lock lives: ``unique_for`` after the message is due, or until it expires."""
-    patience = milliseconds(chosen.unique_for, "unique_for") if chosen.unique_for else _patience(task, chosen)
+    unique_for = (
+        milliseconds(chosen.unique_for, "unique_for") if chosen.unique_for else _default_unique_for(task, chosen)
+    )
     due = options.get("countdown") or seconds_until(options.get("eta")) or 0
-    span = patience + max(0, round(1000 * due))
+    lifetime = unique_for + max(0, round(1000 * due))
     expires = options.get("expires", task.expires)
     if expires is not None:
-        span = min(span, PROVISIONAL + max(0, round(1000 * (seconds_until(expires) or 0))))
-    return span
+        lifetime = min(lifetime, PUBLISHING_LEASE + max(0, round(1000 * (seconds_until(expires) or 0))))
+    return lifetime
 
 
-def _patience(task: Any, chosen: OnceOptions) -> int:
-    hold, _ = spans(chosen.lock.timeout, chosen.lock.lease, task.name)
-    return UNHEARD if hold == UNTIL_RELEASED else hold
+def _default_unique_for(task: Any, chosen: OnceOptions) -> int:
+    timeout_ms, _ = spans(chosen.lock.timeout, chosen.lock.lease, task.name)
+    return DEFAULT_UNIQUE_FOR if timeout_ms == UNTIL_RELEASED else timeout_ms
 
 
 def seconds_until(when: Any) -> float | None:
@@ -159,27 +163,29 @@ def seconds_until(when: Any) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - time.time()
 
 
-def _tell(name: str, verb: Callable[[], object]) -> None:
+def _log_outage(name: str, verb: Callable[[], object]) -> None:
     try:
         verb()
     except BackendUnavailable as error:
         events.unavailable(name, error, "leave it to expire")
 
 
-def free(header: Mapping[str, Any], task_id: str) -> None:
+def release_unique(header: Mapping[str, Any], task_id: str) -> None:
     """Release the lock of the message with this header and id, which has ended. Locks of other messages stay."""
-    if ours := header.get("unique"):
-        _tell(ours["name"], lambda: _by_token(ours, task_id, partial(get_backend().release, ours["name"])))
+    if unique := header.get("unique"):
+        _log_outage(
+            unique["name"], lambda: _call_with_token(unique, task_id, partial(get_backend().release, unique["name"]))
+        )
 
 
-def _by_token(ours: Mapping[str, Any], task_id: str, verb: Callable[[str], object]) -> None:
+def _call_with_token(unique: Mapping[str, Any], task_id: str, verb: Callable[[str], object]) -> None:
     """Call ``verb`` with the lock's token.
 
     If the publisher used another ``SECRET_KEY``, the token is read from the store.
     """
-    if verb(token_of(ours["handle"])):
+    if verb(token_of(unique["handle"])):
         return
-    record = get_backend().get(ours["name"])
+    record = get_backend().get(unique["name"])
     if record is not None and record.token and record.holder.task_id == task_id:
         verb(record.token)
 
@@ -190,37 +196,37 @@ def on_postrun(sender: Any = None, retval: Any = None, state: str | None = None,
     Its ``before_start`` or ``__call__`` raised, or a time limit struck before the run could handle the lock.
     """
     request = sender.request
-    ours = (request.__dict__.get(HEADER) or {}).get("unique")  # ``hide`` moved it there
-    if not ours or request.is_eager or state_of(request).unique_settled:
+    unique = (request.__dict__.get(HEADER) or {}).get("unique")  # ``hide_header`` moved it there
+    if not unique or request.is_eager or state_of(request).unique_settled:
         return
     error = retval if state != SUCCESS and isinstance(retval, BaseException) else sys.exc_info()[1]
-    pending = Pending(Message(sender, request), ours)
-    if not pending.runs_elsewhere():
-        pending.__exit__(type(error), error, None)
+    unique_lock = UniqueLock(Message(sender, request), unique)
+    if not unique_lock.runs_elsewhere():
+        unique_lock.__exit__(type(error), error, None)
 
 
-class Pending:
+class UniqueLock:
     """The worker's side: releases the lock when the body starts or when the message has ended, and keeps it otherwise.
 
     Enter it twice: if a time limit interrupts the first ``__exit__``, the second one completes it.
     """
 
-    def __init__(self, message: Message, ours: dict[str, Any]) -> None:
+    def __init__(self, message: Message, unique: dict[str, Any]) -> None:
         self.message = message
-        self.ours = ours
+        self.unique = unique
         self._lock: TaskLock | None = None
 
     def started(self, chosen: OnceOptions) -> None:
         """Release or take the lock, now that the body starts. ``chosen``: the options of the task."""
-        if not self.ours:
+        if not self.unique:
             return
-        if self.ours["until"] == "until_start":
-            free(self.message.header, self.message.id)
-            self.ours = {}
+        if self.unique["until"] == "until_start":
+            release_unique(self.message.header, self.message.id)
+            self.unique = {}
             return
-        lock = TaskLock(self.ours["name"], timeout=chosen.lock.timeout, lease=chosen.lock.lease, on_unavailable="run")
+        lock = TaskLock(self.unique["name"], timeout=chosen.lock.timeout, lease=chosen.lock.lease, on_unavailable="run")
         self._lock = lock
-        bring(lock, token_of(self.ours["handle"]))
+        bring(lock, token_of(self.unique["handle"]))
         # Renewed from now on, so that a worker that dies blocks others only for a lease.
         taken = lock.acquire(blocking=False)
         if not taken and lock.met is not None and lock.met.holder.task_id == self.message.id:
@@ -237,36 +243,36 @@ class Pending:
             return False
         return alive(record.holder) is not False
 
-    def __enter__(self) -> Pending:
+    def __enter__(self) -> UniqueLock:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self.ours and not isinstance(error, Duplicate):
-            self._settle(error)
+        if self.unique and not isinstance(error, Duplicate):
+            self._release_or_keep(error)
         state_of(self.message.request).unique_settled = True
 
-    def _settle(self, error: BaseException | None) -> None:
-        if self._comes_back(error):
+    def _release_or_keep(self, error: BaseException | None) -> None:
+        if self._continues(error):
             delay = seconds_until(getattr(error, "when", None)) or 0
-            self._keep(self.ours["span"] / 1000 + max(0.0, delay))
-        elif self._taken is not None:
-            self._taken.release()
+            self._keep(self.unique["span"] / 1000 + max(0.0, delay))
+        elif self._acquired_lock is not None:
+            self._acquired_lock.release()
         else:
-            free({"unique": self.ours}, self.message.id)
-        self.ours = {}
+            release_unique({"unique": self.unique}, self.message.id)
+        self.unique = {}
 
     @property
-    def _taken(self) -> TaskLock | None:
+    def _acquired_lock(self) -> TaskLock | None:
         """The lock, while this worker holds it."""
         return self._lock if self._lock is not None and self._lock.taken else None
 
-    def _comes_back(self, error: BaseException | None) -> bool:
-        if isinstance(error, Retry) and state_of(self.message.request).moved:
+    def _continues(self, error: BaseException | None) -> bool:
+        if isinstance(error, Retry) and state_of(self.message.request).lock_changed:
             return False  # with other arguments it is another message
         if isinstance(error, Retry | Parked):
             return True
         if isinstance(error, Ignore):
-            return state_of(self.message.request).passed_on
+            return state_of(self.message.request).unique_passed_on
         if isinstance(error, Reject):
             # Otherwise it was acknowledged and does not come back.
             return self.message.acks_late and bool(getattr(error, "requeue", False))
@@ -274,9 +280,12 @@ class Pending:
         return error is not None and not isinstance(error, Exception) and self.message.acks_late
 
     def _keep(self, seconds: float) -> None:
-        if self._taken is not None:
-            keep_for(self._taken, seconds)
+        if self._acquired_lock is not None:
+            keep_for(self._acquired_lock, seconds)
         else:
-            name, task_id, span = self.ours["name"], self.message.id, round(seconds * 1000)
+            name, task_id, lifetime = self.unique["name"], self.message.id, round(seconds * 1000)
             verb = get_backend().extend
-            _tell(name, lambda: _by_token(self.ours, task_id, lambda token: verb(name, token, span, span)))
+            _log_outage(
+                name,
+                lambda: _call_with_token(self.unique, task_id, lambda token: verb(name, token, lifetime, lifetime)),
+            )

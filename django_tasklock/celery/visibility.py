@@ -24,7 +24,7 @@ def reaching_visibility_timeout() -> tuple[list[str], float]:
     app = app_or_default()
     # Messages whose lease is renewed are not redelivered.
     seconds = visibility_timeout(app) if message_lease(app) is None else math.inf
-    found = [task.name for task in app.tasks.values() if task.acks_late and seconds <= _longest(task)]
+    found = [task.name for task in app.tasks.values() if task.acks_late and seconds <= _lock_timeout(task)]
     return sorted(found), seconds
 
 
@@ -40,10 +40,10 @@ def acknowledged_early() -> list[str]:
     )
 
 
-def _longest(task: Any) -> float:
+def _lock_timeout(task: Any) -> float:
     """Return the lock timeout of a task in seconds; 0 if it has no lock or no timeout."""
     locked = task if isinstance(task, OnceTask) else getattr(task.run, "lock", None)
     if not isinstance(locked, OnceTask | Locked):
         return 0
-    hold, _ = spans(locked.timeout, getattr(locked, "lease", DEFAULT), task.name)
-    return 0 if hold == UNTIL_RELEASED else hold / 1000
+    timeout_ms, _ = spans(locked.timeout, getattr(locked, "lease", DEFAULT), task.name)
+    return 0 if timeout_ms == UNTIL_RELEASED else timeout_ms / 1000

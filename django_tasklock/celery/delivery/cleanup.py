@@ -23,7 +23,7 @@ from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.celery.parking.rows import close_idle
 from django_tasklock.celery.rates import reservations
-from django_tasklock.celery.unique import free
+from django_tasklock.celery.unique import release_unique
 from django_tasklock.db.connections import release_connections
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
@@ -34,8 +34,8 @@ from django_tasklock.rates.background import background_work
 logger = logging.getLogger("django_tasklock")
 
 KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
-WATCH = 15.0  # seconds to wait for the death of a process that is being killed; after that the lease frees the lock
-STEP = 0.1
+KILL_TIMEOUT = 15.0  # seconds for a killed process to die; after that the lease frees the lock
+POLL_INTERVAL = 0.1
 
 _received: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """The unfinished requests of this worker by task id, as Celery 5.4 does not say with which message a task failed."""
@@ -48,7 +48,7 @@ def on_received(request: Any = None, **details: Any) -> None:
 
 def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **details: Any) -> None:
     """Clean up after a task that was killed and is not redelivered (``task_failure``, in the main process)."""
-    if isinstance(exception, KILLED) and not comes_back(sender, exception):
+    if isinstance(exception, KILLED) and not is_requeued(sender, exception):
         args, kwargs = details.get("args") or (), details.get("kwargs") or {}
         header = header_of(getattr(sender, "request", None))
         if not header and (request := _received.get(task_id)) is not None:
@@ -57,7 +57,7 @@ def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **d
         _EndedDelivery(sender, task_id, name, permits, header).clean_up_later()
 
 
-def comes_back(task: Any, exception: Exception) -> bool:
+def is_requeued(task: Any, exception: Exception) -> bool:
     """Return whether Celery requeues a message although it reports a failure, by a hard time limit."""
     if not (isinstance(exception, TimeLimitExceeded) and task.acks_late):
         return False
@@ -117,7 +117,7 @@ class _EndedDelivery(NamedTuple):
             threading.Thread(target=self._clean_up, name="tasklock-ending", daemon=True).start()
 
     def _clean_up(self) -> None:
-        what = f"limiter {', '.join(sorted(self.permits))!r}" if self.name is None else f"lock {self.name!r}"
+        description = f"limiter {', '.join(sorted(self.permits))!r}" if self.name is None else f"lock {self.name!r}"
         try:
             if self.kept is not None and self.name is not None:
                 with no_fork():
@@ -127,20 +127,20 @@ class _EndedDelivery(NamedTuple):
                 with no_fork():
                     self._leave_line(self.name)
         except BackendUnavailable as error:
-            logger.warning("%s of %s[%s] is left to its lease: %s", what, self.task.name, self.task_id, error)
+            logger.warning("%s of %s[%s] is left to its lease: %s", description, self.task.name, self.task_id, error)
         except Exception:
-            logger.exception("%s of %s[%s] is left to its lease", what, self.task.name, self.task_id)
+            logger.exception("%s of %s[%s] is left to its lease", description, self.task.name, self.task_id)
         finally:
             release_connections()  # Django does not close the connections of this thread
 
     def _free_when_dead(self) -> bool:
         """Wait until its process is dead, and free its lock and permits. Return False if it is still alive."""
-        ends = time.monotonic() + WATCH
+        ends = time.monotonic() + KILL_TIMEOUT
         while time.monotonic() < ends:
             with no_fork():
                 if self._free_lock() and free_permits(self.task, self.task_id, self.permits):
                     return True
-            time.sleep(STEP)
+            time.sleep(POLL_INTERVAL)
         return False
 
     def _free_lock(self) -> bool:
@@ -160,7 +160,7 @@ class _EndedDelivery(NamedTuple):
             if "ticket" in self.header:
                 get_backend().arrived(name, self.task_id)
             parking.remove(self.task_id)
-            free(self.header, self.task_id)
+            release_unique(self.header, self.task_id)
             promote(name, self.task.app)
         finally:
             close_idle()

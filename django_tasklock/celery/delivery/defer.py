@@ -23,9 +23,9 @@ from django_tasklock.locks.lock import Acquirable
 
 logger = logging.getLogger("django_tasklock")
 
-SHORTEST = 1.0  # seconds until the first new attempt
-LONGEST = 60.0  # the longest: a free lock stays unused for so long if only this message waits for it
-UNSEEN = 5.0  # seconds if the holder could not be read
+FIRST_DELAY = 1.0  # seconds until the first new attempt
+LONGEST_DELAY = 60.0  # the longest: a free lock stays unused for so long if only this message waits for it
+UNKNOWN_HOLDER_DELAY = 5.0  # seconds if the holder could not be read
 
 
 def reject(error: TaskLockAcquireError, message: Message) -> NoReturn:
@@ -34,7 +34,7 @@ def reject(error: TaskLockAcquireError, message: Message) -> NoReturn:
         try:
             message.task.backend.store_result(message.id, error, states.REVOKED, request=message.request)
         except Exception as trouble:  # callers that wait for the result get none; the message has ended anyway
-            logger.warning("%s[%s]: that it was rejected was not stored: %r", message.task.name, message.id, trouble)
+            logger.warning("%s[%s]: the state REVOKED was not stored: %r", message.task.name, message.id, trouble)
     raise Rejected(str(error))
 
 
@@ -45,7 +45,7 @@ def defer(message: Message, lock: Acquirable, seconds: float | None = None, **he
     seconds = max(seconds, shortest_countdown(app))
     cancel_reservation(message.task, message.request)
     header |= {"waits": message.header.get("waits", 0) + 1, "put_back": None}
-    send(message.again(countdown=seconds, **header), message.task)
+    send(message.to_signature(countdown=seconds, **header), message.task)
     raise Retry(f"{lock.noun} {lock.name!r} is busy, again in {seconds:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
@@ -62,7 +62,7 @@ def backoff(message: Message, lock: Acquirable) -> float:
     if delay and delay != Task.default_retry_delay:
         seconds = float(delay)
     elif lock.met is None:
-        seconds = UNSEEN
+        seconds = UNKNOWN_HOLDER_DELAY
     else:
-        seconds = min(SHORTEST * 2.0 ** min(message.header.get("waits", 0), 16), LONGEST)
+        seconds = min(FIRST_DELAY * 2.0 ** min(message.header.get("waits", 0), 16), LONGEST_DELAY)
     return float(min(seconds * random.uniform(1.0, 1.25), visibility_timeout(message.task.app) / 2))

@@ -24,8 +24,8 @@ from django_tasklock.types import Record, monotonic
 
 logger = logging.getLogger("django_tasklock")
 
-LOOK = 1.0  # seconds between two checks of a lease that may be renewed
-BRIEF = 0.1  # the same if an earlier try keeps the lock for this one, which wakes no waiter
+POLL_INTERVAL = 1.0  # seconds between two checks of a lease that may be renewed
+KEPT_POLL_INTERVAL = 0.1  # the same if an earlier try keeps the lock for this one, which wakes no waiter
 MARGIN = 0.1  # seconds by which an expiring lease may seem to end early
 
 
@@ -34,13 +34,13 @@ class Attempt(NamedTuple):
 
     taken: bool = False
     """Whether the lock was acquired."""
-    died: bool = False
+    holder_died: bool = False
     """Whether the process of an earlier delivery was found dead."""
-    freed: frozenset[str] = frozenset()
+    freed_boots: frozenset[str] = frozenset()
     """The dead processes (``Holder.boot``) of earlier deliveries whose lock this very attempt freed."""
-    unsure: bool = False
+    undecided: bool = False
     """Whether neither a renewal nor the end of the lease was seen in time."""
-    waited: bool = False
+    released_meanwhile: bool = False
     """Whether another holder released the lock meanwhile, perhaps another delivery of this message."""
 
 
@@ -60,10 +60,10 @@ def acquire_busy(lock: TaskLock, message: Message) -> Attempt:
     lock.on_busy = lock.on_timeout = ""  # the conflict is counted already
     attempt = resolve_duplicate(lock, message)
     lock.on_timeout = TIMED_OUT
-    if attempt.taken or attempt.unsure:
+    if attempt.taken or attempt.undecided:
         return attempt
     taken = free_abandoned(lock.met, lock.name) and lock.acquire(blocking=False)
-    return attempt._replace(taken=taken, waited=not taken)
+    return attempt._replace(taken=taken, released_meanwhile=not taken)
 
 
 async def aacquire_now(lock: TaskLock, message: Message) -> Attempt:
@@ -73,10 +73,10 @@ async def aacquire_now(lock: TaskLock, message: Message) -> Attempt:
     lock.on_busy = lock.on_timeout = ""
     attempt = await aresolve_duplicate(lock, message)
     lock.on_timeout = TIMED_OUT
-    if attempt.taken or attempt.unsure:
+    if attempt.taken or attempt.undecided:
         return attempt
     taken = free_abandoned(lock.met, lock.name) and await lock.aacquire(blocking=False)
-    return attempt._replace(taken=taken, waited=not taken)
+    return attempt._replace(taken=taken, released_meanwhile=not taken)
 
 
 def resolve_duplicate(lock: TaskLock, message: Message) -> Attempt:
@@ -88,60 +88,62 @@ def resolve_duplicate(lock: TaskLock, message: Message) -> Attempt:
 
     Raises ``Duplicate`` if another delivery is alive.
     """
-    looks = _look(lock, message)
+    checks = _check_holder(lock, message)
     try:
-        next(looks)
+        next(checks)
         while True:
-            looks.send(lock.acquire(blocking=False) or lock.acquire(blocking_timeout=_nap(lock)))
+            taken = lock.acquire(blocking=False) or lock.acquire(blocking_timeout=_poll_timeout(lock))
+            checks.send(taken)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
 async def aresolve_duplicate(lock: TaskLock, message: Message) -> Attempt:
     """Do what ``resolve_duplicate`` does, for coroutines."""
-    looks = _look(lock, message)
+    checks = _check_holder(lock, message)
     try:
-        next(looks)
+        next(checks)
         while True:
-            looks.send(await lock.aacquire(blocking=False) or await lock.aacquire(blocking_timeout=_nap(lock)))
+            taken = await lock.aacquire(blocking=False) or await lock.aacquire(blocking_timeout=_poll_timeout(lock))
+            checks.send(taken)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
-def _nap(lock: TaskLock) -> float:
-    return BRIEF if lock.supersedes else LOOK
+def _poll_timeout(lock: TaskLock) -> float:
+    return KEPT_POLL_INTERVAL if lock.supersedes else POLL_INTERVAL
 
 
-def _look(lock: TaskLock, message: Message) -> Generator[None, bool, Attempt]:
+def _check_holder(lock: TaskLock, message: Message) -> Generator[None, bool, Attempt]:
     """Check the holder before each ``yield``, which receives whether the lock was acquired then. Return the attempt."""
-    died, freed = False, set[str]()
-    ends = monotonic() + (lock.parameters.lease_ms or 60_000) / 1000 + 2 * LOOK
-    first: Record | None = None
+    holder_died, freed_boots = False, set[str]()
+    ends = monotonic() + (lock.parameters.lease_ms or 60_000) / 1000 + 2 * POLL_INTERVAL
+    first_record: Record | None = None
     while (met := lock.met) is not None and met.holder.task_id == message.id and met.holder.task == message.task.name:
-        later = message.tries - met.holder.retries
-        living = alive(met.holder)
-        if later < 0:
+        tries_later = message.try_number - met.holder.retries
+        is_alive = alive(met.holder)
+        if tries_later < 0:
             discard_duplicate(lock.conflict, message, "a later try of it runs")
-        elif living is False:
-            logger.warning("lock %r: %s died, its message goes on here", lock.name, met.holder)
-            died |= not later
-            if took_away(lock.name, met.token) and not later:
-                freed.add(met.holder.boot)
-        elif not later and (living or (first is not None and was_renewed(first, met))):
+        elif is_alive is False:
+            logger.warning("lock %r: %s died, its message continues here", lock.name, met.holder)
+            holder_died |= not tries_later
+            if free_dead_lock(lock.name, met.token) and not tries_later:
+                freed_boots.add(met.holder.boot)
+        elif not tries_later and (is_alive or (first_record is not None and was_renewed(first_record, met))):
             discard_duplicate(lock.conflict, message, "another delivery of it runs")
-        elif later and met.holder.kept:
+        elif tries_later and met.holder.kept:
             supersede(lock, met.token)  # kept for this try; its handle is useless here because of another SECRET_KEY
-        if first is None or first.token != met.token:
-            first = met
+        if first_record is None or first_record.token != met.token:
+            first_record = met
         now = monotonic()
         if now >= ends:
-            return Attempt(died=died, freed=frozenset(freed), unsure=True)
+            return Attempt(holder_died=holder_died, freed_boots=frozenset(freed_boots), undecided=True)
         if (yield):
             in_time = met.ttl is None or monotonic() < now + met.ttl / 1000 - MARGIN
             # Released before its lease could expire: its process did not die.
-            given_back = living is None and not later and in_time
-            return Attempt(taken=True, died=died, freed=frozenset(freed), waited=given_back)
-    return Attempt(died=died, freed=frozenset(freed))
+            released = is_alive is None and not tries_later and in_time
+            return Attempt(True, holder_died, frozenset(freed_boots), released_meanwhile=released)
+    return Attempt(holder_died=holder_died, freed_boots=frozenset(freed_boots))
 
 
 def free_abandoned(record: Record | None, name: str) -> bool:
@@ -149,10 +151,10 @@ def free_abandoned(record: Record | None, name: str) -> bool:
     if record is None or not abandoned(record):
         return False
     logger.warning("lock %r: %s died, its lock is free", name, record.holder)
-    return took_away(name, record.token)
+    return free_dead_lock(name, record.token)
 
 
-def took_away(name: str, token: str) -> bool:
+def free_dead_lock(name: str, token: str) -> bool:
     """Free the lock of a dead process. Return whether this call is known to have done so: the reply may be lost."""
     try:
         return any([get_backend().remove(one, token) is not None for one in each_of(name)])  # noqa: C419  # all of them

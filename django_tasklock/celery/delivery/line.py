@@ -30,7 +30,7 @@ class Line:
         self.name = history.entry.name
         self.on_conflict = history.entry.on_conflict
         self.queue_limit = queue_limit
-        self._alone = False
+        self._is_alone = False
 
     def wait_turn(self) -> Skipped | None:
         """Return ``None`` if it is the message's turn; otherwise park it, or end it if a newer one superseded it."""
@@ -39,7 +39,7 @@ class Line:
                 error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
                 events.conflict(error, "queue")
                 return self.park()
-        elif self.on_conflict == "coalesce" and self.history.promoted:
+        elif self.on_conflict == "coalesce" and self.history.is_promoted:
             if self._is_outdated():  # its promoter has ended older ones, and a newer one would have ended this one
                 return self.end_superseded()
         elif self.on_conflict == "coalesce":
@@ -75,43 +75,43 @@ class Line:
         message, history = self.message, self.history
         cancel_reservation(message.task, message.request)
         try:
-            self._keep()
+            self._write_row()
         except DOWN as error:
             logger.warning("lock %r: the message could not be parked, the broker keeps it: %s", self.name, error)
             order.leave(self.name, message.id)
-            history.put_off()
+            history.defer()
         try:
-            if self._settle():
+            if self._confirm_parked():
                 return self.end_superseded()
         except DOWN as error:  # its row will be promoted: otherwise it would run twice, or after it failed
-            logger.warning("lock %r: a parked message is left to the workers' next look: %s", self.name, error)
-        if not self._tell_holder():
+            logger.warning("lock %r: a parked message is left to the workers' next poll: %s", self.name, error)
+        if not self._flag_holder():
             self.promote_next()
         raise Parked(f"parked behind lock {self.name!r}")
 
-    def _keep(self) -> None:
+    def _write_row(self) -> None:
         """Write the row. Raises ``TaskLockAcquireError`` if too many wait."""
         message, history = self.message, self.history
-        if history.known and not history.looked:
-            history.look()
-        kept = parking.park(
+        if history.maybe_redelivered and not history.row_was_read:
+            history.read_row()
+        stored = parking.park(
             *self.entry.columns,
             self.entry.sealed(),
             limit=self.queue_limit,
             crashes=history.crashes,
             moving=message.wants_result,
-            fresh=not history.known,
+            fresh=not history.maybe_redelivered,
         )
-        if not kept:
+        if not stored:
             order.leave(self.name, message.id)
             text = f"lock {self.name!r}: {self.queue_limit} messages are parked for it, its queue_limit"
             raise TaskLockAcquireError(text, name=self.name)
 
-    def _settle(self) -> bool:
+    def _confirm_parked(self) -> bool:
         """Store the state ``PARKED``, and let the message wait. Return whether a newer one superseded it."""
         message = self.message
         if message.wants_result:
-            self._show()
+            self._store_parked_state()
             if not parking.mark_parked(message.id, message.sent):
                 row = parking.find(message.id)
                 if row is not None and row.state == SUPERSEDED:
@@ -124,7 +124,7 @@ class Line:
             supersede(neighbours.older, message.task.app)
         return False
 
-    def _show(self) -> None:
+    def _store_parked_state(self) -> None:
         """Store the state ``PARKED``, for people.
 
         The row is written by then, but the message is not promoted until this is done: otherwise it might have run
@@ -134,14 +134,16 @@ class Line:
         try:
             message.task.backend.store_result(message.id, {"name": self.name}, "PARKED", request=message.request)
         except Exception as error:
-            logger.warning("%s[%s] is parked, which its state does not say: %s", message.task.name, message.id, error)
+            logger.warning(
+                "%s[%s] is parked, but the state PARKED was not stored: %s", message.task.name, message.id, error
+            )
 
-    def _tell_holder(self) -> bool:
+    def _flag_holder(self) -> bool:
         """Set the flag of a lock whose holder may not look for parked messages. Return whether it has a holder."""
         try:
             return get_backend().flag(self.name)
         except BackendUnavailable as error:
-            logger.warning("lock %r: its holder was not told of the parked message: %s", self.name, error)
+            logger.warning("lock %r: the flag for its parked message was not set: %s", self.name, error)
             return False
 
     def end_superseded(self) -> Skipped:
@@ -153,11 +155,11 @@ class Line:
             if row.state != SUPERSEDED:
                 parking.move_to(row, SUPERSEDED)
             postrun.clean_up_after(self.message.request, sure=True)
-        if self.history.known:
-            self._free_what_died()
+        if self.history.maybe_redelivered:
+            self._release_dead_lock()
         return {"status": "skipped", "reason": "coalesced", "name": self.name}
 
-    def _free_what_died(self) -> None:
+    def _release_dead_lock(self) -> None:
         """Free the lock of a dead delivery of this message, so that the newer message need not wait for its lease."""
         try:
             record = get_backend().get(self.name)
@@ -171,11 +173,11 @@ class Line:
         """Leave the line before the lock is released, so that the next holder finds no position of this message."""
         if self.on_conflict == "queue":
             # A promoted message always promotes the next: a flush may have emptied the store's line, but not the table.
-            self._alone = not order.leave(self.name, self.message.id) and not self.message.sent
+            self._is_alone = not order.leave(self.name, self.message.id) and not self.message.sent
 
     def promote_after_release(self) -> None:
         """Promote the next message, after the lock was released, if there may be one."""
-        if not self._alone:
+        if not self._is_alone:
             self.promote_next()
 
     def promote_if_flagged(self) -> None:
@@ -183,9 +185,7 @@ class Line:
         try:
             flagged = get_backend().flagged(self.name)
         except BackendUnavailable as error:
-            logger.warning(
-                "lock %r: what may be parked behind it is left to the workers' next look: %s", self.name, error
-            )
+            logger.warning("lock %r: its parked messages are left to the workers' next poll: %s", self.name, error)
         else:
             if flagged:
                 self.promote_next()

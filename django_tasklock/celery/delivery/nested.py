@@ -16,7 +16,7 @@ from django_tasklock.decorators.call import CallStrategy, Skipped, skip_or_raise
 from django_tasklock.decorators.options import CallOptions
 from django_tasklock.locks.lock import TaskLock
 
-KEPT_IN_MAP = ("raise", "wait")
+RAISING_IN_MAP = ("raise", "wait")
 """The values of ``on_conflict`` that raise inside a map as well, as their authors expect."""
 
 
@@ -42,7 +42,7 @@ class NestedCall(CallStrategy):
         return None if taken else skip_or_raise(self.options)
 
     def _taken(self, attempt: Attempt) -> bool:
-        if attempt.unsure:
+        if attempt.undecided:
             defer(self.message, self.lock)
         return attempt.taken
 
@@ -55,7 +55,7 @@ class MapElementCall(CallStrategy):
     """A call of a decorated task by a map in a worker: a busy element must not prevent the others from running."""
 
     def __init__(self, options: CallOptions) -> None:
-        options = in_map(options)
+        options = map_options(options)
         super().__init__(options)
         self._nested = NestedCall(options)
 
@@ -68,9 +68,9 @@ class MapElementCall(CallStrategy):
         return await self._nested.atake()
 
 
-def in_map(options: CallOptions) -> CallOptions:
+def map_options(options: CallOptions) -> CallOptions:
     """Return the options of one call by a map: it is skipped instead of put aside."""
-    return options if options.on_conflict in KEPT_IN_MAP else options._replace(on_conflict="skip")
+    return options if options.on_conflict in RAISING_IN_MAP else options._replace(on_conflict="skip")
 
 
 def is_map(task: Any) -> bool:

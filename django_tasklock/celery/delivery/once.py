@@ -10,7 +10,7 @@ from celery.exceptions import Ignore, Reject
 from django.apps import apps
 
 from django_tasklock.backends.contract.metrics import clean_kind
-from django_tasklock.celery.delivery.nested import in_map, is_map
+from django_tasklock.celery.delivery.nested import is_map, map_options
 from django_tasklock.celery.delivery.retry_lock import LockOverRetry
 from django_tasklock.celery.delivery.run import TaskCall
 from django_tasklock.celery.message import Message, token_of
@@ -24,7 +24,7 @@ from django_tasklock.locks.takes import leases_here
 from django_tasklock.locks.transfer import supersede
 from django_tasklock.names import parameters_of
 
-Way = Literal["message", "eager", "call"]
+Invocation = Literal["message", "eager", "call"]
 """How a task was called: from a message, by ``apply()``, or like a function."""
 
 
@@ -80,7 +80,7 @@ def once_call(
     chosen: OnceOptions,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    way: Way,
+    invocation: Invocation,
     message: Message | None,
 ) -> Call:
     """Return a call of a task with the ``chosen`` options. ``message``: the message of a worker's call."""
@@ -92,10 +92,10 @@ def once_call(
             supersede(lock, token_of(handle))
         kept = LockOverRetry(lock, message.request) if chosen.retry_keeps_lock else None
         return Call(options, TaskCall(options, message, kept, callers_park=True))
-    if way == "eager":
+    if invocation == "eager":
         return Call(options, DirectCall(options, reject_or_raise))
     if is_map(get_current_task()):
-        options = in_map(options)
+        options = map_options(options)
     return Call(options, DirectCall(options))
 
 

@@ -23,8 +23,8 @@ from django_tasklock.locks.semaphore import ConcurrencyLimiter
 
 logger = logging.getLogger("django_tasklock")
 
-FIRST = 1.0  # seconds until the first new attempt
-LONGEST = 30.0  # the longest: a free permit stays unused for so long if only this message waits for it
+FIRST_DELAY = 1.0  # seconds until the first new attempt
+LONGEST_DELAY = 30.0  # the longest: a free permit stays unused for so long if only this message waits for it
 
 
 def limits_body(permit: PermitOfCall) -> bool:
@@ -91,34 +91,34 @@ class PermitTaskCall(CallStrategy):
         return None if taken else self._resolve_conflict()
 
     def _resolve_conflict(self) -> Skipped:
-        error, word = self.lock.conflict_error(), self.options.on_conflict
-        if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
+        error, action = self.lock.conflict_error(), self.options.on_conflict
+        if isinstance(error.__cause__, BackendUnavailable) and action not in ("raise", "wait"):
             return skip(self.lock, error)  # as on_unavailable="skip" demands
-        if word in ("retry", "skip", "reject") and (self._met_itself() or self.message.resumes):
+        if action in ("retry", "skip", "reject") and (self._has_own_permit() or self.message.is_continuation):
             # Never skip a message that was started before: its work has begun, and it may still hold a permit.
-            word = "retry"
-        if word == "retry":
+            action = "retry"
+        if action == "retry":
             events.conflict(error, "retry")
-            self._put_off()
-        if word == "reject":
+            self._defer()
+        if action == "reject":
             if self.message.in_canvas:  # without this member's result the others would wait for ever
                 return skip(self.lock, error, LIMIT_REACHED)
             events.conflict(error, "reject")
             reject(error, self.message)
         return skip_or_raise(self.options, LIMIT_REACHED)
 
-    def _met_itself(self) -> bool:
+    def _has_own_permit(self) -> bool:
         """Return whether an earlier delivery of this message has a permit. Permits of dead processes are freed."""
         permits = get_backend().permits
         try:
-            mine = [one for one in permits.members(self.lock.name) if one.holder.task_id == self.message.id]
-            for record in mine:
+            own_permits = [one for one in permits.members(self.lock.name) if one.holder.task_id == self.message.id]
+            for record in own_permits:
                 if alive(record.holder) is False:
                     permits.remove(self.lock.name, record.token)
         except BackendUnavailable:
             return False
-        return bool(mine)
+        return bool(own_permits)
 
-    def _put_off(self) -> NoReturn:
-        seconds = min(FIRST * 2.0 ** min(self.message.header.get("waits", 0), 16), LONGEST) * random.uniform(1.0, 1.25)
-        defer(self.message, self.lock, seconds)
+    def _defer(self) -> NoReturn:
+        seconds = min(FIRST_DELAY * 2.0 ** min(self.message.header.get("waits", 0), 16), LONGEST_DELAY)
+        defer(self.message, self.lock, seconds * random.uniform(1.0, 1.25))

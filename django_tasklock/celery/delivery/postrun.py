@@ -11,7 +11,7 @@ from django_tasklock.locks import holder as holders
 
 logger = logging.getLogger("django_tasklock")
 
-AGAIN = "again:"
+ROW_FLAG = "again:"
 """Prefix of the name of the flag, before the task's id, that another delivery sets once it has written a row."""
 
 
@@ -31,7 +31,7 @@ def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     from django_tasklock.celery.parking.rows import DOWN, brief_connection
 
     try:
-        if sure or get_backend().flagged(AGAIN + task_id):
+        if sure or get_backend().flagged(ROW_FLAG + task_id):
             with brief_connection():
                 parking.remove(task_id, of=holders.BOOT)
     except DOWN as error:

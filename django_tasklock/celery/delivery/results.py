@@ -15,7 +15,7 @@ logger = logging.getLogger("django_tasklock")
 SKEW = 5.0  # seconds by which the clocks of two machines may differ
 
 
-def how_it_ended(message: Message) -> str:
+def finished_reason(message: Message) -> str:
     """Return how another delivery of this message ended, if it must not be started again; otherwise an empty text.
 
     Only results since the publication of the message count, as task ids are reused.
@@ -23,16 +23,16 @@ def how_it_ended(message: Message) -> str:
     try:
         meta = message.task.backend.get_task_meta(message.id, cache=False)
         if meta.get("status") == "SUCCESS":
-            how = "it has succeeded"
+            reason = "it has succeeded"
         elif isinstance(meta.get("result"), CrashLoop):
-            how = "too many workers have died of it"
+            reason = "too many workers have died of it"
         else:
             return ""
         done = seconds_since_1970(meta.get("date_done"))
     except Exception as error:  # no result backend, or it is down: the lock and the guard decide
-        logger.debug("%s[%s]: no result to look at: %s", message.task.name, message.id, error)
+        logger.debug("%s[%s]: no result could be read: %s", message.task.name, message.id, error)
         return ""
-    return how if done is None or message.published is None or done > message.published - SKEW else ""
+    return reason if done is None or message.published is None or done > message.published - SKEW else ""
 
 
 def seconds_since_1970(moment: object) -> float | None:

@@ -16,7 +16,7 @@ from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import keep_for
 from django_tasklock.types import monotonic
 
-LOOK = 5.0  # seconds between two checks whether the lock that is waited for is kept by ``retry()``
+POLL_INTERVAL = 5.0  # seconds between two checks whether the lock that is waited for is kept by ``retry()``
 MARGIN = 60.0  # seconds that a kept lock outlives the countdown: the message may wait in its queue
 
 
@@ -37,15 +37,15 @@ class LockOverRetry:
         while True:
             met = self.lock.met
             if met is not None and met.holder.kept:
-                history.put_off()
-            left = ends - monotonic()
-            if left <= 0:
+                history.defer()
+            remaining = ends - monotonic()
+            if remaining <= 0:
                 return False
-            self.lock.on_timeout = "" if left > LOOK else TIMED_OUT
-            if self.lock.acquire(blocking_timeout=min(left, LOOK)):
+            self.lock.on_timeout = "" if remaining > POLL_INTERVAL else TIMED_OUT
+            if self.lock.acquire(blocking_timeout=min(remaining, POLL_INTERVAL)):
                 return True
 
-    def offer(self) -> None:
+    def store_handle(self) -> None:
         """Store the lock and a handle for ``retry()``. The next try may arrive before this one has ended."""
         self._handle = os.urandom(16).hex()
         state_of(self.request).kept_lock = (self.lock, self._handle)

@@ -57,7 +57,7 @@ class Index:
         self._open()
         self._channel.qos.restore_visible(num=self._channel.unacked_restore_limit, interval=1)
 
-    def keep(self, message: Any) -> None:
+    def record_fetched(self, message: Any) -> None:
         """Record again that this message is fetched and unacknowledged."""
         self._open()
         self._channel.qos.append(message, message.delivery_tag)
@@ -89,7 +89,7 @@ class Index:
             found = client.hgetall(f"{self._channel.global_keyprefix}{key}")
         return {_text(field): _text(value) for field, value in found.items()}
 
-    def first(self, key: str, seconds: float) -> bool:
+    def set_once(self, key: str, seconds: float) -> bool:
         """Return whether this is the first call for the same key, by any worker, within ``seconds``."""
         with self._client() as client:
             return bool(client.set(key, "1", nx=True, px=round(seconds * 1000)))
@@ -102,7 +102,7 @@ class Index:
             except (self._channel.ResponseError, KeyError):
                 return None
 
-    def ahead(self) -> float:
+    def clock_lead(self) -> float:
         """Return the seconds by which the server's clock is ahead of this machine's, including the network delay."""
         with self._client() as client:
             seconds, microseconds = client.time()

@@ -34,7 +34,7 @@ class MessageLease(bootsteps.StartStopStep):
             assert lease is not None
             self._renewer = Renewer(consumer.app, consumer.hostname, lease)
         connection = consumer.connection
-        self._renewer.carried.follow(consumer.task_consumer.channel.qos, partial(_running_in, consumer))
+        self._renewer.detached.hook_into(consumer.task_consumer.channel.qos, partial(_running_in, consumer))
         self._renewer.connected(connection, partial(fetched_by, connection))
 
     def stop(self, consumer: Any) -> None:
@@ -51,7 +51,7 @@ def _running_in(consumer: Any) -> Iterable[Any]:
 
     None if the worker is stopping, or is configured to cancel its tasks then.
     """
-    ends = consumer.blueprint.state != bootsteps.RUN  # type: ignore[attr-defined]  # its types do not know it
+    ends = consumer.blueprint.state != bootsteps.RUN  # type: ignore[attr-defined]  # missing in its type stubs
     if ends or consumer.app.conf.worker_cancel_long_running_tasks_on_connection_loss:
         return ()
     return tuple(state.active_requests)

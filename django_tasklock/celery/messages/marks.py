@@ -17,11 +17,11 @@ from django_tasklock.celery.messages.timeouts import period_of
 
 KEY = "tasklock_message_leases"
 """The hash in the broker: node name to mark."""
-LOOKED = "tasklock_message_leases_looked"
+CHECK_MUTEX = "tasklock_message_leases_looked"
 """The key of the mutex for checking for workers without a mark."""
-LONGEST = 24 * 3600.0
+RETENTION = 24 * 3600.0
 """Seconds for which an expired mark is kept, for people to see."""
-PATIENCE = 2.0
+REPLY_TIMEOUT = 2.0
 """Seconds in which workers and the broker have to answer a check."""
 
 
@@ -60,15 +60,15 @@ def remove(index: Index, node: str) -> None:
 
 def read(index: Index) -> list[Mark]:
     """Return the marks of all workers, sorted by name. Marks that expired more than a day ago are removed."""
-    found, spent = [], []
+    found, expired = [], []
     for node, text in index.read(KEY).items():
         mark = _mark(node, text)
-        if mark is None or mark.until + LONGEST < time.time():
-            spent.append(node)
+        if mark is None or mark.until + RETENTION < time.time():
+            expired.append(node)
         else:
             found.append(mark)
-    if spent:
-        index.remove(KEY, spent)
+    if expired:
+        index.remove(KEY, expired)
     return sorted(found, key=lambda mark: mark.node)
 
 
@@ -78,7 +78,7 @@ def read_marks(app: Any) -> list[Mark]:
     if lease is None:
         return []
     with app.connection_for_read() as connection:
-        index = Index(connection, lease, PATIENCE)
+        index = Index(connection, lease, REPLY_TIMEOUT)
         try:
             return read(index)
         finally:
@@ -90,12 +90,12 @@ def without_mark(app: Any, marks: list[Mark]) -> list[str]:
     # Not over a connection of the app's pool: it would return there with a BRPOP pending, and each child that the
     # worker forks later closes the pool and waits for that reply (kombu's Channel.close), all but one for ever.
     with app.connection_for_write() as connection:
-        answers = app.control.ping(timeout=PATIENCE, connection=connection) or []
+        answers = app.control.ping(timeout=REPLY_TIMEOUT, connection=connection) or []
     marked = {mark.node for mark in marks if mark.is_current}
     return sorted({node for answer in answers for node in answer} - marked)
 
 
-def patience_of(lease: float) -> float:
+def validity_of(lease: float) -> float:
     """Return the seconds for which a mark is current, for this lease in seconds."""
     return max(2 * period_of(lease), lease)
 

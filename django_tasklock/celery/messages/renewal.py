@@ -17,23 +17,23 @@ from typing import Any
 
 from django_tasklock import signals
 from django_tasklock.celery.messages import marks
-from django_tasklock.celery.messages.carried import Carried
+from django_tasklock.celery.messages.detached import DetachedMessages
 from django_tasklock.celery.messages.index import Index
 from django_tasklock.celery.messages.timeouts import period_of
 from django_tasklock.db.forks import no_fork
 from django_tasklock.logs import log
 from django_tasklock.types import monotonic
 
-LOOKS = 20
+CHECKS_PER_LEASE = 20
 """Checks for abandoned messages in one lease: a dead worker's messages start so much later at most."""
-SELDOM = 3.0
+LONGEST_CHECK_PERIOD = 3.0
 """The longest interval between two such checks, in seconds."""
-AGAIN = 1.0
+RETRY_DELAY = 1.0
 """Seconds until a failed request is retried."""
-WATCH = 60.0
+MARK_CHECK_PERIOD = 60.0
 """Seconds between two checks for workers that do not renew; one worker does it for all."""
 HOUR = 3600.0
-APART = 5.0
+CLOCK_TOLERANCE = 5.0
 """The difference in seconds to the server's clock above which a warning is logged, if it is over a quarter of a
 lease too."""
 
@@ -51,21 +51,21 @@ class Renewer:
         self._fetched: Callable[[], list[str]] = list
         self._index: Index | None = None
         self._connection: Any = None
-        self._ended = threading.Event()
+        self._stop_requested = threading.Event()
         self._wake = threading.Event()
-        self.carried = Carried(self._wake.set)
+        self.detached = DetachedMessages(self._wake.set)
         """The messages of running tasks whose connection is lost."""
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._renewed = monotonic()
-        self._interrupted = -lease
+        self._last_interruption = -lease
         """When this worker last failed to renew in time, or the server was started. Abandoned messages are not
         requeued until a lease after that, so that the other workers have had time to renew theirs."""
-        self._silent = False
-        self._count = 0
-        self._lates: deque[tuple[float, float]] = deque(maxlen=100)
+        self._failing = False
+        self._renewed_count = 0
+        self._late_renewals: deque[tuple[float, float]] = deque(maxlen=100)
         self._unmarked: list[str] = []
-        self._watched = -WATCH
+        self._marks_checked = -MARK_CHECK_PERIOD
 
     # What others read
 
@@ -83,7 +83,7 @@ class Renewer:
     @property
     def messages(self) -> int:
         """The number of messages in the last renewal."""
-        return self._count
+        return self._renewed_count
 
     # What the worker calls
 
@@ -91,7 +91,7 @@ class Renewer:
         """Start or continue with this connection of the worker. ``fetched`` returns the worker's messages."""
         with no_fork():
             self._connection, self._fetched = connection, fetched
-            if not self.alive and not self._ended.is_set():
+            if not self.alive and not self._stop_requested.is_set():
                 self._renewed = monotonic()
                 _running[:] = [*(one for one in _running if one.alive), self]
                 self._thread = threading.Thread(target=self._run, name="tasklock-messages", daemon=True)
@@ -100,7 +100,7 @@ class Renewer:
 
     def stop(self) -> None:
         """Stop: the worker has no messages any more."""
-        self._ended.set()
+        self._stop_requested.set()
         self._wake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -109,70 +109,70 @@ class Renewer:
     # The thread
 
     def _run(self) -> None:
-        known: Any = None
-        looked = -self.lease
+        current: Any = None
+        checked = -self.lease
         due = 0.0
-        while not self._ended.is_set():
+        while not self._stop_requested.is_set():
             try:
                 with no_fork():
                     # Possibly to another server, after a failover in kombu.
-                    if known is not (connection := self._connection):
-                        self._begin(connection)
-                        known, due = connection, 0.0
-                    self.carried.tell(self._open)
+                    if current is not (connection := self._connection):
+                        self._connect(connection)
+                        current, due = connection, 0.0
+                    self.detached.send_settlements(self._current_index)
                     if monotonic() >= due:
                         self._renew()
                         due = self._renewed + self.period
-                    if monotonic() - looked >= self._look_period:
-                        looked = monotonic()
-                        self._look()
-                self._watch()
-                rest = min(due, looked + self._look_period) - monotonic()
+                    if monotonic() - checked >= self._check_period:
+                        checked = monotonic()
+                        self._requeue_abandoned()
+                self._check_marks()
+                pause = min(due, checked + self._check_period) - monotonic()
             except BaseException as error:  # any error may be temporary
-                self._failed(error)
-                rest = min(AGAIN, self.period)
-            self._wake.wait(max(0.01, rest))
+                self._handle_failure(error)
+                pause = min(RETRY_DELAY, self.period)
+            self._wake.wait(max(0.01, pause))
             self._wake.clear()
-        self._end()
+        self._close()
 
     @property
-    def _look_period(self) -> float:
-        return min(SELDOM, self.lease / LOOKS)
+    def _check_period(self) -> float:
+        return min(LONGEST_CHECK_PERIOD, self.lease / CHECKS_PER_LEASE)
 
-    def _begin(self, connection: Any) -> None:
+    def _connect(self, connection: Any) -> None:
         if self._index is not None:
             self._index.close()
         self._index = Index(connection, self.lease, min(5.0, self.period))
 
     @property
-    def _open(self) -> Index:
+    def _current_index(self) -> Index:
         assert self._index is not None
         return self._index
 
     def _renew(self) -> None:
-        index = self._open
-        fresh = not index.connected
-        if fresh:
-            self._greet(index)
-        tags = self._fetched() + self.carried.tags
+        index = self._current_index
+        is_new = not index.connected
+        if is_new:
+            self._check_server(index)
+        tags = self._fetched() + self.detached.tags
         began = monotonic()
         index.renew(tags)
-        self._told(began - self._renewed - self.period, len(tags))
-        self._renewed, self._count, self._silent = began, len(tags), False
-        while self._lates and self._lates[0][0] < began - HOUR:
-            self._lates.popleft()
+        self._report_lateness(began - self._renewed - self.period, len(tags))
+        self._renewed, self._renewed_count, self._failing = began, len(tags), False
+        while self._late_renewals and self._late_renewals[0][0] < began - HOUR:
+            self._late_renewals.popleft()
         now = time.time()
-        worst = max((late for _, late in self._lates), default=0.0)
-        until = now + marks.patience_of(self.lease)
+        worst = max((late for _, late in self._late_renewals), default=0.0)
+        until = now + marks.validity_of(self.lease)
         marks.write(index, marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1)))
 
-    def _told(self, late: float, messages: int) -> None:
+    def _report_lateness(self, late: float, messages: int) -> None:
         """Log and signal a renewal that was late by much."""
         if late > self.period:
-            self._interrupted = monotonic()
+            self._last_interruption = monotonic()
         if late <= self.lease / 2 or not messages:
             return
-        self._lates.append((monotonic(), late))
+        self._late_renewals.append((monotonic(), late))
         over = late + self.period >= self.lease
         log(
             logging.WARNING,
@@ -183,48 +183,48 @@ class Renewer:
         )
         signals.send(signals.messages_late, self.node, late=late, messages=messages, over=over)
 
-    def _greet(self, index: Index) -> None:
+    def _check_server(self, index: Index) -> None:
         """Do what is necessary once per connection."""
         uptime = index.uptime()
         if uptime is not None and uptime < self.lease:
-            self._interrupted = max(self._interrupted, monotonic() - uptime)
+            self._last_interruption = max(self._last_interruption, monotonic() - uptime)
         silence = monotonic() - self._renewed
         if silence < self.lease or (uptime is not None and uptime <= silence):
             # No worker can have requeued them meanwhile, and the server may have lost them. In other cases another
             # worker may have run one to its end; written down again, it would start once more.
-            self.carried.write_down(index)
-        ahead = index.ahead()
-        if abs(ahead) > max(APART, self.lease / 4):
+            self.detached.restore_entries(index)
+        clock_lead = index.clock_lead()
+        if abs(clock_lead) > max(CLOCK_TOLERANCE, self.lease / 4):
             log(
                 logging.WARNING,
                 "messages: the clock of this machine is %.0f s %s the broker's: workers whose clocks differ by more"
                 " than %g s take each other's messages for abandoned",
-                abs(ahead),
-                "behind" if ahead > 0 else "ahead of",
+                abs(clock_lead),
+                "behind" if clock_lead > 0 else "ahead of",
                 self.lease,
             )
 
-    def _look(self) -> None:
+    def _requeue_abandoned(self) -> None:
         """Requeue messages that are no longer renewed."""
-        if monotonic() - self._interrupted >= self.lease and not self.late:
-            self._open.restore()
+        if monotonic() - self._last_interruption >= self.lease and not self.late:
+            self._current_index.restore()
 
-    def _watch(self) -> None:
-        """Log which workers do not renew, once a minute in one of the renewing workers."""
-        if monotonic() - self._watched < WATCH:
+    def _check_marks(self) -> None:
+        """Once a minute, in one of the renewing workers, log which workers do not renew."""
+        if monotonic() - self._marks_checked < MARK_CHECK_PERIOD:
             return
-        self._watched = monotonic()
-        if self._open.first(marks.LOOKED, WATCH):
-            threading.Thread(target=self._look_around, name="tasklock-marks", daemon=True).start()
+        self._marks_checked = monotonic()
+        if self._current_index.set_once(marks.CHECK_MUTEX, MARK_CHECK_PERIOD):
+            threading.Thread(target=self._log_unmarked, name="tasklock-marks", daemon=True).start()
 
-    def _look_around(self) -> None:
+    def _log_unmarked(self) -> None:
         try:
             found = marks.without_mark(self._app, marks.read_marks(self._app))
             if found:  # a worker that has just started may have left its mark by now
                 again = marks.without_mark(self._app, marks.read_marks(self._app))
                 found = [node for node in found if node in again]
         except BaseException as error:
-            log(logging.INFO, "messages: the workers of this broker could not be asked: %r", error)
+            log(logging.INFO, "messages: the workers on this broker could not be pinged: %r", error)
             return
         if found and found != self._unmarked:
             log(
@@ -237,23 +237,23 @@ class Renewer:
             )
         self._unmarked = found
 
-    def _failed(self, error: BaseException) -> None:
-        if not self._silent:
-            log(logging.WARNING, "messages: their leases cannot be renewed, trying on: %r", error)
-        self._silent = True
+    def _handle_failure(self, error: BaseException) -> None:
+        if not self._failing:
+            log(logging.WARNING, "messages: their leases cannot be renewed, retrying: %r", error)
+        self._failing = True
         with no_fork():
             if self._index is not None:
                 self._index.close()
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         try:
             with no_fork():
                 if self._index is not None:
-                    self.carried.tell(self._index)
+                    self.detached.send_settlements(self._index)
                     marks.remove(self._index, self.node)
                     self._index.close()
         except BaseException as error:
-            log(logging.DEBUG, "messages: no farewell: %r", error)
+            log(logging.DEBUG, "messages: the mark of this worker was not removed: %r", error)
 
 
 def running() -> list[Renewer]:

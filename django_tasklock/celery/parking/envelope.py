@@ -27,7 +27,7 @@ SALT = "django_tasklock.parked"
 SIGNATURE = "signature"
 
 
-class Unfit(Exception):
+class UnusableMessage(Exception):
     """The reason why this app cannot put a kept message back into the broker."""
 
     unsigned: dict[str, Any] | None = None
@@ -55,47 +55,49 @@ def sign(kept: dict[str, Any]) -> str:
 
 
 def check(text: str) -> dict[str, Any]:
-    """Return the stored content if this project signed it. Raises ``Unfit``."""
+    """Return the stored content if this project signed it. Raises ``UnusableMessage``."""
     kept = json_object(text)
     found = kept.pop(SIGNATURE, None)
     if found is None:
-        error = Unfit("it has no signature: a worker of an older version has parked it, or somebody has forged it")
+        error = UnusableMessage(
+            "it has no signature: a worker of an older version has parked it, or somebody has forged it"
+        )
         error.unsigned = kept
         raise error
     try:
         Signer(salt=SALT).unsign(f"{_signed(kept)}:{found}")
     except BadSignature:
-        raise Unfit("its signature is not of SECRET_KEY or one of SECRET_KEY_FALLBACKS") from None
+        raise UnusableMessage("its signature is not of SECRET_KEY or one of SECRET_KEY_FALLBACKS") from None
     return kept
 
 
 def read(text: str, app: Any) -> tuple[str, Signature[Any]]:
-    """Return the lock's name and the message. Raises ``Unfit``.
+    """Return the lock's name and the message. Raises ``UnusableMessage``.
 
     The serializer that a row names must be in the app's ``accept_content``.
     """
     kept = check(text)
     accepted = prepare_accept_content(app.conf.accept_content) or set()
     if kept["type"] not in accepted:
-        raise Unfit(f"its serializer {kept['type']!r} is not in this app's accept_content")
+        raise UnusableMessage(f"its serializer {kept['type']!r} is not in this app's accept_content")
     body = base64.b64decode(kept["bytes"]) if "bytes" in kept else kept["text"]
     try:
         found = loads(body, kept["type"], kept["encoding"], accept=accepted)
         return kept["name"], Signature.from_dict(found, app=app)
     except Exception as error:  # a pickle may need code that no longer exists
-        raise Unfit(f"it cannot be read any more: {error!r}") from error
+        raise UnusableMessage(f"it cannot be read any more: {error!r}") from error
 
 
 def unseal(text: str, app: Any) -> tuple[str, Signature[Any]]:
-    """Return the lock's name and a message that the app's own workers accept. Raises ``Unfit``."""
+    """Return the lock's name and a message that the app's own workers accept. Raises ``UnusableMessage``."""
     name, signature = read(text, app)
     task = app.tasks.get(signature.task)
     if task is None:
-        raise Unfit(f"this app has no task {signature.task!r}")
+        raise UnusableMessage(f"this app has no task {signature.task!r}")
     serializer = signature.options.get("serializer") or task.serializer or app.conf.task_serializer
     accepted = prepare_accept_content(app.conf.accept_content) or set()
     if registry.name_to_type.get(serializer, serializer) not in accepted:
-        raise Unfit(f"its serializer {serializer!r} is not in this app's accept_content")
+        raise UnusableMessage(f"its serializer {serializer!r} is not in this app's accept_content")
     return name, signature
 
 

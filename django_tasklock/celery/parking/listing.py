@@ -15,7 +15,7 @@ from django_tasklock.names import strip_prefix
 if TYPE_CHECKING:
     from django_tasklock.models import ParkedMessage
 
-NOBODY = "{}"
+NO_HOLDER = "{}"
 """The holder of a message that was never started."""
 
 
@@ -58,13 +58,13 @@ def parked_messages(
     """Return the kept messages, of one lock or of all, in order of publication. Raises ``BackendUnavailable``."""
     from django_tasklock.celery.parking import store as parking
 
-    return [info_of(row) for row in parking.list_rows(_bare(name), limit, offset, state)]
+    return [info_of(row) for row in parking.list_rows(_without_prefix(name), limit, offset, state)]
 
 
 def info_of(row: ParkedMessage) -> ParkedInfo:
     """Return the information about a row that was read with the database's time as ``now``."""
     now: int = row.now  # type: ignore[attr-defined]
-    ran = row.holder != NOBODY
+    ran = row.holder != NO_HOLDER
     holder = holder_of(json_object(row.holder))
     return ParkedInfo(
         name=full_name(row.message, row.name),
@@ -95,10 +95,10 @@ def count_parked(name: str | None = None) -> int:
     """Return how many messages of one lock or of all are parked or promoted. Raises ``BackendUnavailable``."""
     from django_tasklock.celery.parking import store as parking
 
-    return parking.count(_bare(name))
+    return parking.count(_without_prefix(name))
 
 
-def _bare(name: str | None) -> str | None:
+def _without_prefix(name: str | None) -> str | None:
     return None if name is None else strip_prefix(name, get_settings().KEY_PREFIX)
 
 

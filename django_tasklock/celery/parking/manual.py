@@ -8,8 +8,8 @@ from celery import current_app
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.parking import store as parking
-from django_tasklock.celery.parking.burial import end
-from django_tasklock.celery.parking.envelope import Unfit, check, sign
+from django_tasklock.celery.parking.ending import revoke
+from django_tasklock.celery.parking.envelope import UnusableMessage, check, sign
 from django_tasklock.celery.parking.listing import full_name
 from django_tasklock.celery.parking.promotion import is_held, promote, promote_next
 from django_tasklock.celery.parking.rows import DEAD, PARKED, PROMOTED, RUNNING
@@ -30,7 +30,7 @@ def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
     new: dict[str, Any] = {"attempts": 0, "problem": ""}
     try:
         check(text)
-    except Unfit as error:
+    except UnusableMessage as error:
         if not sign_it or error.unsigned is None:
             return name, str(error)
         new["message"] = sign(error.unsigned)
@@ -72,4 +72,4 @@ def discard(task_id: str, why: str) -> tuple[str, str]:
     name = full_name(parking.read_message(row) or "", "")
     if row.state not in (DEAD, PARKED):
         return name, f"it is {row.state}"
-    return name, "" if end(row, current_app, why) else "it has changed just now"
+    return name, "" if revoke(row, current_app, why) else "it has changed just now"

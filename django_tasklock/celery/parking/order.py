@@ -17,7 +17,7 @@ def next_number(name: str = "", task_id: str = "") -> int:
     try:
         return get_backend().ticket(name, task_id)
     except BackendUnavailable as error:
-        logger.warning("no sequence number from the store, this machine's clock must do: %s", error)
+        logger.warning("no sequence number from the store, using this machine's clock: %s", error)
         return time.time_ns() // 1000
 
 
@@ -32,5 +32,7 @@ def leave(name: str, task_id: str) -> bool:
     try:
         return get_backend().arrived(name, task_id)
     except BackendUnavailable as error:
-        logger.warning("lock %r: %s keeps its place in the order for a while: %s", name, task_id, error)
+        logger.warning(
+            "lock %r: %s was not removed from the line, where it stays for a while: %s", name, task_id, error
+        )
         return True

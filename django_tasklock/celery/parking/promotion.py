@@ -16,10 +16,10 @@ from django_tasklock import signals
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.backends.database.names import key_of
-from django_tasklock.celery.message import HEADER, sealed_for
+from django_tasklock.celery.message import HEADER, bind_header
 from django_tasklock.celery.parking import store as parking
-from django_tasklock.celery.parking.burial import Due, bury, end, open_row
-from django_tasklock.celery.parking.envelope import Unfit
+from django_tasklock.celery.parking.ending import DueMessage, mark_dead, open_row, revoke
+from django_tasklock.celery.parking.envelope import UnusableMessage
 from django_tasklock.celery.parking.rows import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, ParkedRow, close_idle
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.db.forks import no_fork
@@ -37,9 +37,9 @@ MOST_PATIENCE = 600.0
 MISSING = 10.0  # seconds to wait for a message that was published earlier and has not arrived
 STORING = 60.0  # seconds to store a result, if the state of the process that does so is unknown
 MOST_ATTEMPTS = 8  # with the patience above about twenty minutes, if the message reaches no worker at all
-STRAY = 600.0  # seconds to leave unusable messages to other apps and to workers of another version
-MOST_PASSED = 20  # unusable messages at the head of one line that are passed over in one poll
-AT_ONCE = 200  # keys in one poll; the next one continues from there
+UNUSABLE_PATIENCE = 600.0  # seconds to leave unusable messages to other apps and to workers of another version
+MOST_SKIPPED = 20  # unusable messages at the head of one line that are passed over in one poll
+BATCH = 200  # keys in one poll; the next one continues from there
 
 
 def promote(name: str, app: Any) -> bool:
@@ -52,25 +52,25 @@ def promote(name: str, app: Any) -> bool:
             return False  # its holder promotes on release, which comes after the message was parked
         return promote_next(key_of(name), app, free=True)
     except Exception as error:
-        logger.warning("lock %r: what is parked behind it was not promoted, a worker will: %s", name, error)
+        logger.warning("lock %r: its next parked message was not promoted, a worker will retry: %s", name, error)
         return False
 
 
-def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool = False) -> bool:
+def promote_next(key: str, app: Any, unusable: UnusableLog | None = None, *, free: bool = False) -> bool:
     """Promote the next message of a lock, by its key. Return whether a message was put back. Errors are raised.
 
-    ``strays``: records messages that this app cannot put back; without it they are only passed over. ``free``: the lock
-    was just found free; then superseded messages are left to the promoters.
+    ``unusable``: records messages that this app cannot put back; without it they are only passed over. ``free``: the
+    lock was just found free; then superseded messages are left to the promoters.
     """
     found = next_in_line(key, app, free=free)
-    for _ in range(AT_ONCE):  # further ones are left to the promoters
+    for _ in range(BATCH):  # further ones are left to the promoters
         if found.due is None or not _end_expired(found.due, app):
             break
         found = next_in_line(key, app, free=free)
-    for row in found.spent:
-        bury(row, f"it was put back into the broker {row.attempts} times, and no worker took it", app)
-    if strays is not None:
-        strays.note(key, found.strays)
+    for row in found.exhausted:
+        mark_dead(row, f"it was put back into the broker {row.attempts} times, and no worker took it", app)
+    if unusable is not None:
+        unusable.record(key, found.unusable)
     for row in found.superseded:
         _send(row, app, SUPERSEDED)
     due = found.due
@@ -83,14 +83,14 @@ def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool
     return _put_back(due, PROMOTED)
 
 
-class Looked(NamedTuple):
+class LineCheck(NamedTuple):
     """The result of one check of the messages that are kept for a lock."""
 
-    due: Due | None
+    due: DueMessage | None
     """The message to put back. ``None``: there is none, one is on its way, or the lock is held."""
-    spent: list[ParkedRow]
+    exhausted: list[ParkedRow]
     """The messages that were put back too often."""
-    strays: list[tuple[ParkedRow, str]]
+    unusable: list[tuple[ParkedRow, str]]
     """The messages before it that this app cannot put back, and why."""
     superseded: list[ParkedRow]
     """The superseded messages to send once more, so that their result is stored."""
@@ -98,38 +98,39 @@ class Looked(NamedTuple):
     """Whether no other message waits for the lock."""
 
 
-def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
+def next_in_line(key: str, app: Any, *, free: bool = False) -> LineCheck:
     """Find the next message for the lock with this key, without changes. ``free``: the lock is known to be free."""
-    strays: list[tuple[ParkedRow, str]] = []
-    resting: list[ParkedRow] = []
+    unusable: list[tuple[ParkedRow, str]] = []
+    just_refused: list[ParkedRow] = []
     tasks: set[str] = set()
     while True:
-        passed = [row.id for row, _ in strays] + [row.id for row in resting]
+        passed = [row.id for row, _ in unusable] + [row.id for row in just_refused]
         head, moving, alone = parking.read_line(key, passed, tasks, superseded=not free)
-        late = [row for row in moving if row.state == PROMOTED and overdue(row)]
-        spent = [row for row in late if row.attempts >= MOST_ATTEMPTS]
-        looked = Looked(None, spent, strays, [row for row in moving if row.state == SUPERSEDED and overdue(row)])
+        late = [row for row in moving if row.state == PROMOTED and is_overdue(row)]
+        exhausted = [row for row in late if row.attempts >= MOST_ATTEMPTS]
+        superseded = [row for row in moving if row.state == SUPERSEDED and is_overdue(row)]
+        check = LineCheck(None, exhausted, unusable, superseded)
         if any(row.state == PROMOTED and row not in late for row in moving):
-            return looked
-        ready = [row for row in late if row not in spent]
-        ready += [row for row in moving if row.state in (RUNNING, ENDED) and not runs(row)]
+            return check
+        ready = [row for row in late if row not in exhausted]
+        ready += [row for row in moving if row.state in (RUNNING, ENDED) and not is_running(row)]
         ready += [] if head is None else [head]
-        if not ready or len(passed) >= MOST_PASSED:
-            return looked
+        if not ready or len(passed) >= MOST_SKIPPED:
+            return check
         row = min(ready, key=lambda row: (row.number, row.id))
-        if row.state == PARKED and row.attempts and not overdue(row):  # a worker has just refused it
-            resting.append(row)
+        if row.state == PARKED and row.attempts and not is_overdue(row):  # a worker has just refused it
+            just_refused.append(row)
             continue
         try:
             due = open_row(row, app)
-        except Unfit as error:
-            strays.append((row, str(error)))
+        except UnusableMessage as error:
+            unusable.append((row, str(error)))
             if row.task not in app.tasks:
                 tasks.add(row.task)
             continue
         if due is None or (not free and is_held(due.name)):
-            return looked
-        return looked._replace(due=due, alone=alone and not strays and not resting)
+            return check
+        return check._replace(due=due, alone=alone and not unusable and not just_refused)
 
 
 def is_held(name: str) -> bool:
@@ -147,7 +148,7 @@ def supersede(older: list[ParkedRow], app: Any) -> None:
             _send(row, app, SUPERSEDED)
 
 
-def overdue(row: ParkedRow) -> bool:
+def is_overdue(row: ParkedRow) -> bool:
     """Return whether a message that was put back has not arrived in time: its queue may have been purged."""
     patience = min(PATIENCE * 2.0 ** max(0, row.attempts - 1), MOST_PATIENCE)
     return row.now - row.changed_at > patience * 1000
@@ -162,7 +163,7 @@ def _awaits_another(row: ParkedRow, name: str) -> bool:
     return get_backend().expects(name, row.number, forget=waited) > 0 and not waited
 
 
-def runs(row: ParkedRow) -> bool:
+def is_running(row: ParkedRow) -> bool:
     """Return whether the process that ran it last is known to be alive, or may be storing its result."""
     known = holders.alive(holder_of(json_object(row.holder)))
     storing = row.state == ENDED and row.now - row.changed_at < STORING * 1000
@@ -177,22 +178,22 @@ def ran_here(row: ParkedRow) -> bool:
 def _send(row: ParkedRow, app: Any, state: str) -> bool:
     try:
         due = open_row(row, app)
-    except Unfit as error:
+    except UnusableMessage as error:
         logger.warning("parked message %s[%s] was not sent: %s", row.task, row.task_id, error)
         return False
     return due is not None and not _end_expired(due, app) and _put_back(due, state)
 
 
-def _end_expired(due: Due, app: Any) -> bool:
+def _end_expired(due: DueMessage, app: Any) -> bool:
     """End a message that has expired, since RabbitMQ drops expired messages silently. Return whether it has expired."""
-    left = seconds_until(due.signature.options.get("expires"))
-    if left is None or left > 0:
+    remaining = seconds_until(due.signature.options.get("expires"))
+    if remaining is None or remaining > 0:
         return False
-    end(due.row, app, "it has expired")
+    revoke(due.row, app, "it has expired")
     return True
 
 
-def _put_back(due: Due, state: str) -> bool:
+def _put_back(due: DueMessage, state: str) -> bool:
     """Put one message back into the broker. Return whether it was sent.
 
     If this process is killed in between, the message becomes overdue, or is sent twice and runs once.
@@ -203,8 +204,8 @@ def _put_back(due: Due, state: str) -> bool:
         return False
     headers = signature.options.get("headers") or {}
     put_back = (row.sent + 1, signature.options.get("retries") or 0)
-    ours = sealed_for({**(headers.get(HEADER) or {}), "put_back": put_back}, row.task, row.task_id)
-    headers = {**headers, HEADER: ours}
+    header = bind_header({**(headers.get(HEADER) or {}), "put_back": put_back}, row.task, row.task_id)
+    headers = {**headers, HEADER: header}
     try:
         # The process that releases the lock is not its parent.
         signature.clone(headers=headers).apply_async(add_to_parent=False)
@@ -217,36 +218,38 @@ def _put_back(due: Due, state: str) -> bool:
     logger.info("lock %r: %s[%s] %s", due.name, row.task, row.task_id, state)
     if state == PROMOTED:
         waited = max(0, row.now - row.parked_at) / 1000
-        signals.send(signals.message_promoted, due.name, task=row.task, task_id=row.task_id, waited=waited, header=ours)
+        signals.send(
+            signals.message_promoted, due.name, task=row.task, task_id=row.task_id, waited=waited, header=header
+        )
     return True
 
 
-class Strays:
+class UnusableLog:
     """The messages that one promoter cannot put back: another app or a newer worker may."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
         self._since: dict[tuple[str, str], float] = {}
 
-    def note(self, key: str, strays: list[tuple[ParkedRow, str]]) -> None:
+    def record(self, key: str, unusable: list[tuple[ParkedRow, str]]) -> None:
         """Record the messages found now. Those whose task was unusable for this lock long enough are marked as dead."""
         now = monotonic()
-        kinds = {(key, row.task): (row, why) for row, why in reversed(strays)}
+        kinds = {(key, row.task): (row, reason) for row, reason in reversed(unusable)}
         for kind in [kind for kind in self._since if kind[0] == key and kind not in kinds]:
             del self._since[kind]
-        for kind, (row, why) in kinds.items():
-            if now - self._since.setdefault(kind, now) >= STRAY:
-                self._bury(row, why)
+        for kind, (row, reason) in kinds.items():
+            if now - self._since.setdefault(kind, now) >= UNUSABLE_PATIENCE:
+                self._mark_dead(row, reason)
 
-    def _bury(self, row: ParkedRow, why: str) -> None:
+    def _mark_dead(self, row: ParkedRow, reason: str) -> None:
         """Mark that row as dead, and further unusable ones of the same task: there may be thousands."""
-        for one in parking.find_alike(row, AT_ONCE):
+        for one in parking.find_alike(row, BATCH):
             try:
                 if open_row(one, self.app) is not None:
                     continue
-            except Unfit as error:
-                why = str(error)
-            bury(one, why, self.app)
+            except UnusableMessage as error:
+                reason = str(error)
+            mark_dead(one, reason, self.app)
 
 
 class Promoter:
@@ -255,9 +258,9 @@ class Promoter:
     def __init__(self, app: Any) -> None:
         self.app = app
         self._stop = threading.Event()
-        self._strays = Strays(app)
-        self._after = ""
-        self._silent = False
+        self._unusable = UnusableLog(app)
+        self._last_key = ""
+        self._failing = False
 
     def start(self) -> None:
         """Start the thread."""
@@ -270,33 +273,33 @@ class Promoter:
     def _run(self) -> None:
         while not self._stop.wait(PERIOD * random.uniform(0.5, 1.0)):
             try:
-                self.look()
-                self._silent = False
+                self.poll()
+                self._failing = False
             except BaseException as error:  # any error may be temporary
-                if not self._silent:
-                    log(logging.WARNING, "promoter: parked messages could not be looked at, trying on: %r", error)
-                self._silent = True
+                if not self._failing:
+                    log(logging.WARNING, "promoter: parked messages could not be read, retrying: %r", error)
+                self._failing = True
             finally:
                 with no_fork():
                     close_idle()
 
-    def look(self) -> int:
+    def poll(self) -> int:
         """Promote messages behind free locks. Return how many were promoted."""
         promoted = 0
-        for _ in range(AT_ONCE):
+        for _ in range(BATCH):
             with no_fork():
-                key = parking.next_key(self._after)
-                self._after = key or ""
+                key = parking.next_key(self._last_key)
+                self._last_key = key or ""
                 if key is None:
                     break
-                promoted += self._one(key)
+                promoted += self._promote_key(key)
         return promoted
 
-    def _one(self, key: str) -> bool:
+    def _promote_key(self, key: str) -> bool:
         try:
-            return promote_next(key, self.app, self._strays)
+            return promote_next(key, self.app, self._unusable)
         except BackendUnavailable:
             raise  # the other keys would fail as well
         except Exception as error:  # one unreadable row must not block the others
-            logger.warning("what is parked under key %s was not promoted: %r", key, error)
+            logger.warning("parked messages with key %s were not promoted: %r", key, error)
             return False

@@ -42,7 +42,7 @@ from django_tasklock.models import ParkedMessage
 MOVING = 500  # messages on their way that are read at once
 CHUNK = 500  # locks in one query: SQLite allows few parameters
 
-_TAKEN = {"attempts": 0, "problem": ""}  # the columns of a message that a worker has taken
+_RESET_ATTEMPTS = {"attempts": 0, "problem": ""}  # the columns of a message that a worker has taken
 
 
 def find(task_id: str) -> ParkedRow | None:
@@ -71,8 +71,7 @@ def read_line(
         parked = rows.filter(state=PARKED)
         oldest, newest = first_of(parked, "ticket", "id"), first_of(parked, "-ticket", "-id")
         moving = rows.filter(state__in=(PROMOTED, RUNNING, ENDED))
-        # One statement: with two, a row promoted in between would be in neither result, or the next one be promoted
-        # too.
+        # One statement: a row promoted between two would be in neither result, or a second one would be promoted.
         found = sorted(read(oldest, newest, moving, message=True), key=lambda row: (row.number, row.id))
         waiting = [row for row in found if row.state == PARKED]  # the oldest with its message, and the newest
         others = [row for row in found if row.state != PARKED]
@@ -121,10 +120,10 @@ def park(
     A message that waits already keeps its place. ``fresh``: it probably has no row yet. ``moving``: it is not promoted
     before ``mark_parked``, or until it is overdue as if it had been put back.
     """
-    new: dict[str, Any] = {"state": PROMOTED if moving else PARKED, **_TAKEN}
+    new: dict[str, Any] = {"state": PROMOTED if moving else PARKED, **_RESET_ATTEMPTS}
     if crashes:
         new["crashes"] = crashes
-    return _put(name, number, mode, task, task_id, message, limit, fresh, **new)
+    return _upsert(name, number, mode, task, task_id, message, limit, fresh, **new)
 
 
 def mark_parked(task_id: str, sent: int) -> bool:
@@ -141,16 +140,16 @@ def mark_started(
     name: str, number: int, mode: str, task: str, task_id: str, message: str, holder: str, crashes: int
 ) -> None:
     """Store a message that starts now, so that it is found if this worker dies too."""
-    new = {"state": RUNNING, "holder": holder, "crashes": crashes, "place": None, **_TAKEN}
-    _put(name, number, mode, task, task_id, message, None, False, **new)
+    new = {"state": RUNNING, "holder": holder, "crashes": crashes, "place": None, **_RESET_ATTEMPTS}
+    _upsert(name, number, mode, task, task_id, message, None, False, **new)
 
 
 def start(row: ParkedRow, holder: str) -> bool:
     """Record that a promoted message starts now. Return False if its row has changed since it was read."""
 
     def verb(alias: str, again: bool) -> bool:
-        new = {"state": RUNNING, "holder": holder, "place": None, "changed_at": Now(), **_TAKEN}
-        if _same(alias, row).update(**new) > 0:
+        new = {"state": RUNNING, "holder": holder, "place": None, "changed_at": Now(), **_RESET_ATTEMPTS}
+        if _unchanged(alias, row).update(**new) > 0:
             return True
         mine = rows_of(alias).filter(id=row.id, state=RUNNING, sent=row.sent, holder=holder)
         return again and mine.exists()  # a first attempt succeeded, and the reply was lost
@@ -167,7 +166,7 @@ def record_running(name: str, number: int, mode: str, task: str, task_id: str, m
     return session.run(verb, name=name)
 
 
-def _put(
+def _upsert(
     name: str, number: int, mode: str, task: str, task_id: str, message: str, limit: int | None, fresh: bool,
     **rest: Any,
 ) -> bool:  # fmt: skip
@@ -234,7 +233,7 @@ def _free_place(alias: str, key: str, limit: int) -> int | None:
     return random.choice(sorted(free)) if len(taken) < limit and free else None
 
 
-def _same(alias: str, row: ParkedRow) -> QuerySet[ParkedMessage]:
+def _unchanged(alias: str, row: ParkedRow) -> QuerySet[ParkedMessage]:
     return rows_of(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
 
 
@@ -247,7 +246,7 @@ def move_to(row: ParkedRow, state: str, *, sent: int = 0, crashes: int = 0, **mo
     def verb(alias: str, again: bool) -> bool:
         new = {"sent": F("sent") + sent, "crashes": F("crashes") + crashes, "changed_at": Now(), **more}
         with _counted(alias, row.task, _event_of(row.state, state)) as count:
-            moved = _same(alias, row).update(state=state, **new) > 0
+            moved = _unchanged(alias, row).update(state=state, **new) > 0
             if moved:
                 count()
         return moved
@@ -288,7 +287,7 @@ def remove_unchanged(row: ParkedRow) -> bool:
 
     def verb(alias: str, again: bool) -> bool:
         # If the reply of a first attempt was lost, that attempt may have removed the row.
-        return delete(_same(alias, row)) > 0 or (again and not rows_of(alias).filter(id=row.id).exists())
+        return delete(_unchanged(alias, row)) > 0 or (again and not rows_of(alias).filter(id=row.id).exists())
 
     return session.run(verb)
 

@@ -32,12 +32,12 @@ def limit_of(task: Any) -> LimitOfCall | None:
     return found if isinstance(found, LimitOfCall) else None
 
 
-def on_body_start(task: Any, then: Callable[[], None]) -> None:
-    """Call ``then`` now, or, if the body has a rate limit, when its turn has come."""
+def on_body_start(task: Any, callback: Callable[[], None]) -> None:
+    """Call ``callback`` now, or, if the body has a rate limit, when its turn has come."""
     if limit_of(task) is None:
-        then()
+        callback()
     else:
-        state_of(task.request).on_body_start = then
+        state_of(task.request).on_body_start = callback
 
 
 def peek_reservation(request: Any) -> dict[str, Any] | None:
@@ -65,31 +65,31 @@ def may_have_been_used(task: Any, request: Any) -> bool:
     return received is not None and monotonic() - received > redelivery_timeout(task.app) / 2
 
 
-def is_future(limiter: RateLimiter, ours: dict[str, Any]) -> bool:
+def is_future(limiter: RateLimiter, reservation: dict[str, Any]) -> bool:
     """Return whether the time of a reservation is in the future, so that it cannot have been used."""
     try:
         now: datetime = limiter.usage().time
     except BackendUnavailable:
         return False
-    return bool(now.timestamp() < ours["time"])
+    return bool(now.timestamp() < reservation["time"])
 
 
 def cancel_reservation(task: Any, request: Any, args: Any = None, kwargs: Any = None) -> None:
     """Cancel the reservation of a message that has ended or is sent another way."""
-    limited, ours = limit_of(task), pop_reservation(request)
-    if limited is None or ours is None:
+    limited, reservation = limit_of(task), pop_reservation(request)
+    if limited is None or reservation is None:
         return
     args = request.args if args is None else args
     kwargs = request.kwargs if kwargs is None else kwargs
     try:
-        limiter = limited.limiter(bound(task, args), dict(kwargs or {}))
-        if not may_have_been_used(task, request) or is_future(limiter, ours):
-            limiter.give_back(ours["ticket"])
+        limiter = limited.limiter(bound_arguments(task, args), dict(kwargs or {}))
+        if not may_have_been_used(task, request) or is_future(limiter, reservation):
+            limiter.give_back(reservation["ticket"])
     except (TaskLockError, TypeError) as error:  # the limit or the arguments differ from those on publication
         logger.warning("%s[%s]: its reservation counts as used: %s", task.name, request.id, error)
 
 
-def bound(task: Any, args: Any) -> tuple[Any, ...]:
+def bound_arguments(task: Any, args: Any) -> tuple[Any, ...]:
     """Return the arguments of a message as the task's function gets them, with ``self`` if it is bound."""
     function = getattr(task, "_orig_run", task.run)
     return (task, *(args or ())) if inspect.ismethod(function) else tuple(args or ())

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from django_tasklock.celery.rates.reservations import bound, limit_of
+from django_tasklock.celery.rates.reservations import bound_arguments, limit_of
 from django_tasklock.celery.rates.turns import countdown, reservation_header
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.limiter import RateLimiter
@@ -45,7 +45,7 @@ def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncR
         return [task.apply_async(args, kwargs, **sending) for args, kwargs in wanted]
     priced = []
     for args, kwargs in wanted:
-        given = bound(task, args)
+        given = bound_arguments(task, args)
         priced.append((limited.limiter(given, kwargs), limited.cost(given, kwargs)))
     reserved: list[tuple[RateLimiter, Reservation]] = []
     sent: list[AsyncResult[Any]] = []

@@ -28,7 +28,8 @@ from django_tasklock.rates.reservation import Reservation
 from django_tasklock.types import monotonic
 
 LONGEST_HOP = 600.0  # the most seconds of one countdown in the broker, or in the memory of a worker
-LEAST, MOST, EVER = 0.01, 0.5, 30.0  # seconds that a message arrives early; ``EVER`` after missed turns
+# Seconds by which a message arrives before its turn.
+MIN_LEAD, MAX_LEAD, MAX_LEAD_AFTER_MISSES = 0.01, 0.5, 30.0
 
 
 def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -54,49 +55,49 @@ class Turn:
         self.message = Message(task)
         self.request = task.request
         self.state = state_of(self.request)
-        self.ours = pop_reservation(self.request) or {}
+        self.carried = pop_reservation(self.request) or {}
         self.limiter = limited.limiter(args, kwargs)
         self.cost = limited.cost(args, kwargs)
-        self.timeout = self.ours.get("left", limited.timeout)
-        self.missed = int(self.ours.get("missed", 0))
+        self.timeout = self.carried.get("left", limited.timeout)
+        self.missed = int(self.carried.get("missed", 0))
 
     def take(self) -> None:
         """Wait in the worker, or send the message again for its turn. Raises ``Retry``, ``RateLimitExceeded``."""
         began = monotonic()
         reservation = self._reserve()
         self.missed += reservation.missed
-        early = lead(self.limiter, self.missed)
-        patience = early + max(early, shortest_countdown(self.message.task.app))
+        lead_time = lead(self.limiter, self.missed)
+        patience = lead_time + max(lead_time, shortest_countdown(self.message.task.app))
         if reservation.wait <= patience:
-            then, self.state.on_body_start = self.state.on_body_start, None
+            callback, self.state.on_body_start = self.state.on_body_start, None
             try:
-                if then is not None:
-                    then()
+                if callback is not None:
+                    callback()
             except BaseException:
                 reservation.cancel()
                 raise
             if reservation.use_within(patience):
                 return
         wait = reservation.wait
-        self._leave(wait, {"time": reservation.time.timestamp(), "ticket": reservation.move()}, began)
+        self._send_again(wait, {"time": reservation.time.timestamp(), "ticket": reservation.move()}, began)
 
     def _reserve(self) -> Reservation:
         """Restore the message's reservation, or make one."""
-        token = self.ours.get("ticket")
+        token = self.carried.get("ticket")
         # A past reservation may have been used for a call by another delivery of the message.
-        if token and (not may_have_been_used(self.message.task, self.request) or is_future(self.limiter, self.ours)):
+        if token and (not may_have_been_used(self.message.task, self.request) or is_future(self.limiter, self.carried)):
             return self.limiter.restore(token, self.timeout, spaced=True)
         return self.limiter.reserve(self.timeout, cost=self.cost, spaced=True)
 
-    def _leave(self, wait: float, travels: dict[str, Any], began: float) -> NoReturn:
+    def _send_again(self, wait: float, fields: dict[str, Any], began: float) -> NoReturn:
         message = self.message
         seconds = countdown(message.task.app, self.limiter, wait, self.missed)
         self.state.kept_lock = None  # others may have the lock meanwhile, even if retry() would keep it
         if self.timeout is not None:
-            left = max(0.0, self.timeout - (monotonic() - began) - seconds)
-            travels["left"] = left
-        header = reservation_header(travels, message.retries, self.missed)
-        send(message.again(countdown=seconds, kept=None, put_back=None, **{RATE: header}), message.task)
+            remaining = max(0.0, self.timeout - (monotonic() - began) - seconds)
+            fields["left"] = remaining
+        header = reservation_header(fields, message.retries, self.missed)
+        send(message.to_signature(countdown=seconds, kept=None, put_back=None, **{RATE: header}), message.task)
         raise Retry(f"rate limit {self.limiter.name!r}: its turn is in {wait:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
@@ -113,7 +114,7 @@ def lead(limiter: RateLimiter, missed: int = 0) -> float:
     worker waits at most twice as long: usually a second.
     """
     interval = min((rate.window + rate.margin) / rate.limit for rate in limiter.terms.rates) / 1_000_000
-    return float(min(max(LEAST, min(interval, MOST)) * 2.0 ** min(missed, 16), EVER))
+    return float(min(max(MIN_LEAD, min(interval, MAX_LEAD)) * 2.0 ** min(missed, 16), MAX_LEAD_AFTER_MISSES))
 
 
 def countdown(app: Any, limiter: RateLimiter, wait: float, missed: int = 0) -> float:
