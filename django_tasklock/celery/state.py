@@ -32,9 +32,9 @@ class DeliveryState:
     """Whether the body has replaced its task (``replace()``) by another message, which continues the work."""
     unique_passed_on: bool = False
     """Whether that message also carries the ``unique`` lock, which is then held until that message has ended."""
-    has_row: bool | None = None
-    """Whether the message's row is removed once the result is stored: True; False: only if the lock's flag says that it
-    has a row; ``None``: there is no row."""
+    remove_row: bool | None = None
+    """Whether to remove the message's row once the result is stored. False: only if the flag says that there is one;
+    ``None``: there is none."""
 
 
 def state_of(request: Any) -> DeliveryState:

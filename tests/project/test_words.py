@@ -35,7 +35,7 @@ RETIRED = {
     r"\.rest\(\)|\barest\b": "close_idle",
     r"\bErrands\b|\berrands\.|\bcatch_up\b": "Reconciler.release_later, acquire_later",
     r"\bRunning\(|\bDelivered\b|\bRedelivered\b|DeliveredInside|OnceRun": "Call, TaskCall, History, Line, NestedCall",
-    r"\bameet\b|\bvouch\(|\blook_after\(": "resolve_duplicate, record_running, clean_up_after",
+    r"\bameet\b|\bvouch\(|\blook_after\(": "resolve_duplicate, record_running, remove_row",
     r"\bforgo\b|\bbrought\(|may_park": "cancel_reservation, peek_reservation, takes_lock",
     r"\bCallKind\b|\bKeptLock\b|\bconflict_of\(": "CallStrategy, LockOverRetry, conflict_error",
     r"\blate_record\b|\bregistry\.taken\b|\bPutBack\b": "lazy_record, process_locks, RowRestorer",

@@ -153,9 +153,9 @@ class History:
             self.remove_row()
             self.discard(reason)
 
-    def discard(self, why: str) -> NoReturn:
+    def discard(self, reason: str) -> NoReturn:
         """End this delivery, as the message belongs to another one. Raises ``Duplicate``."""
-        discard_duplicate(None, self.message, why)
+        discard_duplicate(None, self.message, reason)
 
     @property
     def crashes(self) -> int:
@@ -288,7 +288,7 @@ class History:
                 parking.remove(message.id, of=holders.BOOT)
                 return
             # Removed once the result is stored: a worker killed before that has neither ended it nor crashed of it.
-            postrun.clean_up_after(message.request, sure=True)
+            state_of(message.request).remove_row = True
             parking.mark_ended(message.id)
         except Exception as trouble:
             logger.warning("%s[%s]: its row was not closed: %s", message.task.name, message.id, trouble)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.delivery import postrun
 from django_tasklock.celery.delivery.duplicates import free_abandoned
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.exceptions import Parked
@@ -13,6 +12,7 @@ from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.promotion import promote, supersede
 from django_tasklock.celery.parking.rows import DOWN, SUPERSEDED
 from django_tasklock.celery.rates.reservations import cancel_reservation
+from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.call import Skipped
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks import events
@@ -154,7 +154,7 @@ class Line:
         if row is not None:  # the row stays until the result is stored
             if row.state != SUPERSEDED:
                 parking.move_to(row, SUPERSEDED)
-            postrun.clean_up_after(self.message.request, sure=True)
+            state_of(self.message.request).remove_row = True
         if self.history.maybe_redelivered:
             self._release_dead_lock()
         return {"status": "skipped", "reason": "coalesced", "name": self.name}

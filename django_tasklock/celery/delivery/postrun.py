@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.state import STATE, state_of
+from django_tasklock.celery.state import STATE
 from django_tasklock.locks import holder as holders
 
 logger = logging.getLogger("django_tasklock")
@@ -15,18 +15,12 @@ ROW_FLAG = "again:"
 """Prefix of the name of the flag, before the task's id, that another delivery sets once it has written a row."""
 
 
-def clean_up_after(request: Any, sure: bool) -> None:
-    """Have the message's row removed after its run. ``sure``: regardless of the flag."""
-    state = state_of(request)
-    state.has_row = sure or bool(state.has_row)
-
-
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     """Remove the row, now that the result is stored (``task_postrun``): a crash before that would need it."""
     state = sender.request.__dict__.get(STATE)
-    if state is None or state.has_row is None:
+    if state is None or state.remove_row is None:
         return
-    sure, state.has_row = state.has_row, None
+    sure, state.remove_row = state.remove_row, None
     from django_tasklock.celery.parking import store as parking  # imports models, which must not be imported early
     from django_tasklock.celery.parking.rows import DOWN, brief_connection
 

@@ -51,8 +51,8 @@ class TaskCall(CallStrategy):
         """The state of the delivery, for code that runs after the call."""
         self.lock.task = Task(self.message.task.name, self.message.id, self.message.try_number)
         self.acks_late = self.message.acks_late
-        self.lines_up = options.on_conflict in ("queue", "coalesce")
-        self.callers_park = callers_park and not self.lines_up
+        self.uses_line = options.on_conflict in ("queue", "coalesce")
+        self.callers_park = callers_park and not self.uses_line
         self.kept_lock = kept_lock
         self.delivered_before = self.message.delivered_before
         self.lock.on_busy = self._action_when_busy()
@@ -77,7 +77,7 @@ class TaskCall(CallStrategy):
 
         Raises ``Parked`` if it is parked and ``Duplicate`` if it has ended or another delivery has it.
         """
-        if self.delivered_before or self.lines_up:
+        if self.delivered_before or self.uses_line:
             skipped = self.check_before_lock()
             if skipped is not None:
                 return skipped
@@ -120,7 +120,7 @@ class TaskCall(CallStrategy):
         waits = self.options.on_conflict == "wait"
         taken = self.lock.acquire(blocking=False if waits else None) or self.acquire_busy()
         if taken and self.acks_late:  # if another delivery has written a row, it has also set the lock's flag
-            self.state.has_row = bool(self.message.sent or self.state.has_row)
+            self.state.remove_row = bool(self.message.sent or self.state.remove_row)
         return taken
 
     def acquire_busy(self) -> bool:
@@ -165,7 +165,7 @@ class TaskCall(CallStrategy):
         if action == "retry":
             events.conflict(error, "retry")
             self.history.defer()
-        if self.lines_up:
+        if self.uses_line:
             events.conflict(error, action)
             return self.line.park()
         return skip_or_raise(self.options)
@@ -193,7 +193,7 @@ class TaskCall(CallStrategy):
     def leave(self, error: BaseException | None, lease: Lease) -> None:
         """Leave the line and close the row, then release the lock, so that the next holder sees neither."""
         try:
-            if self.lines_up:
+            if self.uses_line:
                 self.line.leave()
             if self.maybe_redelivered and self.history.has_row:
                 self.history.close(error, lease.token)
@@ -211,16 +211,16 @@ class TaskCall(CallStrategy):
         lock.notes = tuple(flags)
         lock.give_back(lease)
         flags_set = lock.noted
-        if self.lines_up:
+        if self.uses_line:
             self.line.promote_after_release()
         elif self.callers_park and flags_set is None:
             self.line.promote_if_flagged()
         elif self.callers_park and flags_set and lock.name in flags_set:
             self.line.promote_next()
         if self.acks_late and flags_set is not None:
-            self.state.has_row = row_flag in flags_set or self.state.has_row or None
-        if self.state.has_row is not None and self.message.will_be_redelivered(error):
+            self.state.remove_row = row_flag in flags_set or self.state.remove_row or None
+        if self.state.remove_row is not None and self.message.will_be_redelivered(error):
             # The delivery that wrote the row may have acknowledged the broker's copy, so the row must restore it.
-            self.state.has_row = None
+            self.state.remove_row = None
             if not self.history.has_row:
                 self.history.close(error, lease.token)
