@@ -70,12 +70,13 @@ class OnceOptions:
             raise TaskLockError(f"{where}: retry_keeps_lock must be True or False, not {self.retry_keeps_lock!r}")
 
 
-def pop_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = None) -> dict[str, Any]:
+def pop_keywords(kwargs: MutableMapping[str, Any], default_conflict: str | None = None) -> dict[str, Any]:
     """Remove the ``celery_once_*`` arguments from ``kwargs`` and return them as options; the body never gets them.
 
     ``celery_once_enable_wait``, or ``celery_once_enable_retry``, waits for a busy lock for at most
     ``celery_once_blocking_timeout``, by default the timeout; if False, the message is rejected. ``celery_once_sleep``
-    is accepted and ignored: waiters are woken. ``otherwise``: the ``on_conflict`` that applies if neither is given.
+    is accepted and ignored: waiters are woken. ``default_conflict``: the ``on_conflict`` that applies if neither is
+    given.
     """
     keywords = [option for option in kwargs if option.startswith(_PREFIX)]
     if not keywords:
@@ -94,7 +95,7 @@ def pop_keywords(kwargs: MutableMapping[str, Any], otherwise: str | None = None)
     waits = [bool(found[option]) for option in ("enable_wait", "enable_retry") if option in found]
     if waits:
         overrides["on_conflict"] = "wait" if any(waits) else "reject"
-    if overrides.get("on_conflict", otherwise) != "wait":
+    if overrides.get("on_conflict", default_conflict) != "wait":
         overrides.pop("blocking_timeout", None)  # as in celery-once: ignored without waiting
     return overrides
 

@@ -178,22 +178,22 @@ class OnceTask(_DjangoTask):
         name = self.lock_name(*(args or ()), **kwargs) if name is None else clean(name, get_settings().KEY_PREFIX)
         header = bind_header({"once": options.serializable(overrides), "key": name}, self.name, task_id)
         headers[HEADER] = header
-        lines_up = chosen.lock.on_conflict in ("queue", "coalesce")
+        uses_line = chosen.lock.on_conflict in ("queue", "coalesce")
         # Checked last: reading Celery's settings takes as long as computing the lock's name.
-        if (not lines_up and chosen.unique is None) or self.app.conf.task_always_eager:
+        if (not uses_line and chosen.unique is None) or self.app.conf.task_always_eager:
             return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
         # A message that is not due yet must not delay the others.
         joins_line = chosen.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
 
         def send() -> Any:
-            if lines_up:  # the next page keeps the sequence number of the page before, as a retry does
+            if uses_line:  # the next page keeps the sequence number of the page before, as a retry does
                 before = replacing_request(self.name, task_id, name)
                 number = None if before is None else header_of(before).get("ticket")
                 header["ticket"] = number or order.next_number(name, task_id if joins_line else "")
             try:
                 return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
             except BaseException:
-                if lines_up:
+                if uses_line:
                     order.leave(name, task_id)
                 raise
 

@@ -40,35 +40,35 @@ def seal(name: str, signature: Signature[Any], task: Any) -> str:
     If the task's own serializer cannot write the arguments, because the publisher chose another one, others are tried.
     """
     kind, encoding, body = _dumped(signature, task)
-    kept = {"name": name, "type": kind, "encoding": encoding}
+    content = {"name": name, "type": kind, "encoding": encoding}
     try:
-        kept["text"] = body.decode() if isinstance(body, bytes) else body
+        content["text"] = body.decode() if isinstance(body, bytes) else body
     except UnicodeDecodeError:
-        kept["bytes"] = base64.b64encode(body).decode()
-    return sign(kept)
+        content["bytes"] = base64.b64encode(body).decode()
+    return sign(content)
 
 
-def sign(kept: dict[str, Any]) -> str:
+def sign(content: dict[str, Any]) -> str:
     """Return the text of a row, with a signature over all other fields."""
-    kept = {key: value for key, value in kept.items() if key != SIGNATURE}
-    return json.dumps({**kept, SIGNATURE: Signer(salt=SALT).signature(_signed(kept))})
+    content = {key: value for key, value in content.items() if key != SIGNATURE}
+    return json.dumps({**content, SIGNATURE: Signer(salt=SALT).signature(_signed(content))})
 
 
 def check(text: str) -> dict[str, Any]:
     """Return the stored content if this project signed it. Raises ``UnusableMessage``."""
-    kept = json_object(text)
-    found = kept.pop(SIGNATURE, None)
+    content = json_object(text)
+    found = content.pop(SIGNATURE, None)
     if found is None:
         error = UnusableMessage(
             "it has no signature: a worker of an older version has parked it, or somebody has forged it"
         )
-        error.unsigned = kept
+        error.unsigned = content
         raise error
     try:
-        Signer(salt=SALT).unsign(f"{_signed(kept)}:{found}")
+        Signer(salt=SALT).unsign(f"{_signed(content)}:{found}")
     except BadSignature:
         raise UnusableMessage("its signature is not of SECRET_KEY or one of SECRET_KEY_FALLBACKS") from None
-    return kept
+    return content
 
 
 def read(text: str, app: Any) -> tuple[str, Signature[Any]]:
@@ -76,14 +76,14 @@ def read(text: str, app: Any) -> tuple[str, Signature[Any]]:
 
     The serializer that a row names must be in the app's ``accept_content``.
     """
-    kept = check(text)
+    content = check(text)
     accepted = prepare_accept_content(app.conf.accept_content) or set()
-    if kept["type"] not in accepted:
-        raise UnusableMessage(f"its serializer {kept['type']!r} is not in this app's accept_content")
-    body = base64.b64decode(kept["bytes"]) if "bytes" in kept else kept["text"]
+    if content["type"] not in accepted:
+        raise UnusableMessage(f"its serializer {content['type']!r} is not in this app's accept_content")
+    body = base64.b64decode(content["bytes"]) if "bytes" in content else content["text"]
     try:
-        found = loads(body, kept["type"], kept["encoding"], accept=accepted)
-        return kept["name"], Signature.from_dict(found, app=app)
+        found = loads(body, content["type"], content["encoding"], accept=accepted)
+        return content["name"], Signature.from_dict(found, app=app)
     except Exception as error:  # a pickle may need code that no longer exists
         raise UnusableMessage(f"it cannot be read any more: {error!r}") from error
 
@@ -113,5 +113,5 @@ def _dumped(signature: Signature[Any], task: Any) -> Any:
         raise
 
 
-def _signed(kept: dict[str, Any]) -> str:
-    return json.dumps(kept, sort_keys=True, separators=(",", ":"))
+def _signed(content: dict[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
