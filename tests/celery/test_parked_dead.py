@@ -216,7 +216,7 @@ class TestItNeverArrives:
         for _ in range(promotion.MOST_ATTEMPTS):
             assert promote("n", app.app)
             app.all()
-            age(promotion.MOST_PATIENCE + 1)
+            age(promotion.LONGEST_PATIENCE + 1)
         assert promote("n", app.app)  # the next one
         assert rows("state", "attempts") == [("dead", promotion.MOST_ATTEMPTS), ("promoted", 1)]
         assert "no worker took it" in caplog.text
@@ -227,7 +227,7 @@ class TestItNeverArrives:
         parked(app)
         monkeypatch.setattr(promotion, "MOST_ATTEMPTS", 1)
         assert promote("n", app.app)
-        age(promotion.MOST_PATIENCE)
+        age(promotion.LONGEST_PATIENCE)
         assert not promote("n", app.app)
         assert rows("state") == [("dead",)]
         assert app.run() == ("SUCCESS", 0)

@@ -166,7 +166,7 @@ class TestInBetween:
         """One promotes the first while the other has just read the line: the second waits for its turn."""
         parked(celery_site, courier, number=2)
         holder.release()
-        long_ago = F("parked_at") - round((promotion.MISSING + 1) * 1000)
+        long_ago = F("parked_at") - round((promotion.PREDECESSOR_PATIENCE + 1) * 1000)
         ParkedMessage.objects.update(parked_at=long_ago)  # the line is not asked any more
         read = parking.read
 

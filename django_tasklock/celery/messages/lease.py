@@ -35,7 +35,7 @@ class MessageLease(bootsteps.StartStopStep):
             self._renewer = Renewer(consumer.app, consumer.hostname, lease)
         connection = consumer.connection
         self._renewer.detached.hook_into(consumer.task_consumer.channel.qos, partial(_running_in, consumer))
-        self._renewer.connected(connection, partial(fetched_by, connection))
+        self._renewer.use_connection(connection, partial(fetched_by, connection))
 
     def stop(self, consumer: Any) -> None:
         """Do nothing: the worker fetches no more messages, but may still have some."""

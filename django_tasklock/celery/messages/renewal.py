@@ -62,7 +62,6 @@ class Renewer:
         """When this worker last failed to renew in time, or the server was started. Abandoned messages are not
         requeued until a lease after that, so that the other workers have had time to renew theirs."""
         self._failing = False
-        self._renewed_count = 0
         self._late_renewals: deque[tuple[float, float]] = deque(maxlen=100)
         self._unmarked: list[str] = []
         self._marks_checked = -MARK_CHECK_PERIOD
@@ -80,14 +79,9 @@ class Renewer:
         late = monotonic() - self._renewed - self.period
         return late if late > self.period / 2 else 0.0
 
-    @property
-    def messages(self) -> int:
-        """The number of messages in the last renewal."""
-        return self._renewed_count
-
     # What the worker calls
 
-    def connected(self, connection: Any, fetched: Callable[[], list[str]]) -> None:
+    def use_connection(self, connection: Any, fetched: Callable[[], list[str]]) -> None:
         """Start or continue with this connection of the worker. ``fetched`` returns the worker's messages."""
         with no_fork():
             self._connection, self._fetched = connection, fetched
@@ -115,7 +109,7 @@ class Renewer:
         while not self._stop_requested.is_set():
             try:
                 with no_fork():
-                    # Possibly to another server, after a failover in kombu.
+                    # A new connection may be to another server, after a failover in kombu.
                     if current is not (connection := self._connection):
                         self._connect(connection)
                         current, due = connection, 0.0
@@ -151,14 +145,13 @@ class Renewer:
 
     def _renew(self) -> None:
         index = self._current_index
-        is_new = not index.connected
-        if is_new:
+        if not index.connected:
             self._check_server(index)
         tags = self._fetched() + self.detached.tags
         began = monotonic()
         index.renew(tags)
         self._report_lateness(began - self._renewed - self.period, len(tags))
-        self._renewed, self._renewed_count, self._failing = began, len(tags), False
+        self._renewed, self._failing = began, False
         while self._late_renewals and self._late_renewals[0][0] < began - HOUR:
             self._late_renewals.popleft()
         now = time.time()

@@ -33,9 +33,9 @@ logger = logging.getLogger("django_tasklock")
 
 PERIOD = 5.0  # seconds between two polls of one promoter
 PATIENCE = 10.0  # seconds for a message that was put back to arrive, doubled each time: it may be in a long queue
-MOST_PATIENCE = 600.0
-MISSING = 10.0  # seconds to wait for a message that was published earlier and has not arrived
-STORING = 60.0  # seconds to store a result, if the state of the process that does so is unknown
+LONGEST_PATIENCE = 600.0
+PREDECESSOR_PATIENCE = 10.0  # seconds to wait for a message that was published earlier and has not arrived
+RESULT_PATIENCE = 60.0  # seconds to store a result, if the state of the process that does so is unknown
 MOST_ATTEMPTS = 8  # with the patience above about twenty minutes, if the message reaches no worker at all
 UNUSABLE_PATIENCE = 600.0  # seconds to leave unusable messages to other apps and to workers of another version
 MOST_SKIPPED = 20  # unusable messages at the head of one line that are passed over in one poll
@@ -150,7 +150,7 @@ def supersede(older: list[ParkedRow], app: Any) -> None:
 
 def is_overdue(row: ParkedRow) -> bool:
     """Return whether a message that was put back has not arrived in time: its queue may have been purged."""
-    patience = min(PATIENCE * 2.0 ** max(0, row.attempts - 1), MOST_PATIENCE)
+    patience = min(PATIENCE * 2.0 ** max(0, row.attempts - 1), LONGEST_PATIENCE)
     return row.now - row.changed_at > patience * 1000
 
 
@@ -159,14 +159,14 @@ def _awaits_another(row: ParkedRow, name: str) -> bool:
 
     The wait is limited: it may be lost, or in the buffer of a worker that is busy with another task.
     """
-    waited = row.now - row.parked_at > MISSING * 1000
-    return get_backend().expects(name, row.number, forget=waited) > 0 and not waited
+    is_over = row.now - row.parked_at > PREDECESSOR_PATIENCE * 1000
+    return get_backend().expects(name, row.number, forget=is_over) > 0 and not is_over
 
 
 def is_running(row: ParkedRow) -> bool:
     """Return whether the process that ran it last is known to be alive, or may be storing its result."""
     known = holders.alive(holder_of(json_object(row.holder)))
-    storing = row.state == ENDED and row.now - row.changed_at < STORING * 1000
+    storing = row.state == ENDED and row.now - row.changed_at < RESULT_PATIENCE * 1000
     return known is True or (known is None and storing)
 
 

@@ -54,20 +54,20 @@ def find(task_id: str) -> ParkedRow | None:
 
 
 def read_line(
-    key: str, without: Collection[int] = (), tasks: Collection[str] = (), *, superseded: bool = True
+    key: str, excluded_ids: Collection[int] = (), excluded_tasks: Collection[str] = (), *, superseded: bool = True
 ) -> ParkedLine:
     """Return the messages that wait for the lock with this key, in order of publication.
 
-    With ``coalesce`` the newest is the head. ``without``: ids of rows to pass over; ``tasks``: tasks whose messages are
-    passed over. ``superseded``: include superseded messages.
+    With ``coalesce`` the newest is the head. ``excluded_ids``: rows to pass over; ``excluded_tasks``: tasks whose
+    messages are passed over. ``superseded``: include superseded messages.
     """
 
     def verb(alias: str, again: bool) -> ParkedLine:
         rows = rows_of(alias).filter(key=key)
-        if without:
-            rows = rows.exclude(id__in=without)
-        if tasks:
-            rows = rows.exclude(task__in=tasks)
+        if excluded_ids:
+            rows = rows.exclude(id__in=excluded_ids)
+        if excluded_tasks:
+            rows = rows.exclude(task__in=excluded_tasks)
         parked = rows.filter(state=PARKED)
         oldest, newest = first_of(parked, "ticket", "id"), first_of(parked, "-ticket", "-id")
         moving = rows.filter(state__in=(PROMOTED, RUNNING, ENDED))

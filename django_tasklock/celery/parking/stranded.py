@@ -39,7 +39,7 @@ def at(key: str) -> Stranded | None:
     if due is None:
         return None
     name, row = due.name, due.row
-    early = row.now - row.parked_at <= promotion.MISSING * 1000
+    early = row.now - row.parked_at <= promotion.PREDECESSOR_PATIENCE * 1000
     if row.mode == "queue" and early and get_backend().expects(name, row.number):
         return None  # it waits for one that was published earlier
     return Stranded(key, name, row)
