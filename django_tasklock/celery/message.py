@@ -141,10 +141,11 @@ def is_header_for(header: Any, task: object, task_id: object) -> bool:
     return bool(of == task_id and (whose == task or not isinstance(task, str)))
 
 
-def replacing_request(task: object, task_id: object, name: object = None) -> Any:
-    """Return the current request if its task replaces itself (``replace()``) by this message; otherwise ``None``.
+def predecessor_request(task: object, task_id: object, name: object = None) -> Any:
+    """Return the current request if this message continues it, with the same task and id; otherwise ``None``.
 
-    ``name``: only if its header names the same lock.
+    The message is a retry, a deferred one, or the next page of a task that replaces itself (``replace()``). ``name``:
+    only if the request's header names the same lock.
     """
     here: Any = get_current_worker_task()
     if here is None or (here.name, here.request.id) != (task, task_id):

@@ -24,7 +24,7 @@ from django_tasklock.celery.message import (
     header_of,
     hide_header,
     is_header_for,
-    replacing_request,
+    predecessor_request,
 )
 from django_tasklock.celery.misplaced import refuse_without_base
 from django_tasklock.celery.parking import order
@@ -129,8 +129,9 @@ def write_header(sender: Any = None, headers: Any = None, body: Any = None, **de
     retries = fields.get("retries") or 0
     if (header.get("at") or (0, -1))[1] != retries:
         header["at"] = (time.time(), retries)
-    before = replacing_request(sender, fields.get("id"))
-    if before is not None and (fields.get("replaced_task_nesting") or 0) > (before.replaced_task_nesting or 0):
+    predecessor = predecessor_request(sender, fields.get("id"))
+    nesting = fields.get("replaced_task_nesting") or 0
+    if predecessor is not None and nesting > (predecessor.replaced_task_nesting or 0):
         header["page"] = True  # not if the message is only deferred
     on_conflict = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
     if on_conflict in ("queue", "coalesce") and "ticket" not in header:
@@ -144,11 +145,12 @@ def write_header(sender: Any = None, headers: Any = None, body: Any = None, **de
 
 def _inherited_number(task: Any, fields: Any, args: Any, kwargs: Any) -> int | None:
     """Return the sequence number of the page that this message replaces, if both have the same lock."""
-    before = replacing_request(task.name, fields.get("id"))
-    if before is None:
+    predecessor = predecessor_request(task.name, fields.get("id"))
+    if predecessor is None:
         return None
-    names = [cleanup.lock_name(task, {}, *call) for call in ((args, kwargs), (before.args or (), before.kwargs or {}))]
-    return header_of(before).get("ticket") if names[0] is not None and names[0] == names[1] else None
+    before = predecessor.args or (), predecessor.kwargs or {}
+    names = [cleanup.lock_name(task, {}, *call) for call in ((args, kwargs), before)]
+    return header_of(predecessor).get("ticket") if names[0] is not None and names[0] == names[1] else None
 
 
 def _pop_header(task: str, headers: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
@@ -156,11 +158,11 @@ def _pop_header(task: str, headers: dict[str, Any], fields: dict[str, Any]) -> d
     header: Any = headers.pop(HEADER, None)
     if is_header_for(header, task, fields.get("id")):
         return header  # type: ignore[no-any-return]
-    here: Any = get_current_worker_task()
-    if here is None or (here.name, here.request.id) != (task, fields.get("id")):
+    predecessor = predecessor_request(task, fields.get("id"))
+    if predecessor is None:
         return {}
-    nesting = getattr(here.request, "replaced_task_nesting", 0) or 0  # a replacement is another message
-    return header_of(here.request) if (fields.get("replaced_task_nesting") or 0) == nesting else {}
+    nesting = getattr(predecessor, "replaced_task_nesting", 0) or 0  # a replacement is another message
+    return header_of(predecessor) if (fields.get("replaced_task_nesting") or 0) == nesting else {}
 
 
 def record_arrival(sender: Any = None, request: Any = None, **details: Any) -> None:

@@ -15,7 +15,7 @@ from celery.utils import uuid
 
 from django_tasklock.celery import options
 from django_tasklock.celery.fingerprint import fingerprint_name
-from django_tasklock.celery.message import HEADER, Message, bind_header, header_of, is_header_for, replacing_request
+from django_tasklock.celery.message import HEADER, Message, bind_header, header_of, is_header_for, predecessor_request
 from django_tasklock.celery.misplaced import refuse_class_options, refuse_publishing_options
 from django_tasklock.celery.once import Once
 from django_tasklock.celery.overridden import expect_run, wrap_run
@@ -187,8 +187,8 @@ class OnceTask(_DjangoTask):
 
         def send() -> Any:
             if uses_line:  # the next page keeps the sequence number of the page before, as a retry does
-                before = replacing_request(self.name, task_id, name)
-                number = None if before is None else header_of(before).get("ticket")
+                predecessor = predecessor_request(self.name, task_id, name)
+                number = None if predecessor is None else header_of(predecessor).get("ticket")
                 header["ticket"] = number or order.next_number(name, task_id if joins_line else "")
             try:
                 return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)

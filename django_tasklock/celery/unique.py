@@ -25,7 +25,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
-from django_tasklock.celery.message import HEADER, Message, header_of, replacing_request, token_of
+from django_tasklock.celery.message import HEADER, Message, header_of, predecessor_request, token_of
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
@@ -83,11 +83,11 @@ def publish_unique(
         return send()
     if isinstance(answer, Busy):
         first = "" if answer.record is None else answer.record.holder.task_id
-        before = replacing_request(task.name, task_id, name) if first == task_id else None
-        if before is not None and (unique := header_of(before).get("unique")):
+        predecessor = predecessor_request(task.name, task_id, name) if first == task_id else None
+        if predecessor is not None and (unique := header_of(predecessor).get("unique")):
             header["unique"] = unique
             result = send()
-            state_of(before).unique_passed_on = True
+            state_of(predecessor).unique_passed_on = True
             return result
         # A member of a chain, a group or a chord is always sent: the others wait for the id it was given.
         if not first or "reply_to" in options:

@@ -46,7 +46,7 @@ RETIRED = {
     r"\bPlaces\b|\bplaces?_of\b": "Positions, QuorumKeys, number_of, database_of: a place is one in a queue",
     r"\bNotebook\b|\bput_back_to\b|marks\.leave\(|locks\.terms\b": "SweepLog, claimable_state, marks.write, parameters",
     r"\btexts import .*shown\b|_takes\.(?:again|refused|returned|ask_anew)\(": "printable; note_, count_, forget_",
-    r"\bwritten_for\b|\bsealed_for\b|\bpage_before\b|\btries_of\b": "is_header_for, replacing_request",
+    r"\bwritten_for\b|\bsealed_for\b|\bpage_before\b|\btries_of\b": "is_header_for, predecessor_request",
     r"\bput_off\(|\btook_away\b|\bUnfit\b|\bStrays\b": "defer, free_dead_lock, UnusableMessage, UnusableLog",
     r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
 }
