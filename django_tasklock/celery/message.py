@@ -137,8 +137,8 @@ def is_header_for(header: Any, task: object, task_id: object) -> bool:
     """Return whether our header was written for this message. ``task``: its name; if not a text, any matches."""
     if not isinstance(header, dict) or not isinstance(header.get("of"), list | tuple) or len(header["of"]) != 2:
         return False
-    whose, of = header["of"]
-    return bool(of == task_id and (whose == task or not isinstance(task, str)))
+    bound_task, bound_id = header["of"]
+    return bool(bound_id == task_id and (bound_task == task or not isinstance(task, str)))
 
 
 def predecessor_request(task: object, task_id: object, name: object = None) -> Any:

@@ -153,7 +153,7 @@ _own_values = attrgetter(*_MERGED)
 
 def _merge(task: str, own: tuple[Any, ...], overrides: Mapping[str, Any]) -> OnceOptions:
     found = dict(zip(_MERGED, own, strict=True))
-    # These belong to the task's own ``on_conflict``.
+    # With another ``on_conflict`` these two options of the task do not apply.
     if overrides.get("on_conflict", found["on_conflict"]) != found["on_conflict"]:
         found["blocking_timeout"] = found["queue_limit"] = None
     if overrides.get("unique", found["unique"]) is None:

@@ -83,7 +83,8 @@ class Line:
         try:
             if self._confirm_parked():
                 return self.end_superseded()
-        except DOWN as error:  # its row will be promoted: otherwise it would run twice, or after it failed
+        except DOWN as error:
+            # The row will be promoted. Deferred as well, the message would run twice; failed, it would run after that.
             logger.warning("lock %r: a parked message is left to the workers' next poll: %s", self.name, error)
         if not self._flag_holder():
             self.promote_next()
@@ -139,7 +140,7 @@ class Line:
             )
 
     def _flag_holder(self) -> bool:
-        """Set the flag of a lock whose holder may not look for parked messages. Return whether it has a holder."""
+        """Flag the lock for a holder whose own task does not park. Return whether the lock has a holder."""
         try:
             return get_backend().flag(self.name)
         except BackendUnavailable as error:
