@@ -158,7 +158,7 @@ class TestRetry:
 
 
 class FakeMessage:
-    """As much of one as ``pause`` looks at."""
+    """The part of a message that ``backoff`` reads."""
 
     def __init__(self, app, waits=0, delay=180):
         self.task = type("FakeTask", (), {"app": app, "default_retry_delay": delay})

@@ -316,9 +316,9 @@ class TestAnotherMachine:
 
 
 class FakeMessage:
-    """As much of one as ``resolve_duplicate`` looks at."""
+    """The part of a message that ``resolve_duplicate`` reads."""
 
-    id, tries = "mine", 1
+    id, try_number = "mine", 1
     task = late_once
 
 
