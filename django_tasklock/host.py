@@ -8,7 +8,7 @@ Strategy = TypeVar("Strategy")
 
 
 class Task(NamedTuple):
-    """The task that runs here."""
+    """The task that runs in this thread."""
 
     name: str
     id: str

@@ -1,9 +1,9 @@
-"""For Celery: ``OnceTask``, and what the decorators can do when a worker runs them.
+"""The Celery integration: ``OnceTask``, and what the decorators can do inside a worker.
 
-Importing it touches no model, so a project's ``celery.py`` may.
+Importing this package touches no model, so a project's ``celery.py`` may import it.
 """
 
-import celery  # noqa: F401  # first of all: the app's ``install`` may hang on it, which imports what follows
+import celery  # noqa: F401  # must come first: it may trigger the app's ``install``, which imports the modules below
 
 from django_tasklock.celery.once import Once
 from django_tasklock.celery.parking.listing import ParkedInfo, count_parked, parked_messages

@@ -1,4 +1,4 @@
-"""The broker of an app, as its settings and kombu have it: when messages are delivered again, and can be delayed."""
+"""The broker of an app, by its settings and kombu: when it redelivers messages, and how they can be delayed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_tasklock.conf import get_settings, milliseconds
 
 
 def visibility_timeout(app: Any) -> float:
-    """Return the seconds after which the broker delivers again what is not acknowledged; infinite where it does not."""
+    """Return the seconds after which the broker redelivers an unacknowledged message; infinite if it never does."""
     conf = app.conf
     channel = getattr(_transport(conf.broker_read_url, conf.broker_transport), "Channel", None)
     usual = getattr(channel, "default_visibility_timeout", None) or getattr(channel, "visibility_timeout", None)
@@ -24,16 +24,16 @@ def visibility_timeout(app: Any) -> float:
 
 
 def own_timeout(app: Any) -> float | None:
-    """Return the seconds that the project has set as ``visibility_timeout``; ``None``: it has set none."""
+    """Return the project's own ``visibility_timeout`` setting in seconds, or ``None``."""
     found = _options(app).get("visibility_timeout")
     return None if found is None else float(found)
 
 
 def message_lease(app: Any) -> float | None:
-    """Return the seconds after which a message that no worker renews is delivered again; ``None``: none is renewed.
+    """Return the seconds after which a message that no worker renews is redelivered; ``None``: none is renewed.
 
-    The project's own ``visibility_timeout``, else ``MESSAGE_LEASE``. Only kombu's Redis transport has what is to be
-    renewed: RabbitMQ brings a dead worker's messages back by itself.
+    It is the project's own ``visibility_timeout``, or else ``MESSAGE_LEASE``. Only kombu's Redis transport needs
+    renewals: RabbitMQ returns a dead worker's messages by itself.
     """
     setting = get_settings().MESSAGE_LEASE
     if setting is None or not _is_redis(app):
@@ -43,13 +43,13 @@ def message_lease(app: Any) -> float | None:
 
 
 def redelivery_timeout(app: Any) -> float:
-    """Return the seconds after which another worker may be given what this one has, if it was stopped for so long."""
+    """Return the seconds after which this worker's messages may be redelivered if it was stopped for that long."""
     lease = message_lease(app)
     return visibility_timeout(app) if lease is None else min(lease, visibility_timeout(app))
 
 
 def shortest_countdown(app: Any) -> float:
-    """Return the fewest seconds that a message can be sent away for; 0: any.
+    """Return the shortest countdown in seconds that a message can be sent with; 0: any.
 
     RabbitMQ's quorum queues delay by whole seconds, and for less than one Celery raises ``ValueError``.
     """
@@ -58,7 +58,7 @@ def shortest_countdown(app: Any) -> float:
 
 
 def _is_redis(app: Any) -> bool:
-    """Tell whether the app's messages go through Redis, and are kept there until they are acknowledged."""
+    """Return whether the app's messages go through Redis and stay there until they are acknowledged."""
     if not _options(app).get("ack_emulation", True):
         return False
     return bool(_transport(app.conf.broker_read_url, app.conf.broker_transport).driver_type == "redis")
@@ -74,6 +74,6 @@ def _transport(url: Any, transport: str | None) -> Any:
 
 @cache
 def _transport_at(url: str | tuple[str, ...], transport: str | None) -> Any:
-    """Return kombu's own answer: whoever reads the address itself misses aliases, sockets and lists."""
+    """Return the transport class as kombu resolves it, with aliases, sockets and lists of addresses."""
     address: Any = url or None
     return Connection(address, transport=transport).get_transport_cls()

@@ -1,4 +1,4 @@
-"""Exceptions that tell Celery that a message was not run. A task's author never sees them."""
+"""Exceptions that tell Celery that a message was not run. Code of a task never sees them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from celery.exceptions import Ignore
 
 
 class Parked(Ignore):
-    """A message was parked: its state stays ``PARKED`` until it is promoted."""
+    """The message was parked: its state stays ``PARKED`` until it is promoted."""
 
 
 class Rejected(Ignore):
-    """A message is over, unrun; the broker is told that it was rejected (``request.Request``).
+    """The message ended without a run; the worker rejects it in the broker (``request.Request``).
 
-    Not Celery's ``Reject``: that leaves its caller waiting for ever, or since Celery 5.7 is a failure with all that
-    belongs to one.
+    Not Celery's ``Reject``: with that one the caller waits for the result for ever, or, since Celery 5.7, the task
+    fails with everything that a failure triggers.
     """
 
 
 class Duplicate(Ignore):
-    """A message runs, ran or will run by another delivery: this one changes nothing, not even its result."""
+    """Another delivery of the message runs, ran or will run: this delivery changes nothing, not even its result."""

@@ -1,4 +1,4 @@
-"""The lock's name of a call for which nobody gave one: the task's name and a fingerprint of the arguments."""
+"""The default lock name of a call: the task's name and a fingerprint of the arguments."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def fingerprint_name(task: str, run: Callable[..., Any], args: tuple[Any, ...], 
 
 
 def shortened(text: str, most: int) -> str:
-    """Return ``text``, or a hash of it if it is longer or cannot be in a lock's name."""
+    """Return ``text``, or its hash if it is longer than ``most`` or not valid in a lock's name."""
     if len(text) <= most and text.isprintable():
         return text
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def fingerprint(arguments: Mapping[str, Any]) -> str:
-    """Return a text that is alike for equal arguments, however they were passed, and different for different ones.
+    """Return the same text for equal arguments, however they were passed, and another text for different ones.
 
-    The order of a dict or a set does not count, the type of a value does: ``1``, ``"1"`` and
-    ``True`` differ. A tuple counts as the list that a serializer makes of it.
+    The order of a dict or a set does not count, the type of a value does: ``1``, ``"1"`` and ``True`` differ. A tuple
+    counts as a list, which is what a serializer makes of it.
     """
     try:
         text = _text_of_pairs(arguments, "argument")
@@ -42,7 +42,7 @@ def fingerprint(arguments: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any, where: str) -> str:
-    """Return an unambiguous text: each part says its type and its length."""
+    """Return an unambiguous text: each part has its type and its length."""
     match value:
         case None | bool():
             kind, inner = "", repr(value)
@@ -51,7 +51,7 @@ def _text(value: Any, where: str) -> str:
         case str():
             kind, inner = "str", str.__str__(value)
         case int():
-            kind, inner = "int", int.__format__(value, "x")  # in decimal there is a limit of digits
+            kind, inner = "int", int.__format__(value, "x")  # decimal conversion has a limit of digits
         case float():
             kind, inner = "float", float.__repr__(value)
         case Decimal():

@@ -1,4 +1,4 @@
-"""The task that runs here, whether Celery will run it again, and ``task.lock``."""
+"""The current Celery task, whether Celery will run it again, and the attribute ``task.lock``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from celery._state import get_current_worker_task
 from celery.exceptions import Ignore, Reject, Retry
 
 from django_tasklock.celery.exceptions import Duplicate, Parked
-from django_tasklock.celery.message import tries_of
+from django_tasklock.celery.message import try_number
 from django_tasklock.celery.state import state_of
 from django_tasklock.host import Task
 
 
 class LockAttribute:
-    """The attribute ``task.lock`` of tasks whose function is decorated: Celery keeps none of the function itself."""
+    """The attribute ``task.lock`` of tasks with a decorated function: Celery copies no attributes of the function."""
 
     def __get__(self, task: Any, kind: Any = None) -> Any:
         if task is None:
@@ -31,31 +31,31 @@ class LockAttribute:
         return lock.of_bound() if inspect.ismethod(task.run) else lock
 
 
-def task_here() -> Task | None:
-    """Return the task that runs in this thread: the published one, whatever it calls directly."""
+def current_task() -> Task | None:
+    """Return the published task that runs in this thread, even inside tasks that it calls directly."""
     task: Any = get_current_worker_task()
     request: Any = None if task is None else task.request
-    return None if request is None or not request.id else Task(task.name, request.id, tries_of(request))
+    return None if request is None or not request.id else Task(task.name, request.id, try_number(request))
 
 
-def noting_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what ``Task.on_replace`` is, noting that a message was sent: Celery's ``Ignore`` does not tell."""
+def record_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Task.on_replace`` to record that a message was sent, which Celery's ``Ignore`` does not say."""
 
     @wraps(on_replace)
-    def noting(task: Any, sig: Any) -> Any:
+    def wrapper(task: Any, sig: Any) -> Any:
         try:
             return on_replace(task, sig)
         except Ignore:
             state_of(task.request).replaced = True
             raise
 
-    return noting
+    return wrapper
 
 
 def will_retry(error: BaseException) -> bool:
-    """Return whether its work goes on after ``error``: retried, ``autoretry_for`` with tries left, requeued, replaced.
+    """Return whether the work continues after ``error``: by a retry, ``autoretry_for``, a requeue or a replacement.
 
-    If the error gets as far as Celery: a body that was called by another task's cannot know that.
+    This holds if the error reaches Celery: a task body that another task calls directly cannot know that.
     """
     if isinstance(error, Retry | Parked | Duplicate):
         return True
@@ -66,18 +66,21 @@ def will_retry(error: BaseException) -> bool:
         return state_of(task.request).replaced
     wanted, spared = exceptions_of(task, "autoretry_for"), exceptions_of(task, "dont_autoretry_for")
     if isinstance(error, wanted) and not isinstance(error, spared):
-        limit = most_retries(task)
+        limit = retry_limit(task)
         return limit is None or task.request.retries < limit
     return isinstance(error, Reject) and bool(getattr(error, "requeue", False))
 
 
 def exceptions_of(task: Any, option: str) -> tuple[type[BaseException], ...]:
-    """Return the exception classes of an option of the task."""
+    """Return the exception classes in this option of the task."""
     return tuple(getattr(task, option, None) or ())
 
 
-def most_retries(task: Any) -> int | None:
-    """Return how often ``autoretry_for`` retries; ``None``: without end. There are two ways to tell it otherwise."""
+def retry_limit(task: Any) -> int | None:
+    """Return the number of retries that ``autoretry_for`` makes; ``None``: unlimited.
+
+    Two options take precedence over ``max_retries``.
+    """
     limit = (getattr(task, "retry_kwargs", None) or {}).get("max_retries")
     limit = getattr(task, "override_max_retries", limit)
     return task.max_retries if limit is None else limit  # type: ignore[no-any-return]

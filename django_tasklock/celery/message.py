@@ -1,4 +1,4 @@
-"""The message that brought the task that runs here, and what of ours travels in it."""
+"""The message of the task that runs here, and our header in it."""
 
 from __future__ import annotations
 
@@ -16,73 +16,74 @@ from django_tasklock.types import monotonic
 HEADER = "tasklock"
 """The name of our message header, a dict of plain values. ``key``: the lock's name, computed on publication."""
 RECEIVED = "tasklock_received"
-"""The attribute of a request with the time when the worker's main process was given it, on the monotonic clock."""
-REPLACED = 1_000_000  # more than there are retries
-AT_ONCE = 0.1
-"""Seconds within which no broker delivers a message again: to ask Celery's settings takes longer than the lock."""
+"""The request attribute with the monotonic time at which the worker's main process received the message."""
+REPLACEMENT_STEP = 1_000_000  # greater than any number of retries
+EARLIEST_REDELIVERY = 0.1
+"""Seconds within which no broker redelivers a message; below that Celery's settings, slow to read, are not read."""
 
 
 class Message:
-    """A delivery of a task's message to this worker. ``request``: the one that the task runs here, if it is at hand."""
+    """A delivery of a task's message to this worker. ``request``: by default the task's current one."""
 
     def __init__(self, task: Any, request: Any = None) -> None:
         self.task = task
         self.request = task.request if request is None else request
         self.id: str = self.request.id
         self.retries: int = self.request.retries or 0
-        self.tries = tries_of(self.request)
+        self.try_number = try_number(self.request)
         self.header: dict[str, Any] = header_of(self.request)
-        """The header that the publisher wrote for us."""
-        self.resumes = self.retries > 0 or bool(self.header.get("page"))
-        """Whether its work has begun: it is a retry, or the next page of a task that replaced itself."""
+        """Our header, as the publisher wrote it."""
+        self.is_continuation = self.retries > 0 or bool(self.header.get("page"))
+        """Whether its work has begun already: it is a retry, or the next page of a task that replaced itself."""
         put_back = self.header.get("put_back") or (0, 0)
         self.sent = int(put_back[0]) if put_back[1] == self.retries else 0
-        """The number of times it had been put back into the broker out of the line; 0: it comes from its publisher.
+        """How often it had been put back into the broker from the table of parked messages; 0: it comes from its
+        publisher.
 
-        What ``retry()`` made of a message that was put back is another one.
+        The number counts for one try only: ``retry()`` sends a new message.
         """
         self.acks_late = bool(task.acks_late)
-        """True if it is acknowledged after its run, so that it comes back if this worker dies."""
-        self.delivered_before = bool(self.sent or self.redelivered or self.crashes) or self._lay_long()
-        """Whether it may have been delivered before, or to somebody else meanwhile, as far as it says so itself."""
+        """Whether it is acknowledged after its run, so that it is redelivered if this worker dies."""
+        self.delivered_before = bool(self.sent or self.redelivered or self.crashes) or self._was_buffered_long()
+        """Whether it may have been delivered before, or elsewhere meanwhile, as far as the message itself shows."""
 
     @property
     def redelivered(self) -> bool:
-        """True if the broker says that an earlier delivery was not acknowledged."""
+        """Whether the broker says that an earlier delivery was not acknowledged."""
         return bool((self.request.delivery_info or {}).get("redelivered"))
 
     @property
-    def waited(self) -> float:
-        """Seconds since this worker was given the message: it may have lain in its buffer. 0 if that is not known."""
+    def seconds_buffered(self) -> float:
+        """Seconds since this worker received the message, which may have been in its buffer; 0 if unknown."""
         received = getattr(self.request, RECEIVED, None)
         return 0.0 if received is None else max(0.0, monotonic() - received)
 
     @property
     def published(self) -> float | None:
-        """The time at which this try was published, seconds since 1970 on its publisher's clock, if that was noted."""
+        """The time at which this try was published, seconds since 1970 by its publisher's clock, if recorded."""
         at = self.header.get("at") or (None, 0)
         return at[0] if at[1] == self.retries else None
 
     @property
     def crashes(self) -> int:
-        """The number of workers that had died of it when it was put off."""
+        """The number of workers that had died of it when it was last sent again."""
         crashes = self.header.get("crashes") or (0, 0)
         return int(crashes[0]) if crashes[1] == self.retries else 0
 
-    def _lay_long(self) -> bool:
-        """Return whether it lay in this worker's buffer for so long that another may be given it soon, or has been."""
-        waited = self.waited
-        return waited > AT_ONCE and waited > redelivery_timeout(self.task.app) / 2
+    def _was_buffered_long(self) -> bool:
+        """Return whether it was buffered here so long that the broker may have redelivered it, or may do so soon."""
+        seconds_buffered = self.seconds_buffered
+        return seconds_buffered > EARLIEST_REDELIVERY and seconds_buffered > redelivery_timeout(self.task.app) / 2
 
-    def returns(self, error: BaseException | None) -> bool:
-        """Return whether the broker brings this very message again after ``error``: the worker stops, or rejects it."""
+    def will_be_redelivered(self, error: BaseException | None) -> bool:
+        """Return whether the broker redelivers this message after ``error``: the worker stops, or requeues it."""
         if isinstance(error, Reject):
             return self.acks_late and bool(getattr(error, "requeue", False))
         return self.acks_late and error is not None and not isinstance(error, Exception)
 
     @property
     def in_canvas(self) -> bool:
-        """True if a group or a chord waits for its result, or for that of the chain that it begins."""
+        """Whether a group or a chord waits for its result, or for that of the chain that it begins."""
         after = (link.get("options") or {} for link in self.request.chain or ())
         return bool(
             self.request.group
@@ -92,55 +93,59 @@ class Message:
 
     @property
     def wants_result(self) -> bool:
-        """True if states are kept for it."""
+        """Whether its states and result are stored."""
         return not (self.task.ignore_result or getattr(self.request, "ignore_result", False))
 
-    def again(self, *, countdown: float | None = None, **header: Any) -> Signature[Any]:
-        """Return the message once more, with the same id and number of retries, to run after ``countdown`` seconds."""
-        ours = {key: value for key, value in {**self.header, **header}.items() if value is not None}
+    def to_signature(self, *, countdown: float | None = None, **header: Any) -> Signature[Any]:
+        """Return a signature that sends the message again after ``countdown`` seconds, as the same try."""
+        our_header = {key: value for key, value in {**self.header, **header}.items() if value is not None}
         options = {} if countdown is None else {"countdown": countdown}
-        headers = {**(self.request.headers or {}), HEADER: sealed_for(ours, self.task.name, self.id)}
+        headers = {**(self.request.headers or {}), HEADER: bind_header(our_header, self.task.name, self.id)}
         return self.task.signature_from_request(  # type: ignore[no-any-return]
             self.request, headers=headers, retries=self.retries, **options
         )
 
 
 def token_of(handle: str) -> str:
-    """Return the token of a lock of which only ``handle`` travels: Celery's debug log shows whole messages."""
+    """Return the lock token for a ``handle``.
+
+    Messages carry only the handle, because Celery logs whole messages at debug level.
+    """
     return salted_hmac("django_tasklock.handle", handle, algorithm="sha256").hexdigest()[:32]
 
 
-def tries_of(request: Any) -> int:
-    """Return which try of its task a request is: more for a later one. ``replace()`` begins the retries anew."""
-    return (getattr(request, "replaced_task_nesting", 0) or 0) * REPLACED + (request.retries or 0)
+def try_number(request: Any) -> int:
+    """Return a number that grows with each try of a request's task. ``replace()`` starts the retries at 0 again."""
+    return (getattr(request, "replaced_task_nesting", 0) or 0) * REPLACEMENT_STEP + (request.retries or 0)
 
 
 def header_of(request: Any) -> dict[str, Any]:
-    """Return our header in a worker's or an eager request; empty if there is none, or it is another message's."""
+    """Return our header of a worker's or an eager request; empty if it is missing or belongs to another message."""
     found = getattr(request, HEADER, None) or (getattr(request, "headers", None) or {}).get(HEADER)
     if not isinstance(found, dict):
         return {}
-    # What an earlier release has published does not say whose it is.
-    return found if "of" not in found or written_for(found, getattr(request, "task", None), request.id) else {}
+    # A header published by an earlier release has no ``of``.
+    return found if "of" not in found or is_header_for(found, getattr(request, "task", None), request.id) else {}
 
 
-def sealed_for(header: Mapping[str, Any], task: Any, task_id: Any) -> dict[str, Any]:
-    """Return our header as it travels with this message: whoever sends it on with another one sends nothing."""
+def bind_header(header: Mapping[str, Any], task: Any, task_id: Any) -> dict[str, Any]:
+    """Return our header bound to this message, so that it is ignored if it is copied to another one."""
     return {**header, "of": [task, task_id]}
 
 
-def written_for(header: Any, task: object, task_id: object) -> bool:
-    """Return whether our header says that it is of this message. ``task``: its name; no text: not known."""
+def is_header_for(header: Any, task: object, task_id: object) -> bool:
+    """Return whether our header was written for this message. ``task``: its name; if not a text, any matches."""
     if not isinstance(header, dict) or not isinstance(header.get("of"), list | tuple) or len(header["of"]) != 2:
         return False
-    whose, of = header["of"]
-    return bool(of == task_id and (whose == task or not isinstance(task, str)))
+    bound_task, bound_id = header["of"]
+    return bool(bound_id == task_id and (bound_task == task or not isinstance(task, str)))
 
 
-def page_before(task: object, task_id: object, name: object = None) -> Any:
-    """Return the request of the body here that replaces its task by this message of the same; ``None``: none does.
+def predecessor_request(task: object, task_id: object, name: object = None) -> Any:
+    """Return the current request if this message continues it, with the same task and id; otherwise ``None``.
 
-    ``name``: only if its header has the same lock.
+    The message is a retry, a deferred one, or the next page of a task that replaces itself (``replace()``). ``name``:
+    only if the request's header names the same lock.
     """
     here: Any = get_current_worker_task()
     if here is None or (here.name, here.request.id) != (task, task_id):
@@ -148,12 +153,12 @@ def page_before(task: object, task_id: object, name: object = None) -> Any:
     return here.request if name is None or header_of(here.request).get("key") == name else None
 
 
-def hide(sender: Any = None, **details: Any) -> None:
-    """Take what is ours out of ``self.request.headers``, which bodies send on, for tenants. For ``task_prerun``."""
+def hide_header(sender: Any = None, **details: Any) -> None:
+    """Move our header out of ``self.request.headers``, which bodies send on, for tenants. For ``task_prerun``."""
     request = sender.request
     if HEADER in request.__dict__ or HEADER in (request.headers or {}):
         request.__dict__[HEADER] = header_of(request)
     seen = request.headers or {}
     if HEADER in seen or RECEIVED in seen:
         theirs = {key: value for key, value in seen.items() if key not in (HEADER, RECEIVED)}
-        request.headers = theirs or None  # as Celery has it where the publisher gave none
+        request.headers = theirs or None  # as in Celery where the publisher gave none

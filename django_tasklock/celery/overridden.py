@@ -1,6 +1,6 @@
-"""The lock of a task with a ``__call__`` of its own, as Celery's documentation writes one.
+"""The lock of a task class with its own ``__call__``, as Celery's documentation shows.
 
-It calls ``run`` and knows of no lock, so ``run`` takes it there, if nobody has.
+Such a ``__call__`` calls ``run`` without a lock, so ``run`` is wrapped to take the lock unless it was taken already.
 """
 
 from __future__ import annotations
@@ -12,41 +12,42 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
-_MARK = "tasklock_in_run"
-_ahead: ContextVar[list[type[Any]]] = ContextVar("tasklock_ahead")
-"""The class of the task whose lock was taken and whose ``run`` comes next, which empties it."""
+_MARKER = "tasklock_in_run"
+_expected: ContextVar[list[type[Any]]] = ContextVar("tasklock_ahead")
+"""The task class whose lock was taken and whose ``run`` comes next; ``run`` empties the list."""
 
 
 @contextmanager
-def locked(kind: type[Any]) -> Iterator[None]:
-    """Let the next ``run`` of this class be the body: the lock is taken."""
-    before = _ahead.get([])
+def expect_run(kind: type[Any]) -> Iterator[None]:
+    """Mark the next ``run`` of this class as the body whose lock was taken."""
+    previous = _expected.get([])
     try:
-        _ahead.set([kind])  # in here: a time limit that struck after it would let another ``run`` go without a lock
+        # Inside the ``try``: a time limit that struck after it would leave the mark for another ``run``.
+        _expected.set([kind])
         yield
     finally:
-        _ahead.set(before)
+        _expected.set(previous)
 
 
-def lock_in_run(kind: type[Any], call: Callable[..., Any]) -> None:
-    """Let the ``run`` of a task class whose ``__call__`` is not ``call`` go through that, where it was gone around."""
+def wrap_run(kind: type[Any], call: Callable[..., Any]) -> None:
+    """Wrap the ``run`` of a task class with its own ``__call__``: it goes through ``call`` unless that was called."""
     own = inspect.getattr_static(kind, "run")
     static = isinstance(own, staticmethod)
     function = own.__func__ if static else own
-    if kind.__call__ is call or vars(function).get(_MARK) is kind:
+    if kind.__call__ is call or vars(function).get(_MARKER) is kind:
         return
-    if _MARK in vars(function):  # of a class that this one is derived from
+    if _MARKER in vars(function):  # already wrapped, for a base class
         function = function.__wrapped__
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        ahead = _ahead.get([])
-        if ahead and ahead[0] is kind:
-            ahead.clear()
+        expected = _expected.get([])
+        if expected and expected[0] is kind:
+            expected.clear()
             return function(*args, **kwargs)
         if static:
             return call(kind._get_app().tasks[kind.name], *args, **kwargs)
         return call(*args, **kwargs)
 
-    vars(run)[_MARK] = kind
+    vars(run)[_MARKER] = kind
     kind.run = staticmethod(run) if static else run

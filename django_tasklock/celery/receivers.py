@@ -1,4 +1,4 @@
-"""The doors between Celery and the core: its signals, and what knows which task runs."""
+"""The connection between Celery and the core: signal receivers, and the ``Host`` of a Celery process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ from django_tasklock.celery.delivery import cleanup, postrun
 from django_tasklock.celery.delivery.nested import MapElementCall, NestedCall, is_element
 from django_tasklock.celery.delivery.permits import PermitTaskCall, limits_body
 from django_tasklock.celery.delivery.run import TaskCall
-from django_tasklock.celery.host import LockAttribute, noting_replacement, task_here, will_retry
-from django_tasklock.celery.message import HEADER, RECEIVED, header_of, hide, page_before, sealed_for, written_for
-from django_tasklock.celery.misplaced import refuse_of_another
+from django_tasklock.celery.host import LockAttribute, current_task, record_replacement, will_retry
+from django_tasklock.celery.message import (
+    HEADER,
+    RECEIVED,
+    bind_header,
+    header_of,
+    hide_header,
+    is_header_for,
+    predecessor_request,
+)
+from django_tasklock.celery.misplaced import refuse_without_base
 from django_tasklock.celery.parking import order
 from django_tasklock.celery.parking.promotion import Promoter
 from django_tasklock.celery.parking.refused import on_refused
@@ -33,25 +41,26 @@ from django_tasklock.exceptions import CrashLoop, StaleClaim
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import monotonic
 
-CELERYS_REQUEST = "celery.worker.request:Request"
-"""The class of requests in a worker's main process, where a task does not say otherwise."""
+DEFAULT_REQUEST = "celery.worker.request:Request"
+"""Celery's default request class in a worker's main process."""
 _promoters: list[Promoter] = []
 
 
 def install() -> None:
-    """Teach the core about Celery, and Celery about us. Called once."""
+    """Install the ``Host`` in the core, and the signal receivers and task attributes in Celery. Called once."""
     host.install(CeleryHost())
-    if Task.Request == CELERYS_REQUEST:
+    if Task.Request == DEFAULT_REQUEST:
         Task.Request = "django_tasklock.celery.request:Request"
-    Task.on_bound = classmethod(refuse_of_another)  # type: ignore[method-assign,assignment]  # Celery's does nothing
-    Task.on_replace = noting_replacement(Task.on_replace)  # type: ignore[method-assign]
+    # Celery's own does nothing.
+    Task.on_bound = classmethod(refuse_without_base)  # type: ignore[method-assign,assignment]
+    Task.on_replace = record_replacement(Task.on_replace)  # type: ignore[method-assign]
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
-    if not hasattr(Task, "dont_autoretry_for"):  # a task's own option replaces it
-        Task.dont_autoretry_for = (StaleClaim, CrashLoop)  # type: ignore[attr-defined]  # no retry mends it
-    signals.before_task_publish.connect(stamp, weak=False, dispatch_uid="tasklock.stamp")
-    signals.task_prerun.connect(hide, weak=False, dispatch_uid="tasklock.hide")
-    signals.task_received.connect(note_arrival, weak=False, dispatch_uid="tasklock.received")
+    if not hasattr(Task, "dont_autoretry_for"):  # a task's own option overrides it
+        Task.dont_autoretry_for = (StaleClaim, CrashLoop)  # type: ignore[attr-defined]  # a retry cannot help
+    signals.before_task_publish.connect(write_header, weak=False, dispatch_uid="tasklock.stamp")
+    signals.task_prerun.connect(hide_header, weak=False, dispatch_uid="tasklock.hide")
+    signals.task_received.connect(record_arrival, weak=False, dispatch_uid="tasklock.received")
     signals.task_postrun.connect(postrun.on_postrun, weak=False, dispatch_uid="tasklock.postrun")
     signals.task_postrun.connect(unique.on_postrun, weak=False, dispatch_uid="tasklock.unique")
     signals.task_received.connect(cleanup.on_received, weak=False, dispatch_uid="tasklock.ending")
@@ -60,9 +69,9 @@ def install() -> None:
     signals.task_revoked.connect(cleanup.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
     signals.task_unknown.connect(on_refused, weak=False, dispatch_uid="tasklock.unknown")
     signals.task_rejected.connect(on_refused, weak=False, dispatch_uid="tasklock.refused")
-    signals.worker_init.connect(begin_renewing, weak=False, dispatch_uid="tasklock.messages")
-    signals.worker_ready.connect(begin_promoting, weak=False, dispatch_uid="tasklock.ready")
-    signals.worker_shutting_down.connect(end_promoting, weak=False, dispatch_uid="tasklock.end")
+    signals.worker_init.connect(start_renewing, weak=False, dispatch_uid="tasklock.messages")
+    signals.worker_ready.connect(start_promoting, weak=False, dispatch_uid="tasklock.ready")
+    signals.worker_shutting_down.connect(stop_promoting, weak=False, dispatch_uid="tasklock.end")
     signals.worker_process_shutdown.connect(flush_heartbeat, weak=False, dispatch_uid="tasklock.child")
     if find_spec("opentelemetry") is not None:
         from django_tasklock.celery import tracing
@@ -71,20 +80,20 @@ def install() -> None:
 
 
 class CeleryHost(host.Host):
-    """The host that knows which task runs, and runs what is decorated as a part of it."""
+    """The host of a Celery process: it knows the current task, and runs decorated functions as a part of it."""
 
     runs_task: Any = staticmethod(get_current_worker_task)
 
     def current_task(self) -> host.Task | None:
-        """Return the task that runs in this thread: the published one, whatever it calls directly."""
-        return task_here()
+        """Return the published task that runs in this thread, even inside tasks that it calls directly."""
+        return current_task()
 
     def will_retry(self, error: BaseException) -> bool:
-        """Tell whether Celery runs the task again after ``error``."""
+        """Return whether Celery runs the task again after ``error``."""
         return will_retry(error)
 
     def strategy_for(self, decorated: object, plain: Any) -> Any:
-        """Return the strategy of a call: of the body of the task that a worker runs, inside of it, or ``plain``."""
+        """Return the strategy of a call: of the worker's current task body, of a call inside of it, or ``plain``."""
         if isinstance(decorated, PermitOfCall):
             return PermitTaskCall if limits_body(decorated) else plain
         task: Any = get_current_worker_task()
@@ -96,94 +105,100 @@ class CeleryHost(host.Host):
         return TaskCall if here is task else MapElementCall if is_element(here) else NestedCall
 
     def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Wait for the turn of the task that a worker runs, in the broker if it is far off."""
+        """Wait for the turn of the worker's current task: briefly in the worker, longer in the broker."""
         return take_turn(limit, args, kwargs)
 
 
-def stamp(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
-    """Note in a message of ours when it is published; for a decorated task that lines up, draw its number as well."""
+def write_header(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
+    """Write our header of a message on publication (``before_task_publish``).
+
+    For a decorated task with ``queue`` or ``coalesce``, also draw its sequence number.
+    """
     task = current_app.tasks.get(sender)
     locked = None if task is None else getattr(task.run, "lock", None)
     reservation = pop_published_reservation()
     if not isinstance(headers, dict):
         return
-    fields = body if isinstance(body, dict) else headers  # Celery's own: by protocol 1 they are in the body
-    ours = _brought(sender, headers, fields)
-    if locked is None and reservation is None and not ours:
+    fields = body if isinstance(body, dict) else headers  # Celery's own fields: with protocol 1 they are in the body
+    header = _pop_header(sender, headers, fields)
+    if locked is None and reservation is None and not header:
         return
-    ours = headers[HEADER] = sealed_for(ours, sender, fields.get("id"))
+    header = headers[HEADER] = bind_header(header, sender, fields.get("id"))
     if reservation is not None:
-        ours[RATE] = reservation
+        header[RATE] = reservation
     retries = fields.get("retries") or 0
-    if (ours.get("at") or (0, -1))[1] != retries:
-        ours["at"] = (time.time(), retries)
-    before = page_before(sender, fields.get("id"))
-    if before is not None and (fields.get("replaced_task_nesting") or 0) > (before.replaced_task_nesting or 0):
-        ours["page"] = True  # not if it is only put off
-    word = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
-    if word in ("queue", "coalesce") and "ticket" not in ours:
+    if (header.get("at") or (0, -1))[1] != retries:
+        header["at"] = (time.time(), retries)
+    predecessor = predecessor_request(sender, fields.get("id"))
+    nesting = fields.get("replaced_task_nesting") or 0
+    if predecessor is not None and nesting > (predecessor.replaced_task_nesting or 0):
+        header["page"] = True  # not if the message is only deferred
+    on_conflict = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
+    if on_conflict in ("queue", "coalesce") and "ticket" not in header:
         args, kwargs = (body["args"], body["kwargs"]) if fields is body else (body or ((), {}))[:2]
-        stands = word == "queue" and not fields.get("eta")  # what is not due yet does not keep the others waiting
-        name = cleanup.lock_name(task, ours, args, kwargs) if stands else None
-        number = _number_before(task, fields, args, kwargs)
-        ours["ticket"] = number or (order.next_number(name, fields["id"]) if name else order.next_number())
+        # A message that is not due yet must not delay the others.
+        joins_line = on_conflict == "queue" and not fields.get("eta")
+        name = cleanup.lock_name(task, header, args, kwargs) if joins_line else None
+        number = _inherited_number(task, fields, args, kwargs)
+        header["ticket"] = number or (order.next_number(name, fields["id"]) if name else order.next_number())
 
 
-def _number_before(task: Any, fields: Any, args: Any, kwargs: Any) -> int | None:
-    """Return the sequence number of the page that replaces itself by this one, if both have one lock."""
-    before = page_before(task.name, fields.get("id"))
-    if before is None:
+def _inherited_number(task: Any, fields: Any, args: Any, kwargs: Any) -> int | None:
+    """Return the sequence number of the page that this message replaces, if both have the same lock."""
+    predecessor = predecessor_request(task.name, fields.get("id"))
+    if predecessor is None:
         return None
-    names = [cleanup.lock_name(task, {}, *call) for call in ((args, kwargs), (before.args or (), before.kwargs or {}))]
-    return header_of(before).get("ticket") if names[0] is not None and names[0] == names[1] else None
+    before = predecessor.args or (), predecessor.kwargs or {}
+    names = [cleanup.lock_name(task, {}, *call) for call in ((args, kwargs), before)]
+    return header_of(predecessor).get("ticket") if names[0] is not None and names[0] == names[1] else None
 
 
-def _brought(task: str, headers: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Take our header out of those of a message that is being published: its own, or that of the try before it."""
-    ours: Any = headers.pop(HEADER, None)
-    if written_for(ours, task, fields.get("id")):
-        return ours  # type: ignore[no-any-return]
-    here: Any = get_current_worker_task()
-    if here is None or (here.name, here.request.id) != (task, fields.get("id")):
+def _pop_header(task: str, headers: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Remove our header from a message's headers on publication and return it: its own, or that of the current try."""
+    header: Any = headers.pop(HEADER, None)
+    if is_header_for(header, task, fields.get("id")):
+        return header  # type: ignore[no-any-return]
+    predecessor = predecessor_request(task, fields.get("id"))
+    if predecessor is None:
         return {}
-    nesting = getattr(here.request, "replaced_task_nesting", 0) or 0  # what it replaces itself with is another message
-    return header_of(here.request) if (fields.get("replaced_task_nesting") or 0) == nesting else {}
+    nesting = getattr(predecessor, "replaced_task_nesting", 0) or 0  # a replacement is another message
+    return header_of(predecessor) if (fields.get("replaced_task_nesting") or 0) == nesting else {}
 
 
-def note_arrival(sender: Any = None, request: Any = None, **details: Any) -> None:
-    """Note when a worker was given a message: what lies there for too long may be delivered to another one too."""
+def record_arrival(sender: Any = None, request: Any = None, **details: Any) -> None:
+    """Record when the worker received a message: if it is buffered too long, the broker may redeliver it."""
     if request is not None:
         request.request_dict[RECEIVED] = monotonic()
 
 
 def takes_lock(task: Any) -> bool:
-    """Return whether a task takes a lock, so that messages of it may be kept in the database."""
+    """Return whether a task takes a lock, so that its messages may be kept in the database."""
     return isinstance(task, OnceTask) or getattr(task.run, "lock", None) is not None
 
 
-def begin_renewing(sender: Any = None, **details: Any) -> None:
-    """Let a worker that is being made renew the leases of its messages."""
-    from django_tasklock.celery.messages.lease import MessageLease  # it imports Celery's worker
+def start_renewing(sender: Any = None, **details: Any) -> None:
+    """Add the renewal of message leases to a worker that is being set up (``worker_init``)."""
+    from django_tasklock.celery.messages.lease import MessageLease  # imports Celery's worker
 
     sender.app.steps["consumer"].add(MessageLease)
 
 
-def begin_promoting(sender: Any = None, **details: Any) -> None:
-    """Look after what is parked, in a worker that is ready."""
+def start_promoting(sender: Any = None, **details: Any) -> None:
+    """Start promoting parked messages, in a worker that is ready (``worker_ready``)."""
     app = sender.app if sender is not None else current_app
     if not any(map(takes_lock, app.tasks.values())):
-        return  # nothing for it to look at, so it does not ask the database
+        return  # no task can be parked, so the database need not be polled
     promoter = Promoter(app)
     _promoters.append(promoter)
     promoter.start()
 
 
 def flush_heartbeat(**details: Any) -> None:
-    """Give back what a child of a prefork worker still has when it ends, without Python's ``atexit``."""
+    """Release what a prefork child still holds when it exits: Python's ``atexit`` does not run there."""
     heartbeat.flush()
 
 
-def end_promoting(**details: Any) -> None:
-    """Stop looking after what is parked: the worker shuts down."""
+def stop_promoting(**details: Any) -> None:
+    """Stop promoting parked messages: the worker shuts down."""
     while _promoters:
         _promoters.pop().stop()

@@ -1,4 +1,4 @@
-"""The publication of a row's task again, after the worker that had claimed it is gone."""
+"""Publishing a row's task again after the worker that had claimed the row died."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from celery import current_app
 from django_tasklock.celery.task import OnceTask
 
 SETTLING = 5.0
-"""Seconds after which a message is run that was published inside a transaction: by then that is committed."""
+"""Countdown in seconds of a message that is published inside a transaction: the transaction has committed by then."""
 
 
 class Publisher:
-    """A publisher that finds tasks by what their guards were registered with."""
+    """A publisher that finds the task of a guard by the object that the guard was registered with."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, Any] | None = None
 
     def task_of(self, locked: Any) -> Any:
-        """Return the task, or ``None``: a function that is none was decorated."""
+        """Return the task, or ``None`` if the decorated function is no task."""
         if isinstance(locked, type):
             return current_app.tasks.get(str(getattr(locked, "name", "")))
         if self._tasks is None:
@@ -46,9 +46,9 @@ class Publisher:
         return ""
 
     def publish(self, locked: Any, pk: str, value: Any) -> tuple[str, float]:
-        """Send it, to be run a few seconds from now. Return its id, and the monotonic time by which to have committed.
+        """Publish the task with a short countdown. Return its id, and the monotonic time before which to commit.
 
-        Uniqueness is left aside: the message that died may still be taken for one that is under way.
+        The message is not ``unique``: the message that died may still hold that lock.
         """
         task = self.task_of(locked)
         more = {"once": {"unique": None}} if isinstance(task, OnceTask) and task.unique else {}

@@ -1,4 +1,4 @@
-"""The end of a rejected message in a worker's main process."""
+"""The request class that rejects messages in the broker, in a worker's main process."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from django_tasklock.celery.exceptions import Rejected
 
 
 class Request(request.Request):
-    """A request that rejects in the broker what its task has rejected, for a dead-letter exchange.
+    """A request that also rejects the message in the broker when its task was ``Rejected``, for a dead-letter exchange.
 
-    A subclass of a task's own needs this one as its base.
+    A task's own ``Request`` class must derive from this one.
     """
 
     def on_failure(self, exc_info: Any, *how: Any, **more: Any) -> Any:
-        """Reject the message, if its task has."""
+        """Reject the message if its task was ``Rejected``."""
         error = exc_info.exception
         if isinstance(getattr(error, "exc", error), Rejected):
-            if self.acknowledged:  # before it ran: only who watches the events is to be told
+            if self.acknowledged:  # acknowledged early: only the event can be sent
                 self.send_event("task-rejected", requeue=False)
             self.reject(requeue=False)
         return super().on_failure(exc_info, *how, **more)

@@ -1,4 +1,4 @@
-"""The header of what ``retry()`` sends; ``autoretry_for`` for what is raised before the body."""
+"""The header of the message that ``retry()`` sends, and ``autoretry_for`` for errors before the body."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _RETRY_OPTIONS = (
 )  # fmt: skip
 
 
-def header_of_retry(task: Any, request: Any, header: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return the header of a next try with these arguments; ``None``: those of this one.
+def retry_header(task: Any, request: Any, header: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the header of a retry with these arguments; ``None``: those of this try.
 
-    With another lock it has nothing of what this try has: no sequence number, nothing that is kept for it. A key that
-    its caller has chosen stays.
+    If the arguments change the lock, the header loses the sequence number and everything that is kept for this try. A
+    key that the caller chose stays.
     """
     if args is None and kwargs is None:
         return dict(header)
@@ -33,29 +33,29 @@ def header_of_retry(task: Any, request: Any, header: Mapping[str, Any], args: An
     name = _name(task, *after)
     if name is None or name == header["key"]:
         return dict(header)
-    state_of(request).moved = True
+    state_of(request).lock_changed = True
     return {"key": name, "once": header.get("once") or {}}
 
 
 def _name(task: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:
-    """Return the lock of a call with these arguments; ``None``: none can be named, or the caller has."""
+    """Return the lock of a call with these arguments; ``None`` if it has no name, or the caller chose the key."""
     rest = dict(kwargs)
     if "key" in options.pop_keywords(rest):
         return None
     try:
         return str(task.lock_name(*args, **rest))
-    except (TypeError, TaskLockError):  # arguments that do not fit are Celery's to refuse
+    except (TypeError, TaskLockError):  # Celery reports arguments that do not fit
         return None
 
 
-def autoretried(task: Any, error: Exception) -> NoReturn:
-    """Raise ``error``, or what the task's ``autoretry_for`` makes of it: as if the task's body had raised it."""
+def raise_or_retry(task: Any, error: Exception) -> NoReturn:
+    """Raise ``error``, or the ``Retry`` that ``autoretry_for`` makes of it, as if the task's body had raised it."""
 
     def run() -> NoReturn:
         raise error
 
-    options_of_task = {word: getattr(task, word) for word in _RETRY_OPTIONS if hasattr(task, word)}
-    stands_in = SimpleNamespace(run=run, request=task.request, retry=task.retry, **options_of_task)
-    add_autoretry_behaviour(stands_in)
-    stands_in.run()
+    options_of_task = {option: getattr(task, option) for option in _RETRY_OPTIONS if hasattr(task, option)}
+    stand_in = SimpleNamespace(run=run, request=task.request, retry=task.retry, **options_of_task)
+    add_autoretry_behaviour(stand_in)
+    stand_in.run()
     raise error

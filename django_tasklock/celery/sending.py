@@ -1,4 +1,4 @@
-"""Sending a message once more, whose publisher may have chosen a serializer that its task does not use by itself."""
+"""Sending a message again whose publisher may have chosen another serializer than the task's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kombu.serialization import registry  # type: ignore[attr-defined]
 
 
 def send(signature: Signature[Any], task: Any) -> None:
-    """Publish a message, in the serializer of its task or in another one that the app accepts."""
+    """Publish a message with its task's serializer, or with another one that the app accepts."""
     try:
         signature.apply_async()
     except (EncodeError, TypeError):
@@ -25,12 +25,12 @@ def send(signature: Signature[Any], task: Any) -> None:
 
 
 def own_serializer(task: Any) -> str:
-    """Return the name of the serializer that messages of a task have where their publisher chooses none."""
+    """Return the serializer of a task's messages if the publisher chooses none."""
     return str(task.serializer or task.app.conf.task_serializer)
 
 
 def other_serializers(task: Any) -> Iterator[str]:
-    """Yield the serializers that the app's workers accept, but for the task's own."""
+    """Yield the serializers that the app's workers accept, except the task's own."""
     for kind in task.app.conf.accept_content or ():
         name = registry.type_to_name.get(kind, kind)
         if name != own_serializer(task) and name in registry.name_to_type:

@@ -1,4 +1,4 @@
-"""What is noted of a delivery in its request, for those of us who see that later: all of it in one object."""
+"""The state of a delivery that is stored on its request, for code that runs later in the same delivery."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from django_tasklock.locks.lock import TaskLock
 
 STATE = "tasklock_state"
-"""The attribute of the request with it; nearly no request of another task has one."""
+"""The name of the request attribute that has the state; requests of other tasks hardly ever have one."""
 
 
 @dataclass(slots=True)
@@ -17,27 +17,28 @@ class DeliveryState:
     """The state of one delivery in the process that runs it."""
 
     begun: bool = False
-    """Whether the run has begun: whoever calls the task inside of it makes a call of its own."""
+    """Whether the run has begun. A call of the task from inside its own run is then a separate direct call."""
     had_turn: bool = False
-    """Whether its turn at the rate limit has come."""
+    """Whether the delivery has already waited for its turn at the rate limit."""
     on_body_start: Callable[[], None] | None = None
-    """The action for when it is certain that the body begins."""
+    """Callback to run once it is certain that the body starts."""
     kept_lock: tuple[TaskLock, str] | None = None
     """The lock that ``retry()`` keeps, and the handle by which the next try finds it."""
-    moved: bool = False
-    """Whether the next try was sent with other arguments, so that it has another lock."""
+    lock_changed: bool = False
+    """Whether the next try was sent with other arguments and so has another lock."""
     unique_settled: bool = False
-    """Whether the lock of its publication, if it has one, was freed, or kept, as the run has ended."""
+    """Whether the ``unique`` lock of the message, if it has one, was released or kept at the end of the run."""
     replaced: bool = False
-    """Whether the body has replaced its task by another message, which goes on with its work."""
-    passed_on: bool = False
-    """Whether that message brings its ``unique`` on, which is not free before that has ended."""
-    has_row: bool | None = None
-    """Whether a row goes when the result is stored; False if only a note would say so, ``None`` if there is none."""
+    """Whether the body has replaced its task (``replace()``) by another message, which continues the work."""
+    unique_passed_on: bool = False
+    """Whether that message also carries the ``unique`` lock, which is then held until that message has ended."""
+    remove_row: bool | None = None
+    """Whether to remove the message's row once the result is stored. False: only if the flag says that there is one;
+    ``None``: there is none."""
 
 
 def state_of(request: Any) -> DeliveryState:
-    """Return the state of a delivery, by its request."""
+    """Return the state of a request's delivery, creating it on first use."""
     found = request.__dict__.get(STATE)
     if found is None:
         found = request.__dict__[STATE] = DeliveryState()

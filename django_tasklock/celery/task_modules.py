@@ -1,4 +1,4 @@
-"""The import of the project's task modules: what is decorated in them is known only to whoever has imported them."""
+"""The import of the project's task modules: decorated tasks are known only after their modules were imported."""
 
 from __future__ import annotations
 
@@ -25,55 +25,58 @@ _imported: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
 
 
 def import_task_modules() -> tuple[str, ...]:
-    """Import what a worker imports, once in a process. Return why some of it failed.
+    """Import the task modules that a worker imports, once per process. Return the reasons for imports that failed.
 
-    Celery's own way where the project has an app: what it discovers, ``imports`` and ``include``. Without one the
-    ``tasks`` module of every installed app. What cannot be imported is logged, once; its guards are not known here.
+    If the project has an app, Celery's own way: autodiscovery, ``imports`` and ``include``. Otherwise the ``tasks``
+    module of every installed app. A failed import is logged once; the guards in that module are unknown to this
+    process.
     """
     app = app_or_default()
     if app not in _imported:
         with _lock:
             if app not in _imported:
-                _imported[app] = ()  # for whoever asks in the middle: system checks, say
-                _imported[app] = _celerys(app) if isinstance(app.loader, AppLoader) else _everybodys()
+                _imported[app] = ()  # for calls during the import, by system checks for instance
+                _imported[app] = (
+                    _import_with_celery(app) if isinstance(app.loader, AppLoader) else _import_app_modules()
+                )
     return _imported[app]
 
 
-def _celerys(app: Any) -> tuple[str, ...]:
+def _import_with_celery(app: Any) -> tuple[str, ...]:
     try:
         if not app.loader.worker_initialized:
             with _no_checks():
                 app.loader.import_default_modules()
-        app.finalize()  # binds the tasks: a class tells of its guard then
+        app.finalize()  # binds the tasks, which registers the guards of task classes
     except Exception as error:
-        return (_told(f"a task module of the Celery app {app.main!r}", error),)
+        return (_log_failure(f"a task module of the Celery app {app.main!r}", error),)
     return ()
 
 
-def _everybodys() -> tuple[str, ...]:
+def _import_app_modules() -> tuple[str, ...]:
     found = []
     for config in apps.get_app_configs():
         if config.module is not None and module_has_submodule(config.module, "tasks"):
             try:
                 import_module(f"{config.name}.tasks")
             except Exception as error:
-                found.append(_told(f"{config.name}.tasks", error))
+                found.append(_log_failure(f"{config.name}.tasks", error))
     try:
         app_or_default().finalize()
     except Exception as error:
-        found.append(_told("the tasks", error))
+        found.append(_log_failure("the tasks", error))
     return tuple(found)
 
 
-def _told(what: str, error: Exception) -> str:
-    text = f"{what} cannot be imported here: {type(error).__name__}: {error}"
+def _log_failure(description: str, error: Exception) -> str:
+    text = f"{description} cannot be imported here: {type(error).__name__}: {error}"
     logger.warning("%s; the guards in it are not known to this process", text, exc_info=error)
     return text
 
 
 @contextmanager
 def _no_checks() -> Iterator[None]:
-    """Tell Celery not to run all system checks of the project before it imports."""
+    """Make Celery skip the project's system checks, which it runs before it imports."""
     if os.environ.get(SKIP_CHECKS):
         yield
         return

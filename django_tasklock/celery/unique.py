@@ -1,9 +1,9 @@
-"""Uniqueness when publishing: while one message of a key is under way, another ``delay()`` gives its result.
+"""Uniqueness on publication: while a message of a key is under way, ``delay()`` publishes no second one.
 
-A lock of its own, taken by the publisher for a short time and kept for long once the message is
-published; the message carries a handle of its token. So neither a rollback (with
-``delay_on_commit`` nothing is taken before the commit) nor a publisher that dies leaves it
-behind, and what is lost in the broker frees it when its time is over.
+The second ``delay()`` returns the result of the first. The lock for that is separate from the lock of the run. The
+publisher takes it for a short time and extends it once the message is published; the message carries a handle of its
+token. So neither a rollback (``delay_on_commit`` takes nothing before the commit) nor a publisher that dies leaves it
+behind for long, and a message that is lost in the broker blocks others only until the lock expires.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
-from django_tasklock.celery.message import HEADER, Message, header_of, page_before, token_of
+from django_tasklock.celery.message import HEADER, Message, header_of, predecessor_request, token_of
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
@@ -44,12 +44,12 @@ from django_tasklock.types import AcquireRequest, Busy
 logger = logging.getLogger("django_tasklock")
 
 PREFIX = "unique:"
-UNHEARD = 3_600_000
-"""Milliseconds after which a message is given up that has neither a ``unique_for`` nor a timeout: it may be lost."""
-PROVISIONAL = 10_000  # milliseconds for publishing: what a publisher that dies then leaves behind
+DEFAULT_UNIQUE_FOR = 3_600_000
+"""Milliseconds after which a message without a ``unique_for`` and a timeout is given up: it may be lost."""
+PUBLISHING_LEASE = 10_000  # milliseconds of the lock while publishing: a publisher that dies then leaves it for so long
 
 
-def publish(
+def publish_unique(
     task: Any,
     name: str,
     chosen: OnceOptions,
@@ -58,100 +58,104 @@ def publish(
     options: Mapping[str, Any],
     send: Callable[[], Any],
 ) -> Any:
-    """Send, unless such a message is under way. Return the ``AsyncResult`` of the one that is, either way.
+    """Send the message unless one with the same key is under way. Return the ``AsyncResult`` of the one under way.
 
-    Raises ``BackendUnavailable`` with the store down, unless the policy is ``"run"``: then it is sent;
-    ``AlreadyPublished`` if it is to be raised.
+    Raises ``AlreadyPublished`` with ``on_duplicate="raise"``. If the store is down, raises ``BackendUnavailable``, or
+    sends the message with the policy ``"run"``.
     """
     backend = get_backend()
-    own = _name(task.name, name)
-    span = _span(task, chosen, options)
+    unique_name = _unique_name(task.name, name)
+    lifetime = _lifetime(task, chosen, options)
     handle = os.urandom(16).hex()
-    request = AcquireRequest(own, token_of(handle), PROVISIONAL, span, holder_json(Task(task.name, task_id), kept=True))
+    request = AcquireRequest(
+        unique_name, token_of(handle), PUBLISHING_LEASE, lifetime, holder_json(Task(task.name, task_id), kept=True)
+    )
     try:
         answer = backend.acquire(request)
     except BackendUnavailable as error:
         policy = chosen.lock.on_unavailable or get_settings().ON_UNAVAILABLE
         action = "run" if policy == "run" and error.down else "raise"
-        events.unavailable(own, error, action)
-        if error.doubt:  # it may be locked, for a message that nobody sends or that does not know of it
-            _abandon(backend, request)
+        events.unavailable(unique_name, error, action)
+        if error.doubt:  # the lock may have been taken, for a message that is not sent or has no handle
+            _release_later(backend, request)
         if action == "raise":
             raise
         return send()
     if isinstance(answer, Busy):
         first = "" if answer.record is None else answer.record.holder.task_id
-        before = page_before(task.name, task_id, name) if first == task_id else None
-        if before is not None and (ours := header_of(before).get("unique")):
-            header["unique"] = ours
+        predecessor = predecessor_request(task.name, task_id, name) if first == task_id else None
+        if predecessor is not None and (unique := header_of(predecessor).get("unique")):
+            header["unique"] = unique
             result = send()
-            state_of(before).passed_on = True
+            state_of(predecessor).unique_passed_on = True
             return result
-        # A member of a chain, a group or a chord is sent all the same: the others wait for the id it was given.
+        # A member of a chain, a group or a chord is always sent: the others wait for the id it was given.
         if not first or "reply_to" in options:
             return send()
-        busy = busy_error(own, answer)
+        busy = busy_error(unique_name, answer)
         events.conflict(busy, "unique")
         if chosen.on_duplicate == "raise":
-            raise _already(busy, first)
-        if dropped := [word for word in ("link", "link_error") if options.get(word)]:
+            raise _already_published(busy, first)
+        if dropped := [option for option in ("link", "link_error") if options.get(option)]:
             logger.warning(
                 "%s: nothing is published, %s is under way: what was given as %s is not called. Give it to the first"
                 " one, or publish with on_duplicate='raise' and decide",
                 task.name, first, " and ".join(dropped),
             )  # fmt: skip
         return task.AsyncResult(first)
-    header["unique"] = {"name": own, "handle": handle, "until": chosen.unique, "span": span}
+    header["unique"] = {"name": unique_name, "handle": handle, "until": chosen.unique, "span": lifetime}
     try:
         result = send()
     except BaseException:
         try:
-            backend.release(own, request.token)
+            backend.release(unique_name, request.token)
         except BackendUnavailable:
-            _abandon(backend, request)
+            _release_later(backend, request)
         raise
-    _tell(own, lambda: backend.extend(own, request.token, span, span))
+    _log_outage(unique_name, lambda: backend.extend(unique_name, request.token, lifetime, lifetime))
     return result
 
 
-def _already(error: TaskLockAcquireError, first: str) -> AlreadyPublished:
+def _already_published(error: TaskLockAcquireError, first: str) -> AlreadyPublished:
     known = {"holder": error.holder, "held_for": error.held_for, "time_left": error.time_left}
     raised = AlreadyPublished(f"{error}: nothing is published", name=error.name, **known)  # type: ignore[arg-type]
     raised.task_id = first
     return raised
 
 
-def _name(task: str, key: str) -> str:
-    """Return the lock's name. Each task has its own: another one with the same key is not made superfluous by it."""
+def _unique_name(task: str, key: str) -> str:
+    """Return the lock's name. It has the task's name, so that another task with the same key is not suppressed."""
     text = key if key.startswith(f"{task}:") else f"{task}:{key}"
     return PREFIX + shortened(text, MAX_LENGTH - len(PREFIX))
 
 
-def _abandon(backend: LockStore, request: AcquireRequest) -> None:
-    """Free it as soon as the store answers."""
-    hold = Lease(backend, request.name, None, None)
-    hold.token = request.token
-    heartbeat.release_later(hold, PROVISIONAL)
+def _release_later(backend: LockStore, request: AcquireRequest) -> None:
+    """Release the lock as soon as the store answers."""
+    lease = Lease(backend, request.name, None, None)
+    lease.token = request.token
+    heartbeat.release_later(lease, PUBLISHING_LEASE)
 
 
-def _span(task: Any, chosen: OnceOptions, options: Mapping[str, Any]) -> int:
+def _lifetime(task: Any, chosen: OnceOptions, options: Mapping[str, Any]) -> int:
     """Return the milliseconds that the lock lives: ``unique_for`` after the message is due, or until it expires."""
-    patience = milliseconds(chosen.unique_for, "unique_for") if chosen.unique_for else _patience(task, chosen)
+    unique_for = (
+        milliseconds(chosen.unique_for, "unique_for") if chosen.unique_for else _default_unique_for(task, chosen)
+    )
     due = options.get("countdown") or seconds_until(options.get("eta")) or 0
-    span = patience + max(0, round(1000 * due))
+    lifetime = unique_for + max(0, round(1000 * due))
     expires = options.get("expires", task.expires)
     if expires is not None:
-        span = min(span, PROVISIONAL + max(0, round(1000 * (seconds_until(expires) or 0))))
-    return span
+        lifetime = min(lifetime, PUBLISHING_LEASE + max(0, round(1000 * (seconds_until(expires) or 0))))
+    return lifetime
 
 
-def _patience(task: Any, chosen: OnceOptions) -> int:
-    hold, _ = spans(chosen.lock.timeout, chosen.lock.lease, task.name)
-    return UNHEARD if hold == UNTIL_RELEASED else hold
+def _default_unique_for(task: Any, chosen: OnceOptions) -> int:
+    timeout_ms, _ = spans(chosen.lock.timeout, chosen.lock.lease, task.name)
+    return DEFAULT_UNIQUE_FOR if timeout_ms == UNTIL_RELEASED else timeout_ms
 
 
 def seconds_until(when: Any) -> float | None:
-    """Return the seconds until what Celery takes for a time: a number, a datetime or its text. Naive ones are UTC."""
+    """Return the seconds until a time as Celery accepts it: a number, a datetime or its text. Naive means UTC."""
     if when is None or isinstance(when, int | float):
         return when
     moment = maybe_iso8601(when)
@@ -159,119 +163,129 @@ def seconds_until(when: Any) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - time.time()
 
 
-def _tell(name: str, verb: Callable[[], object]) -> None:
+def _log_outage(name: str, verb: Callable[[], object]) -> None:
     try:
         verb()
     except BackendUnavailable as error:
         events.unavailable(name, error, "leave it to expire")
 
 
-def free(header: Mapping[str, Any], task_id: str) -> None:
-    """Let another one be published: the message with this header and id is over. Nobody else's lock is freed."""
-    if ours := header.get("unique"):
-        _tell(ours["name"], lambda: _by_token(ours, task_id, partial(get_backend().release, ours["name"])))
+def release_unique(header: Mapping[str, Any], task_id: str) -> None:
+    """Release the lock of the message with this header and id, which has ended. Locks of other messages stay."""
+    if unique := header.get("unique"):
+        _log_outage(
+            unique["name"], lambda: _call_with_token(unique, task_id, partial(get_backend().release, unique["name"]))
+        )
 
 
-def _by_token(ours: Mapping[str, Any], task_id: str, verb: Callable[[str], object]) -> None:
-    """Do ``verb(token)``. Where the publisher has made that of another ``SECRET_KEY``, the store knows it."""
-    if verb(token_of(ours["handle"])):
+def _call_with_token(unique: Mapping[str, Any], task_id: str, verb: Callable[[str], object]) -> None:
+    """Call ``verb`` with the lock's token.
+
+    If the publisher used another ``SECRET_KEY``, the token is read from the store.
+    """
+    if verb(token_of(unique["handle"])):
         return
-    record = get_backend().get(ours["name"])
+    record = get_backend().get(unique["name"])
     if record is not None and record.token and record.holder.task_id == task_id:
         verb(record.token)
 
 
 def on_postrun(sender: Any = None, retval: Any = None, state: str | None = None, **details: Any) -> None:
-    """Free the lock of a message that did not get as far as its run, or keep it (``task_postrun``).
+    """Release or keep the lock of a message that did not reach its run (``task_postrun``).
 
-    Its ``before_start`` or ``__call__`` has raised, or a time limit struck before the run could see to it.
+    Its ``before_start`` or ``__call__`` raised, or a time limit struck before the run could handle the lock.
     """
     request = sender.request
-    ours = (request.__dict__.get(HEADER) or {}).get("unique")  # where ``hide`` has put it
-    if not ours or request.is_eager or state_of(request).unique_settled:
+    unique = (request.__dict__.get(HEADER) or {}).get("unique")  # ``hide_header`` moved it there
+    if not unique or request.is_eager or state_of(request).unique_settled:
         return
     error = retval if state != SUCCESS and isinstance(retval, BaseException) else sys.exc_info()[1]
-    pending = Pending(Message(sender, request), ours)
-    if not pending.runs_elsewhere():
-        pending.__exit__(type(error), error, None)
+    unique_lock = UniqueLock(Message(sender, request), unique)
+    if not unique_lock.runs_elsewhere():
+        unique_lock.__exit__(type(error), error, None)
 
 
-class Pending:
-    """The worker's side: it frees the lock when the body starts or when the message is over, and keeps it otherwise.
+class UniqueLock:
+    """The worker's side: releases the lock when the body starts or when the message has ended, and keeps it otherwise.
 
-    To be entered twice: a time limit that strikes in the first ``__exit__`` leaves the rest to the second.
+    Enter it twice: if a time limit interrupts the first ``__exit__``, the second one completes it.
     """
 
-    def __init__(self, message: Message, ours: dict[str, Any]) -> None:
+    def __init__(self, message: Message, unique: dict[str, Any]) -> None:
         self.message = message
-        self.ours = ours
+        self.unique = unique
         self._lock: TaskLock | None = None
 
     def started(self, chosen: OnceOptions) -> None:
-        """Free or take the lock: the body begins, with these options of its task."""
-        if not self.ours:
+        """Release or take the lock, now that the body starts. ``chosen``: the options of the task."""
+        if not self.unique:
             return
-        if self.ours["until"] == "until_start":
-            free(self.message.header, self.message.id)
-            self.ours = {}
+        if self.unique["until"] == "until_start":
+            release_unique(self.message.header, self.message.id)
+            self.unique = {}
             return
-        lock = TaskLock(self.ours["name"], timeout=chosen.lock.timeout, lease=chosen.lock.lease, on_unavailable="run")
+        lock = TaskLock(self.unique["name"], timeout=chosen.lock.timeout, lease=chosen.lock.lease, on_unavailable="run")
         self._lock = lock
-        bring(lock, token_of(self.ours["handle"]))
-        taken = lock.acquire(blocking=False)  # renewed from here on: a worker that dies does not block for long
+        bring(lock, token_of(self.unique["handle"]))
+        # Renewed from now on, so that a worker that dies blocks others only for a lease.
+        taken = lock.acquire(blocking=False)
         if not taken and lock.met is not None and lock.met.holder.task_id == self.message.id:
-            bring(lock, lock.met.token)  # its publisher has another SECRET_KEY
+            bring(lock, lock.met.token)  # the publisher has another SECRET_KEY
             lock.acquire(blocking=False)
 
     def runs_elsewhere(self) -> bool:
-        """Return whether another delivery of the message runs, as far as is known: it has the lock of the key, too."""
+        """Return whether another delivery of the message is known to run; it then also holds the lock of the key."""
         try:
             record = get_backend().get(self.message.header["key"])
-        except BackendUnavailable:  # whatever is done now will say so
+        except BackendUnavailable:  # the next request logs it
             return False
         if record is None or record.holder.task_id != self.message.id or record.holder.kept:
             return False
         return alive(record.holder) is not False
 
-    def __enter__(self) -> Pending:
+    def __enter__(self) -> UniqueLock:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self.ours and not isinstance(error, Duplicate):
-            self._settle(error)
+        if self.unique and not isinstance(error, Duplicate):
+            self._release_or_keep(error)
         state_of(self.message.request).unique_settled = True
 
-    def _settle(self, error: BaseException | None) -> None:
-        if self._comes_back(error):
+    def _release_or_keep(self, error: BaseException | None) -> None:
+        if self._continues(error):
             delay = seconds_until(getattr(error, "when", None)) or 0
-            self._keep(self.ours["span"] / 1000 + max(0.0, delay))
-        elif self._taken is not None:
-            self._taken.release()
+            self._keep(self.unique["span"] / 1000 + max(0.0, delay))
+        elif self._acquired_lock is not None:
+            self._acquired_lock.release()
         else:
-            free({"unique": self.ours}, self.message.id)
-        self.ours = {}
+            release_unique({"unique": self.unique}, self.message.id)
+        self.unique = {}
 
     @property
-    def _taken(self) -> TaskLock | None:
-        """The lock, while this worker has it."""
+    def _acquired_lock(self) -> TaskLock | None:
+        """The lock, while this worker holds it."""
         return self._lock if self._lock is not None and self._lock.taken else None
 
-    def _comes_back(self, error: BaseException | None) -> bool:
-        if isinstance(error, Retry) and state_of(self.message.request).moved:
-            return False  # with other arguments it is another one
+    def _continues(self, error: BaseException | None) -> bool:
+        if isinstance(error, Retry) and state_of(self.message.request).lock_changed:
+            return False  # with other arguments it is another message
         if isinstance(error, Retry | Parked):
             return True
         if isinstance(error, Ignore):
-            return state_of(self.message.request).passed_on
+            return state_of(self.message.request).unique_passed_on
         if isinstance(error, Reject):
-            return self.message.acks_late and bool(getattr(error, "requeue", False))  # else it is gone: acknowledged
-        # ``autoretry_for`` has made a ``Retry`` of what it is for.
+            # Otherwise it was acknowledged and does not come back.
+            return self.message.acks_late and bool(getattr(error, "requeue", False))
+        # ``autoretry_for`` has already turned its exceptions into ``Retry``.
         return error is not None and not isinstance(error, Exception) and self.message.acks_late
 
     def _keep(self, seconds: float) -> None:
-        if self._taken is not None:
-            keep_for(self._taken, seconds)
+        if self._acquired_lock is not None:
+            keep_for(self._acquired_lock, seconds)
         else:
-            name, task_id, span = self.ours["name"], self.message.id, round(seconds * 1000)
+            name, task_id, lifetime = self.unique["name"], self.message.id, round(seconds * 1000)
             verb = get_backend().extend
-            _tell(name, lambda: _by_token(self.ours, task_id, lambda token: verb(name, token, span, span)))
+            _log_outage(
+                name,
+                lambda: _call_with_token(self.unique, task_id, lambda token: verb(name, token, lifetime, lifetime)),
+            )

@@ -1,4 +1,4 @@
-"""Tasks that may be delivered a second time while they run, and tasks that are not when they die: for system checks."""
+"""Tasks that may be redelivered while they run, and tasks that are not redelivered when they die: for system checks."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from django_tasklock.guards.guard import registered
 
 
 def reaching_visibility_timeout() -> tuple[list[str], float]:
-    """Return the late-acknowledged tasks whose lock's timeout reaches the visibility timeout, and that, in seconds.
+    """Return the late-acknowledged tasks whose lock timeout reaches the visibility timeout, and that, in seconds.
 
-    One without a timeout is none: its lock is there for as long as it runs, and whoever comes meets it.
+    A task with ``timeout=None`` is not listed: its lock is held as long as it runs, so a redelivered message finds it.
     """
     import_task_modules()
     app = app_or_default()
-    # What is renewed is not delivered again.
+    # Messages whose lease is renewed are not redelivered.
     seconds = visibility_timeout(app) if message_lease(app) is None else math.inf
-    found = [task.name for task in app.tasks.values() if task.acks_late and seconds <= _longest(task)]
+    found = [task.name for task in app.tasks.values() if task.acks_late and seconds <= _lock_timeout(task)]
     return sorted(found), seconds
 
 
 def acknowledged_early() -> list[str]:
-    """Return the tasks that claim a row or are a ``OnceTask``, and do not start again when their process is killed."""
+    """Return the guarded tasks and ``OnceTask``s that are not started again when their process is killed."""
     import_task_modules()
     guarded = {id(lock) for _, _, lock, *_ in registered()}
     return sorted(
@@ -40,10 +40,10 @@ def acknowledged_early() -> list[str]:
     )
 
 
-def _longest(task: Any) -> float:
-    """Return the seconds for which a task may have its lock; 0: it has none, or no timeout."""
+def _lock_timeout(task: Any) -> float:
+    """Return the lock timeout of a task in seconds; 0 if it has no lock or no timeout."""
     locked = task if isinstance(task, OnceTask) else getattr(task.run, "lock", None)
     if not isinstance(locked, OnceTask | Locked):
         return 0
-    hold, _ = spans(locked.timeout, getattr(locked, "lease", DEFAULT), task.name)
-    return 0 if hold == UNTIL_RELEASED else hold / 1000
+    timeout_ms, _ = spans(locked.timeout, getattr(locked, "lease", DEFAULT), task.name)
+    return 0 if timeout_ms == UNTIL_RELEASED else timeout_ms / 1000

@@ -247,6 +247,6 @@ class TestFunctions:
 
 
 def test_the_pause_of_a_task_grows_to_half_a_minute_and_no_further():
-    pauses = [min(permitted.FIRST * 2.0**waits, permitted.LONGEST) for waits in range(20)]
+    pauses = [min(permitted.FIRST_DELAY * 2.0**waits, permitted.LONGEST_DELAY) for waits in range(20)]
     assert pauses[:6] == [1, 2, 4, 8, 16, 30]
     assert max(pauses) == 30

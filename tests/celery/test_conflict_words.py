@@ -158,7 +158,7 @@ class TestRetry:
 
 
 class FakeMessage:
-    """As much of one as ``pause`` looks at."""
+    """The part of a message that ``backoff`` reads."""
 
     def __init__(self, app, waits=0, delay=180):
         self.task = type("FakeTask", (), {"app": app, "default_retry_delay": delay})
@@ -194,7 +194,9 @@ class TestPause:
         assert backoff(FakeMessage(celery_site.app, waits, delay), lock) == pytest.approx(seconds)
 
     def test_nobody_could_be_seen(self, celery_site):
-        assert backoff(FakeMessage(celery_site.app), TaskLock("video:1")) == pytest.approx(busy.UNSEEN * 1.25)
+        assert backoff(FakeMessage(celery_site.app), TaskLock("video:1")) == pytest.approx(
+            busy.UNKNOWN_HOLDER_DELAY * 1.25
+        )
 
     def test_half_of_the_visibility_timeout_that_was_set(self, celery_site):
         celery_site.configure(visibility_timeout=8)

@@ -116,7 +116,7 @@ class TestAnotherTakesTheLock:
     def meets(self, celery_site, monkeypatch, *what, **options):
         one = Interleaved(celery_site, monkeypatch, *what, **options)
         one.lock(one.other())
-        one.after(duplicates, "took_away", lambda: one.lock('{"host": "elsewhere", "pid": 1}'))
+        one.after(duplicates, "free_dead_lock", lambda: one.lock('{"host": "elsewhere", "pid": 1}'))
         one.courier.run(redelivered=True)
         return one
 
@@ -152,8 +152,8 @@ class TestOfThreeDeliveries:
         one = Interleaved(celery_site, monkeypatch, "late_hold")
         one.lock(one.other())
         one.starts(1, one.other())
-        one.after(duplicates, "took_away", lambda: Promoter(celery_site.app).look())
-        get_backend().flag(postrun.AGAIN + one.result.id)  # else nobody looks whether there is a row to forget
+        one.after(duplicates, "free_dead_lock", lambda: Promoter(celery_site.app).poll())
+        get_backend().flag(postrun.ROW_FLAG + one.result.id)  # else nobody looks whether there is a row to forget
         one.before(parking, "remove", lambda *what: one.starts(2, one.other("promoted")))
         one.courier.run(redelivered=True)
         assert celery_site.events("start") == []
@@ -168,14 +168,14 @@ class TestOfThreeDeliveries:
         def meets(call):
             entry = call.history.entry
             parking.record_running(*entry.columns, entry.sealed(), text_of(get_backend().get(NAME).holder))
-            get_backend().flag(postrun.AGAIN + one.result.id)
+            get_backend().flag(postrun.ROW_FLAG + one.result.id)
 
-        one.before(run.TaskCall, "confirm", meets)
+        one.before(run.TaskCall, "check_with_lock", meets)
         one.courier.run(redelivered=True)
         assert one.result.get(timeout=5)["status"] == "success"
         assert one.row() == []
 
-    @pytest.mark.parametrize("when", ["took_away", "left"])
+    @pytest.mark.parametrize("when", ["free_dead_lock", "left"])
     def test_one_that_comes_after_a_crash_loop_is_not_started(self, celery_site, monkeypatch, when):
         """A promoter has put the message back too, and that one is over, when this one has freed the lock of the dead
         one; and when all of them have left."""
@@ -185,15 +185,15 @@ class TestOfThreeDeliveries:
         first = one.courier.take(redelivered=True)
 
         def loops():
-            Promoter(celery_site.app).look()
+            Promoter(celery_site.app).poll()
             assert one.row() == [("promoted", 2)]
             one.courier.run()
             assert one.result.state == "FAILURE"
             assert one.row() == []
 
-        if when == "took_away":
+        if when == "free_dead_lock":
             one.lock(dead)
-            one.after(duplicates, "took_away", loops)
+            one.after(duplicates, "free_dead_lock", loops)
         else:
             loops()
         first.execute()
@@ -221,7 +221,7 @@ class TestOneDeath:
         one.starts(1, first)
         one.courier.take()  # the broker's own redelivery comes later
         one.lock(one.other(holder), until=600_000)
-        Promoter(celery_site.app).look()
+        Promoter(celery_site.app).poll()
         assert one.row() == [("promoted", 2)]
         counted: list[int] = []
         one.before(parking, "mark_started", lambda *what: counted.append(what[-1]))

@@ -124,7 +124,7 @@ class TestWaitingForOneThatIsKept:
         assert app.run() == ("SUCCESS", 1)
 
     def test_one_that_waits_already(self, app: OnceApp, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retry_lock, "LOOK", 0.05)
+        monkeypatch.setattr(retry_lock, "POLL_INTERVAL", 0.05)
         task = self.kept(app)
         task.delay(1)
         message = app.take()

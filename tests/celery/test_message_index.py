@@ -74,7 +74,7 @@ def exercise(fetching: Fetching, client: redis.Redis, prefix: str = "") -> None:
     fetching.index.write(marks.KEY, "w1", "{}")
     assert fetching.index.read(marks.KEY) == {"w1": "{}"}
     assert client.hgetall(f"{prefix}{marks.KEY}") == {b"w1": b"{}"}
-    assert abs(fetching.index.ahead()) < 5
+    assert abs(fetching.index.clock_lead()) < 5
     assert fetching.index.uptime() is not None
     fetching.close()
 

@@ -11,8 +11,8 @@ from celery import group
 from django_tasklock import TaskLockError
 from django_tasklock.backends.memory import reset
 from django_tasklock.celery import OnceTask
-from django_tasklock.celery.misplaced import MISSED
-from django_tasklock.celery.options import OF_CALL, nearest
+from django_tasklock.celery.misplaced import COMPARED_OPTIONS
+from django_tasklock.celery.options import CALL_OPTIONS, closest_option
 from tests.support.guards import MEMORY
 from tests.support.once_app import OnceApp, once_app
 
@@ -161,7 +161,9 @@ def test_one_app_s_settings_stay_its_own(app):
 def test_no_option_of_celerys_is_like_one_of_ours():
     """Or it would be refused."""
     celerys = [name for name in dir(OnceTask.__mro__[1]) if not name.startswith("_")]
-    assert {name: nearest(name, MISSED) for name in celerys if nearest(name, MISSED)} == {}
+    assert {
+        name: closest_option(name, COMPARED_OPTIONS) for name in celerys if closest_option(name, COMPARED_OPTIONS)
+    } == {}
     publishing = (
         "args kwargs task_id producer link link_error shadow connection router result_cls expires publisher headers"
         " countdown eta group_id group_index retries chord reply_to time_limit soft_time_limit root_id parent_id"
@@ -170,4 +172,6 @@ def test_no_option_of_celerys_is_like_one_of_ours():
         " exchange retry retry_policy declare expiration confirm_timeout exchange_type queue add_to_parent throw"
         " logfile loglevel stamped_headers once stamps"
     )
-    assert {name: nearest(name, OF_CALL) for name in publishing.split() if nearest(name, OF_CALL)} == {}
+    assert {
+        name: closest_option(name, CALL_OPTIONS) for name in publishing.split() if closest_option(name, CALL_OPTIONS)
+    } == {}

@@ -90,7 +90,7 @@ class TestSentOn:
         seen = []
 
         def body(self: Any) -> None:
-            seen.append((self.request.headers, Message(self).waited > 60))
+            seen.append((self.request.headers, Message(self).seconds_buffered > 60))
 
         task = app.task(body, bind=True, base=base)
         task.apply_async(headers=theirs)

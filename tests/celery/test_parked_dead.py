@@ -80,8 +80,8 @@ def dead(app: OnceApp, monkeypatch: Any, **options: Any) -> Any:
     task = parked(app, **options)
     renamed(app, task)
     with monkeypatch.context() as patch:
-        patch.setattr(promotion, "STRAY", 0.0)
-        Promoter(app.app).look()
+        patch.setattr(promotion, "UNUSABLE_PATIENCE", 0.0)
+        Promoter(app.app).poll()
     assert rows("state") == [("dead",)]
     return task
 
@@ -117,10 +117,10 @@ class TestATaskThatIsNotKnown:
         task = parked(app, 3)
         renamed(app, task)
         promoter = Promoter(app.app)
-        promoter.look()
+        promoter.poll()
         assert rows("state") == [("parked",)] * 3
-        monkeypatch.setattr(promotion, "STRAY", 0.0)
-        promoter.look()
+        monkeypatch.setattr(promotion, "UNUSABLE_PATIENCE", 0.0)
+        promoter.poll()
         assert rows("state", "place") == [("dead", None)] * 3
         assert parked_messages("n")[0].problem == f"this app has no task {task.name!r}"
         assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 3
@@ -131,15 +131,15 @@ class TestATaskThatIsNotKnown:
         clock = [0.0]
         monkeypatch.setattr(promotion, "monotonic", lambda: clock[0])
         del app.app.tasks[task.name]
-        promoter.look()
+        promoter.poll()
         app.app.tasks.register(task)
-        clock[0] = promotion.STRAY - 1
-        assert promoter.look() == 1
+        clock[0] = promotion.UNUSABLE_PATIENCE - 1
+        assert promoter.poll() == 1
         app.all()
         del app.app.tasks[task.name]
         age(1000)
-        clock[0] = promotion.STRAY + 1
-        promoter.look()
+        clock[0] = promotion.UNUSABLE_PATIENCE + 1
+        promoter.poll()
         assert rows("state") == [("promoted",)]
 
     def test_unique_is_free(self, app: OnceApp, monkeypatch: Any) -> None:
@@ -216,7 +216,7 @@ class TestItNeverArrives:
         for _ in range(promotion.MOST_ATTEMPTS):
             assert promote("n", app.app)
             app.all()
-            age(promotion.MOST_PATIENCE + 1)
+            age(promotion.LONGEST_PATIENCE + 1)
         assert promote("n", app.app)  # the next one
         assert rows("state", "attempts") == [("dead", promotion.MOST_ATTEMPTS), ("promoted", 1)]
         assert "no worker took it" in caplog.text
@@ -227,7 +227,7 @@ class TestItNeverArrives:
         parked(app)
         monkeypatch.setattr(promotion, "MOST_ATTEMPTS", 1)
         assert promote("n", app.app)
-        age(promotion.MOST_PATIENCE)
+        age(promotion.LONGEST_PATIENCE)
         assert not promote("n", app.app)
         assert rows("state") == [("dead",)]
         assert app.run() == ("SUCCESS", 0)

@@ -84,7 +84,7 @@ class TestForged:
         body = base64.b64encode(pickle.dumps(Touch(mark))).decode()
         kept = {"name": "n", "type": "application/x-python-serialize", "encoding": "binary", "bytes": body}
         insert(json.dumps(kept))
-        Promoter(app.app).look()
+        Promoter(app.app).poll()
         promote("n", app.app)
         assert not mark.exists()
         assert app.all() == []
@@ -106,7 +106,7 @@ class TestForged:
         kept = {"name": "n", "type": "application/json", "encoding": "utf-8", "text": body, "signature": signature}
         insert(json.dumps(kept), task.name)
         assert not promote("n", app.app)
-        Promoter(app.app).look()
+        Promoter(app.app).poll()
         assert app.all() == []
 
     @pytest.mark.parametrize(
@@ -124,23 +124,23 @@ class TestForged:
         """The signature is over all of it, and its message stays in its own row."""
         parked(app)
         tampered(change)
-        assert Promoter(app.app).look() == 0
+        assert Promoter(app.app).poll() == 0
         assert app.all() == []
 
     @pytest.mark.parametrize("text", ["", "[]", "{", '{"name": {}}', '{"signature": "x"}', "null"])
     def test_what_is_no_message_keeps_nobody_from_his_turn(self, app: OnceApp, text: str) -> None:
         parked(app)
         insert(text)
-        assert Promoter(app.app).look() == 1
+        assert Promoter(app.app).poll() == 1
         assert len(app.all()) == 1
         assert {one.name for one in parked_messages()} == {"n"}
 
     def test_operators_are_told(self, app: OnceApp, caplog: Any, monkeypatch: Any) -> None:
         insert("{}", task_id="forged")
-        monkeypatch.setattr(promotion, "STRAY", 0.0)
+        monkeypatch.setattr(promotion, "UNUSABLE_PATIENCE", 0.0)
         promoter = Promoter(app.app)
-        promoter.look()
-        promoter.look()
+        promoter.poll()
+        promoter.poll()
         [one] = parked_messages()
         assert (one.state, one.task_id) == ("dead", "forged")
         assert "signature" in one.problem

@@ -167,7 +167,7 @@ class TestInBetween:
         """One promotes the first while the other has just read the line: the second waits for its turn."""
         parked(celery_site, courier, number=2)
         holder.release()
-        long_ago = F("parked_at") - round((promotion.MISSING + 1) * 1000)
+        long_ago = F("parked_at") - round((promotion.PREDECESSOR_PATIENCE + 1) * 1000)
         ParkedMessage.objects.update(parked_at=long_ago)  # the line is not asked any more
         read = parking.read
 
@@ -218,10 +218,10 @@ class TestPromoterDies:
                 promote(NAME, celery_site.app)
         assert rows("state", "sent") == [("promoted", 1)]
         assert celery_site.waiting() == 0
-        assert promoter(celery_site).look() == 0  # it may be on its way
+        assert promoter(celery_site).poll() == 0  # it may be on its way
         age(promotion.PATIENCE + 1)
-        assert promoter(celery_site).look() == 1
-        assert promoter(celery_site).look() == 0
+        assert promoter(celery_site).poll() == 1
+        assert promoter(celery_site).poll() == 0
         courier.run()
         assert result.get(timeout=5)["status"] == "success"
         assert rows() == []
@@ -233,9 +233,9 @@ class TestPromoterDies:
         for times in (1, 2):  # each time it is waited for twice as long
             assert courier.purge() == 1
             age(promotion.PATIENCE * 2 ** (times - 1) - 1)
-            assert promoter(celery_site).look() == 0
+            assert promoter(celery_site).poll() == 0
             age(2)
-            assert promoter(celery_site).look() == 1
+            assert promoter(celery_site).poll() == 1
         courier.run_all()
         assert [one.get(timeout=5)["status"] for one in results] == ["success"] * 2
 
@@ -259,7 +259,7 @@ class TestPromoterDies:
         assert celery_site.events("start") == []
         assert rows("state", "sent") == [("promoted", 2)]
         age(promotion.PATIENCE + 1)
-        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).poll() == 1
         courier.run()
         assert result.get(timeout=5)["status"] == "success"
 
@@ -268,7 +268,7 @@ class TestPromoterDies:
         holder.release()
         assert promote(NAME, celery_site.app)
         age(promotion.PATIENCE + 1)
-        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).poll() == 1
         assert courier.run_all() == 2
         assert result.get(timeout=5)["status"] == "success"
         assert len(celery_site.events("start")) == 1
@@ -315,7 +315,7 @@ class TestStoresFail:
     def test_the_lock_store_forgets_everything(self, celery_site, courier, holder):
         results = parked(celery_site, courier, 2)
         celery_site.locks.flushall()
-        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).poll() == 1
         courier.run_all()
         assert [one.get(timeout=5)["status"] for one in results] == ["success"] * 2
         assert [one.task_id for one in celery_site.events("start")] == [one.id for one in results]
@@ -325,10 +325,10 @@ class TestStoresFail:
         celery_site.lock_store.kill()
         assert not promote(NAME, celery_site.app)
         with pytest.raises(BackendUnavailable):
-            promoter(celery_site).look()
+            promoter(celery_site).poll()
         assert rows("state", "sent") == [("parked", 0)]
         celery_site.lock_store.start()
-        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).poll() == 1
         courier.run()
         assert result.get(timeout=5)["status"] == "success"
 
@@ -364,7 +364,7 @@ class TestStoresFail:
         assert celery_site.waiting() == 0
         holder.release()
         age(promotion.PATIENCE + 1)
-        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).poll() == 1
         courier.run()
         assert result.get(timeout=5)["status"] == "success"
         assert rows() == []
@@ -393,7 +393,7 @@ class TestStoresFail:
                 request.execute()
         holder.release()
         age(promotion.PATIENCE + 1)
-        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).poll() == 1
         courier.run()
         assert result.get(timeout=5)["status"] == "success"
 
@@ -448,7 +448,7 @@ class TestStoresFail:
         with monkeypatch.context() as patch:
             patch.setattr(session, "run", raising(BackendUnavailable("down")))
             assert not promote(NAME, celery_site.app)
-        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).poll() == 1
         courier.run()
         assert result.get(timeout=5)["status"] == "success"
 
@@ -473,9 +473,9 @@ class TestWorkerDies:
             with pytest.raises(Killed):
                 request.execute()
         assert rows("state", "crashes") == [("ended", 0)]
-        assert promoter(celery_site).look() == 0  # it may be storing it just now
+        assert promoter(celery_site).poll() == 0  # it may be storing it just now
         self.dead()
-        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).poll() == 1
         self.alive()
         courier.run()
         assert result.get(timeout=5)["status"] == "success"
@@ -490,7 +490,7 @@ class TestWorkerDies:
             courier.run()
         assert rows("state") == [("ended",)]
         self.dead()
-        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).poll() == 1
         self.alive()
         courier.run()
         assert len(celery_site.events("start")) == 1
@@ -505,15 +505,15 @@ class TestWorkerDies:
             row = ParkedMessage.objects.get()
             assert (row.crashes, row.state) == (max(0, crashes - 1), "running" if crashes else "parked")
             self.dead()
-            assert promoter(celery_site).look() == 1
+            assert promoter(celery_site).poll() == 1
             self.alive()
             ParkedMessage.objects.update(state="running")
         assert ParkedMessage.objects.get().crashes == 3
         self.dead()
-        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).poll() == 1
         courier.purge()
         age(1000)
-        assert promoter(celery_site).look() == 1
+        assert promoter(celery_site).poll() == 1
         self.alive()
         courier.run()
         with pytest.raises(Exception, match="4 workers died of it"):
@@ -818,7 +818,7 @@ class TestNewest:
             with pytest.raises(Killed):
                 request.execute()
         age(promotion.PATIENCE * 2)
-        promoter(celery_site).look()
+        promoter(celery_site).poll()
         courier.run()
         assert older.get(timeout=5)["reason"] == "coalesced"
         assert rows("state") == [("parked",)]

@@ -22,13 +22,13 @@ def started(monkeypatch) -> list[Promoter]:
     found: list[Promoter] = []
     monkeypatch.setattr(Promoter, "start", lambda promoter: found.append(promoter))
     yield found
-    install.end_promoting()
+    install.stop_promoting()
 
 
 def ready(task: object) -> None:
     """A worker with one task is ready."""
     app = SimpleNamespace(tasks={"one": task})
-    install.begin_promoting(SimpleNamespace(app=app))
+    install.start_promoting(SimpleNamespace(app=app))
 
 
 def made(base: type[Task]) -> Task:

@@ -316,9 +316,9 @@ class TestAnotherMachine:
 
 
 class FakeMessage:
-    """As much of one as ``resolve_duplicate`` looks at."""
+    """The part of a message that ``resolve_duplicate`` reads."""
 
-    id, tries = "mine", 1
+    id, try_number = "mine", 1
     task = late_once
 
 
@@ -413,7 +413,7 @@ class TestInterruptedAndADuplicateWasDropped:
         assert [one.state for one in parked_messages()] == ["promoted"]
         patience = round(promotion.PATIENCE * 1000) + 1
         ParkedMessage.objects.update(changed_at=F("changed_at") - patience)
-        assert promotion.Promoter(app.app).look() == 1
+        assert promotion.Promoter(app.app).poll() == 1
         assert app.run() == ("SUCCESS", "ran")
         assert not parked_messages()
 
@@ -444,7 +444,7 @@ class TestInterruptedAndADuplicateWasDropped:
         app.task(body, key="a", acks_late=True).delay()
         message = app.take()
         monkeypatch.setattr(parking, "record_running", late)
-        monkeypatch.setattr(history, "SETTLING", 0.0)
+        monkeypatch.setattr(history, "RESULT_WAIT_AFTER_RELEASE", 0.0)
         with ThreadPoolExecutor(1) as threads:
             ended = threads.submit(elsewhere, lambda: app.run(message))
             assert begun.wait(30)

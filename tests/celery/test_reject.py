@@ -69,7 +69,7 @@ def test_with_the_result_store_away(celery_site, caplog, monkeypatch):
         celery_site.publish("early", "a")
         monkeypatch.setattr(celery_site.app.backend, "store_result", away)
         request = Courier(celery_site).run()
-    assert f"[{request.id}]: that it was rejected was not stored" in caplog.text
+    assert f"[{request.id}]: the state REVOKED was not stored" in caplog.text
     assert celery_site.waiting() == 0
 
 

@@ -25,7 +25,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import MemoryBackend, reset
 from django_tasklock.celery import OnceTask, parked_messages
 from django_tasklock.celery.parking.promotion import promote
-from django_tasklock.celery.unique import PROVISIONAL
+from django_tasklock.celery.unique import PUBLISHING_LEASE
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockError
 from django_tasklock.locks.heartbeat import heartbeat
 from tests.support.celery_site import journal
@@ -192,8 +192,8 @@ class TestPublishing:
             app.task(key="a", unique="until_finish", unique_for=500).delay()
         finally:
             before_task_publish.disconnect(look)
-        assert seen[0].ttl == pytest.approx(PROVISIONAL / 1000, abs=1)
-        assert PROVISIONAL <= 10_000
+        assert seen[0].ttl == pytest.approx(PUBLISHING_LEASE / 1000, abs=1)
+        assert PUBLISHING_LEASE <= 10_000
         assert unique_locks()[0].ttl == pytest.approx(500, abs=2)
 
     def test_a_lock_of_somebody_without_a_task(self, app):

@@ -27,7 +27,7 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.overridden import lock_in_run, locked
+from django_tasklock.celery.overridden import expect_run, wrap_run
 from django_tasklock.context import limiter_block, lock_block
 from django_tasklock.db.connections import Scope
 from django_tasklock.guards.claim import current
@@ -200,11 +200,11 @@ def test_struck_anywhere_no_other_run_is_taken_for_locked() -> None:
             return SimpleNamespace(tasks={"own": None})
 
     called = MagicMock(return_value="locked")
-    lock_in_run(OwnCall, called)
+    wrap_run(OwnCall, called)
     number = 0
     while True:
         number += 1
-        with struck_at(number) as struck, locked(OwnCall):
+        with struck_at(number) as struck, expect_run(OwnCall):
             pass
         assert OwnCall.run() == "locked", struck
         if not struck:

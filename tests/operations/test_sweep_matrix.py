@@ -83,7 +83,7 @@ def test_sweeps_touch_no_live_lock(celery_site, only) -> None:
 
 def test_one_sweep_frees_what_a_killed_worker_held(celery_site, only, monkeypatch: pytest.MonkeyPatch) -> None:
     only("tasks.guarded_hold")
-    monkeypatch.setattr(promotion, "MISSING", 0.0)  # the line waits no longer for the message that died
+    monkeypatch.setattr(promotion, "PREDECESSOR_PATIENCE", 0.0)  # the line waits no longer for the message that died
     row, results = publish_all(celery_site, celery_site.gate())
     worker = celery_site.worker(concurrency=8)
     for key in (*RUNNING, row.pk, "kept"):

@@ -35,7 +35,7 @@ RETIRED = {
     r"\.rest\(\)|\barest\b": "close_idle",
     r"\bErrands\b|\berrands\.|\bcatch_up\b": "Reconciler.release_later, acquire_later",
     r"\bRunning\(|\bDelivered\b|\bRedelivered\b|DeliveredInside|OnceRun": "Call, TaskCall, History, Line, NestedCall",
-    r"\bameet\b|\bvouch\(|\blook_after\(": "resolve_duplicate, record_running, clean_up_after",
+    r"\bameet\b|\bvouch\(|\blook_after\(": "resolve_duplicate, record_running, remove_row",
     r"\bforgo\b|\bbrought\(|may_park": "cancel_reservation, peek_reservation, takes_lock",
     r"\bCallKind\b|\bKeptLock\b|\bconflict_of\(": "CallStrategy, LockOverRetry, conflict_error",
     r"\blate_record\b|\bregistry\.taken\b|\bPutBack\b": "lazy_record, process_locks, RowRestorer",
@@ -47,6 +47,8 @@ RETIRED = {
     r"\bNotebook\b|\bput_back_to\b|marks\.leave\(|locks\.terms\b": "SweepLog, claimable_state, marks.write, parameters",
     r"\btexts import .*shown\b": "printable",
     r"_takes\b|leases_here|\btell_aside\b|\.bells\b|skip_struck": "Acquisitions, Owner, current_owner, listeners",
+    r"\bwritten_for\b|\bsealed_for\b|\bpage_before\b|\btries_of\b": "is_header_for, predecessor_request",
+    r"\bput_off\(|\btook_away\b|\bUnfit\b|\bStrays\b": "defer, free_dead_lock, UnusableMessage, UnusableLog",
     r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
 }
 DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}

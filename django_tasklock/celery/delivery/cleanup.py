@@ -1,8 +1,8 @@
-"""Cleaning up after tasks whose own process cannot: it was killed, or they were revoked before they began.
+"""Cleaning up after tasks whose own process cannot: it was killed, or the task was revoked before it began.
 
-Celery's hooks for these run in the worker's main process, on a hard time limit *before* the
-child has stopped. So nothing is freed there and then: a thread waits until the process that
-took the lock is dead, and removes the lock with the token that was seen; permits likewise.
+Celery's hooks for these run in the worker's main process, on a hard time limit *before* the child has stopped. So
+nothing is released at once: a thread waits until the process that took the lock is dead, and removes the lock with the
+token that was read before; permits likewise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.celery.parking.rows import close_idle
 from django_tasklock.celery.rates import reservations
-from django_tasklock.celery.unique import free
+from django_tasklock.celery.unique import release_unique
 from django_tasklock.db.connections import release_connections
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
@@ -34,21 +34,21 @@ from django_tasklock.rates.background import background_work
 logger = logging.getLogger("django_tasklock")
 
 KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
-WATCH = 15.0  # seconds in which a process that is being killed has died; later its lease frees the lock
-STEP = 0.1
+KILL_TIMEOUT = 15.0  # seconds for a killed process to die; after that the lease frees the lock
+POLL_INTERVAL = 0.1
 
 _received: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""The requests of this worker that are not over: Celery 5.4 does not say with which message it failed."""
+"""The unfinished requests of this worker by task id, as Celery 5.4 does not say with which message a task failed."""
 
 
 def on_received(request: Any = None, **details: Any) -> None:
-    """Note a request (``task_received``, in the main process)."""
+    """Store a request (``task_received``, in the main process)."""
     _received[request.id] = request
 
 
 def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **details: Any) -> None:
-    """Clean up after a task that was killed and does not come back (``task_failure``, in the main process)."""
-    if isinstance(exception, KILLED) and not comes_back(sender, exception):
+    """Clean up after a task that was killed and is not redelivered (``task_failure``, in the main process)."""
+    if isinstance(exception, KILLED) and not is_requeued(sender, exception):
         args, kwargs = details.get("args") or (), details.get("kwargs") or {}
         header = header_of(getattr(sender, "request", None))
         if not header and (request := _received.get(task_id)) is not None:
@@ -57,16 +57,16 @@ def on_failure(sender: Any = None, task_id: str = "", exception: Any = None, **d
         _EndedDelivery(sender, task_id, name, permits, header).clean_up_later()
 
 
-def comes_back(task: Any, exception: Exception) -> bool:
-    """Return whether Celery puts a message back into the broker although it reports a failure, by a hard time limit."""
+def is_requeued(task: Any, exception: Exception) -> bool:
+    """Return whether Celery requeues a message although it reports a failure, by a hard time limit."""
     if not (isinstance(exception, TimeLimitExceeded) and task.acks_late):
         return False
-    acks = getattr(task, "acks_on_timeout", None)  # newer than the other
+    acks = getattr(task, "acks_on_timeout", None)  # the newer of the two options
     return not (task.acks_on_failure_or_timeout if acks is None else acks)
 
 
 def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False, **details: Any) -> None:
-    """Clean up after a message that was revoked or has expired, or whose process was told to end (``task_revoked``)."""
+    """Clean up after a message that was revoked or has expired, or is being terminated (``task_revoked``)."""
     if request is None:
         return
     header = header_of(request)
@@ -85,7 +85,7 @@ def _cancel_reservation(task: Any, request: Any) -> None:
 
 
 def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str | None:
-    """Return the name of a message's lock: as its header says, or as the decorated function would name it."""
+    """Return the name of a message's lock: from its header, or as the decorated function computes it."""
     if "key" in header:
         return str(header["key"])
     template = getattr(getattr(getattr(task, "run", None), "lock", None), "template", None)
@@ -94,12 +94,12 @@ def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str 
     bound = (task, *args) if "self" in template.signature.parameters else args
     try:
         return template.name(tuple(bound), kwargs)
-    except Exception:  # arguments that do not fit never ran
+    except Exception:  # a call whose arguments do not fit was never run
         return None
 
 
 class _EndedDelivery(NamedTuple):
-    """A delivery that its own process cannot clean up after, and what it may have had."""
+    """A delivery whose own process cannot clean up, and what it may have held."""
 
     task: Any
     task_id: str
@@ -112,39 +112,39 @@ class _EndedDelivery(NamedTuple):
     """The handle of a lock that an earlier try kept for it, if it never began."""
 
     def clean_up_later(self) -> None:
-        """Free what it had, from a thread."""
+        """Release what it held, in a thread."""
         if self.name is not None or self.permits:
             threading.Thread(target=self._clean_up, name="tasklock-ending", daemon=True).start()
 
     def _clean_up(self) -> None:
-        what = f"limiter {', '.join(sorted(self.permits))!r}" if self.name is None else f"lock {self.name!r}"
+        description = f"limiter {', '.join(sorted(self.permits))!r}" if self.name is None else f"lock {self.name!r}"
         try:
             if self.kept is not None and self.name is not None:
                 with no_fork():
                     get_backend().release(self.name, token_of(self.kept))
-            # Else its process goes on, and frees everything when it ends.
+            # Otherwise its process is still alive, and releases everything when it ends.
             if self._free_when_dead() and self.name is not None:
                 with no_fork():
                     self._leave_line(self.name)
         except BackendUnavailable as error:
-            logger.warning("%s of %s[%s] is left to its lease: %s", what, self.task.name, self.task_id, error)
+            logger.warning("%s of %s[%s] is left to its lease: %s", description, self.task.name, self.task_id, error)
         except Exception:
-            logger.exception("%s of %s[%s] is left to its lease", what, self.task.name, self.task_id)
+            logger.exception("%s of %s[%s] is left to its lease", description, self.task.name, self.task_id)
         finally:
-            release_connections()  # nobody else closes those of a thread that ends
+            release_connections()  # Django does not close the connections of this thread
 
     def _free_when_dead(self) -> bool:
-        """Wait for the end of its process, and free its lock and its permits. Return False if that still lives."""
-        ends = time.monotonic() + WATCH
+        """Wait until its process is dead, and free its lock and permits. Return False if it is still alive."""
+        ends = time.monotonic() + KILL_TIMEOUT
         while time.monotonic() < ends:
             with no_fork():
                 if self._free_lock() and free_permits(self.task, self.task_id, self.permits):
                     return True
-            time.sleep(STEP)
+            time.sleep(POLL_INTERVAL)
         return False
 
     def _free_lock(self) -> bool:
-        """Free its lock, if it has one. Return False if its process still lives."""
+        """Free its lock, if it has one. Return False if its process is still alive."""
         record = None if self.name is None else get_backend().get(self.name)
         if record is None or record.holder.task_id != self.task_id or record.holder.task != self.task.name:
             return True
@@ -155,12 +155,12 @@ class _EndedDelivery(NamedTuple):
         return True
 
     def _leave_line(self, name: str) -> None:
-        """Take it out of its line, and let the next one have its turn."""
+        """Remove it from the line of its lock, and promote the next message."""
         try:
             if "ticket" in self.header:
                 get_backend().arrived(name, self.task_id)
             parking.remove(self.task_id)
-            free(self.header, self.task_id)
+            release_unique(self.header, self.task_id)
             promote(name, self.task.app)
         finally:
             close_idle()

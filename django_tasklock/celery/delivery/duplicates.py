@@ -1,7 +1,7 @@
-"""Taking a lock that another delivery of the same message may have, dead or alive, or its last try.
+"""Acquiring a lock that another delivery of the same message may hold, alive or dead, or its last try.
 
-Who meets itself is never skipped: a worker that died leaves its lock behind, and skipping what comes
-back would acknowledge work that nobody does.
+A delivery that finds its own message in the lock is never skipped: a worker that died leaves its lock behind, and
+skipping the redelivered message would acknowledge work that is never done.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from django_tasklock.types import Record, monotonic
 
 logger = logging.getLogger("django_tasklock")
 
-LOOK = 1.0  # seconds between two looks at a lease that may be renewed
-BRIEF = 0.1  # the same where the holder is to pass the lock on, of which nobody is told
-MARGIN = 0.1  # seconds by which a lease that ends by itself may seem to end early
+POLL_INTERVAL = 1.0  # seconds between two checks of a lease that may be renewed
+KEPT_POLL_INTERVAL = 0.1  # the same if an earlier try keeps the lock for this one, which wakes no waiter
+MARGIN = 0.1  # seconds by which an expiring lease may seem to end early
 
 
 class Attempt(NamedTuple):
-    """What became of a delivery's attempt to take its lock, and what it learnt of earlier ones."""
+    """The result of a delivery's attempt to acquire its lock, and what it found out about earlier deliveries."""
 
     taken: bool = False
-    """The lock is ours now."""
-    died: bool = False
-    """An earlier delivery's process was seen to be dead."""
-    freed: frozenset[str] = frozenset()
-    """The dead processes (``Holder.boot``) of earlier deliveries whose lock this one freed, and nobody else."""
-    unsure: bool = False
-    """Neither a renewal nor an end of the lease was seen in time."""
-    waited: bool = False
-    """Somebody had the lock, and let go of it: perhaps another delivery of this message."""
+    """Whether the lock was acquired."""
+    holder_died: bool = False
+    """Whether the process of an earlier delivery was found dead."""
+    freed_boots: frozenset[str] = frozenset()
+    """The dead processes (``Holder.boot``) of earlier deliveries whose lock this very attempt freed."""
+    undecided: bool = False
+    """Whether neither a renewal nor the end of the lease was seen in time."""
+    released_meanwhile: bool = False
+    """Whether another holder released the lock meanwhile, perhaps another delivery of this message."""
 
 
 TAKEN = Attempt(taken=True)
 
 
 def acquire_now(lock: TaskLock, message: Message) -> Attempt:
-    """Take the lock if it is free or a dead process's. Wait only for an earlier delivery of ``message``.
+    """Acquire the lock if it is free or its holder is dead. Wait only for an earlier delivery of ``message``.
 
-    Raises ``Duplicate`` if another delivery of it lives.
+    Raises ``Duplicate`` if another delivery of it is alive.
     """
     return TAKEN if lock.acquire(blocking=False) else acquire_busy(lock, message)
 
 
 def acquire_busy(lock: TaskLock, message: Message) -> Attempt:
-    """Do what ``acquire_now`` does, for a lock that was busy just now."""
-    lock.on_busy = lock.on_timeout = ""  # that it was busy is counted
+    """Do what ``acquire_now`` does, for a lock that was just found busy."""
+    lock.on_busy = lock.on_timeout = ""  # the conflict is counted already
     attempt = resolve_duplicate(lock, message)
     lock.on_timeout = TIMED_OUT
-    if attempt.taken or attempt.unsure:
+    if attempt.taken or attempt.undecided:
         return attempt
     taken = free_abandoned(lock.met, lock.name) and lock.acquire(blocking=False)
-    return attempt._replace(taken=taken, waited=not taken)
+    return attempt._replace(taken=taken, released_meanwhile=not taken)
 
 
 async def aacquire_now(lock: TaskLock, message: Message) -> Attempt:
@@ -73,100 +73,105 @@ async def aacquire_now(lock: TaskLock, message: Message) -> Attempt:
     lock.on_busy = lock.on_timeout = ""
     attempt = await aresolve_duplicate(lock, message)
     lock.on_timeout = TIMED_OUT
-    if attempt.taken or attempt.unsure:
+    if attempt.taken or attempt.undecided:
         return attempt
     taken = free_abandoned(lock.met, lock.name) and await lock.aacquire(blocking=False)
-    return attempt._replace(taken=taken, waited=not taken)
+    return attempt._replace(taken=taken, released_meanwhile=not taken)
 
 
 def resolve_duplicate(lock: TaskLock, message: Message) -> Attempt:
-    """Decide who goes on, after ``lock.acquire()`` found it busy. Raises ``Duplicate`` if another delivery lives.
+    """Decide which delivery continues, after ``lock.acquire()`` found the lock busy.
 
-    An earlier try that is just leaving (``retry()`` publishes before it raises) is waited for.
-    A dead process's lock is taken over by its token. Of a process of another machine nothing is
-    known: if its lease is renewed it lives, if it ends it is dead.
+    An earlier try that is about to end is waited for, as ``retry()`` publishes before it raises. The lock of a dead
+    process is taken over by its token. Whether a process of another machine is alive is unknown: if its lease is
+    renewed it is alive, if the lease expires it is dead.
+
+    Raises ``Duplicate`` if another delivery is alive.
     """
-    looks = _look(lock, message)
+    checks = _check_holder(lock, message)
     try:
-        next(looks)
+        next(checks)
         while True:
-            looks.send(lock.acquire(blocking=False) or lock.acquire(blocking_timeout=_nap(lock)))
+            taken = lock.acquire(blocking=False) or lock.acquire(blocking_timeout=_poll_timeout(lock))
+            checks.send(taken)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
 async def aresolve_duplicate(lock: TaskLock, message: Message) -> Attempt:
     """Do what ``resolve_duplicate`` does, for coroutines."""
-    looks = _look(lock, message)
+    checks = _check_holder(lock, message)
     try:
-        next(looks)
+        next(checks)
         while True:
-            looks.send(await lock.aacquire(blocking=False) or await lock.aacquire(blocking_timeout=_nap(lock)))
+            taken = await lock.aacquire(blocking=False) or await lock.aacquire(blocking_timeout=_poll_timeout(lock))
+            checks.send(taken)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
-def _nap(lock: TaskLock) -> float:
-    return BRIEF if lock.supersedes else LOOK
+def _poll_timeout(lock: TaskLock) -> float:
+    return KEPT_POLL_INTERVAL if lock.supersedes else POLL_INTERVAL
 
 
-def _look(lock: TaskLock, message: Message) -> Generator[None, bool, Attempt]:
-    """Look at who was met, and yield; who drives it sends whether the lock could be had then. Return the attempt."""
-    died, freed = False, set[str]()
-    ends = monotonic() + (lock.parameters.lease_ms or 60_000) / 1000 + 2 * LOOK
-    first: Record | None = None
+def _check_holder(lock: TaskLock, message: Message) -> Generator[None, bool, Attempt]:
+    """Check the holder before each ``yield``, which receives whether the lock was acquired then. Return the attempt."""
+    holder_died, freed_boots = False, set[str]()
+    ends = monotonic() + (lock.parameters.lease_ms or 60_000) / 1000 + 2 * POLL_INTERVAL
+    first_record: Record | None = None
     while (met := lock.met) is not None and met.holder.task_id == message.id and met.holder.task == message.task.name:
-        later = message.tries - met.holder.retries
-        living = alive(met.holder)
-        if later < 0:
+        tries_later = message.try_number - met.holder.retries
+        is_alive = alive(met.holder)
+        if tries_later < 0:
             discard_duplicate(lock.conflict, message, "a later try of it runs")
-        elif living is False:
-            logger.warning("lock %r: %s died, its message goes on here", lock.name, met.holder)
-            died |= not later
-            if took_away(lock.name, met.token) and not later:
-                freed.add(met.holder.boot)
-        elif not later and (living or (first is not None and was_renewed(first, met))):
+        elif is_alive is False:
+            logger.warning("lock %r: %s died, its message continues here", lock.name, met.holder)
+            holder_died |= not tries_later
+            if free_dead_lock(lock.name, met.token) and not tries_later:
+                freed_boots.add(met.holder.boot)
+        elif not tries_later and (is_alive or (first_record is not None and was_renewed(first_record, met))):
             discard_duplicate(lock.conflict, message, "another delivery of it runs")
-        elif later and met.holder.kept:
-            supersede(lock, met.token)  # kept for this try, whose handle says nothing here: another SECRET_KEY
-        if first is None or first.token != met.token:
-            first = met
+        elif tries_later and met.holder.kept:
+            supersede(lock, met.token)  # kept for this try; its handle is useless here because of another SECRET_KEY
+        if first_record is None or first_record.token != met.token:
+            first_record = met
         now = monotonic()
         if now >= ends:
-            return Attempt(died=died, freed=frozenset(freed), unsure=True)
+            return Attempt(holder_died=holder_died, freed_boots=frozenset(freed_boots), undecided=True)
         if (yield):
             in_time = met.ttl is None or monotonic() < now + met.ttl / 1000 - MARGIN
-            given_back = living is None and not later and in_time  # it did not die: it let go of it before its end
-            return Attempt(taken=True, died=died, freed=frozenset(freed), waited=given_back)
-    return Attempt(died=died, freed=frozenset(freed))
+            # Released before its lease could expire: its process did not die.
+            released = is_alive is None and not tries_later and in_time
+            return Attempt(True, holder_died, frozenset(freed_boots), released_meanwhile=released)
+    return Attempt(holder_died=holder_died, freed_boots=frozenset(freed_boots))
 
 
 def free_abandoned(record: Record | None, name: str) -> bool:
-    """Take the lock away from a holder that is ``abandoned``, whoever's it was. Return whether this call did."""
+    """Free the lock of an ``abandoned`` holder, of any message. Return whether this call did."""
     if record is None or not abandoned(record):
         return False
     logger.warning("lock %r: %s died, its lock is free", name, record.holder)
-    return took_away(name, record.token)
+    return free_dead_lock(name, record.token)
 
 
-def took_away(name: str, token: str) -> bool:
-    """Free a dead process's lock. Return whether this call is known to have done so: the reply may be lost."""
+def free_dead_lock(name: str, token: str) -> bool:
+    """Free the lock of a dead process. Return whether this call is known to have done so: the reply may be lost."""
     try:
         return any([get_backend().remove(one, token) is not None for one in each_of(name)])  # noqa: C419  # all of them
-    except BackendUnavailable as error:  # the next acquire does what the policy says
+    except BackendUnavailable as error:  # the next acquire applies the policy
         logger.warning("lock %r: not taken over: %s", name, error)
         return False
 
 
 def was_renewed(first: Record, now: Record) -> bool:
-    """Return whether the same holder's lease ends later than it did."""
+    """Return whether the lease of the same holder ends later than before."""
     if first.token != now.token or first.ttl is None or now.ttl is None:
         return False
     return now.now + now.ttl > first.now + first.ttl + RENEWED
 
 
 def discard_duplicate(error: TaskLockAcquireError | None, message: Message, why: str) -> NoReturn:
-    """End this delivery visibly, without a result: that is the other delivery's. Raises ``Duplicate``."""
+    """End this delivery without a result, as that is the other delivery's, but log it. Raises ``Duplicate``."""
     text = f"{message.task.name}[{message.id}] is delivered again: {why}"
     events.conflict(error or TaskLockAcquireError(text), "duplicate")
     raise Duplicate(text)

@@ -1,7 +1,7 @@
-"""The history of a message: what its earlier deliveries have left in the table, in the lock, in the result backend.
+"""The history of a message: traces of its earlier deliveries in the table, in the lock and in the result backend.
 
-What is found before the lock is taken is looked at once more with the lock in hand: of two deliveries at once the
-other may have run in between.
+What is found before the lock is acquired is checked again while it is held: of two simultaneous deliveries the other
+one may have run in between.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from django_tasklock.backends.codec import holder_of, json_object, text_of
 from django_tasklock.celery.delivery import postrun
 from django_tasklock.celery.delivery.defer import defer
 from django_tasklock.celery.delivery.duplicates import Attempt, discard_duplicate
-from django_tasklock.celery.delivery.results import how_it_ended
+from django_tasklock.celery.delivery.results import finished_reason
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.envelope import seal
-from django_tasklock.celery.parking.promotion import ran_here, runs
+from django_tasklock.celery.parking.promotion import is_running, ran_here
 from django_tasklock.celery.parking.rows import (
     DEAD,
     DOWN,
@@ -46,13 +46,13 @@ from django_tasklock.types import Record
 logger = logging.getLogger("django_tasklock")
 
 TAKEOVERS = 3
-"""The number of times that a message whose worker died is started again, where its task does not say."""
-BRIEFLY = 0.3  # seconds in which Celery has stored the result of a run that nobody was seen to leave
-SETTLING = 2.0  # the same after a run has left its lock
+"""The default number of times that a message whose worker died is started again."""
+RESULT_WAIT = 0.3  # seconds to wait for the result of a run whose end was not observed
+RESULT_WAIT_AFTER_RELEASE = 2.0  # the same after a run was seen to release its lock
 
 
 class Entry:
-    """The row of a message, as it is written: its columns, and the message as text."""
+    """The row to be written for a message: its columns, and the message as text."""
 
     def __init__(self, message: Message, name: str, on_conflict: str) -> None:
         self.message = message
@@ -61,54 +61,56 @@ class Entry:
 
     @cached_property
     def number(self) -> int:
-        """The sequence number of the message, drawn on arrival where its publisher drew none."""
+        """The sequence number of the message, drawn on arrival if its publisher drew none."""
         return order.number_of(self.message, self.name if self.on_conflict == "queue" else "")
 
     @property
     def columns(self) -> tuple[str, int, str, str, str]:
-        """The columns that say which message it is."""
+        """The columns that identify the message."""
         return self.name, self.number, self.on_conflict, self.message.task.name, self.message.id
 
     def sealed(self) -> str:
-        """Return the message itself as text."""
-        again = self.message.again(put_back=None, ticket=self.number)
-        return seal(self.name, again, self.message.task)
+        """Return the message as text."""
+        signature = self.message.to_signature(put_back=None, ticket=self.number)
+        return seal(self.name, signature, self.message.task)
 
 
 class History:
-    """The earlier deliveries of a message, as one delivery knows them, and the row that this one leaves."""
+    """The earlier deliveries of a message, as one delivery sees them, and the row that this one writes."""
 
     def __init__(self, message: Message, lock: TaskLock, on_conflict: str) -> None:
         self.message = message
         self.lock = lock
         self.entry = Entry(message, lock.name, on_conflict)
-        self.known = message.delivered_before
-        """True if the message may have been delivered before, or to somebody else meanwhile."""
+        self.maybe_redelivered = message.delivered_before
+        """Whether the message may have been delivered before, or elsewhere meanwhile."""
         self.row: ParkedRow | None = None
-        self.looked = False
-        """True if ``row`` is what the table says; else that was not read, or could not be."""
-        self.kept = False
-        """True if this run has a row, which goes with it."""
-        self._past = Attempt()
+        self.row_was_read = False
+        """Whether the row was read successfully the last time."""
+        self.has_row = False
+        """Whether this run has a row, which ends with it."""
+        self._attempt = Attempt()
 
-    def learn(self, attempt: Attempt) -> None:
-        """Note what the attempt to take the lock has shown.
+    def record_attempt(self, attempt: Attempt) -> None:
+        """Store the result of the attempt to acquire the lock.
 
-        Who died is the surest sign: a pool that was not told in time that a child had begun gives the message to the
-        next one, and the broker has never heard of it.
+        A dead holder is the surest sign of an earlier delivery: a pool that is not told in time that a child has begun
+        passes the message to the next child, and the broker does not notice.
         """
-        self._past = attempt
-        self.known = attempt.died or self.message.delivered_before
+        self._attempt = attempt
+        self.maybe_redelivered = attempt.holder_died or self.message.delivered_before
 
     def has_work(self, *, locked: bool = False) -> bool:
-        """Return False if a newer message took its place. Raises ``Duplicate`` if it is over, or somebody else's.
+        """Return False if a newer message superseded it.
 
-        ``locked``: the lock is ours.
+        Raises ``Duplicate`` if it has ended, or another delivery has it.
+
+        ``locked``: whether the lock is held.
         """
-        if not self.known:
+        if not self.maybe_redelivered:
             return True
         message, before = self.message, self.row
-        row = self.look()
+        row = self.read_row()
         if row is None:
             if message.sent:
                 self.discard("its run has ended")
@@ -116,74 +118,80 @@ class History:
             return False
         elif row.state == PARKED or (row.state in (PROMOTED, DEAD) and message.sent != row.sent):
             self.discard("it is parked")
-        elif row.state in (RUNNING, ENDED) and runs(row):
+        elif row.state in (RUNNING, ENDED) and is_running(row):
             if before is None and locked and row.state == RUNNING and ran_here(row):
-                self.row = None  # written since by another delivery, which met this one: ``record_running``
+                self.row = None  # written by another delivery that found this one's lock: ``record_running``
             else:
                 self.discard("another delivery of it runs")
         return True
 
-    def look(self) -> ParkedRow | None:
+    def read_row(self) -> ParkedRow | None:
         """Read the row."""
-        self.looked = False
+        self.row_was_read = False
         self.row = parking.find(self.message.id)
-        self.looked = True
+        self.row_was_read = True
         return self.row
 
     def discard_if_done(self) -> None:
-        """Raise ``Duplicate`` if another delivery has succeeded, or found that too many workers had died of it.
+        """Raise ``Duplicate`` if another delivery succeeded, or failed because too many workers died.
 
-        One that died has done neither: it left its lock behind. But somebody else may have put the message back.
+        A delivery that died did neither, since it left its lock behind. But it may have been put back by a promoter.
         """
-        if not (self.known and self.message.wants_result) or (self._past.freed and self.row is not None):
+        attempt = self._attempt
+        if not (self.maybe_redelivered and self.message.wants_result) or (attempt.freed_boots and self.row is not None):
             return
-        patience = SETTLING if self._past.waited else BRIEFLY if self.message.redelivered else 0.0
-        ends = time.monotonic() + (0.0 if self._past.freed else patience)
-        while not (how := how_it_ended(self.message)) and time.monotonic() < ends:
+        if attempt.freed_boots:
+            patience = 0.0
+        elif attempt.released_meanwhile:
+            patience = RESULT_WAIT_AFTER_RELEASE
+        else:
+            patience = RESULT_WAIT if self.message.redelivered else 0.0
+        ends = time.monotonic() + patience
+        while not (reason := finished_reason(self.message)) and time.monotonic() < ends:
             time.sleep(0.05)
-        if how:
-            self.forget()
-            self.discard(how)
+        if reason:
+            self.remove_row()
+            self.discard(reason)
 
-    def discard(self, why: str) -> NoReturn:
-        """End this delivery: the message is another one's. Raises ``Duplicate``."""
-        discard_duplicate(None, self.message, why)
+    def discard(self, reason: str) -> NoReturn:
+        """End this delivery, as the message belongs to another one. Raises ``Duplicate``."""
+        discard_duplicate(None, self.message, reason)
 
     @property
     def crashes(self) -> int:
-        """The number of workers that have died of the message, each counted once.
+        """The number of workers that died of the message, each counted once.
 
-        The row names the process that ran it last, whose death is counted by whoever finds it running or puts it
-        back. So whoever has freed the lock of that same process does not count it once more.
+        The row names the process that ran it last. Its death is counted when the row is found running or is put back,
+        so freeing the lock of that same process does not count again.
         """
-        row, freed = self.row, self._past.freed
+        row, freed_boots = self.row, self._attempt.freed_boots
         if row is None:
-            return self.message.crashes + max(self._past.died, len(freed))
+            return self.message.crashes + max(self._attempt.holder_died, len(freed_boots))
         last = holder_of(json_object(row.holder)).boot
-        return row.crashes + (row.state == RUNNING) + len(freed - {last} if last else freed)
+        return row.crashes + (row.state == RUNNING) + len(freed_boots - {last} if last else freed_boots)
 
     @property
-    def promoted(self) -> bool:
-        """True if the row says that this is the delivery which a promoter has sent, and nobody has died of it since."""
+    def is_promoted(self) -> bool:
+        """Whether this is the delivery that a promoter sent, by the row, and no worker has died of it since."""
         row = self.row
         return row is not None and row.state == PROMOTED and row.sent == self.message.sent
 
     def start_promoted(self) -> bool:
-        """Count the start of a promoted message, with the lock in hand. Return False if there is more to look at.
+        """Count the start of a promoted message while the lock is held. Return False if more must be checked.
 
-        One statement in place of a look and a write: a row that is as it was when last seen needs no other look.
+        This takes one statement instead of a read and a write: a row that is unchanged need not be read again.
         """
         row, message = self.row, self.message
-        if row is None or not self.promoted or self._past.freed or row.crashes > self._takeovers:
+        if row is None or not self.is_promoted or self._attempt.freed_boots or row.crashes > self._takeovers:
             return False
         if message.acks_late:
-            self.kept = parking.start(row, holder_json())
-            started = self.kept
+            self.has_row = parking.start(row, holder_json())
+            started = self.has_row
         else:
             started = parking.remove_unchanged(row)
         if started:
             self.discard_if_done()
-            self._tell()
+            self._store_started()
         return started
 
     @property
@@ -191,33 +199,38 @@ class History:
         return int(getattr(self.message.task, "takeovers", TAKEOVERS))
 
     def count_start(self) -> None:
-        """Keep what comes back if this worker dies, once it has been here before. Raises ``CrashLoop``."""
+        """Keep a message that was delivered before, in case this worker dies. Raises ``CrashLoop``."""
         if self.row is not None or self.message.redelivered or self.crashes:
-            self._keep()
-        self._tell()
+            self._write_row()
+        self._store_started()
 
-    def _keep(self) -> None:
+    def _write_row(self) -> None:
         message = self.message
         if not message.acks_late:
-            self.kept = False
+            self.has_row = False
             parking.remove(message.id)
             return
         crashes = self.crashes
-        looped = crashes > self._takeovers
-        self.kept = True
+        is_crash_loop = crashes > self._takeovers
+        self.has_row = True
         try:
-            # Also if it is not started again: until that is its result, it is what another delivery of it finds.
+            # Also if it is not started again: another delivery finds the row until the result is stored.
             parking.mark_started(*self.entry.columns, self.entry.sealed(), holder_json(), crashes)
         except DOWN as error:
-            if not looped:
+            if not is_crash_loop:
                 raise
-            logger.warning("%s[%s]: its row does not say that it ends: %s", message.task.name, message.id, error)
-        if looped:
+            logger.warning(
+                "%s[%s]: its row was not updated before it ends with CrashLoop: %s",
+                message.task.name,
+                message.id,
+                error,
+            )
+        if is_crash_loop:
             text = f"{message.task.name}[{message.id}]: {crashes} workers died of it; it is not started again"
             raise CrashLoop(text, name=self.entry.name)
 
-    def _tell(self) -> None:
-        """Take back the state ``PARKED``: acknowledged early and killed, it would say so for ever."""
+    def _store_started(self) -> None:
+        """Replace the state ``PARKED``, which an early-acknowledged message that is killed would keep for ever."""
         message = self.message
         if not (message.sent and message.wants_result):
             return
@@ -225,83 +238,88 @@ class History:
         try:
             message.task.backend.store_result(message.id, now, "STARTED", request=message.request)
         except Exception as error:
-            logger.warning("%s[%s]: its state does not say that it runs: %s", message.task.name, message.id, error)
+            logger.warning("%s[%s]: the state STARTED was not stored: %s", message.task.name, message.id, error)
 
     def record_running(self) -> bool:
-        """Keep the message while the other delivery runs it: with this one the broker's copy is acknowledged.
+        """Write a row while the other delivery runs, because with this one the broker's copy is acknowledged.
 
-        Return False if that has ended meanwhile and nobody has the message but this one.
+        Return False if the other delivery has ended meanwhile, so that only this one has the message.
         """
         message, met = self.message, self.lock.met
-        if met is None or met.holder.retries != message.tries:  # a later try has a message of its own
+        if met is None or met.holder.retries != message.try_number:  # another try has its own message
             return True
         try:
             with brief_connection():
                 parking.record_running(*self.entry.columns, self.entry.sealed(), text_of(met.holder))
-                get_backend().flag(postrun.AGAIN + message.id)
+                get_backend().flag(postrun.ROW_FLAG + message.id)
                 now = self._record()
-                if now is None or now.token != met.token:  # it has ended, and may not have seen the note
+                if now is None or now.token != met.token:  # it has ended, and may not have seen the flag
                     parking.remove(message.id, of=met.holder.boot)
                     message.delivered_before = True
                     return now is not None and now.holder.task_id == message.id
         except DOWN as error:
-            logger.warning("%s[%s]: only its other delivery has it now: %s", message.task.name, message.id, error)
+            logger.warning(
+                "%s[%s]: its row was not written, so only its other delivery has it: %s",
+                message.task.name,
+                message.id,
+                error,
+            )
         return True
 
     def close(self, error: BaseException | None, token: str) -> None:
-        """End the row of a run that ended with ``error``, unless the broker brings this very message again.
+        """End the row of a run that ended with ``error``, unless the broker redelivers the message.
 
-        ``token``: of the lock that it had, or has.
+        ``token``: the token of the lock of the run.
         """
         message = self.message
         try:
-            if message.returns(error):
+            if message.will_be_redelivered(error):
                 row = parking.find(message.id)
-                # The worker stops, it did not die of it. In this order: who begins it after that changes the row.
-                if row is not None and ran_here(row) and not self._begun_again(token):
+                # The worker stops; this is no crash. Check the lock after reading the row, which a later start changes.
+                if row is not None and ran_here(row) and not self._was_restarted(token):
                     parking.move_to(row, PROMOTED)
                 return
             if isinstance(error, Retry) or not message.wants_result:  # the next try is another message
-                self.forget()
+                self.remove_row()
                 return
             if isinstance(error, Ignore) and state_of(message.request).replaced:
-                # Before the lock is free: its next page, which has its id, may be parked then. Not if that is already.
-                self.kept = False
+                # Before the release, after which its next page, with the same id, may be parked. A parked row stays.
+                self.has_row = False
                 parking.remove(message.id, of=holders.BOOT)
                 return
-            # It goes when the result is stored: killed before that, it is neither over nor to be counted a crash.
-            postrun.clean_up_after(message.request, sure=True)
+            # Removed once the result is stored: a worker killed before that has neither ended it nor crashed of it.
+            state_of(message.request).remove_row = True
             parking.mark_ended(message.id)
         except Exception as trouble:
-            logger.warning("%s[%s]: its row says that it runs: %s", message.task.name, message.id, trouble)
+            logger.warning("%s[%s]: its row was not closed: %s", message.task.name, message.id, trouble)
 
-    def _begun_again(self, token: str) -> bool:
-        """Return whether another delivery of it has the lock by now: in a pool of threads, the row is that one's."""
+    def _was_restarted(self, token: str) -> bool:
+        """Return whether another delivery has the lock by now. In a pool of threads the row then belongs to it."""
         try:
             now = self._record()
-        except BackendUnavailable:  # else it would seem to run for as long as this process lives
+        except BackendUnavailable:  # otherwise it would seem to run as long as this process is alive
             return False
         holder = None if now is None or now.token == token else now.holder
         return holder is not None and (holder.task, holder.task_id) == (self.message.task.name, self.message.id)
 
     def _record(self) -> Record | None:
-        """Read who has the lock; of several names whoever has the first, for they are taken together."""
+        """Read the record of the lock; of several names the first, as they are acquired together."""
         return get_backend().get(each_of(self.entry.name)[0])
 
-    def forget(self) -> None:
-        """Remove the row, if that can be done."""
-        self.kept = False
+    def remove_row(self) -> None:
+        """Remove the row, if possible."""
+        self.has_row = False
         try:
             parking.remove(self.message.id)
         except Exception as error:
             logger.warning("%s[%s]: its row was not removed: %s", self.message.task.name, self.message.id, error)
 
-    def put_off(self) -> NoReturn:
-        """Defer the message: from then on the broker has it, with the number of its crashes, and no row has."""
+    def defer(self) -> NoReturn:
+        """Defer the message: the broker then has it with its number of crashes, and it has no row."""
         crashes = self.crashes
         try:
             defer(self.message, self.lock, crashes=(crashes, self.message.retries) if crashes else None)
         except Retry:
             if self.row is not None:
-                self.forget()
+                self.remove_row()
             raise

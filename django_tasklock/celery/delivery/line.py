@@ -1,11 +1,10 @@
-"""The order in which messages of one lock run, where they wait for it in the database: ``queue`` and ``coalesce``."""
+"""The order of messages that wait for a lock in the database: ``queue`` and ``coalesce``."""
 
 from __future__ import annotations
 
 import logging
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.delivery import postrun
 from django_tasklock.celery.delivery.duplicates import free_abandoned
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.exceptions import Parked
@@ -13,6 +12,7 @@ from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.promotion import promote, supersede
 from django_tasklock.celery.parking.rows import DOWN, SUPERSEDED
 from django_tasklock.celery.rates.reservations import cancel_reservation
+from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.call import Skipped
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks import events
@@ -21,7 +21,7 @@ logger = logging.getLogger("django_tasklock")
 
 
 class Line:
-    """The place of one message among those that wait for the same lock."""
+    """The position of one message among those that wait for the same lock."""
 
     def __init__(self, history: History, queue_limit: int | None) -> None:
         self.history = history
@@ -30,17 +30,17 @@ class Line:
         self.name = history.entry.name
         self.on_conflict = history.entry.on_conflict
         self.queue_limit = queue_limit
-        self._alone = False
+        self._is_alone = False
 
     def wait_turn(self) -> Skipped | None:
-        """Park the message unless it is its turn (``None``), or end it because a newer one took its place."""
+        """Return ``None`` if it is the message's turn; otherwise park it, or end it if a newer one superseded it."""
         if self.on_conflict == "queue":
             if not self.is_first():
                 error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
                 events.conflict(error, "queue")
                 return self.park()
-        elif self.on_conflict == "coalesce" and self.history.promoted:
-            if self._is_outdated():  # older ones its promoter has ended, and a newer one would have ended this one
+        elif self.on_conflict == "coalesce" and self.history.is_promoted:
+            if self._is_outdated():  # its promoter has ended older ones, and a newer one would have ended this one
                 return self.end_superseded()
         elif self.on_conflict == "coalesce":
             neighbours = parking.read_neighbours(self.name, self.entry.number, self.message.id)
@@ -50,115 +50,118 @@ class Line:
         return None
 
     def is_first(self) -> bool:
-        """Return whether no message waits that was published before this one."""
+        """Return whether no message waits that was published earlier."""
         if self.message.sent:
-            return True  # whoever put it back has looked; and may have stepped over one that no worker takes
+            return True  # the promoter has checked, and may have passed over one that no worker takes
         if not get_backend().lines:
             return not parking.has_older(self.name, self.entry.number)
-        try:  # the line has the parked ones, too
+        try:  # the store's line includes parked messages
             return not get_backend().expects(self.name, self.entry.number)
         except BackendUnavailable:
-            return True  # then the lock is as good as free, and its policy decides
+            return True  # the lock cannot be read either, and its policy decides
 
     def _is_outdated(self) -> bool:
-        """Return whether one that was published later has arrived before, and may have run already."""
+        """Return whether a message that was published later has arrived earlier, and may have run already."""
         try:
             return not get_backend().newest(self.name, self.entry.number)
         except BackendUnavailable:
             return False
 
     def park(self) -> Skipped:
-        """Keep the message in the database and leave, by raising ``Parked``. Return the result if it is superseded.
+        """Store the message in the database and raise ``Parked``. Return the result if it is superseded.
 
-        It is parked first; the lock is looked at again after that.
+        The message is parked first, and the lock is checked after that.
         """
         message, history = self.message, self.history
         cancel_reservation(message.task, message.request)
         try:
-            self._keep()
+            self._write_row()
         except DOWN as error:
             logger.warning("lock %r: the message could not be parked, the broker keeps it: %s", self.name, error)
             order.leave(self.name, message.id)
-            history.put_off()
+            history.defer()
         try:
-            if self._settle():
+            if self._confirm_parked():
                 return self.end_superseded()
-        except DOWN as error:  # its row will bring it: sent again or failed, it would run twice or after its failure
-            logger.warning("lock %r: a parked message is left to the workers' next look: %s", self.name, error)
-        if not self._tell_holder():
+        except DOWN as error:
+            # The row will be promoted. Deferred as well, the message would run twice; failed, it would run after that.
+            logger.warning("lock %r: a parked message is left to the workers' next poll: %s", self.name, error)
+        if not self._flag_holder():
             self.promote_next()
         raise Parked(f"parked behind lock {self.name!r}")
 
-    def _keep(self) -> None:
+    def _write_row(self) -> None:
         """Write the row. Raises ``TaskLockAcquireError`` if too many wait."""
         message, history = self.message, self.history
-        if history.known and not history.looked:
-            history.look()
-        kept = parking.park(
+        if history.maybe_redelivered and not history.row_was_read:
+            history.read_row()
+        stored = parking.park(
             *self.entry.columns,
             self.entry.sealed(),
             limit=self.queue_limit,
             crashes=history.crashes,
             moving=message.wants_result,
-            fresh=not history.known,
+            fresh=not history.maybe_redelivered,
         )
-        if not kept:
+        if not stored:
             order.leave(self.name, message.id)
             text = f"lock {self.name!r}: {self.queue_limit} messages are parked for it, its queue_limit"
             raise TaskLockAcquireError(text, name=self.name)
 
-    def _settle(self) -> bool:
-        """Show that the message is parked, and let it wait. Return whether a newer one has taken its place."""
+    def _confirm_parked(self) -> bool:
+        """Store the state ``PARKED``, and let the message wait. Return whether a newer one superseded it."""
         message = self.message
         if message.wants_result:
-            self._show()
+            self._store_parked_state()
             if not parking.mark_parked(message.id, message.sent):
                 row = parking.find(message.id)
                 if row is not None and row.state == SUPERSEDED:
                     return True
         if self.on_conflict == "coalesce":
-            # Looks after it was parked, so that of two that are parked at once the older one sees the newer.
+            # Read after it was parked, so that of two that are parked at once the older one sees the newer.
             neighbours = parking.read_neighbours(self.name, self.entry.number, message.id)
             if neighbours.newer:
                 return True
             supersede(neighbours.older, message.task.app)
         return False
 
-    def _show(self) -> None:
+    def _store_parked_state(self) -> None:
         """Store the state ``PARKED``, for people.
 
-        It is parked by then, and its line waits a while for this: were it promoted first, it might have run already,
-        and its result be written over.
+        The row is written by then, but the message is not promoted until this is done: otherwise it might have run
+        already, and its result would be overwritten.
         """
         message = self.message
         try:
             message.task.backend.store_result(message.id, {"name": self.name}, "PARKED", request=message.request)
         except Exception as error:
-            logger.warning("%s[%s] is parked, which its state does not say: %s", message.task.name, message.id, error)
+            logger.warning(
+                "%s[%s] is parked, but the state PARKED was not stored: %s", message.task.name, message.id, error
+            )
 
-    def _tell_holder(self) -> bool:
-        """Note for the holder, whose task may not look for parked messages of itself. Return whether there is one."""
+    def _flag_holder(self) -> bool:
+        """Flag the lock for a holder whose own task does not park. Return whether the lock has a holder."""
         try:
             return get_backend().flag(self.name)
         except BackendUnavailable as error:
-            logger.warning("lock %r: its holder was not told of the parked message: %s", self.name, error)
+            logger.warning("lock %r: the flag for its parked message was not set: %s", self.name, error)
             return False
 
     def end_superseded(self) -> Skipped:
-        """End the message, whose place a newer one took. Return its result."""
+        """End the message, which a newer one superseded. Return its result."""
         error = TaskLockAcquireError(f"lock {self.name!r}: a newer message took this one's place", name=self.name)
         events.conflict(error, "coalesce")
         row = parking.find(self.message.id)
-        if row is not None:  # it stays until the result is stored
+        if row is not None:  # the row stays until the result is stored
             if row.state != SUPERSEDED:
                 parking.move_to(row, SUPERSEDED)
-            postrun.clean_up_after(self.message.request, sure=True)
-        if self.history.known:
-            self._free_what_died()
+            state_of(self.message.request).remove_row = True
+        if self.history.maybe_redelivered:
+            self._release_dead_lock()
         return {"status": "skipped", "reason": "coalesced", "name": self.name}
 
-    def _free_what_died(self) -> None:
-        """Free what a dead delivery of this message holds: whoever took its place need not wait for that lease."""
+    def _release_dead_lock(self) -> None:
+        """Free the lock of a dead delivery of this message, so that the newer message need not wait for its lease."""
         try:
             record = get_backend().get(self.name)
             ours = record is not None and record.holder.task_id == self.message.id
@@ -168,28 +171,26 @@ class Line:
             logger.warning("lock %r is left to its lease: %s", self.name, error)
 
     def leave(self) -> None:
-        """Give up the place, before the lock is released: who finds that free finds no place of ours."""
+        """Leave the line before the lock is released, so that the next holder finds no position of this message."""
         if self.on_conflict == "queue":
-            # Who was promoted looks in any case: a flush may have emptied the line that others are parked in.
-            self._alone = not order.leave(self.name, self.message.id) and not self.message.sent
+            # A promoted message always promotes the next: a flush may have emptied the store's line, but not the table.
+            self._is_alone = not order.leave(self.name, self.message.id) and not self.message.sent
 
     def promote_after_release(self) -> None:
-        """Promote the next message, now that the lock is released, if there may be one."""
-        if not self._alone:
+        """Promote the next message, after the lock was released, if there may be one."""
+        if not self._is_alone:
             self.promote_next()
 
     def promote_if_flagged(self) -> None:
-        """Promote the next message if one was parked behind the lock while it was ours, and said so."""
+        """Promote the next message if the lock was flagged because one was parked behind it."""
         try:
             flagged = get_backend().flagged(self.name)
         except BackendUnavailable as error:
-            logger.warning(
-                "lock %r: what may be parked behind it is left to the workers' next look: %s", self.name, error
-            )
+            logger.warning("lock %r: its parked messages are left to the workers' next poll: %s", self.name, error)
         else:
             if flagged:
                 self.promote_next()
 
     def promote_next(self) -> None:
-        """Put the next message that waits for the lock back into the broker, if that is free."""
+        """Put the next message that waits for the lock back into the broker, if the lock is free."""
         promote(self.name, self.message.task.app)

@@ -1,6 +1,6 @@
-"""Locked functions that a task's body calls, and calls by ``task.map()``, ``starmap()`` and ``chunks()``.
+"""Locked functions called by a task's body, and the calls of ``task.map()``, ``starmap()`` and ``chunks()``.
 
-In those Celery's own task calls the other one once for each element.
+For these three Celery's own task calls the other one once per element.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from django_tasklock.decorators.call import CallStrategy, Skipped, skip_or_raise
 from django_tasklock.decorators.options import CallOptions
 from django_tasklock.locks.lock import TaskLock
 
-KEPT_IN_MAP = ("raise", "wait")
-"""Words that raise in the middle of a map as well: whoever wrote them wants to know."""
+RAISING_IN_MAP = ("raise", "wait")
+"""The values of ``on_conflict`` that raise inside a map as well, as their authors expect."""
 
 
 class NestedCall(CallStrategy):
-    """A call of a locked function somewhere inside a task's body: its message is not its own to put aside."""
+    """A call of a locked function inside a task's body, which must not put the body's message aside."""
 
     def __init__(self, options: CallOptions) -> None:
         super().__init__(options)
@@ -29,7 +29,10 @@ class NestedCall(CallStrategy):
         self.message = Message(get_current_worker_task())
 
     def take(self) -> Skipped | None:
-        """Take the lock, of a dead delivery of this message as well. Raises ``Duplicate`` if a living one has it."""
+        """Acquire the lock, also from a dead delivery of this message.
+
+        Raises ``Duplicate`` if a living delivery of it holds the lock.
+        """
         taken = self._taken(acquire_now(self.lock, self.message)) or (self._waits and self.lock.acquire())
         return None if taken else skip_or_raise(self.options)
 
@@ -39,7 +42,7 @@ class NestedCall(CallStrategy):
         return None if taken else skip_or_raise(self.options)
 
     def _taken(self, attempt: Attempt) -> bool:
-        if attempt.unsure:
+        if attempt.undecided:
             defer(self.message, self.lock)
         return attempt.taken
 
@@ -49,15 +52,15 @@ class NestedCall(CallStrategy):
 
 
 class MapElementCall(CallStrategy):
-    """A call of a decorated task by a map inside a worker's task: the other elements have a right to run."""
+    """A call of a decorated task by a map in a worker: a busy element must not prevent the others from running."""
 
     def __init__(self, options: CallOptions) -> None:
-        options = in_map(options)
+        options = map_options(options)
         super().__init__(options)
         self._nested = NestedCall(options)
 
     def take(self) -> Skipped | None:
-        """Take the lock as ``NestedCall`` does; most words skip."""
+        """Acquire the lock as ``NestedCall`` does; with most values of ``on_conflict`` a busy one skips the element."""
         return self._nested.take()
 
     async def atake(self) -> Skipped | None:
@@ -65,17 +68,17 @@ class MapElementCall(CallStrategy):
         return await self._nested.atake()
 
 
-def in_map(options: CallOptions) -> CallOptions:
-    """Return the options of one call by a map: it is skipped where it could only be put aside."""
-    return options if options.on_conflict in KEPT_IN_MAP else options._replace(on_conflict="skip")
+def map_options(options: CallOptions) -> CallOptions:
+    """Return the options of one call by a map: it is skipped instead of put aside."""
+    return options if options.on_conflict in RAISING_IN_MAP else options._replace(on_conflict="skip")
 
 
 def is_map(task: Any) -> bool:
-    """Return whether ``task`` is one of those that call another one for each element."""
+    """Return whether ``task`` is one of Celery's tasks that call another one for each element."""
     return task is not None and task.name in ("celery.map", "celery.starmap")
 
 
 def is_element(task: Any) -> bool:
-    """Return whether the call of ``task``, which runs here, was made by such a one."""
+    """Return whether the current call of ``task`` was made by a map."""
     stack = _task_stack.stack
     return len(stack) > 1 and stack[-1] is task and is_map(stack[-2])

@@ -10,7 +10,7 @@ from celery.exceptions import Ignore, Reject
 from django.apps import apps
 
 from django_tasklock.backends.contract.metrics import clean_kind
-from django_tasklock.celery.delivery.nested import in_map, is_map
+from django_tasklock.celery.delivery.nested import is_map, map_options
 from django_tasklock.celery.delivery.retry_lock import LockOverRetry
 from django_tasklock.celery.delivery.run import TaskCall
 from django_tasklock.celery.message import Message, token_of
@@ -24,14 +24,14 @@ from django_tasklock.locks.owner import current_owner
 from django_tasklock.locks.transfer import supersede
 from django_tasklock.names import parameters_of
 
-Way = Literal["message", "eager", "call"]
-"""The way a task was called: sent to a worker, ``apply()``, or like a function."""
+Invocation = Literal["message", "eager", "call"]
+"""How a task was called: from a message, by ``apply()``, or like a function."""
 
 
 class DirectCall(CallStrategy):
-    """A direct call: there is no message to put aside, and nobody else may be waited for by oneself.
+    """A direct call: there is no message to put aside, and the call must not wait for its own thread.
 
-    ``on_busy``: what is done when the lock is busy.
+    ``on_busy``: the function to call when the lock is busy.
     """
 
     def __init__(self, options: CallOptions, on_busy: Callable[[CallOptions], Skipped] = skip_or_raise) -> None:
@@ -39,7 +39,7 @@ class DirectCall(CallStrategy):
         self.on_busy = on_busy
 
     def take(self) -> Skipped | None:
-        """Take the lock, or do what is done when it is busy."""
+        """Acquire the lock, or call ``on_busy``."""
         lock = self.options.lock
         lock.on_busy = word_when_busy(self.options)
         return None if not held_here(lock) and lock.acquire() else self.on_busy(self.options)
@@ -52,11 +52,11 @@ class DirectCall(CallStrategy):
 
 
 class RejectedHere(Reject, Ignore):
-    """The ``Reject`` of ``apply()``, whose state is ``REJECTED``; no failure for ``autoretry_for=(Exception,)``."""
+    """The ``Reject`` of ``apply()``, with the state ``REJECTED``; ``autoretry_for=(Exception,)`` does not retry it."""
 
 
 def held_here(lock: Acquirable) -> bool:
-    """Return whether this very thread holds ``lock``, which is noted as its conflict then."""
+    """Return whether this thread holds ``lock`` itself; if so, record that as its conflict."""
     lease = current_owner().get(lock.name)
     if lease is None or lease.released or lease.lost:
         return False
@@ -66,7 +66,7 @@ def held_here(lock: Acquirable) -> bool:
 
 
 def reject_or_raise(options: CallOptions) -> Skipped:
-    """Reject an eager call, or do what every direct call does."""
+    """Reject an eager call, or do the same as a direct call."""
     if options.on_conflict == "reject":
         error = options.lock.conflict_error()
         events.conflict(error, "reject")
@@ -80,10 +80,10 @@ def once_call(
     chosen: OnceOptions,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    way: Way,
+    invocation: Invocation,
     message: Message | None,
 ) -> Call:
-    """Return one call of a task with the ``chosen`` options. ``message``: the one that a worker was sent."""
+    """Return a call of a task with the ``chosen`` options. ``message``: the message of a worker's call."""
     options = chosen.lock.call(name, row_of(task, args, kwargs))
     options.lock.kind = clean_kind(task.name)
     if message is not None:
@@ -92,10 +92,10 @@ def once_call(
             supersede(lock, token_of(handle))
         kept = LockOverRetry(lock, message.request) if chosen.retry_keeps_lock else None
         return Call(options, TaskCall(options, message, kept, callers_park=True))
-    if way == "eager":
+    if invocation == "eager":
         return Call(options, DirectCall(options, reject_or_raise))
     if is_map(get_current_task()):
-        options = in_map(options)
+        options = map_options(options)
     return Call(options, DirectCall(options))
 
 

@@ -23,12 +23,12 @@ from django_tasklock.locks.semaphore import ConcurrencyLimiter
 
 logger = logging.getLogger("django_tasklock")
 
-FIRST = 1.0  # seconds to the first try again
-LONGEST = 30.0  # the most: how long a permit is free before somebody looks, if only this message wants it
+FIRST_DELAY = 1.0  # seconds until the first new attempt
+LONGEST_DELAY = 30.0  # the longest: a free permit stays unused for so long if only this message waits for it
 
 
 def limits_body(permit: PermitOfCall) -> bool:
-    """Return whether a call under this limiter is that of the body of the task that a worker runs here."""
+    """Return whether a call under this limiter is the body of the worker's current task."""
     task: Any = get_current_worker_task()
     if task is None or not task.request.id or task.request.is_eager or get_current_task() is not task:
         return False
@@ -40,21 +40,21 @@ def _limiters_of(task: Any) -> Iterator[PermitOfCall]:
     while function is not None:
         if isinstance(limited := getattr(function, "limiter", None), PermitOfCall):
             yield limited
-        function = getattr(function, "__wrapped__", None)  # other decorators may be around it
+        function = getattr(function, "__wrapped__", None)  # it may be inside other decorators
 
 
 def limiter_names(task: Any, args: Any, kwargs: Any) -> set[str]:
-    """Return the names of the limiters of one call of a task, as its decorated function would name them."""
+    """Return the names of the limiters of one call of a task, as its decorated function computes them."""
     names = set()
     for permit in _limiters_of(task):
         bound = (task, *args) if "self" in permit.template.signature.parameters else args
-        with contextlib.suppress(Exception):  # arguments that do not fit never ran
+        with contextlib.suppress(Exception):  # a call whose arguments do not fit was never run
             names.add(permit.template.name(tuple(bound), kwargs))
     return names
 
 
 def free_permits(task: Any, task_id: str, names: Iterable[str]) -> bool:
-    """Remove what dead processes have left of this message in these limiters. Return False if a living one has some."""
+    """Free the permits that dead processes hold for this message. Return False if a living process holds one."""
     freed = True
     for name in names:
         permits = get_backend().permits
@@ -72,7 +72,7 @@ class PermitTaskCall(CallStrategy):
     """The call of a task's body for a message."""
 
     default_conflict = "retry"
-    """The word where the decorator does not say one."""
+    """The ``on_conflict`` of a decorator without one."""
 
     def __init__(self, options: CallOptions) -> None:
         super().__init__(options)
@@ -80,7 +80,7 @@ class PermitTaskCall(CallStrategy):
         self.message = Message(get_current_worker_task())
 
     def take(self) -> Skipped | None:
-        """Take a permit, or put the message aside."""
+        """Acquire a permit, or put the message aside."""
         taken = self.lock.acquire() if self.options.on_conflict == "wait" else self.lock.acquire(blocking=False)
         return None if taken else self._resolve_conflict()
 
@@ -91,33 +91,34 @@ class PermitTaskCall(CallStrategy):
         return None if taken else self._resolve_conflict()
 
     def _resolve_conflict(self) -> Skipped:
-        error, word = self.lock.conflict_error(), self.options.on_conflict
-        if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
-            return skip(self.lock, error)  # that is what on_unavailable="skip" says
-        if word in ("retry", "skip", "reject") and (self._met_itself() or self.message.resumes):
-            word = "retry"  # what comes back is never left undone: its work has begun, and it may have left a permit
-        if word == "retry":
+        error, action = self.lock.conflict_error(), self.options.on_conflict
+        if isinstance(error.__cause__, BackendUnavailable) and action not in ("raise", "wait"):
+            return skip(self.lock, error)  # as on_unavailable="skip" demands
+        if action in ("retry", "skip", "reject") and (self._has_own_permit() or self.message.is_continuation):
+            # Never skip a message that was started before: its work has begun, and it may still hold a permit.
+            action = "retry"
+        if action == "retry":
             events.conflict(error, "retry")
-            self._put_off()
-        if word == "reject":
-            if self.message.in_canvas:  # a member without a result would leave the others waiting
+            self._defer()
+        if action == "reject":
+            if self.message.in_canvas:  # without this member's result the others would wait for ever
                 return skip(self.lock, error, LIMIT_REACHED)
             events.conflict(error, "reject")
             reject(error, self.message)
         return skip_or_raise(self.options, LIMIT_REACHED)
 
-    def _met_itself(self) -> bool:
-        """Return whether an earlier delivery of this message has a permit. A dead process's is freed."""
+    def _has_own_permit(self) -> bool:
+        """Return whether an earlier delivery of this message has a permit. Permits of dead processes are freed."""
         permits = get_backend().permits
         try:
-            mine = [one for one in permits.members(self.lock.name) if one.holder.task_id == self.message.id]
-            for record in mine:
+            own_permits = [one for one in permits.members(self.lock.name) if one.holder.task_id == self.message.id]
+            for record in own_permits:
                 if alive(record.holder) is False:
                     permits.remove(self.lock.name, record.token)
         except BackendUnavailable:
             return False
-        return bool(mine)
+        return bool(own_permits)
 
-    def _put_off(self) -> NoReturn:
-        seconds = min(FIRST * 2.0 ** min(self.message.header.get("waits", 0), 16), LONGEST) * random.uniform(1.0, 1.25)
-        defer(self.message, self.lock, seconds)
+    def _defer(self) -> NoReturn:
+        seconds = min(FIRST_DELAY * 2.0 ** min(self.message.header.get("waits", 0), 16), LONGEST_DELAY)
+        defer(self.message, self.lock, seconds * random.uniform(1.0, 1.25))

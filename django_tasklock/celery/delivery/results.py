@@ -15,28 +15,28 @@ logger = logging.getLogger("django_tasklock")
 SKEW = 5.0  # seconds by which the clocks of two machines may differ
 
 
-def how_it_ended(message: Message) -> str:
-    """Return what another delivery of this message came to, if none may be started after that; else nothing.
+def finished_reason(message: Message) -> str:
+    """Return how another delivery of this message ended, if it must not be started again; otherwise an empty text.
 
-    It was since the message was published, as task ids are used again.
+    Only results since the publication of the message count, as task ids are reused.
     """
     try:
         meta = message.task.backend.get_task_meta(message.id, cache=False)
         if meta.get("status") == "SUCCESS":
-            how = "it has succeeded"
+            reason = "it has succeeded"
         elif isinstance(meta.get("result"), CrashLoop):
-            how = "too many workers have died of it"
+            reason = "too many workers have died of it"
         else:
             return ""
         done = seconds_since_1970(meta.get("date_done"))
-    except Exception as error:  # no result backend, or one that is down: then the lock and the guard judge
-        logger.debug("%s[%s]: no result to look at: %s", message.task.name, message.id, error)
+    except Exception as error:  # no result backend, or it is down: the lock and the guard decide
+        logger.debug("%s[%s]: no result could be read: %s", message.task.name, message.id, error)
         return ""
-    return how if done is None or message.published is None or done > message.published - SKEW else ""
+    return reason if done is None or message.published is None or done > message.published - SKEW else ""
 
 
 def seconds_since_1970(moment: object) -> float | None:
-    """Convert what a result backend has for a time, a datetime or its text. Without a time zone it is UTC."""
+    """Convert a time from a result backend, a datetime or its text; UTC if it has no time zone."""
     if not isinstance(moment, datetime | str):
         return None
     found = maybe_iso8601(moment)

@@ -16,12 +16,12 @@ from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import keep_for
 from django_tasklock.types import monotonic
 
-LOOK = 5.0  # seconds between two looks of who waits for a lock that may be kept while it waits
+POLL_INTERVAL = 5.0  # seconds between two checks whether the lock that is waited for is kept by ``retry()``
 MARGIN = 60.0  # seconds that a kept lock outlives the countdown: the message may wait in its queue
 
 
 class LockOverRetry:
-    """The lock of a task with ``retry_keeps_lock``: the message that ``retry()`` sends brings a handle of it."""
+    """The lock of a task with ``retry_keeps_lock``: the message that ``retry()`` sends carries a handle of it."""
 
     def __init__(self, lock: TaskLock, request: Any) -> None:
         self.lock = lock
@@ -29,21 +29,24 @@ class LockOverRetry:
         self._handle = ""
 
     def wait(self, history: History) -> bool:
-        """Wait for the lock, unless it is kept: the message that it is kept for needs a slot, this one's perhaps."""
+        """Wait for the lock, or defer the message if the lock is kept by ``retry()``.
+
+        The message that the lock is kept for needs a worker slot, perhaps this one.
+        """
         ends = monotonic() + self.lock.parameters.max_wait
         while True:
             met = self.lock.met
             if met is not None and met.holder.kept:
-                history.put_off()
-            left = ends - monotonic()
-            if left <= 0:
+                history.defer()
+            remaining = ends - monotonic()
+            if remaining <= 0:
                 return False
-            self.lock.on_timeout = "" if left > LOOK else TIMED_OUT
-            if self.lock.acquire(blocking_timeout=min(left, LOOK)):
+            self.lock.on_timeout = "" if remaining > POLL_INTERVAL else TIMED_OUT
+            if self.lock.acquire(blocking_timeout=min(remaining, POLL_INTERVAL)):
                 return True
 
-    def offer(self) -> None:
-        """Put lock and handle where ``retry()`` finds them; the next try may come before this one has left."""
+    def store_handle(self) -> None:
+        """Store the lock and a handle for ``retry()``. The next try may arrive before this one has ended."""
         self._handle = os.urandom(16).hex()
         state_of(self.request).kept_lock = (self.lock, self._handle)
 

@@ -30,11 +30,10 @@ logger = logging.getLogger("django_tasklock")
 
 
 class TaskCall(CallStrategy):
-    """The call of a task's own body for a message. It asks its history, its line and, busy, what its word says.
+    """The call of a task's own body for a message. It checks its history, its line, and the lock, in that order.
 
-    ``message``: by default that of the task that the worker runs here. ``kept_lock``: what is done for
-    ``retry_keeps_lock``. ``callers_park``: a caller may have chosen to be parked behind the lock although the task
-    itself does not park.
+    ``message``: by default the worker's current one. ``kept_lock``: the handling of ``retry_keeps_lock``.
+    ``callers_park``: whether a caller may have parked a message behind the lock although the task itself does not park.
     """
 
     def __init__(
@@ -49,127 +48,130 @@ class TaskCall(CallStrategy):
         self.lock = cast(TaskLock, options.lock)
         self.message = message or Message(get_current_worker_task())
         self.state: DeliveryState = state_of(self.message.request)
-        """What those note of the delivery who see its end."""
-        self.lock.task = Task(self.message.task.name, self.message.id, self.message.tries)
+        """The state of the delivery, for code that runs after the call."""
+        self.lock.task = Task(self.message.task.name, self.message.id, self.message.try_number)
         self.acks_late = self.message.acks_late
-        self.lines_up = options.on_conflict in ("queue", "coalesce")
-        self.callers_park = callers_park and not self.lines_up
+        self.uses_line = options.on_conflict in ("queue", "coalesce")
+        self.callers_park = callers_park and not self.uses_line
         self.kept_lock = kept_lock
         self.delivered_before = self.message.delivered_before
-        self.lock.on_busy = self._word_when_busy()
+        self.lock.on_busy = self._action_when_busy()
 
     @cached_property
     def history(self) -> History:
-        """The earlier deliveries: of a message that comes for the first time and finds its lock free nobody asks."""
+        """The earlier deliveries. Not created for a first delivery that finds its lock free."""
         return History(self.message, self.lock, self.options.on_conflict)
 
     @cached_property
     def line(self) -> Line:
-        """Those that wait for the same lock."""
+        """The messages that wait for the same lock."""
         return Line(self.history, self.options.queue_limit)
 
     @property
-    def known(self) -> bool:
-        """Whether there may be earlier deliveries, by what was seen so far."""
-        return "history" in self.__dict__ and self.history.known
+    def maybe_redelivered(self) -> bool:
+        """Whether there may be earlier deliveries, as far as is known yet."""
+        return "history" in self.__dict__ and self.history.maybe_redelivered
 
     def take(self) -> Skipped | None:
-        """Take the lock when it is this message's turn, unless it is over, parked, superseded or another delivery's."""
-        if self.delivered_before or self.lines_up:
-            skipped = self.look_before()
+        """Acquire the lock in the message's turn. Return a result if the message is superseded or skipped.
+
+        Raises ``Parked`` if it is parked and ``Duplicate`` if it has ended or another delivery has it.
+        """
+        if self.delivered_before or self.uses_line:
+            skipped = self.check_before_lock()
             if skipped is not None:
                 return skipped
         if not self.acquire():
             return self.resolve_conflict()
-        skipped = self.confirm() if self.known else None
+        skipped = self.check_with_lock() if self.maybe_redelivered else None
         if skipped is None and self.kept_lock is not None:
-            self.kept_lock.offer()
+            self.kept_lock.store_handle()
         return skipped
 
     async def atake(self) -> Skipped | None:
-        """Take the lock for a coroutine, which neither waits in line nor is known to later deliveries."""
+        """Acquire the lock for a coroutine. It is not parked and keeps no row for later deliveries."""
         attempt = await aacquire_now(self.lock, self.message)
-        self.history.learn(attempt)
-        if attempt.unsure:
-            self.history.put_off()
+        self.history.record_attempt(attempt)
+        if attempt.undecided:
+            self.history.defer()
         if attempt.taken or (self.options.on_conflict == "wait" and await self.lock.aacquire()):
             return None
         return self.resolve_conflict()
 
-    def _word_when_busy(self) -> str:
-        """Return what is done when the lock is busy at once, in a word; empty: it is waited for."""
-        if self.delivered_before:  # it may well take the lock over from its own dead worker
+    def _action_when_busy(self) -> str:
+        """Return the action to record if the lock is busy at the first attempt; empty if the call waits for it."""
+        if self.delivered_before:  # it may take the lock over from its own dead worker
             return "redelivered"
-        word = self.options.on_conflict
-        if word in ("skip", "reject") and self.message.resumes:
+        action = self.options.on_conflict
+        if action in ("skip", "reject") and self.message.is_continuation:
             return "retry"
-        return "" if word == "wait" else word
+        return "" if action == "wait" else action
 
-    def look_before(self) -> Skipped | None:
-        """Look whether it has work and whether it is its turn. With the database down the lock decides."""
+    def check_before_lock(self) -> Skipped | None:
+        """Check whether the message has work and whether it is its turn. With the database down the lock decides."""
         try:
             return self.line.wait_turn() if self.history.has_work() else self.line.end_superseded()
         except DOWN as error:
-            logger.warning("lock %r: parked messages could not be looked at: %s", self.lock.name, error)
+            logger.warning("lock %r: parked messages could not be read: %s", self.lock.name, error)
             return None
 
     def acquire(self) -> bool:
-        """Take the lock, or over from a dead delivery, or wait for it. Return whether it is ours."""
+        """Acquire the lock, take it over from a dead delivery, or wait for it. Return whether it is held."""
         waits = self.options.on_conflict == "wait"
         taken = self.lock.acquire(blocking=False if waits else None) or self.acquire_busy()
-        if taken and self.acks_late:  # that another delivery has kept a row for it, that would have noted
-            self.state.has_row = bool(self.message.sent or self.state.has_row)
+        if taken and self.acks_late:  # if another delivery has written a row, it has also set the lock's flag
+            self.state.remove_row = bool(self.message.sent or self.state.remove_row)
         return taken
 
     def acquire_busy(self) -> bool:
-        """Take the lock of an earlier delivery, or wait for whoever has it, if that is what its word says."""
+        """Take the lock over from an earlier delivery, or wait for it with ``wait``. Return whether it is held."""
         history = self.history
         try:
             attempt = acquire_busy(self.lock, self.message)
         except Duplicate:
             if not self.acks_late or history.record_running():
                 raise
-            # It need not have succeeded: go on like one that has waited for it.
+            # The other delivery may have failed: continue as after waiting for it.
             if not self.lock.acquire(blocking=False):
                 return self.acquire_busy()
-            attempt = Attempt(taken=True, waited=True)
-        history.learn(attempt)
-        if attempt.unsure:
-            history.put_off()
+            attempt = Attempt(taken=True, released_meanwhile=True)
+        history.record_attempt(attempt)
+        if attempt.undecided:
+            history.defer()
         return attempt.taken or (self.options.on_conflict == "wait" and self.wait())
 
     def wait(self) -> bool:
-        """Wait for the lock. Return whether it is ours."""
+        """Wait for the lock. Return whether it is held."""
         return self.lock.acquire() if self.kept_lock is None else self.kept_lock.wait(self.history)
 
     def resolve_conflict(self) -> Skipped:
-        """Do what ``on_conflict`` says, after what waits has waited. Return the result of the call if it is skipped.
+        """Do what ``on_conflict`` says, after any waiting. Return the result of the call if it is skipped.
 
-        Else it raises: ``TaskLockAcquireError``, ``Duplicate`` if another delivery has done the work, or what tells
-        Celery that the message was put off, parked or rejected.
+        Otherwise raises: ``TaskLockAcquireError``; ``Duplicate`` if another delivery has done the work; ``Retry``,
+        ``Parked`` or ``Rejected`` for Celery.
         """
-        lock, word, message = self.lock, self.options.on_conflict, self.message
+        lock, action, message = self.lock, self.options.on_conflict, self.message
         error = lock.conflict_error()
         self.history.discard_if_done()
-        if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
-            return skip(lock, error)  # that is what on_unavailable="skip" says
-        if word in ("skip", "reject") and message.resumes:
-            word = "retry"
-        if word == "reject":
-            if message.in_canvas:  # a member without a result would leave the others waiting
+        if isinstance(error.__cause__, BackendUnavailable) and action not in ("raise", "wait"):
+            return skip(lock, error)  # as on_unavailable="skip" demands
+        if action in ("skip", "reject") and message.is_continuation:
+            action = "retry"
+        if action == "reject":
+            if message.in_canvas:  # without this member's result the others would wait for ever
                 return skip(lock, error)
             events.conflict(error, "reject")
             reject(error, message)
-        if word == "retry":
+        if action == "retry":
             events.conflict(error, "retry")
-            self.history.put_off()
-        if self.lines_up:
-            events.conflict(error, word)
+            self.history.defer()
+        if self.uses_line:
+            events.conflict(error, action)
             return self.line.park()
         return skip_or_raise(self.options)
 
-    def confirm(self) -> Skipped | None:
-        """Look again with the lock in hand whether it has work, and count the start."""
+    def check_with_lock(self) -> Skipped | None:
+        """Check again, while the lock is held, whether the message has work, and count the start."""
         history = self.history
         try:
             if history.start_promoted():
@@ -177,11 +179,11 @@ class TaskCall(CallStrategy):
             if not history.has_work(locked=True):
                 return self.line.end_superseded()
         except DOWN as error:
-            logger.warning("lock %r: earlier deliveries could not be looked at: %s", self.lock.name, error)
+            logger.warning("lock %r: earlier deliveries could not be read: %s", self.lock.name, error)
         history.discard_if_done()
         try:
-            # What could not be read is not what is not there.
-            if not history.looked and not history.has_work(locked=True):
+            # If the row could not be read above, it may still exist.
+            if not history.row_was_read and not history.has_work(locked=True):
                 return self.line.end_superseded()
             history.count_start()
         except DOWN as error:
@@ -189,36 +191,36 @@ class TaskCall(CallStrategy):
         return None
 
     def leave(self, error: BaseException | None, lease: Lease) -> None:
-        """Give up place and row, then the lock: who finds that free finds neither of ours."""
+        """Leave the line and close the row, then release the lock, so that the next holder sees neither."""
         try:
-            if self.lines_up:
+            if self.uses_line:
                 self.line.leave()
-            if self.known and self.history.kept:
+            if self.maybe_redelivered and self.history.has_row:
                 self.history.close(error, lease.token)
-        finally:  # a time limit may strike in there
+        finally:  # a time limit may strike in the ``try`` block
             self.release(error, lease)
 
     def release(self, error: BaseException | None, lease: Lease) -> None:
-        """Release the lock, or keep it for the next try, and promote who waits for it."""
+        """Release the lock and promote the next waiting message, or keep the lock for the next try."""
         if self.kept_lock is not None and self.kept_lock.keep(error):
             return
-        lock, again = self.lock, postrun.AGAIN + self.message.id
-        about = [lock.name] if self.callers_park else []
+        lock, row_flag = self.lock, postrun.ROW_FLAG + self.message.id
+        flags = [lock.name] if self.callers_park else []
         if self.acks_late:
-            about.append(again)
-        lock.notes = tuple(about)
+            flags.append(row_flag)
+        lock.notes = tuple(flags)
         lock.give_back(lease)
-        noted = lock.noted
-        if self.lines_up:
+        flags_set = lock.noted
+        if self.uses_line:
             self.line.promote_after_release()
-        elif self.callers_park and noted is None:
+        elif self.callers_park and flags_set is None:
             self.line.promote_if_flagged()
-        elif self.callers_park and noted and lock.name in noted:
+        elif self.callers_park and flags_set and lock.name in flags_set:
             self.line.promote_next()
-        if self.acks_late and noted is not None:
-            self.state.has_row = again in noted or self.state.has_row or None
-        if self.state.has_row is not None and self.message.returns(error):
-            # The delivery that kept the row may have acknowledged the broker's copy, so the row brings it back.
-            self.state.has_row = None
-            if not self.history.kept:
+        if self.acks_late and flags_set is not None:
+            self.state.remove_row = row_flag in flags_set or self.state.remove_row or None
+        if self.state.remove_row is not None and self.message.will_be_redelivered(error):
+            # The delivery that wrote the row may have acknowledged the broker's copy, so the row must restore it.
+            self.state.remove_row = None
+            if not self.history.has_row:
                 self.history.close(error, lease.token)

@@ -1,11 +1,11 @@
 """The broker's index of unacknowledged messages, over a connection of our own.
 
-kombu keeps each message that a worker has fetched in a hash, and in a sorted set when that was. Whoever looks through
-the set puts back what is older than the visibility timeout. A new time is a renewal; with ``XX`` it revives nothing
-that was acknowledged meanwhile. The times are those of the workers' clocks, as kombu's are: machines whose clocks
-differ by more than a lease take each other's messages for abandoned.
+kombu stores each message that a worker has fetched in a hash, and the time of the fetch in a sorted set. Whoever scans
+the set requeues the messages that are older than the visibility timeout. Setting a new time renews the message; ``XX``
+makes sure that this does not restore one that was acknowledged meanwhile. Like kombu's own, the times are those of the
+workers' clocks: machines whose clocks differ by more than a lease take each other's messages for abandoned.
 
-kombu's own way to connect is used, so TLS, Sentinel, sockets and key prefixes are as the project has set them.
+The connection is made by kombu, so TLS, Sentinel, sockets and key prefixes are as the project has set them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from itertools import islice
 from typing import Any
 
 MUTEX = "tasklock_message_leases_mutex"
-"""The key of whoever looks for abandoned messages just now."""
+"""The key of the mutex for requeuing abandoned messages."""
 CHUNK = 1000
-"""Messages renewed by one command: Redis serves nobody else meanwhile."""
+"""Messages renewed by one command: Redis serves no other client meanwhile."""
 
 
 class Index:
-    """One connection to the broker of ``connection``. For one thread at a time; any error may come out of it."""
+    """A connection to the broker of ``connection``, for one thread at a time. All methods may raise any error."""
 
     def __init__(self, connection: Any, lease: float, patience: float) -> None:
         options = {
             **connection.transport_options,
             "visibility_timeout": lease,
-            # Whoever is killed while it looks keeps all others from looking for so long: with kombu, which now and then
-            # looks, too, five minutes.
+            # A worker that is killed while it requeues blocks all others for this long. With kombu's own mutex, which
+            # kombu takes from time to time as well, it would be five minutes.
             "unacked_mutex_key": MUTEX,
             "unacked_mutex_expire": max(1, int(patience * 2)),
             "socket_timeout": patience,
@@ -41,11 +41,11 @@ class Index:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection: the next request makes one."""
+        """Whether a connection is open. The next request opens one."""
         return self._channel is not None
 
     def renew(self, tags: Iterable[str]) -> None:
-        """Let the leases of these messages begin anew, of those that are still there."""
+        """Renew the leases of those of these messages that still exist."""
         with self._client() as client:
             rest = iter(tags)
             while chunk := list(islice(rest, CHUNK)):
@@ -53,12 +53,12 @@ class Index:
                 client.zadd(self._channel.unacked_index_key, dict.fromkeys(chunk, now), xx=True)
 
     def restore(self) -> None:
-        """Put back into its queue each message whose lease is over, unless another worker does so now."""
+        """Requeue each message whose lease has expired, unless another worker is doing so."""
         self._open()
         self._channel.qos.restore_visible(num=self._channel.unacked_restore_limit, interval=1)
 
-    def keep(self, message: Any) -> None:
-        """Write down again that this message is fetched and not acknowledged."""
+    def record_fetched(self, message: Any) -> None:
+        """Record again that this message is fetched and unacknowledged."""
         self._open()
         self._channel.qos.append(message, message.delivery_tag)
 
@@ -68,7 +68,7 @@ class Index:
         self._channel.qos.ack(tag)
 
     def reject(self, tag: str, *, requeue: bool) -> None:
-        """Remove the message, or put it back into its queue."""
+        """Remove the message, or requeue it."""
         self._open()
         self._channel.qos.reject(tag, requeue=requeue)
 
@@ -85,31 +85,31 @@ class Index:
     def read(self, key: str) -> Mapping[str, str]:
         """Return the hash ``key``."""
         with self._client() as client:
-            # kombu's client puts the prefix before the keys of those commands that kombu sends, and of no other.
+            # kombu's client prefixes the keys of the commands that kombu itself uses, and of no others.
             found = client.hgetall(f"{self._channel.global_keyprefix}{key}")
         return {_text(field): _text(value) for field, value in found.items()}
 
-    def first(self, key: str, seconds: float) -> bool:
-        """Tell whether nobody else has asked this for the same key within ``seconds``."""
+    def set_once(self, key: str, seconds: float) -> bool:
+        """Return whether this is the first call for the same key, by any worker, within ``seconds``."""
         with self._client() as client:
             return bool(client.set(key, "1", nx=True, px=round(seconds * 1000)))
 
     def uptime(self) -> float | None:
-        """Return the seconds for which the server has been up; ``None``: it does not tell."""
+        """Return the seconds since the server was started; ``None`` if it does not say."""
         with self._client() as client:
             try:
                 return float(client.info("server")["uptime_in_seconds"])
             except (self._channel.ResponseError, KeyError):
                 return None
 
-    def ahead(self) -> float:
-        """Return the seconds by which the server's clock is ahead of this machine's, give or take the way there."""
+    def clock_lead(self) -> float:
+        """Return the seconds by which the server's clock is ahead of this machine's, including the network delay."""
         with self._client() as client:
             seconds, microseconds = client.time()
             return float(seconds + microseconds / 1_000_000 - time.time())
 
     def close(self) -> None:
-        """Give the connection back; the next request makes another one."""
+        """Close the connection. The next request opens another one."""
         self._channel = None
         with contextlib.suppress(Exception):
             self._connection.collect()
@@ -124,7 +124,7 @@ class Index:
         if self._channel is None:
             self._connection.connect()
             self._channel = self._connection.channel()
-            # What is in its hands is a worker's, which goes on with it.
+            # The messages of this channel belong to a running worker and must not be requeued when it closes.
             self._channel.do_restore = False
 
 

@@ -1,7 +1,8 @@
-"""The thread of a worker's main process that renews the leases of all messages that the worker has.
+"""The thread of a worker's main process that renews the leases of all messages of the worker.
 
-Those are: of running tasks that acknowledge late, of those fetched ahead, of those with a countdown. It also puts back
-what nobody renews any more; kombu would only look every hundred seconds, and not while the main process runs a task.
+These are the messages of running tasks with late acknowledgement, prefetched ones, and those with a countdown. The
+thread also requeues messages that are no longer renewed; kombu checks only every hundred seconds, and not while the
+main process runs a task.
 """
 
 from __future__ import annotations
@@ -16,30 +17,31 @@ from typing import Any
 
 from django_tasklock import signals
 from django_tasklock.celery.messages import marks
-from django_tasklock.celery.messages.carried import Carried
+from django_tasklock.celery.messages.detached import DetachedMessages
 from django_tasklock.celery.messages.index import Index
 from django_tasklock.celery.messages.timeouts import period_of
 from django_tasklock.db.forks import no_fork
 from django_tasklock.logs import log
 from django_tasklock.types import monotonic
 
-LOOKS = 20
-"""Looks for abandoned messages in one lease: a dead worker's start again so much later at the most."""
-SELDOM = 3.0
-"""Seconds between two looks at the most."""
-AGAIN = 1.0
-"""Seconds after which is tried again what has failed."""
-WATCH = 60.0
-"""Seconds between two looks of one of the workers for those that do not renew."""
+CHECKS_PER_LEASE = 20
+"""Checks for abandoned messages in one lease: a dead worker's messages start so much later at most."""
+LONGEST_CHECK_PERIOD = 3.0
+"""The longest interval between two such checks, in seconds."""
+RETRY_DELAY = 1.0
+"""Seconds until a failed request is retried."""
+MARK_CHECK_PERIOD = 60.0
+"""Seconds between two checks for workers that do not renew; one worker does it for all."""
 HOUR = 3600.0
-APART = 5.0
-"""Seconds between this machine's clock and the server's from which on it is said, if that is much of a lease."""
+CLOCK_TOLERANCE = 5.0
+"""The difference in seconds to the server's clock above which a warning is logged, if it is over a quarter of a
+lease too."""
 
 _running: list[Renewer] = []
 
 
 class Renewer:
-    """The renewals of one worker: made, started, told of each new connection, stopped."""
+    """The renewals of one worker. It is given each new connection, and stopped at the end."""
 
     def __init__(self, app: Any, node: str, lease: float) -> None:
         self.node = node
@@ -49,23 +51,22 @@ class Renewer:
         self._fetched: Callable[[], list[str]] = list
         self._index: Index | None = None
         self._connection: Any = None
-        self._ended = threading.Event()
+        self._stop_requested = threading.Event()
         self._wake = threading.Event()
-        self.carried = Carried(self._wake.set)
-        """The messages of running tasks whose connection is gone."""
+        self.detached = DetachedMessages(self._wake.set)
+        """The messages of running tasks whose connection is lost."""
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._renewed = monotonic()
-        self._interrupted = -lease
-        """When this worker last failed to renew in time, or the server was started: what others have is not judged
-        before they, too, have had the time of a lease to renew it."""
-        self._silent = False
-        self._count = 0
-        self._lates: deque[tuple[float, float]] = deque(maxlen=100)
+        self._last_interruption = -lease
+        """When this worker last failed to renew in time, or the server was started. Abandoned messages are not
+        requeued until a lease after that, so that the other workers have had time to renew theirs."""
+        self._failing = False
+        self._late_renewals: deque[tuple[float, float]] = deque(maxlen=100)
         self._unmarked: list[str] = []
-        self._watched = -WATCH
+        self._marks_checked = -MARK_CHECK_PERIOD
 
-    # What others see
+    # What others read
 
     @property
     def alive(self) -> bool:
@@ -74,22 +75,17 @@ class Renewer:
 
     @property
     def late(self) -> float:
-        """Seconds by which the renewal that is due now is late; 0 while all is well."""
+        """Seconds by which the current renewal is late; 0 if it is not."""
         late = monotonic() - self._renewed - self.period
         return late if late > self.period / 2 else 0.0
 
-    @property
-    def messages(self) -> int:
-        """How many messages were renewed last."""
-        return self._count
+    # What the worker calls
 
-    # What a worker does with it
-
-    def connected(self, connection: Any, fetched: Callable[[], list[str]]) -> None:
-        """Begin, or go on, with this connection of the worker. ``fetched`` says which messages it has."""
+    def use_connection(self, connection: Any, fetched: Callable[[], list[str]]) -> None:
+        """Start or continue with this connection of the worker. ``fetched`` returns the worker's messages."""
         with no_fork():
             self._connection, self._fetched = connection, fetched
-            if not self.alive and not self._ended.is_set():
+            if not self.alive and not self._stop_requested.is_set():
                 self._renewed = monotonic()
                 _running[:] = [*(one for one in _running if one.alive), self]
                 self._thread = threading.Thread(target=self._run, name="tasklock-messages", daemon=True)
@@ -97,8 +93,8 @@ class Renewer:
         self._wake.set()
 
     def stop(self) -> None:
-        """End: the worker has no messages any more."""
-        self._ended.set()
+        """Stop: the worker has no messages any more."""
+        self._stop_requested.set()
         self._wake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -107,69 +103,69 @@ class Renewer:
     # The thread
 
     def _run(self) -> None:
-        known: Any = None
-        looked = -self.lease
+        current: Any = None
+        checked = -self.lease
         due = 0.0
-        while not self._ended.is_set():
+        while not self._stop_requested.is_set():
             try:
                 with no_fork():
-                    if known is not (connection := self._connection):  # maybe to another server: kombu has failed over
-                        self._begin(connection)
-                        known, due = connection, 0.0
-                    self.carried.tell(self._open)
+                    # A new connection may be to another server, after a failover in kombu.
+                    if current is not (connection := self._connection):
+                        self._connect(connection)
+                        current, due = connection, 0.0
+                    self.detached.send_settlements(self._current_index)
                     if monotonic() >= due:
                         self._renew()
                         due = self._renewed + self.period
-                    if monotonic() - looked >= self._look_period:
-                        looked = monotonic()
-                        self._look()
-                self._watch()
-                rest = min(due, looked + self._look_period) - monotonic()
-            except BaseException as error:  # whatever it is, the next try may find it mended
-                self._failed(error)
-                rest = min(AGAIN, self.period)
-            self._wake.wait(max(0.01, rest))
+                    if monotonic() - checked >= self._check_period:
+                        checked = monotonic()
+                        self._requeue_abandoned()
+                self._check_marks()
+                pause = min(due, checked + self._check_period) - monotonic()
+            except BaseException as error:  # any error may be temporary
+                self._handle_failure(error)
+                pause = min(RETRY_DELAY, self.period)
+            self._wake.wait(max(0.01, pause))
             self._wake.clear()
-        self._end()
+        self._close()
 
     @property
-    def _look_period(self) -> float:
-        return min(SELDOM, self.lease / LOOKS)
+    def _check_period(self) -> float:
+        return min(LONGEST_CHECK_PERIOD, self.lease / CHECKS_PER_LEASE)
 
-    def _begin(self, connection: Any) -> None:
+    def _connect(self, connection: Any) -> None:
         if self._index is not None:
             self._index.close()
         self._index = Index(connection, self.lease, min(5.0, self.period))
 
     @property
-    def _open(self) -> Index:
+    def _current_index(self) -> Index:
         assert self._index is not None
         return self._index
 
     def _renew(self) -> None:
-        index = self._open
-        fresh = not index.connected
-        if fresh:
-            self._greet(index)
-        tags = self._fetched() + self.carried.tags
+        index = self._current_index
+        if not index.connected:
+            self._check_server(index)
+        tags = self._fetched() + self.detached.tags
         began = monotonic()
         index.renew(tags)
-        self._told(began - self._renewed - self.period, len(tags))
-        self._renewed, self._count, self._silent = began, len(tags), False
-        while self._lates and self._lates[0][0] < began - HOUR:
-            self._lates.popleft()
+        self._report_lateness(began - self._renewed - self.period, len(tags))
+        self._renewed, self._failing = began, False
+        while self._late_renewals and self._late_renewals[0][0] < began - HOUR:
+            self._late_renewals.popleft()
         now = time.time()
-        worst = max((late for _, late in self._lates), default=0.0)
-        until = now + marks.patience_of(self.lease)
+        worst = max((late for _, late in self._late_renewals), default=0.0)
+        until = now + marks.validity_of(self.lease)
         marks.write(index, marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1)))
 
-    def _told(self, late: float, messages: int) -> None:
-        """Say that a renewal was late, if it was by much."""
+    def _report_lateness(self, late: float, messages: int) -> None:
+        """Log and signal a renewal that was late by much."""
         if late > self.period:
-            self._interrupted = monotonic()
+            self._last_interruption = monotonic()
         if late <= self.lease / 2 or not messages:
             return
-        self._lates.append((monotonic(), late))
+        self._late_renewals.append((monotonic(), late))
         over = late + self.period >= self.lease
         log(
             logging.WARNING,
@@ -180,48 +176,48 @@ class Renewer:
         )
         signals.send(signals.messages_late, self.node, late=late, messages=messages, over=over)
 
-    def _greet(self, index: Index) -> None:
-        """Do what is done once in each connection."""
+    def _check_server(self, index: Index) -> None:
+        """Do what is necessary once per connection."""
         uptime = index.uptime()
         if uptime is not None and uptime < self.lease:
-            self._interrupted = max(self._interrupted, monotonic() - uptime)
+            self._last_interruption = max(self._last_interruption, monotonic() - uptime)
         silence = monotonic() - self._renewed
         if silence < self.lease or (uptime is not None and uptime <= silence):
-            # Nobody can have put them back meanwhile, and the server may have lost them. Otherwise another worker may
-            # have had one, and ended it: written down again it would start once more.
-            self.carried.write_down(index)
-        ahead = index.ahead()
-        if abs(ahead) > max(APART, self.lease / 4):
+            # No worker can have requeued them meanwhile, and the server may have lost them. In other cases another
+            # worker may have run one to its end; written down again, it would start once more.
+            self.detached.restore_entries(index)
+        clock_lead = index.clock_lead()
+        if abs(clock_lead) > max(CLOCK_TOLERANCE, self.lease / 4):
             log(
                 logging.WARNING,
                 "messages: the clock of this machine is %.0f s %s the broker's: workers whose clocks differ by more"
                 " than %g s take each other's messages for abandoned",
-                abs(ahead),
-                "behind" if ahead > 0 else "ahead of",
+                abs(clock_lead),
+                "behind" if clock_lead > 0 else "ahead of",
                 self.lease,
             )
 
-    def _look(self) -> None:
-        """Put back what nobody renews."""
-        if monotonic() - self._interrupted >= self.lease and not self.late:
-            self._open.restore()
+    def _requeue_abandoned(self) -> None:
+        """Requeue messages that are no longer renewed."""
+        if monotonic() - self._last_interruption >= self.lease and not self.late:
+            self._current_index.restore()
 
-    def _watch(self) -> None:
-        """Say which workers do not renew. One of those that do looks, each minute."""
-        if monotonic() - self._watched < WATCH:
+    def _check_marks(self) -> None:
+        """Once a minute, in one of the renewing workers, log which workers do not renew."""
+        if monotonic() - self._marks_checked < MARK_CHECK_PERIOD:
             return
-        self._watched = monotonic()
-        if self._open.first(marks.LOOKED, WATCH):
-            threading.Thread(target=self._look_around, name="tasklock-marks", daemon=True).start()
+        self._marks_checked = monotonic()
+        if self._current_index.set_once(marks.CHECK_MUTEX, MARK_CHECK_PERIOD):
+            threading.Thread(target=self._log_unmarked, name="tasklock-marks", daemon=True).start()
 
-    def _look_around(self) -> None:
+    def _log_unmarked(self) -> None:
         try:
             found = marks.without_mark(self._app, marks.read_marks(self._app))
-            if found:  # one that has just been started may leave its mark by now
+            if found:  # a worker that has just started may have left its mark by now
                 again = marks.without_mark(self._app, marks.read_marks(self._app))
                 found = [node for node in found if node in again]
         except BaseException as error:
-            log(logging.INFO, "messages: the workers of this broker could not be asked: %r", error)
+            log(logging.INFO, "messages: the workers on this broker could not be pinged: %r", error)
             return
         if found and found != self._unmarked:
             log(
@@ -234,25 +230,25 @@ class Renewer:
             )
         self._unmarked = found
 
-    def _failed(self, error: BaseException) -> None:
-        if not self._silent:
-            log(logging.WARNING, "messages: their leases cannot be renewed, trying on: %r", error)
-        self._silent = True
+    def _handle_failure(self, error: BaseException) -> None:
+        if not self._failing:
+            log(logging.WARNING, "messages: their leases cannot be renewed, retrying: %r", error)
+        self._failing = True
         with no_fork():
             if self._index is not None:
                 self._index.close()
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         try:
             with no_fork():
                 if self._index is not None:
-                    self.carried.tell(self._index)
+                    self.detached.send_settlements(self._index)
                     marks.remove(self._index, self.node)
                     self._index.close()
         except BaseException as error:
-            log(logging.DEBUG, "messages: no farewell: %r", error)
+            log(logging.DEBUG, "messages: the mark of this worker was not removed: %r", error)
 
 
 def running() -> list[Renewer]:
-    """Return the renewers of this process: a worker's main process has one, any other none."""
+    """Return the renewers of this process: one in a worker's main process, none elsewhere."""
     return [renewal for renewal in _running if renewal.alive]

@@ -1,19 +1,19 @@
-"""How often the lease of a message is renewed."""
+"""The renewal period of a message lease."""
 
 from __future__ import annotations
 
 RENEWALS = 4
 """Renewals in one lease, so that three may fail."""
 SHORTEST = 1.0
-"""Seconds between two renewals at the least: a message whose lease is shorter than three of them is not safe."""
+"""The shortest period in seconds. A lease shorter than three of them is not safe."""
 LONGEST = 60 / RENEWALS
-"""Seconds between two renewals at the most: a worker with a shorter lease may look after the same broker."""
+"""The longest period in seconds, because a worker with a shorter lease may watch the same broker."""
 FEWEST = 3
-"""Renewals that a lease must be long enough for."""
+"""The fewest renewals that must fit into a lease."""
 
 
 def period_of(lease: float) -> float:
-    """Return the seconds between two renewals of a lease of so many."""
+    """Return the seconds between two renewals of a lease, which is in seconds as well."""
     return max(SHORTEST, min(lease / RENEWALS, LONGEST))
 
 

@@ -1,7 +1,7 @@
-"""A message as text that any database column keeps, signed, and back.
+"""Messages as signed ASCII text that any database column can store, and back.
 
-Whoever can write to the table must not gain more by it than keeping messages away: neither code that is run when a
-row is read, nor tasks that the project did not publish.
+With write access to the table an attacker must gain no more than keeping messages away: no code runs when a row is
+read, and no task runs that the project did not publish.
 """
 
 from __future__ import annotations
@@ -27,75 +27,77 @@ SALT = "django_tasklock.parked"
 SIGNATURE = "signature"
 
 
-class Unfit(Exception):
+class UnusableMessage(Exception):
     """The reason why this app cannot put a kept message back into the broker."""
 
     unsigned: dict[str, Any] | None = None
-    """The content that was kept, if that has no signature at all."""
+    """The stored content, if it has no signature at all."""
 
 
 def seal(name: str, signature: Signature[Any], task: Any) -> str:
-    """Return the message and its lock's name, in ASCII, signed with ``SECRET_KEY``. Raises what the serializer raises.
+    """Return the message and its lock's name as signed ASCII text. Raises what the serializer raises.
 
-    What came in another serializer, as its publisher chose, may be nothing that the task's own one knows.
+    If the task's own serializer cannot write the arguments, because the publisher chose another one, others are tried.
     """
     kind, encoding, body = _dumped(signature, task)
-    kept = {"name": name, "type": kind, "encoding": encoding}
+    content = {"name": name, "type": kind, "encoding": encoding}
     try:
-        kept["text"] = body.decode() if isinstance(body, bytes) else body
+        content["text"] = body.decode() if isinstance(body, bytes) else body
     except UnicodeDecodeError:
-        kept["bytes"] = base64.b64encode(body).decode()
-    return sign(kept)
+        content["bytes"] = base64.b64encode(body).decode()
+    return sign(content)
 
 
-def sign(kept: dict[str, Any]) -> str:
-    """Return the text of a row, with the signature of all the rest of it."""
-    kept = {key: value for key, value in kept.items() if key != SIGNATURE}
-    return json.dumps({**kept, SIGNATURE: Signer(salt=SALT).signature(_signed(kept))})
+def sign(content: dict[str, Any]) -> str:
+    """Return the text of a row, with a signature over all other fields."""
+    content = {key: value for key, value in content.items() if key != SIGNATURE}
+    return json.dumps({**content, SIGNATURE: Signer(salt=SALT).signature(_signed(content))})
 
 
 def check(text: str) -> dict[str, Any]:
-    """Return what is kept, if this project has written it. Raises ``Unfit``."""
-    kept = json_object(text)
-    found = kept.pop(SIGNATURE, None)
+    """Return the stored content if this project signed it. Raises ``UnusableMessage``."""
+    content = json_object(text)
+    found = content.pop(SIGNATURE, None)
     if found is None:
-        error = Unfit("it has no signature: a worker of an older version has parked it, or somebody has forged it")
-        error.unsigned = kept
+        error = UnusableMessage(
+            "it has no signature: a worker of an older version has parked it, or somebody has forged it"
+        )
+        error.unsigned = content
         raise error
     try:
-        Signer(salt=SALT).unsign(f"{_signed(kept)}:{found}")
+        Signer(salt=SALT).unsign(f"{_signed(content)}:{found}")
     except BadSignature:
-        raise Unfit("its signature is not of SECRET_KEY or one of SECRET_KEY_FALLBACKS") from None
-    return kept
+        raise UnusableMessage("its signature is not of SECRET_KEY or one of SECRET_KEY_FALLBACKS") from None
+    return content
 
 
 def read(text: str, app: Any) -> tuple[str, Signature[Any]]:
-    """Return the lock's name and the message. Raises ``Unfit``.
+    """Return the lock's name and the message. Raises ``UnusableMessage``.
 
-    What a row says of its serializer counts for nothing: the app's ``accept_content`` does.
+    The serializer that a row names must be in the app's ``accept_content``.
     """
-    kept = check(text)
+    content = check(text)
     accepted = prepare_accept_content(app.conf.accept_content) or set()
-    if kept["type"] not in accepted:
-        raise Unfit(f"its serializer {kept['type']!r} is not in this app's accept_content")
-    body = base64.b64decode(kept["bytes"]) if "bytes" in kept else kept["text"]
+    if content["type"] not in accepted:
+        raise UnusableMessage(f"its serializer {content['type']!r} is not in this app's accept_content")
+    body = base64.b64decode(content["bytes"]) if "bytes" in content else content["text"]
     try:
-        found = loads(body, kept["type"], kept["encoding"], accept=accepted)
-        return kept["name"], Signature.from_dict(found, app=app)
-    except Exception as error:  # what was pickled may need what is no longer there
-        raise Unfit(f"it cannot be read any more: {error!r}") from error
+        found = loads(body, content["type"], content["encoding"], accept=accepted)
+        return content["name"], Signature.from_dict(found, app=app)
+    except Exception as error:  # a pickle may need code that no longer exists
+        raise UnusableMessage(f"it cannot be read any more: {error!r}") from error
 
 
 def unseal(text: str, app: Any) -> tuple[str, Signature[Any]]:
-    """Return the lock's name and a message that the app's own workers take. Raises ``Unfit``."""
+    """Return the lock's name and a message that the app's own workers accept. Raises ``UnusableMessage``."""
     name, signature = read(text, app)
     task = app.tasks.get(signature.task)
     if task is None:
-        raise Unfit(f"this app has no task {signature.task!r}")
+        raise UnusableMessage(f"this app has no task {signature.task!r}")
     serializer = signature.options.get("serializer") or task.serializer or app.conf.task_serializer
     accepted = prepare_accept_content(app.conf.accept_content) or set()
     if registry.name_to_type.get(serializer, serializer) not in accepted:
-        raise Unfit(f"its serializer {serializer!r} is not in this app's accept_content")
+        raise UnusableMessage(f"its serializer {serializer!r} is not in this app's accept_content")
     return name, signature
 
 
@@ -111,5 +113,5 @@ def _dumped(signature: Signature[Any], task: Any) -> Any:
         raise
 
 
-def _signed(kept: dict[str, Any]) -> str:
-    return json.dumps(kept, sort_keys=True, separators=(",", ":"))
+def _signed(content: dict[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Parked messages as people see them."""
+"""Parked messages in the form in which people see them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from django_tasklock.names import strip_prefix
 if TYPE_CHECKING:
     from django_tasklock.models import ParkedMessage
 
-NOBODY = "{}"
-"""The holder of a message that no worker has begun."""
+NO_HOLDER = "{}"
+"""The holder of a message that was never started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ParkedInfo:
     """One of ``parked``, ``promoted`` (on its way), ``running`` (kept in case its worker dies), ``ended``,
     ``superseded`` and ``dead`` (no worker takes it, an operator decides)."""
     mode: str
-    """The word that parked it: ``queue`` or ``coalesce``."""
+    """The ``on_conflict`` that parked it: ``queue`` or ``coalesce``."""
     parked_at: datetime
     waited: float
     """Seconds since it was parked."""
@@ -41,15 +41,15 @@ class ParkedInfo:
     number: int = 0
     """The sequence number: of one lock's messages the one with the lowest is the first."""
     id: int = 0
-    """The number of its row: whoever was parked later has a greater one."""
+    """The number of its row, greater for messages that were parked later."""
     changed: float = 0.0
-    """Seconds since it came into this state."""
+    """Seconds since it entered this state."""
     attempts: int = 0
-    """How often in a row it was put back into the broker and no worker took it."""
+    """How often in a row it was put back into the broker without a worker taking it."""
     holder: str = ""
-    """Who runs it, or ran it last."""
+    """The holder that runs it, or ran it last."""
     alive: bool | None = None
-    """Whether that process runs; ``None``: there is none, or it cannot be known from here."""
+    """Whether that process is alive; ``None`` if there is none, or it cannot be known from here."""
 
 
 def parked_messages(
@@ -58,13 +58,13 @@ def parked_messages(
     """Return the kept messages, of one lock or of all, in order of publication. Raises ``BackendUnavailable``."""
     from django_tasklock.celery.parking import store as parking
 
-    return [info_of(row) for row in parking.list_rows(_bare(name), limit, offset, state)]
+    return [info_of(row) for row in parking.list_rows(_without_prefix(name), limit, offset, state)]
 
 
 def info_of(row: ParkedMessage) -> ParkedInfo:
-    """Return a row, read together with the database's time as ``now``, as people see it."""
+    """Return the information about a row that was read with the database's time as ``now``."""
     now: int = row.now  # type: ignore[attr-defined]
-    ran = row.holder != NOBODY
+    ran = row.holder != NO_HOLDER
     holder = holder_of(json_object(row.holder))
     return ParkedInfo(
         name=full_name(row.message, row.name),
@@ -86,7 +86,7 @@ def info_of(row: ParkedMessage) -> ParkedInfo:
 
 
 def full_name(message: str, shown: str) -> str:
-    """Return the lock's name as the message has it, or as the row does: that may be cut off, and is never missing."""
+    """Return the lock's name from the message, or else from the row, where it may be truncated."""
     found = json_object(message).get("name")
     return found if isinstance(found, str) else shown
 
@@ -95,15 +95,18 @@ def count_parked(name: str | None = None) -> int:
     """Return how many messages of one lock or of all are parked or promoted. Raises ``BackendUnavailable``."""
     from django_tasklock.celery.parking import store as parking
 
-    return parking.count(_bare(name))
+    return parking.count(_without_prefix(name))
 
 
-def _bare(name: str | None) -> str | None:
+def _without_prefix(name: str | None) -> str | None:
     return None if name is None else strip_prefix(name, get_settings().KEY_PREFIX)
 
 
 def count_parked_by_name(names: Sequence[str]) -> dict[str, int]:
-    """Return how many messages wait for each of these locks, where some do. Raises ``BackendUnavailable``."""
+    """Return the number of waiting messages by lock, for those of these locks with any.
+
+    Raises ``BackendUnavailable``.
+    """
     from django_tasklock.celery.parking import store as parking
 
     return parking.count_by_name(names)

@@ -1,4 +1,4 @@
-"""What an operator may do with a kept message: let a dead one wait again, publish one now, end one."""
+"""The actions of an operator on a kept message: requeue a dead one, publish one now, discard one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from celery import current_app
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.parking import store as parking
-from django_tasklock.celery.parking.burial import end
-from django_tasklock.celery.parking.envelope import Unfit, check, sign
+from django_tasklock.celery.parking.ending import revoke
+from django_tasklock.celery.parking.envelope import UnusableMessage, check, sign
 from django_tasklock.celery.parking.listing import full_name
 from django_tasklock.celery.parking.promotion import is_held, promote, promote_next
 from django_tasklock.celery.parking.rows import DEAD, PARKED, PROMOTED, RUNNING
 
 
 def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
-    """Let a dead message wait for its lock again. Return the lock's name, and why not, which is empty if it does.
+    """Make a dead message wait for its lock again. Return the lock's name, and the reason if this failed.
 
-    ``sign_it``: the operator knows that a worker of an older version has parked it, which did not sign.
+    ``sign_it``: the operator confirms that a worker of an older version, which did not sign, has parked it.
     """
     row = parking.find(task_id)
     if row is None:
@@ -30,7 +30,7 @@ def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
     new: dict[str, Any] = {"attempts": 0, "problem": ""}
     try:
         check(text)
-    except Unfit as error:
+    except UnusableMessage as error:
         if not sign_it or error.unsigned is None:
             return name, str(error)
         new["message"] = sign(error.unsigned)
@@ -41,9 +41,9 @@ def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
 
 
 def publish(task_id: str) -> tuple[str, str]:
-    """Look at once whether it is a parked message's turn, and publish it. Return the lock's name, and why not.
+    """Publish a parked message if it is its turn. Return the lock's name, and the reason if it was not published.
 
-    A message that was published before and has not arrived is not waited for.
+    Messages that were published earlier and have not arrived are not waited for.
     """
     row = parking.find(task_id)
     if row is None:
@@ -65,11 +65,11 @@ def publish(task_id: str) -> tuple[str, str]:
 
 
 def discard(task_id: str, why: str) -> tuple[str, str]:
-    """End a message that is parked or dead, as if it had been revoked. Return the lock's name, and why not."""
+    """End a parked or dead message as revoked. Return the lock's name, and the reason if this failed."""
     row = parking.find(task_id)
     if row is None:
         return "", "there is no such message"
     name = full_name(parking.read_message(row) or "", "")
     if row.state not in (DEAD, PARKED):
         return name, f"it is {row.state}"
-    return name, "" if end(row, current_app, why) else "it has changed just now"
+    return name, "" if revoke(row, current_app, why) else "it has changed just now"

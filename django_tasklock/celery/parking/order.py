@@ -1,4 +1,4 @@
-"""The order in which messages of one lock were published: sequence numbers, and the line of who waits."""
+"""The order in which messages of one lock were published: sequence numbers, and the line of waiting messages."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ logger = logging.getLogger("django_tasklock")
 
 
 def next_number(name: str = "", task_id: str = "") -> int:
-    """Draw a sequence number and line up, in the lock's store; with that down, from this machine's clock."""
+    """Draw a sequence number and join the line, in the lock's store; if it is down, use this machine's clock."""
     try:
         return get_backend().ticket(name, task_id)
     except BackendUnavailable as error:
-        logger.warning("no sequence number from the store, this machine's clock must do: %s", error)
+        logger.warning("no sequence number from the store, using this machine's clock: %s", error)
         return time.time_ns() // 1000
 
 
 def number_of(message: Message, name: str = "") -> int:
-    """Return the sequence number of ``message``. Draw it, for ``name``, where its publisher drew none."""
+    """Return the sequence number of ``message``. If its publisher drew none, draw one for ``name``."""
     number = message.header.get("ticket")
     return int(number) if number else next_number(name, message.id if name else "")
 
 
 def leave(name: str, task_id: str) -> bool:
-    """Say that the message waits no more: it is over, or goes another way. Return whether others may wait."""
+    """Remove the message from the line: it has ended, or is sent another way. Return whether others may wait."""
     try:
         return get_backend().arrived(name, task_id)
     except BackendUnavailable as error:
-        logger.warning("lock %r: %s keeps its place in the order for a while: %s", name, task_id, error)
+        logger.warning(
+            "lock %r: %s was not removed from the line, where it stays for a while: %s", name, task_id, error
+        )
         return True

@@ -1,8 +1,8 @@
-"""The promotion of parked messages: one per lock is put back into the broker when the lock is free.
+"""The promotion of parked messages: when a lock is free, its next message is put back into the broker.
 
-Whoever releases a lock promotes its next message at once. That wake-up can be lost: the
-releaser may be killed, Redis flushed, the broker purged. So a thread in every worker's main
-process looks at each waiting key every few seconds; of any number of promoters one acts.
+The process that releases a lock promotes its next message at once. That wake-up can be lost: the process may be killed,
+Redis flushed, the broker purged. So a thread in every worker's main process checks each waiting key every few seconds;
+of any number of promoters exactly one acts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from django_tasklock import signals
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.codec import holder_of, json_object
 from django_tasklock.backends.database.names import key_of
-from django_tasklock.celery.message import HEADER, sealed_for
+from django_tasklock.celery.message import HEADER, bind_header
 from django_tasklock.celery.parking import store as parking
-from django_tasklock.celery.parking.burial import Due, bury, end, open_row
-from django_tasklock.celery.parking.envelope import Unfit
+from django_tasklock.celery.parking.ending import DueMessage, mark_dead, open_row, revoke
+from django_tasklock.celery.parking.envelope import UnusableMessage
 from django_tasklock.celery.parking.rows import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, ParkedRow, close_idle
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.db.forks import no_fork
@@ -31,46 +31,46 @@ from django_tasklock.types import monotonic
 
 logger = logging.getLogger("django_tasklock")
 
-PERIOD = 5.0  # seconds between two looks of one promoter
-PATIENCE = 10.0  # seconds a message that was put back may take to arrive, doubled each time: it may be in a long queue
-MOST_PATIENCE = 600.0
-MISSING = 10.0  # seconds the line waits for a message that was published before and has not arrived
-STORING = 60.0  # seconds in which a result is stored, if nothing is known of the process that does it
+PERIOD = 5.0  # seconds between two polls of one promoter
+PATIENCE = 10.0  # seconds for a message that was put back to arrive, doubled each time: it may be in a long queue
+LONGEST_PATIENCE = 600.0
+PREDECESSOR_PATIENCE = 10.0  # seconds to wait for a message that was published earlier and has not arrived
+RESULT_PATIENCE = 60.0  # seconds to store a result, if the state of the process that does so is unknown
 MOST_ATTEMPTS = 8  # with the patience above about twenty minutes, if the message reaches no worker at all
-STRAY = 600.0  # seconds for which what this app cannot take is left to others: another app, or workers of another age
-MOST_PASSED = 20  # at the head of one line that are passed over in one look
-AT_ONCE = 200  # keys in one look; the next one goes on from there
+UNUSABLE_PATIENCE = 600.0  # seconds to leave unusable messages to other apps and to workers of another version
+MOST_SKIPPED = 20  # unusable messages at the head of one line that are passed over in one poll
+BATCH = 200  # keys in one poll; the next one continues from there
 
 
 def promote(name: str, app: Any) -> bool:
     """Put the next message for ``name`` back into the broker if its lock is free. Return whether one was.
 
-    What cannot be done now, with a store, the database or the broker down, is logged and left to the promoters.
+    If a store, the database or the broker is down, that is logged, and the promoters retry.
     """
     try:
         if is_held(name):
-            return False  # its holder looks when it releases, which is after what we know was parked
+            return False  # its holder promotes on release, which comes after the message was parked
         return promote_next(key_of(name), app, free=True)
     except Exception as error:
-        logger.warning("lock %r: what is parked behind it was not promoted, a worker will: %s", name, error)
+        logger.warning("lock %r: its next parked message was not promoted, a worker will retry: %s", name, error)
         return False
 
 
-def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool = False) -> bool:
-    """Promote by the key of the lock, raising what stands in the way. Return whether a message was put back.
+def promote_next(key: str, app: Any, unusable: UnusableLog | None = None, *, free: bool = False) -> bool:
+    """Promote the next message of a lock, by its key. Return whether a message was put back. Errors are raised.
 
-    ``strays``: looks after what this app cannot put back; without it that is only passed over. ``free``: the lock was,
-    just now; that who is superseded says so is left to those who look regularly.
+    ``unusable``: records messages that this app cannot put back; without it they are only passed over. ``free``: the
+    lock was just found free; then superseded messages are left to the promoters.
     """
     found = next_in_line(key, app, free=free)
-    for _ in range(AT_ONCE):  # of more the promoters take care
+    for _ in range(BATCH):  # further ones are left to the promoters
         if found.due is None or not _end_expired(found.due, app):
             break
         found = next_in_line(key, app, free=free)
-    for row in found.spent:
-        bury(row, f"it was put back into the broker {row.attempts} times, and no worker took it", app)
-    if strays is not None:
-        strays.note(key, found.strays)
+    for row in found.exhausted:
+        mark_dead(row, f"it was put back into the broker {row.attempts} times, and no worker took it", app)
+    if unusable is not None:
+        unusable.record(key, found.unusable)
     for row in found.superseded:
         _send(row, app, SUPERSEDED)
     due = found.due
@@ -78,68 +78,69 @@ def promote_next(key: str, app: Any, strays: Strays | None = None, *, free: bool
         return False
     if due.row.mode == "queue" and _awaits_another(due.row, due.name):
         return False
-    if due.row.mode == "coalesce" and not found.alone:  # one that comes now finds this one newer, and says so itself
+    if due.row.mode == "coalesce" and not found.alone:  # one that arrives now finds this newer one and ends itself
         supersede(parking.find_older(key, due.row.number, due.row.task_id), app)
     return _put_back(due, PROMOTED)
 
 
-class Looked(NamedTuple):
-    """The result of one look at the messages that are kept for a lock."""
+class LineCheck(NamedTuple):
+    """The result of one check of the messages that are kept for a lock."""
 
-    due: Due | None
-    """The message that is to be put back. ``None``: there is none, one is on its way, or the lock is held."""
-    spent: list[ParkedRow]
+    due: DueMessage | None
+    """The message to put back. ``None``: there is none, one is on its way, or the lock is held."""
+    exhausted: list[ParkedRow]
     """The messages that were put back too often."""
-    strays: list[tuple[ParkedRow, str]]
-    """The messages in front of it that this app cannot put back, and why."""
+    unusable: list[tuple[ParkedRow, str]]
+    """The messages before it that this app cannot put back, and why."""
     superseded: list[ParkedRow]
-    """The messages that are to be sent once more to say that they are superseded."""
+    """The superseded messages to send once more, so that their result is stored."""
     alone: bool = False
-    """Whether nobody else waits for the lock."""
+    """Whether no other message waits for the lock."""
 
 
-def next_in_line(key: str, app: Any, *, free: bool = False) -> Looked:
-    """Look at who waits for the lock with this key, which is known to be ``free``. Changes nothing."""
-    strays: list[tuple[ParkedRow, str]] = []
-    resting: list[ParkedRow] = []
+def next_in_line(key: str, app: Any, *, free: bool = False) -> LineCheck:
+    """Find the next message for the lock with this key, without changes. ``free``: the lock is known to be free."""
+    unusable: list[tuple[ParkedRow, str]] = []
+    just_refused: list[ParkedRow] = []
     tasks: set[str] = set()
     while True:
-        passed = [row.id for row, _ in strays] + [row.id for row in resting]
+        passed = [row.id for row, _ in unusable] + [row.id for row in just_refused]
         head, moving, alone = parking.read_line(key, passed, tasks, superseded=not free)
-        late = [row for row in moving if row.state == PROMOTED and overdue(row)]
-        spent = [row for row in late if row.attempts >= MOST_ATTEMPTS]
-        looked = Looked(None, spent, strays, [row for row in moving if row.state == SUPERSEDED and overdue(row)])
+        late = [row for row in moving if row.state == PROMOTED and is_overdue(row)]
+        exhausted = [row for row in late if row.attempts >= MOST_ATTEMPTS]
+        superseded = [row for row in moving if row.state == SUPERSEDED and is_overdue(row)]
+        check = LineCheck(None, exhausted, unusable, superseded)
         if any(row.state == PROMOTED and row not in late for row in moving):
-            return looked
-        ready = [row for row in late if row not in spent]
-        ready += [row for row in moving if row.state in (RUNNING, ENDED) and not runs(row)]
+            return check
+        ready = [row for row in late if row not in exhausted]
+        ready += [row for row in moving if row.state in (RUNNING, ENDED) and not is_running(row)]
         ready += [] if head is None else [head]
-        if not ready or len(passed) >= MOST_PASSED:
-            return looked
+        if not ready or len(passed) >= MOST_SKIPPED:
+            return check
         row = min(ready, key=lambda row: (row.number, row.id))
-        if row.state == PARKED and row.attempts and not overdue(row):  # a worker has just said that it cannot take it
-            resting.append(row)
+        if row.state == PARKED and row.attempts and not is_overdue(row):  # a worker has just refused it
+            just_refused.append(row)
             continue
         try:
             due = open_row(row, app)
-        except Unfit as error:
-            strays.append((row, str(error)))
+        except UnusableMessage as error:
+            unusable.append((row, str(error)))
             if row.task not in app.tasks:
                 tasks.add(row.task)
             continue
         if due is None or (not free and is_held(due.name)):
-            return looked
-        return looked._replace(due=due, alone=alone and not strays and not resting)
+            return check
+        return check._replace(due=due, alone=alone and not unusable and not just_refused)
 
 
 def is_held(name: str) -> bool:
-    """Return whether the lock is held. What a process that is known to be dead left the promoted message takes over."""
+    """Return whether the lock is held. A lock of a dead process counts as free: the promoted message takes it over."""
     record = get_backend().get(name)
     return record is not None and not abandoned(record)
 
 
 def supersede(older: list[ParkedRow], app: Any) -> None:
-    """End these ``coalesce`` messages, which a newer one has taken the place of: each is sent to say so."""
+    """End these ``coalesce`` messages, which a newer one has superseded: each is sent so that its result is stored."""
     for row in older:
         if row.state == PROMOTED:
             parking.move_to(row, SUPERSEDED)  # it is on its way already
@@ -147,55 +148,55 @@ def supersede(older: list[ParkedRow], app: Any) -> None:
             _send(row, app, SUPERSEDED)
 
 
-def overdue(row: ParkedRow) -> bool:
+def is_overdue(row: ParkedRow) -> bool:
     """Return whether a message that was put back has not arrived in time: its queue may have been purged."""
-    patience = min(PATIENCE * 2.0 ** max(0, row.attempts - 1), MOST_PATIENCE)
+    patience = min(PATIENCE * 2.0 ** max(0, row.attempts - 1), LONGEST_PATIENCE)
     return row.now - row.changed_at > patience * 1000
 
 
 def _awaits_another(row: ParkedRow, name: str) -> bool:
-    """Return whether a message that was published before is still on its way.
+    """Return whether a message that was published earlier is still on its way.
 
-    It is not waited for for ever: it may be lost, or lie in the buffer of a worker that is busy with something else.
+    The wait is limited: it may be lost, or in the buffer of a worker that is busy with another task.
     """
-    waited = row.now - row.parked_at > MISSING * 1000
-    return get_backend().expects(name, row.number, forget=waited) > 0 and not waited
+    is_over = row.now - row.parked_at > PREDECESSOR_PATIENCE * 1000
+    return get_backend().expects(name, row.number, forget=is_over) > 0 and not is_over
 
 
-def runs(row: ParkedRow) -> bool:
-    """Return whether the process that ran it last is known to live, or may be storing its result."""
+def is_running(row: ParkedRow) -> bool:
+    """Return whether the process that ran it last is known to be alive, or may be storing its result."""
     known = holders.alive(holder_of(json_object(row.holder)))
-    storing = row.state == ENDED and row.now - row.changed_at < STORING * 1000
+    storing = row.state == ENDED and row.now - row.changed_at < RESULT_PATIENCE * 1000
     return known is True or (known is None and storing)
 
 
 def ran_here(row: ParkedRow) -> bool:
-    """Return whether this is the process that ran it last."""
+    """Return whether this process ran it last."""
     return holder_of(json_object(row.holder)).boot == holders.BOOT
 
 
 def _send(row: ParkedRow, app: Any, state: str) -> bool:
     try:
         due = open_row(row, app)
-    except Unfit as error:
+    except UnusableMessage as error:
         logger.warning("parked message %s[%s] was not sent: %s", row.task, row.task_id, error)
         return False
     return due is not None and not _end_expired(due, app) and _put_back(due, state)
 
 
-def _end_expired(due: Due, app: Any) -> bool:
-    """End a message that has expired: RabbitMQ drops those, so nobody would say so. Return whether it has."""
-    left = seconds_until(due.signature.options.get("expires"))
-    if left is None or left > 0:
+def _end_expired(due: DueMessage, app: Any) -> bool:
+    """End a message that has expired, since RabbitMQ drops expired messages silently. Return whether it has expired."""
+    remaining = seconds_until(due.signature.options.get("expires"))
+    if remaining is None or remaining > 0:
         return False
-    end(due.row, app, "it has expired")
+    revoke(due.row, app, "it has expired")
     return True
 
 
-def _put_back(due: Due, state: str) -> bool:
+def _put_back(due: DueMessage, state: str) -> bool:
     """Put one message back into the broker. Return whether it was sent.
 
-    Killed half-way, it is overdue later, or comes twice and runs once.
+    If this process is killed in between, the message becomes overdue, or is sent twice and runs once.
     """
     row, signature = due.row, due.signature
     attempts = row.attempts + 1
@@ -203,10 +204,11 @@ def _put_back(due: Due, state: str) -> bool:
         return False
     headers = signature.options.get("headers") or {}
     put_back = (row.sent + 1, signature.options.get("retries") or 0)
-    ours = sealed_for({**(headers.get(HEADER) or {}), "put_back": put_back}, row.task, row.task_id)
-    headers = {**headers, HEADER: ours}
+    header = bind_header({**(headers.get(HEADER) or {}), "put_back": put_back}, row.task, row.task_id)
+    headers = {**headers, HEADER: header}
     try:
-        signature.clone(headers=headers).apply_async(add_to_parent=False)  # who releases the lock did not publish it
+        # The process that releases the lock is not its parent.
+        signature.clone(headers=headers).apply_async(add_to_parent=False)
     except Exception as error:
         logger.warning("lock %r: %s[%s] could not be sent: %s", due.name, row.task, row.task_id, error)
         back = parking.find(row.task_id)
@@ -216,86 +218,88 @@ def _put_back(due: Due, state: str) -> bool:
     logger.info("lock %r: %s[%s] %s", due.name, row.task, row.task_id, state)
     if state == PROMOTED:
         waited = max(0, row.now - row.parked_at) / 1000
-        signals.send(signals.message_promoted, due.name, task=row.task, task_id=row.task_id, waited=waited, header=ours)
+        signals.send(
+            signals.message_promoted, due.name, task=row.task, task_id=row.task_id, waited=waited, header=header
+        )
     return True
 
 
-class Strays:
-    """The messages that one promoter has met and cannot put back: another app may, or a newer worker."""
+class UnusableLog:
+    """The messages that one promoter cannot put back: another app or a newer worker may."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
         self._since: dict[tuple[str, str], float] = {}
 
-    def note(self, key: str, strays: list[tuple[ParkedRow, str]]) -> None:
-        """Note what was met now. Whose kind has been there for long enough, and this row among them, is dead."""
+    def record(self, key: str, unusable: list[tuple[ParkedRow, str]]) -> None:
+        """Record the messages found now. Those whose task was unusable for this lock long enough are marked as dead."""
         now = monotonic()
-        kinds = {(key, row.task): (row, why) for row, why in reversed(strays)}
+        kinds = {(key, row.task): (row, reason) for row, reason in reversed(unusable)}
         for kind in [kind for kind in self._since if kind[0] == key and kind not in kinds]:
             del self._since[kind]
-        for kind, (row, why) in kinds.items():
-            if now - self._since.setdefault(kind, now) >= STRAY:
-                self._bury(row, why)
+        for kind, (row, reason) in kinds.items():
+            if now - self._since.setdefault(kind, now) >= UNUSABLE_PATIENCE:
+                self._mark_dead(row, reason)
 
-    def _bury(self, row: ParkedRow, why: str) -> None:
-        """Bury that row, and those like it that no more can be put back: there may be thousands."""
-        for one in parking.find_alike(row, AT_ONCE):
+    def _mark_dead(self, row: ParkedRow, reason: str) -> None:
+        """Mark that row as dead, and further unusable ones of the same task: there may be thousands."""
+        for one in parking.find_alike(row, BATCH):
             try:
                 if open_row(one, self.app) is not None:
                     continue
-            except Unfit as error:
-                why = str(error)
-            bury(one, why, self.app)
+            except UnusableMessage as error:
+                reason = str(error)
+            mark_dead(one, reason, self.app)
 
 
 class Promoter:
-    """The thread of a worker's main process that finds what a lost wake-up left behind."""
+    """The thread of a worker's main process that promotes messages after a lost wake-up."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
         self._stop = threading.Event()
-        self._strays = Strays(app)
-        self._after = ""
-        self._silent = False
+        self._unusable = UnusableLog(app)
+        self._last_key = ""
+        self._failing = False
 
     def start(self) -> None:
         """Start the thread."""
         threading.Thread(target=self._run, name="tasklock-promoter", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop before the next look."""
+        """Stop before the next poll."""
         self._stop.set()
 
     def _run(self) -> None:
         while not self._stop.wait(PERIOD * random.uniform(0.5, 1.0)):
             try:
-                self.look()
-                self._silent = False
-            except BaseException as error:  # whatever it is, the next look may find it mended
-                if not self._silent:
-                    log(logging.WARNING, "promoter: parked messages could not be looked at, trying on: %r", error)
-                self._silent = True
+                self.poll()
+                self._failing = False
+            except BaseException as error:  # any error may be temporary
+                if not self._failing:
+                    log(logging.WARNING, "promoter: parked messages could not be read, retrying: %r", error)
+                self._failing = True
             finally:
                 with no_fork():
                     close_idle()
 
-    def look(self) -> int:
-        """Promote behind free locks. Return how many messages were."""
+    def poll(self) -> int:
+        """Promote messages behind free locks. Return how many were promoted."""
         promoted = 0
-        for _ in range(AT_ONCE):
+        for _ in range(BATCH):
             with no_fork():
-                key = parking.next_key(self._after)
-                self._after = key or ""
+                key = parking.next_key(self._last_key)
+                self._last_key = key or ""
                 if key is None:
                     break
-                promoted += self._one(key)
+                promoted += self._promote_key(key)
         return promoted
 
-    def _one(self, key: str) -> bool:
+    def _promote_key(self, key: str) -> bool:
         try:
-            return promote_next(key, self.app, self._strays)
+            return promote_next(key, self.app, self._unusable)
         except BackendUnavailable:
-            raise  # the others would fare no better
-        except Exception as error:  # one that cannot be read must not keep the others
-            logger.warning("what is parked under key %s was not promoted: %r", key, error)
+            raise  # the other keys would fail as well
+        except Exception as error:  # one unreadable row must not block the others
+            logger.warning("parked messages with key %s were not promoted: %r", key, error)
             return False

@@ -1,4 +1,4 @@
-"""The table of kept messages: their states, a row as a query saw it, statements."""
+"""The table of kept messages: their states, rows as a query read them, and statements."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage
 
 PARKED = "parked"
-"""The state of a message that waits for its lock."""
+"""The message waits for its lock."""
 PROMOTED = "promoted"
-"""The state of one that was put back into the broker, where a worker will take it up."""
+"""The message was put back into the broker, and a worker will receive it."""
 RUNNING = "running"
-"""The state of one that a worker runs. Kept if it is acknowledged late: it comes back if that worker dies."""
+"""A worker runs the message. With late acknowledgement it is kept, in case that worker dies."""
 ENDED = "ended"
-"""The state of one whose run is over and whose result is being stored."""
+"""The run is over, and the result is being stored."""
 SUPERSEDED = "superseded"
-"""The state of one whose place a newer one took (``coalesce``); it was put back to say so."""
+"""A newer message superseded it (``coalesce``); it was put back so that its result is stored."""
 DEAD = "dead"
-"""The state of one that no worker takes, or nobody knows who wrote: the line goes on, an operator decides."""
+"""No worker takes it, or its author is unknown: the line goes on, an operator decides."""
 
 _FIELDS = (
     "id",
@@ -49,7 +49,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class ParkedRow:
-    """A row as one query saw it. Times are the database's, in milliseconds since 1970."""
+    """A row as one query read it. Times are the database's, in milliseconds since 1970."""
 
     id: int
     key: str
@@ -71,29 +71,29 @@ class ParkedRow:
 
 
 class ParkedLine(NamedTuple):
-    """What is kept for one lock."""
+    """The messages that are kept for one lock."""
 
     head: ParkedRow | None
-    """The message whose turn it is among those that are parked, with its text."""
+    """The next of the parked messages, with its text."""
     others: list[ParkedRow]
-    """Those that are neither parked nor over."""
+    """The messages that are neither parked nor dead."""
     alone: bool = False
-    """Nobody else is parked, and nobody is on the way."""
+    """Whether no other message is parked or promoted."""
 
 
 class Neighbours(NamedTuple):
-    """Who else waits for the lock of a ``coalesce`` message."""
+    """The other messages that wait for the lock of a ``coalesce`` message."""
 
     newer: bool
-    """A message was published later."""
+    """Whether a message was published later."""
     older: list[ParkedRow]
-    """The ``coalesce`` messages that were published before."""
+    """The ``coalesce`` messages that were published earlier."""
 
 
 DOWN = (BackendUnavailable, ImproperlyConfigured)
-"""The errors of a table that cannot be asked: the database is down, or the project has none."""
+"""The errors of an unavailable table: the database is down, or the project has none."""
 session = Session(ParkedMessage, "parked message")
-"""The session in which the table is asked."""
+"""The database session for the table."""
 
 
 def rows_of(alias: str) -> QuerySet[ParkedMessage]:
@@ -104,7 +104,7 @@ def rows_of(alias: str) -> QuerySet[ParkedMessage]:
 def read(*parts: QuerySet[ParkedMessage], message: bool = False) -> list[ParkedRow]:
     """Return the rows of all parts, by one statement, with the database's time.
 
-    A row that is in two parts is returned twice. ``message``: those of the first part with their messages.
+    A row that is in two parts is returned twice. ``message``: read those of the first part with their messages.
     """
     first, *rest = [_columns(rows, message=message and not number) for number, rows in enumerate(parts)]
     return [ParkedRow(*values) for values in (first.union(*rest, all=True) if rest else first)]
@@ -116,22 +116,23 @@ def _columns(rows: QuerySet[ParkedMessage], *, message: bool) -> QuerySet[Parked
 
 
 def first_of(rows: QuerySet[ParkedMessage], *order: str) -> QuerySet[ParkedMessage]:
-    """Return the first of the rows in that order as a part of a statement: one look into the index finds it.
+    """Return the first of the rows in that order, as a part of a statement; an index finds it.
 
-    Not a slice: SQLite takes none as a part of a union.
+    Not a slice: SQLite accepts none in a union.
     """
     return rows_of(rows.db).filter(id=rows.order_by(*order).values("id")[:1])
 
 
 def insert(alias: str, row: ParkedMessage) -> bool:
-    """Insert a row by a single statement. Return False if there is one of that message, or its place is taken.
+    """Insert a row by a single statement. Return False if the message has a row, or its place is taken.
 
-    Without what ``save()`` and ``bulk_create()`` add: signals for receivers that mean other models, and a transaction.
+    Unlike ``save()`` and ``bulk_create()`` it sends no signals, whose receivers are for other models, and opens no
+    transaction.
     """
     fields = [field for field in ParkedMessage._meta.local_concrete_fields if not field.primary_key]
     query = InsertQuery(ParkedMessage)
     query.insert_values(fields, [row])
-    in_block = connections[alias].in_atomic_block  # that of a test, which an error would spoil
+    in_block = connections[alias].in_atomic_block  # a test's transaction, which an error would break
     try:
         with transaction.atomic(using=alias) if in_block else nullcontext():
             query.get_compiler(using=alias).execute_sql()

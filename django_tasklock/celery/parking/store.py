@@ -1,7 +1,7 @@
-"""Messages kept in the database: what waits for its lock, and what was met again after a worker's death.
+"""Messages kept in the database: those that wait for their lock, and those that are kept in case a worker dies.
 
-A row is changed only by an UPDATE that names what was read there, so of any number of
-processes that want to put a message back into the broker one does.
+A row is changed only by an UPDATE whose condition is the state that was read. So of any number of processes that want
+to put a message back into the broker exactly one does.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from django_tasklock.db.clock import Now
 from django_tasklock.models import ParkedMessage
 
 MOVING = 500  # messages on their way that are read at once
-CHUNK = 500  # locks asked about by one query: SQLite knows few parameters
+CHUNK = 500  # locks in one query: SQLite allows few parameters
 
-_TAKEN = {"attempts": 0, "problem": ""}  # of what a worker has taken
+_RESET_ATTEMPTS = {"attempts": 0, "problem": ""}  # the columns of a message that a worker has taken
 
 
 def find(task_id: str) -> ParkedRow | None:
@@ -54,23 +54,24 @@ def find(task_id: str) -> ParkedRow | None:
 
 
 def read_line(
-    key: str, without: Collection[int] = (), tasks: Collection[str] = (), *, superseded: bool = True
+    key: str, excluded_ids: Collection[int] = (), excluded_tasks: Collection[str] = (), *, superseded: bool = True
 ) -> ParkedLine:
-    """Return who waits for the lock with this key, in order of publication. Of ``coalesce`` the newest is the head.
+    """Return the messages that wait for the lock with this key, in order of publication.
 
-    ``without``: rows that are passed over; ``tasks``: tasks all of whose messages are. ``superseded``: also who is.
+    With ``coalesce`` the newest is the head. ``excluded_ids``: rows to pass over; ``excluded_tasks``: tasks whose
+    messages are passed over. ``superseded``: include superseded messages.
     """
 
     def verb(alias: str, again: bool) -> ParkedLine:
         rows = rows_of(alias).filter(key=key)
-        if without:
-            rows = rows.exclude(id__in=without)
-        if tasks:
-            rows = rows.exclude(task__in=tasks)
+        if excluded_ids:
+            rows = rows.exclude(id__in=excluded_ids)
+        if excluded_tasks:
+            rows = rows.exclude(task__in=excluded_tasks)
         parked = rows.filter(state=PARKED)
         oldest, newest = first_of(parked, "ticket", "id"), first_of(parked, "-ticket", "-id")
         moving = rows.filter(state__in=(PROMOTED, RUNNING, ENDED))
-        # One statement: of two, one that is promoted in between would be in neither, or the next one be promoted, too.
+        # One statement: a row promoted between two would be in neither result, or a second one would be promoted.
         found = sorted(read(oldest, newest, moving, message=True), key=lambda row: (row.number, row.id))
         waiting = [row for row in found if row.state == PARKED]  # the oldest with its message, and the newest
         others = [row for row in found if row.state != PARKED]
@@ -88,18 +89,18 @@ def read_line(
 
 
 def has_older(name: str, number: int) -> bool:
-    """Return whether a message waits for ``name`` that was published before the one with this sequence number."""
+    """Return whether a message waits for ``name`` that was published earlier, by its sequence number."""
 
     def verb(alias: str, again: bool) -> bool:
         older = rows_of(alias).filter(key=key_of(name), ticket__lt=number)
-        # One of each state, and the next one only: then the index has the answer.
+        # Only the nearest row of each state, so that the index alone answers.
         return bool(read(*(first_of(older.filter(state=state), "-ticket") for state in (PARKED, PROMOTED))))
 
     return session.run(verb, name=name, write=False)
 
 
 def read_neighbours(name: str, number: int, task_id: str) -> Neighbours:
-    """Return who else waits for ``name``, seen from a ``coalesce`` message with this sequence number."""
+    """Return the other messages that wait for ``name``, as seen by a ``coalesce`` message with this sequence number."""
 
     def verb(alias: str, again: bool) -> Neighbours:
         newer = rows_of(alias).filter(key=key_of(name), ticket__gt=number)
@@ -114,19 +115,19 @@ def park(
     name: str, number: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None,
     crashes: int = 0, moving: bool = False, fresh: bool = False,
 ) -> bool:  # fmt: skip
-    """Keep a message. Return False if ``limit`` others wait for ``name`` already; who waited keeps its place.
+    """Store a message. Return False if ``limit`` others wait for ``name`` already.
 
-    ``fresh``: it has hardly a row yet. ``moving``: nobody promotes it before ``mark_parked``, or until it is overdue
-    like one that was put back.
+    A message that waits already keeps its place. ``fresh``: it probably has no row yet. ``moving``: it is not promoted
+    before ``mark_parked``, or until it is overdue as if it had been put back.
     """
-    new: dict[str, Any] = {"state": PROMOTED if moving else PARKED, **_TAKEN}
+    new: dict[str, Any] = {"state": PROMOTED if moving else PARKED, **_RESET_ATTEMPTS}
     if crashes:
         new["crashes"] = crashes
-    return _put(name, number, mode, task, task_id, message, limit, fresh, **new)
+    return _upsert(name, number, mode, task, task_id, message, limit, fresh, **new)
 
 
 def mark_parked(task_id: str, sent: int) -> bool:
-    """Let what was parked ``moving`` wait for its turn. Return False if somebody has moved it meanwhile."""
+    """Make a message that was parked as ``moving`` wait for its turn. Return False if its row has changed meanwhile."""
 
     def verb(alias: str, again: bool) -> bool:
         mine = rows_of(alias).filter(task_id=task_id, state=PROMOTED, sent=sent)
@@ -138,29 +139,26 @@ def mark_parked(task_id: str, sent: int) -> bool:
 def mark_started(
     name: str, number: int, mode: str, task: str, task_id: str, message: str, holder: str, crashes: int
 ) -> None:
-    """Keep a message that runs from now on, so that it is found if this worker dies, too."""
-    new = {"state": RUNNING, "holder": holder, "crashes": crashes, "place": None, **_TAKEN}
-    _put(name, number, mode, task, task_id, message, None, False, **new)
+    """Store a message that starts now, so that it is found if this worker dies too."""
+    new = {"state": RUNNING, "holder": holder, "crashes": crashes, "place": None, **_RESET_ATTEMPTS}
+    _upsert(name, number, mode, task, task_id, message, None, False, **new)
 
 
 def start(row: ParkedRow, holder: str) -> bool:
-    """Note that a promoted message runs from now on, unless somebody has moved it since it was read.
-
-    Return whether it was done.
-    """
+    """Record that a promoted message starts now. Return False if its row has changed since it was read."""
 
     def verb(alias: str, again: bool) -> bool:
-        new = {"state": RUNNING, "holder": holder, "place": None, "changed_at": Now(), **_TAKEN}
-        if _same(alias, row).update(**new) > 0:
+        new = {"state": RUNNING, "holder": holder, "place": None, "changed_at": Now(), **_RESET_ATTEMPTS}
+        if _unchanged(alias, row).update(**new) > 0:
             return True
         mine = rows_of(alias).filter(id=row.id, state=RUNNING, sent=row.sent, holder=holder)
-        return again and mine.exists()  # it was done before, and the answer lost
+        return again and mine.exists()  # a first attempt succeeded, and the reply was lost
 
     return session.run(verb)
 
 
 def record_running(name: str, number: int, mode: str, task: str, task_id: str, message: str, holder: str) -> bool:
-    """Keep a message that another delivery of it runs. Return False if it has a row."""
+    """Store a message that another delivery of it runs. Return False if it has a row."""
 
     def verb(alias: str, again: bool) -> bool:
         return insert(alias, _row(name, number, mode, task, task_id, message, state=RUNNING, holder=holder))
@@ -168,7 +166,7 @@ def record_running(name: str, number: int, mode: str, task: str, task_id: str, m
     return session.run(verb, name=name)
 
 
-def _put(
+def _upsert(
     name: str, number: int, mode: str, task: str, task_id: str, message: str, limit: int | None, fresh: bool,
     **rest: Any,
 ) -> bool:  # fmt: skip
@@ -192,9 +190,8 @@ def _put(
                 row.place = _free_place(alias, row.key, limit)
                 if row.place is None:
                     return False
-            if counted(
-                alias, partial(insert, alias, row)
-            ):  # else a second delivery of it was first, or somebody took the place
+            # False: another delivery has inserted its row meanwhile, or another message has taken the place.
+            if counted(alias, partial(insert, alias, row)):
                 break
         return True
 
@@ -202,7 +199,7 @@ def _put(
 
 
 def _event_of(before: str, state: str) -> str | None:
-    """Return what is counted of a message that is given this state; ``None``: nothing."""
+    """Return the event to count when a message changes to this state; ``None``: nothing is counted."""
     if state == SUPERSEDED and before != SUPERSEDED:
         return metrics.SUPERSEDED
     if state == PROMOTED:
@@ -212,7 +209,7 @@ def _event_of(before: str, state: str) -> str | None:
 
 @contextmanager
 def _counted(alias: str, task: str, event: str | None) -> Iterator[Callable[[], None]]:
-    """Let what is written in the block, and its count, be written together. Returns what counts it."""
+    """Write the block's changes and their count together. Yields the function that counts."""
     kind = clean_kind(task) if event is not None and get_settings().METRICS else None
     with together(alias, kind):
         yield lambda: _metrics.write(alias, new_count(event or "", kind))
@@ -230,27 +227,27 @@ def _row(name: str, number: int, mode: str, task: str, task_id: str, message: st
 
 
 def _free_place(alias: str, key: str, limit: int) -> int | None:
-    """Return a place that nobody has. Any of several, so that those who come at the same time rarely want the same."""
+    """Return a free place, chosen at random so that simultaneous messages rarely try the same one."""
     waiting = rows_of(alias).filter(key=key, state__in=(PARKED, PROMOTED))
     taken = list(waiting.values_list("place", flat=True)[:limit])
     free = set(range(min(limit, len(taken) + 64))) - set(taken)
     return random.choice(sorted(free)) if len(taken) < limit and free else None
 
 
-def _same(alias: str, row: ParkedRow) -> QuerySet[ParkedMessage]:
+def _unchanged(alias: str, row: ParkedRow) -> QuerySet[ParkedMessage]:
     return rows_of(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
 
 
 def move_to(row: ParkedRow, state: str, *, sent: int = 0, crashes: int = 0, **more: Any) -> bool:
-    """Give a message another state, unless somebody has since it was read. Return whether it was done.
+    """Set a message's state, unless its row has changed since it was read. Return whether it was set.
 
-    ``more``: other columns and what is written there.
+    ``more``: further columns and their values.
     """
 
     def verb(alias: str, again: bool) -> bool:
         new = {"sent": F("sent") + sent, "crashes": F("crashes") + crashes, "changed_at": Now(), **more}
         with _counted(alias, row.task, _event_of(row.state, state)) as count:
-            moved = _same(alias, row).update(state=state, **new) > 0
+            moved = _unchanged(alias, row).update(state=state, **new) > 0
             if moved:
                 count()
         return moved
@@ -278,7 +275,7 @@ def read_message(row: ParkedRow) -> str | None:
 
 
 def mark_ended(task_id: str) -> None:
-    """Note that the run of a kept message is over, but for its result."""
+    """Record that the run of a kept message is over, except for its result."""
 
     def verb(alias: str, again: bool) -> int:
         return rows_of(alias).filter(task_id=task_id, state=RUNNING).update(state=ENDED, changed_at=Now())
@@ -287,11 +284,11 @@ def mark_ended(task_id: str) -> None:
 
 
 def remove_unchanged(row: ParkedRow) -> bool:
-    """Remove a row, unless somebody has moved it since it was read. Return whether it was done."""
+    """Remove a row, unless it has changed since it was read. Return whether it was removed."""
 
     def verb(alias: str, again: bool) -> bool:
-        # If the answer was lost to a try before, that has removed it.
-        return delete(_same(alias, row)) > 0 or (again and not rows_of(alias).filter(id=row.id).exists())
+        # If the reply of a first attempt was lost, that attempt may have removed the row.
+        return delete(_unchanged(alias, row)) > 0 or (again and not rows_of(alias).filter(id=row.id).exists())
 
     return session.run(verb)
 
@@ -299,8 +296,8 @@ def remove_unchanged(row: ParkedRow) -> bool:
 def remove(task_id: str, *, of: str | None = None) -> bool:
     """Remove a message's row. Return whether it had one.
 
-    ``of``: only what the process with that ``boot`` is done with. Not if it waits, as its next try may, and not if
-    somebody else has begun it meanwhile: with that row would go how many workers died of it.
+    ``of``: only if the process with that ``boot`` has finished it. Not if it waits, as its next try may, and not if
+    another process has started it meanwhile, because the row counts how many workers died of it.
     """
 
     def verb(alias: str, again: bool) -> bool:
@@ -313,7 +310,7 @@ def remove(task_id: str, *, of: str | None = None) -> bool:
 
 
 def next_key(after: str) -> str | None:
-    """Return the next of the keys that have messages, in order: one index look-up, however many messages there are."""
+    """Return the next key that has messages, in order, by one index look-up however many messages there are."""
     return session.run(
         lambda alias, again: rows_of(alias).filter(key__gt=after).order_by("key").values_list("key", flat=True).first(),
         write=False,
@@ -321,7 +318,7 @@ def next_key(after: str) -> str | None:
 
 
 def find_alike(row: ParkedRow, limit: int) -> list[ParkedRow]:
-    """Return the first rows that wait for the same lock with a message of the same task, that one among them."""
+    """Return the first rows with the same lock and task, including that row."""
 
     def verb(alias: str, again: bool) -> list[ParkedRow]:
         rows = rows_of(alias).filter(key=row.key, task=row.task).exclude(state=DEAD)
@@ -353,7 +350,7 @@ def count(name: str | None) -> int:
 
 
 def count_by_name(names: Sequence[str]) -> dict[str, int]:
-    """Return how many messages wait for each of these locks, where some do."""
+    """Return the number of waiting messages by lock, for those of these locks with any."""
     keys = {key_of(name): name for name in names}
 
     def verb(alias: str, again: bool) -> dict[str, int]:
@@ -368,10 +365,10 @@ def count_by_name(names: Sequence[str]) -> dict[str, int]:
 
 
 def list_page(state: str, text: str, ids: Sequence[str], after: int, newest: bool, limit: int) -> list[ParkedMessage]:
-    """Return rows by their ids, each with the database's time as ``now``: whoever was parked first comes first.
+    """Return rows in the order in which they were parked, each with the database's time as ``now``.
 
-    ``ids``: only messages with these; ``after``: the row's id to go on behind; ``text``: a message's id or the name of
-    a lock, by an index, or a part of one, or of a task's name.
+    ``ids``: only messages with these; ``after``: the id of the row to continue after; ``text``: a message's id or the
+    name of a lock, by an index, or a part of one, or of a task's name.
     """
     if not storable(text):
         return []
@@ -392,7 +389,7 @@ def list_page(state: str, text: str, ids: Sequence[str], after: int, newest: boo
 
 
 def count_states() -> dict[str, int]:
-    """Return how many messages there are in each state, where there are some: an index has it all."""
+    """Return the number of messages in each state that occurs, from an index alone."""
 
     def verb(alias: str, again: bool) -> dict[str, int]:
         return dict(rows_of(alias).order_by().values_list("state").annotate(n=Count("pk")))
@@ -401,7 +398,7 @@ def count_states() -> dict[str, int]:
 
 
 def count_before(ids: Sequence[int]) -> dict[int, int]:
-    """Return for each of these rows how many wait for the same lock with lower sequence numbers: by the index."""
+    """Return for each of these rows how many wait for the same lock with lower sequence numbers, by the index."""
 
     def verb(alias: str, again: bool) -> dict[int, int]:
         before = rows_of(alias).filter(key=OuterRef("key"), state__in=(PARKED, PROMOTED), ticket__lt=OuterRef("ticket"))
@@ -413,7 +410,7 @@ def count_before(ids: Sequence[int]) -> dict[int, int]:
 
 
 def moving_of(names: Sequence[str]) -> dict[str, list[ParkedRow]]:
-    """Return the messages of these locks that are on their way or run, by the names, not more than ``MOVING``."""
+    """Return the messages of these locks that are on their way or run, by lock, at most ``MOVING`` in all."""
     keys = {key_of(name): name for name in names}
 
     def verb(alias: str, again: bool) -> list[ParkedRow]:

@@ -1,4 +1,4 @@
-"""Messages that wait behind a free lock, for whoever sweeps: workers look for them every few seconds, too."""
+"""Messages that wait behind a free lock, for the sweep. Workers promote them every few seconds as well."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_tasklock.celery.parking.rows import ParkedRow
 
 
 class Stranded(NamedTuple):
-    """The first message in line for a lock that is free."""
+    """The first message in the line of a free lock."""
 
     key: str
     name: str
@@ -26,7 +26,7 @@ class Stranded(NamedTuple):
 
 
 def look() -> Iterator[Stranded | None]:
-    """Yield what is stranded behind each lock that messages are kept for, in order of the keys."""
+    """Yield the stranded message, or ``None``, for each lock with kept messages, in order of the keys."""
     key = parking.next_key("")
     while key is not None:
         yield at(key)
@@ -34,17 +34,17 @@ def look() -> Iterator[Stranded | None]:
 
 
 def at(key: str) -> Stranded | None:
-    """Return what is stranded behind the lock with this key. ``None``: nothing, or it is on its way."""
+    """Return the stranded message of the lock with this key; ``None`` if there is none, or it is on its way."""
     due = promotion.next_in_line(key, current_app).due
     if due is None:
         return None
     name, row = due.name, due.row
-    early = row.now - row.parked_at <= promotion.MISSING * 1000
+    early = row.now - row.parked_at <= promotion.PREDECESSOR_PATIENCE * 1000
     if row.mode == "queue" and early and get_backend().expects(name, row.number):
-        return None  # it waits for one that was published before
+        return None  # it waits for one that was published earlier
     return Stranded(key, name, row)
 
 
 def promote(key: str) -> bool:
-    """Put a stranded message back into the broker. Return False if it could not be sent, or somebody else did."""
+    """Put a stranded message back into the broker. Return False if it could not be sent, or another process did."""
     return promotion.promote_next(key, current_app)

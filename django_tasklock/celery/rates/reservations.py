@@ -1,4 +1,4 @@
-"""The reservation that a message brings in its header, and its return if the body is not run."""
+"""The reservation in a message's header, and its cancellation if the body is not run."""
 
 from __future__ import annotations
 
@@ -21,30 +21,27 @@ from django_tasklock.types import monotonic
 logger = logging.getLogger("django_tasklock")
 
 RATE = "rate"
-"""The key of the reservation in our header, a dict. ``ticket``: its token; ``try``: the number of retries it is for;
-``time``: when its turn is, by the store's clock; ``left``: seconds for which it may be exchanged for a later one;
-``missed``: how often it was late."""
+"""The key of the reservation in our header, a dict. ``ticket``: the reservation token; ``try``: the number of
+retries it is for; ``time``: its time, by the store's clock; ``left``: seconds within which it may be exchanged for a
+later one; ``missed``: how often the message was late."""
 
 
 def limit_of(task: Any) -> LimitOfCall | None:
-    """Return the limit of a task's own body."""
+    """Return the rate limit of a task's own body."""
     found = getattr(getattr(task, "run", None), "rate_limit", None)
     return found if isinstance(found, LimitOfCall) else None
 
 
-def on_body_start(task: Any, then: Callable[[], None]) -> None:
-    """Do ``then`` now, or, if the body waits for its turn, when that has come."""
+def on_body_start(task: Any, callback: Callable[[], None]) -> None:
+    """Call ``callback`` now, or, if the body has a rate limit, when its turn has come."""
     if limit_of(task) is None:
-        then()
+        callback()
     else:
-        state_of(task.request).on_body_start = then
+        state_of(task.request).on_body_start = callback
 
 
 def peek_reservation(request: Any) -> dict[str, Any] | None:
-    """Return the reservation that this message brings.
-
-    What ``retry()`` made of a message with one is another message.
-    """
+    """Return the reservation of this message; ``None`` if ``retry()`` has sent it, as it was for the former try."""
     found = header_of(request).get(RATE)
     if not isinstance(found, dict) or found.get("try") != (getattr(request, "retries", None) or 0):
         return None
@@ -52,7 +49,7 @@ def peek_reservation(request: Any) -> dict[str, Any] | None:
 
 
 def pop_reservation(request: Any) -> dict[str, Any] | None:
-    """Return the reservation and take it out of the header: what is sent on from here has it no longer."""
+    """Return the reservation and remove it from the header, so that it is not sent on."""
     found = peek_reservation(request)
     for header in (getattr(request, HEADER, None), (getattr(request, "headers", None) or {}).get(HEADER)):
         if isinstance(header, dict):
@@ -68,45 +65,45 @@ def may_have_been_used(task: Any, request: Any) -> bool:
     return received is not None and monotonic() - received > redelivery_timeout(task.app) / 2
 
 
-def is_future(limiter: RateLimiter, ours: dict[str, Any]) -> bool:
-    """Return whether the time of a reservation has not come, so that nobody can have used it."""
+def is_future(limiter: RateLimiter, reservation: dict[str, Any]) -> bool:
+    """Return whether the time of a reservation is in the future, so that it cannot have been used."""
     try:
         now: datetime = limiter.usage().time
     except BackendUnavailable:
         return False
-    return bool(now.timestamp() < ours["time"])
+    return bool(now.timestamp() < reservation["time"])
 
 
 def cancel_reservation(task: Any, request: Any, args: Any = None, kwargs: Any = None) -> None:
-    """Give back the reservation that a message has brought: the message is over, or goes another way."""
-    limited, ours = limit_of(task), pop_reservation(request)
-    if limited is None or ours is None:
+    """Cancel the reservation of a message that has ended or is sent another way."""
+    limited, reservation = limit_of(task), pop_reservation(request)
+    if limited is None or reservation is None:
         return
     args = request.args if args is None else args
     kwargs = request.kwargs if kwargs is None else kwargs
     try:
-        limiter = limited.limiter(bound(task, args), dict(kwargs or {}))
-        if not may_have_been_used(task, request) or is_future(limiter, ours):
-            limiter.give_back(ours["ticket"])
-    except (TaskLockError, TypeError) as error:  # another limit than when it was published, or other arguments
+        limiter = limited.limiter(bound_arguments(task, args), dict(kwargs or {}))
+        if not may_have_been_used(task, request) or is_future(limiter, reservation):
+            limiter.give_back(reservation["ticket"])
+    except (TaskLockError, TypeError) as error:  # the limit or the arguments differ from those on publication
         logger.warning("%s[%s]: its reservation counts as used: %s", task.name, request.id, error)
 
 
-def bound(task: Any, args: Any) -> tuple[Any, ...]:
-    """Return the arguments of a message as the task's function gets them."""
+def bound_arguments(task: Any, args: Any) -> tuple[Any, ...]:
+    """Return the arguments of a message as the task's function gets them, with ``self`` if it is bound."""
     function = getattr(task, "_orig_run", task.run)
     return (task, *(args or ())) if inspect.ismethod(function) else tuple(args or ())
 
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
-    """Cancel what a message brought that ended before its turn: skipped, rejected, failed. For ``task_postrun``."""
+    """Cancel the reservation of a message that ended before its turn: skipped, rejected, failed (``task_postrun``)."""
     if limit_of(sender) is None:
         return
     from django_tasklock.celery.exceptions import Duplicate
 
     ended = details.get("retval")
-    if peek_reservation(sender.request) is None or isinstance(ended, Duplicate):  # that is the other delivery's
+    if peek_reservation(sender.request) is None or isinstance(ended, Duplicate):  # it belongs to the other delivery
         return
     if isinstance(ended, Reject) and getattr(ended, "requeue", False) and sender.acks_late:
-        return  # it comes back, and brings it again
+        return  # it is redelivered with its reservation
     cancel_reservation(sender, sender.request, details.get("args"), details.get("kwargs"))

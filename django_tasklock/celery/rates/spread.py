@@ -1,4 +1,4 @@
-"""``spread``: publish many calls of a limited task, each at the time that was booked for it."""
+"""``spread``: publish many calls of a limited task, each for the time that was reserved for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from django_tasklock.celery.rates.reservations import bound, limit_of
+from django_tasklock.celery.rates.reservations import bound_arguments, limit_of
 from django_tasklock.celery.rates.turns import countdown, reservation_header
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.limiter import RateLimiter
@@ -20,18 +20,18 @@ _to_publish: ContextVar[list[dict[str, Any]] | None] = ContextVar("tasklock_rese
 
 
 def pop_published_reservation() -> dict[str, Any] | None:
-    """Return the reservation of the message that ``spread`` publishes just now, once."""
+    """Return the reservation of the message that ``spread`` is publishing, once."""
     waiting = _to_publish.get()
     return waiting.pop() if waiting else None
 
 
 def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncResult[Any]]:
-    """Publish so many calls of a limited task, evenly spread. Return their results, in order.
+    """Publish several calls of a limited task, spread evenly. Return their results, in order.
 
-    ``calls``: how many, without arguments, or the arguments of each: a tuple or list, a dict, or a single value.
-    ``sending``: options of ``apply_async``. All are reserved before anything is published, a hundred at a time;
-    if the last of them would be too far ahead none is, and ``RateLimitExceeded`` is raised. What cannot be
-    published gives back the reservations of itself and of all after it.
+    ``calls``: the number of calls without arguments, or the arguments of each: a tuple or list, a dict, or a single
+    value. ``sending``: options of ``apply_async``. All are reserved before anything is published, a hundred at a time;
+    if the last one would be too far ahead none is, and ``RateLimitExceeded`` is raised. If a call cannot be published,
+    its reservation and all later ones are cancelled.
     """
     limited = limit_of(task)
     if limited is None:
@@ -45,7 +45,7 @@ def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncR
         return [task.apply_async(args, kwargs, **sending) for args, kwargs in wanted]
     priced = []
     for args, kwargs in wanted:
-        given = bound(task, args)
+        given = bound_arguments(task, args)
         priced.append((limited.limiter(given, kwargs), limited.cost(given, kwargs)))
     reserved: list[tuple[RateLimiter, Reservation]] = []
     sent: list[AsyncResult[Any]] = []
@@ -67,7 +67,7 @@ def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncR
 def publish(
     task: Any, args: Any, kwargs: Any, limiter: RateLimiter, reservation: Reservation, sending: Mapping[str, Any]
 ) -> AsyncResult[Any]:
-    """Publish one of them. Its reservation goes back if nothing is sent: such a message is under way (``unique``)."""
+    """Publish one call. Cancel its reservation if such a message is under way already (``unique``)."""
     wait, time = reservation.wait, reservation.time.timestamp()
     token = reservation.move()
     header = [reservation_header({"ticket": token, "time": time})]

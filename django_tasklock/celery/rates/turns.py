@@ -1,8 +1,7 @@
-"""The wait of a limited task for its turn: for a moment here, for longer in the broker, with its reservation.
+"""Waiting of a limited task for its turn: briefly in the worker, longer in the broker, with its reservation.
 
-That is made once, on the first arrival, and taken up again on every later one. A message aims at
-arriving a little before its turn, because what is later than the limiter's margin has missed it
-and has to take the next one.
+The reservation is made once, on the first arrival, and restored on each later one. A message is timed to arrive a
+little before its turn, because one that is later than the limiter's margin has missed it and has to reserve again.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.reservation import Reservation
 from django_tasklock.types import monotonic
 
-LONGEST_HOP = 600.0  # seconds that a message stays in the broker at once, or in the memory of a worker that has it
-LEAST, MOST, EVER = 0.01, 0.5, 30.0  # seconds that a message comes early; the last for one that has missed its turn
+LONGEST_HOP = 600.0  # the most seconds of one countdown in the broker, or in the memory of a worker
+# Seconds by which a message arrives before its turn.
+MIN_LEAD, MAX_LEAD, MAX_LEAD_AFTER_MISSES = 0.01, 0.5, 30.0
 
 
 def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Wait until the body of the task that a worker runs may begin. Return False if this is something else.
+    """Wait until the body of the worker's current task may start. Return False for any other call.
 
     Raises ``Retry`` if that is later, ``RateLimitExceeded`` if it is too late.
     """
@@ -55,73 +55,73 @@ class Turn:
         self.message = Message(task)
         self.request = task.request
         self.state = state_of(self.request)
-        self.ours = pop_reservation(self.request) or {}
+        self.carried = pop_reservation(self.request) or {}
         self.limiter = limited.limiter(args, kwargs)
         self.cost = limited.cost(args, kwargs)
-        self.timeout = self.ours.get("left", limited.timeout)
-        self.missed = int(self.ours.get("missed", 0))
+        self.timeout = self.carried.get("left", limited.timeout)
+        self.missed = int(self.carried.get("missed", 0))
 
     def take(self) -> None:
-        """Wait here, or send the message away until its turn. Raises ``Retry``, ``RateLimitExceeded``."""
+        """Wait in the worker, or send the message again for its turn. Raises ``Retry``, ``RateLimitExceeded``."""
         began = monotonic()
         reservation = self._reserve()
         self.missed += reservation.missed
-        early = lead(self.limiter, self.missed)
-        patience = early + max(early, shortest_countdown(self.message.task.app))
+        lead_time = lead(self.limiter, self.missed)
+        patience = lead_time + max(lead_time, shortest_countdown(self.message.task.app))
         if reservation.wait <= patience:
-            then, self.state.on_body_start = self.state.on_body_start, None
+            callback, self.state.on_body_start = self.state.on_body_start, None
             try:
-                if then is not None:
-                    then()
+                if callback is not None:
+                    callback()
             except BaseException:
                 reservation.cancel()
                 raise
             if reservation.use_within(patience):
                 return
         wait = reservation.wait
-        self._leave(wait, {"time": reservation.time.timestamp(), "ticket": reservation.move()}, began)
+        self._send_again(wait, {"time": reservation.time.timestamp(), "ticket": reservation.move()}, began)
 
     def _reserve(self) -> Reservation:
-        """Take up the message's own reservation, or make one."""
-        token = self.ours.get("ticket")
-        # One of the past is somebody's call, if another delivery of the message has made one.
-        if token and (not may_have_been_used(self.message.task, self.request) or is_future(self.limiter, self.ours)):
+        """Restore the message's reservation, or make one."""
+        token = self.carried.get("ticket")
+        # A past reservation may have been used for a call by another delivery of the message.
+        if token and (not may_have_been_used(self.message.task, self.request) or is_future(self.limiter, self.carried)):
             return self.limiter.restore(token, self.timeout, spaced=True)
         return self.limiter.reserve(self.timeout, cost=self.cost, spaced=True)
 
-    def _leave(self, wait: float, travels: dict[str, Any], began: float) -> NoReturn:
+    def _send_again(self, wait: float, fields: dict[str, Any], began: float) -> NoReturn:
         message = self.message
         seconds = countdown(message.task.app, self.limiter, wait, self.missed)
-        self.state.kept_lock = None  # the lock is for others meanwhile, even if retry() would keep it
+        self.state.kept_lock = None  # others may have the lock meanwhile, even if retry() would keep it
         if self.timeout is not None:
-            left = max(0.0, self.timeout - (monotonic() - began) - seconds)
-            travels["left"] = left
-        header = reservation_header(travels, message.retries, self.missed)
-        send(message.again(countdown=seconds, kept=None, put_back=None, **{RATE: header}), message.task)
+            remaining = max(0.0, self.timeout - (monotonic() - began) - seconds)
+            fields["left"] = remaining
+        header = reservation_header(fields, message.retries, self.missed)
+        send(message.to_signature(countdown=seconds, kept=None, put_back=None, **{RATE: header}), message.task)
         raise Retry(f"rate limit {self.limiter.name!r}: its turn is in {wait:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
 def reservation_header(reserved: dict[str, Any], retries: int = 0, missed: int = 0) -> dict[str, Any]:
-    """Return a reservation as it travels in our header."""
+    """Return a reservation in the form in which our header carries it."""
     return {**reserved, "try": retries, "missed": missed}
 
 
 def lead(limiter: RateLimiter, missed: int = 0) -> float:
-    """Return how many seconds before its turn a message comes.
+    """Return how many seconds before its turn a message should arrive.
 
-    As much as is between two calls, so that about one message of a limiter waits in the workers at a time, whatever
-    its rate. After a miss twice as much, and so on, or in a busy pool it would never be in time. Twice that is the
-    longest that is waited in a worker: a second, usually.
+    That is the interval between two calls, so that about one message of a limiter waits in the workers at a time,
+    whatever its rate. It doubles with each missed turn, as otherwise a message could be late for ever in a busy pool. A
+    worker waits at most twice as long: usually a second.
     """
     interval = min((rate.window + rate.margin) / rate.limit for rate in limiter.terms.rates) / 1_000_000
-    return float(min(max(LEAST, min(interval, MOST)) * 2.0 ** min(missed, 16), EVER))
+    return float(min(max(MIN_LEAD, min(interval, MAX_LEAD)) * 2.0 ** min(missed, 16), MAX_LEAD_AFTER_MISSES))
 
 
 def countdown(app: Any, limiter: RateLimiter, wait: float, missed: int = 0) -> float:
-    """Return for how many seconds to send a message away whose turn is in ``wait``.
+    """Return the countdown in seconds for a message whose turn is in ``wait`` seconds.
 
-    In steps if that is long, each shorter than half of the broker's visibility timeout. Not at all if that is too
-    short: it waits in the worker.
+    A long wait is split into steps that are shorter than half of the broker's visibility timeout. For a wait that is
+    too short to be sent it is 0: the message waits in the worker.
     """
     seconds = float(min(max(0.0, wait - lead(limiter, missed)), LONGEST_HOP, visibility_timeout(app) / 2))
     return seconds if seconds >= shortest_countdown(app) else 0.0

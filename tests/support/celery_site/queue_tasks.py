@@ -22,7 +22,7 @@ __all__ = ["QUICK", "coalescing_video", "counting_queue", "decorated_coalesce", 
 QUICK = "TASKLOCK_SITE_QUICK"
 """Set by a test, in the environment of its workers: promoters look every second, and wait two for what they sent."""
 if os.environ.get(QUICK):
-    promotion.PERIOD, promotion.PATIENCE, promotion.MISSING = 1.0, 2.0, 2.0
+    promotion.PERIOD, promotion.PATIENCE, promotion.PREDECESSOR_PATIENCE = 1.0, 2.0, 2.0
 
 
 @shared_task(

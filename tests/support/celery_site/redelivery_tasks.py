@@ -55,7 +55,7 @@ if os.environ.get(PAUSE):
 
     def _slow_look(self: Any, *, locked: bool = False) -> bool:
         answer = _has_work(self, locked=locked)
-        if self.known and not getattr(self, "paused", False):
+        if self.maybe_redelivered and not getattr(self, "paused", False):
             self.paused = True
             note("welcomed", self.entry.name)
             wait_for(os.environ[PAUSE])
@@ -65,11 +65,11 @@ if os.environ.get(PAUSE):
 
 
 def _trouble(kind: str) -> None:
-    took_away, find = myself.took_away, parking.find
+    free_dead_lock, find = myself.free_dead_lock, parking.find
     looks = iter(("first", "second"))  # of each process of the pool
 
     def lost(name: str, token: str) -> bool:
-        took_away(name, token)
+        free_dead_lock(name, token)
         return False
 
     def dark(task_id: str) -> Any:
@@ -80,7 +80,7 @@ def _trouble(kind: str) -> None:
 
     where, verb, instead = {
         "unmarked": (Message, "redelivered", property(lambda message: False)),
-        "reply": (myself, "took_away", lost),
+        "reply": (myself, "free_dead_lock", lost),
         "looks": (parking, "find", dark),
         "remove": (parking, "remove", down),
     }[kind]
