@@ -290,9 +290,9 @@ class TestLocks:
         with TaskLock("a", timeout=100, lease=3) as lock:
             assert client.get("/health/locks").status_code == 200
             hold = lock.lease
-            hold.due = monotonic() - 1.5
+            hold.renew_at = monotonic() - 1.5
             response = client.get("/health/locks")
-            hold.due = monotonic() + 1
+            hold.renew_at = monotonic() + 1
         assert response.status_code == 503
         assert response.json()["heartbeat"]["late_seconds"] >= 1.5
         monkeypatch.setattr(type(heartbeat), "alive", property(lambda self: False))
