@@ -268,14 +268,26 @@ class _Filling(Formatter):
         self.field = ""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
-        value, root = super().get_field(field_name, args, kwargs)
         self.field = field_name
+        try:
+            value, root = self._find(field_name, args, kwargs)
+        except (AttributeError, LookupError, TypeError) as error:
+            raise self._refused(f"cannot be read ({type(error).__name__}: {error})") from error
         if isinstance(value, Model) and value.pk is None:
             raise self._refused(
                 f"is an unsaved {type(value).__name__}, which has no key yet; save it first, and write"
                 f" {{{field_name}.pk}}"
             )
         return value, root
+
+    def _find(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        try:
+            return super().get_field(field_name, args, kwargs)
+        except AttributeError as error:
+            if not isinstance(error.obj, Mapping):
+                raise
+            # A message has a dict where its task's body, with pydantic=True, has a model: one name, written one way.
+            return super().get_field(_ATTRIBUTE.sub(r"[\1]", field_name), args, kwargs)
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
         converted = super().convert_field(value, conversion)
@@ -299,6 +311,7 @@ class _Filling(Formatter):
 
 
 _FIELD = "\0"  # a name cannot contain it
+_ATTRIBUTE = re.compile(r"\.(\w+)")
 _FROM_END = re.compile(r"\[-[0-9]+\]")
 
 

@@ -138,7 +138,10 @@ class OnceTask(_DjangoTask):
         return Locked(NameTemplate(template, self.run, prefix=get_settings().KEY_PREFIX, hashed=True), self.on_conflict)
 
     def lock_name(self, *args: Any, **kwargs: Any) -> str:
-        """Return the lock's name for these arguments."""
+        """Return the lock's name for these arguments: of models, with ``pydantic=True``, for what a message has."""
+        dump = getattr(self.run, "dump_arguments", None)  # Celery's, from 5.7 on
+        if dump is not None:
+            args, kwargs = dump(args, kwargs, bound=inspect.ismethod(self.run))
         prefix = get_settings().KEY_PREFIX
         key = options.static_attribute(type(self), "key")
         if key is None:

@@ -85,6 +85,12 @@ def replace_dropped(connection: BaseDatabaseWrapper) -> None:
             connection.ensure_connection()
 
 
+def close_dropped(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection that was dropped, unless a transaction is open on it: the next statement makes a new one."""
+    if connection.connection is not None and not connection.in_atomic_block and not connection.is_usable():
+        _close(connection)
+
+
 def resilient(
     connection: BaseDatabaseWrapper,
     step: Callable[[bool], T],
@@ -176,6 +182,21 @@ def serves_nobody(connection: BaseDatabaseWrapper, error: Exception) -> bool:
     if connection.connection is not None or _is_read_only(connection, error) or _NO_ROOM.search(str(error)):
         return False
     return not getattr(connection, "pool", None) or _pool_cannot_connect(connection, error)
+
+
+def makes_no_connection(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the database makes no other connection, as far as is known; False also if it refuses us one.
+
+    To be asked where it is not known what a statement has failed of.
+    """
+    other = connection.copy()
+    try:
+        other.ensure_connection()
+    except errors_of(other) as error:
+        return serves_nobody(other, error)
+    finally:
+        other.close()
+    return False
 
 
 def _pool_cannot_connect(connection: Any, error: Exception) -> bool:

@@ -7,7 +7,7 @@ import getpass
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +51,14 @@ def as_plain(value: Any, names: str = "") -> Any:
     if isinstance(value, dict):
         return {key: as_plain(one) for key, one in value.items()}
     return [as_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def check_texts(options: Mapping[str, Any]) -> None:
+    """Raise ``CommandError`` for an argument of a command that is not UTF-8: no name is, and nothing that is stored."""
+    for option, given in options.items():
+        for text in given if isinstance(given, list | tuple) else (given,):
+            if isinstance(text, str) and any("\ud800" <= one <= "\udfff" for one in text):
+                raise CommandError(f"{option.replace('_', ' ')} is not text in UTF-8: {text!r:.120}")
 
 
 @contextmanager

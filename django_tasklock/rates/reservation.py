@@ -186,6 +186,7 @@ class Reservation:
                             self._exchange()
                 else:
                     with self.stored.view.asking(self.schedule.patience):
+                        self._arrive()
                         if self._next() == 0:
                             self._ask()
             if self.limiter.shared is None:
@@ -215,6 +216,7 @@ class Reservation:
                             await self._aexchange()
                 else:
                     async with self.stored.view.aasking(self.schedule.patience):
+                        self._arrive()
                         if self._next() == 0:
                             await self._aask()
             if self.limiter.shared is not None:

@@ -30,6 +30,7 @@ HALVED = 10.0  # a longer sleep is interrupted half-way
 LOOK = 15.0  # and the first one of a process after so long, too: other terms may be in force
 MOST = 10_000_000  # microseconds of leeway
 PATIENT = 2  # misses before there is any
+NONE_LEFT = 0  # the edition of no limiter: one woke, and there was no slot for it
 
 
 class Schedule:
@@ -105,12 +106,14 @@ class Schedule:
             self._sleepers.put(slot)
 
     def arrive(self, slot: Slot | None) -> Slot | None:
-        """Return the slot to go on with, after a sleep that began with ``slot``."""
+        """Return the slot to go on with, after a sleep that began with ``slot``, or a wait for its turn to ask."""
         left, self._left = self._left, None
+        if left is None and slot is not None and slot.booked.edition == NONE_LEFT:
+            left = slot  # another thread had the slots of all, to exchange them, until the store answered: it has now
         if left is None:
             return slot
         # One that was refused has taken one more than it left: then the last has none, and books anew.
-        return self._take() or left._replace(booked=left.booked._replace(edition=0, asks=True))
+        return self._take() or left._replace(booked=left.booked._replace(edition=NONE_LEFT, asks=True))
 
     def reclaim(self, slot: Slot | None) -> Slot | None:
         """Return its own slot, or another one of the sleepers if somebody has taken it; for whoever goes no further."""

@@ -233,7 +233,7 @@ class AgreedRates(RateStore):
 
 
 _processes: list[str] = []
-_agreed: list[AgreedRates] = []  # of the store in use
+_agreed: dict[int, AgreedRates] = {}  # of the store in use, by its id
 
 
 def process() -> str:
@@ -245,18 +245,18 @@ def process() -> str:
 
 def agreed(store: RateStore) -> AgreedRates:
     """Return this process's ``AgreedRates`` of a store."""
-    for found in _agreed:
-        if found.store is store:
-            return found
-    found = AgreedRates(store)
-    _agreed[:] = [found]
+    found = _agreed.get(id(store))
+    if found is None:
+        for other in {*_agreed} - {id(store)}:
+            _agreed.pop(other, None)
+        found = _agreed.setdefault(id(store), AgreedRates(store))  # one for all threads that ask first, at once
     return found
 
 
 def forget() -> None:
     """Forget what this process has said and heard of terms, and its name."""
     _processes.clear()
-    for found in _agreed:
+    for found in _agreed.values():
         found.forget()
 
 

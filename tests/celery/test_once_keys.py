@@ -6,6 +6,7 @@ import enum
 import functools
 import random
 import sys
+import types
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -519,10 +520,61 @@ class TestTravels:
         assert app.run(message) == ("SUCCESS", None)
         assert held == [True, True]
 
+    @pytest.mark.parametrize("key", ["v:{arg.id}", "v:{arg[id]}", lambda arg: f"v:{arg['id']}", None])
+    def test_models_of_the_body_are_dicts_in_a_message(self, app, key, monkeypatch):
+        """With ``pydantic=True``: whoever publishes by its name, and the worker then, knows the dict alone."""
+        monkeypatch.setitem(sys.modules, "pydantic", types.SimpleNamespace(BaseModel=Model))
+        held = []
+
+        def body(self, arg: Model):
+            held.append(self.lock.is_locked(arg=arg.model_dump()))
+            if not self.request.retries:
+                raise self.retry(args=({"id": arg.id},), countdown=0)
+            return arg.id
+
+        task = app.task(body, bind=True, key=key, pydantic=True)
+        name = task.lock_name({"id": 1})
+        assert name == "v:1" if key else name.startswith(f"{task.name}:")
+        app.app.send_task(task.name, ({"id": 1},))
+        task.delay({"id": 1})
+        if hasattr(task.run, "dump_arguments"):  # before Celery 5.7 no message can have a model
+            task.delay(Model(1))
+            assert task.lock_name(arg=Model(1)) == name
+        for message in app.all():
+            assert message.headers.get("tasklock", {"key": name})["key"] == name
+            assert app.run(message)[0] == "RETRY"
+            again = app.take()
+            assert again.key == name
+            assert app.run(again) == ("SUCCESS", 1)
+        assert set(held) == {True}
+
+    def test_a_field_that_the_dict_has_not(self, app):
+        task = app.task(lambda arg: None, key="v:{arg.id}")
+        with pytest.raises(TaskLockError, match=r"{arg\.id} cannot be read \(KeyError: 'id'\)"):
+            task.delay({"pk": 1})
+        assert app.all() == []
+
     def test_the_header_is_plain(self, app):
         task = app.task(lambda x: None, key="v:{x}")
         task.once(timeout=timedelta(minutes=2), lease=None).delay(1)
         assert app.take().ours == {"key": "v:1", "once": {"timeout": 120.0, "lease": None}}
+
+
+class Model:
+    """As much of pydantic's ``BaseModel`` as Celery uses."""
+
+    def __init__(self, id):
+        self.id = id
+
+    @classmethod
+    def model_validate(cls, value, **options):
+        return value if isinstance(value, cls) else cls(**value)
+
+    def model_dump(self, **options):
+        return vars(self)
+
+    def __eq__(self, other):
+        return vars(self) == vars(other)
 
 
 class TestLockAttribute:

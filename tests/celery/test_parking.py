@@ -643,6 +643,8 @@ class TestListing:
         assert not operations.list_parked(ParkedQuery(text=text)).messages
         found = operations.list_parked(ParkedQuery(ids=(text, "id-1"))).messages
         assert [one.info.task_id for one in found] == ["id-1"]
+        assert parked_messages(text) == []
+        assert count_parked(text) == 0
 
 
 class TestWhatIsKept:

@@ -11,20 +11,25 @@ import pytest
 from django.conf import settings as django_settings
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+from django.db import connection
 from django.test import override_settings
 from redis import Redis
 
-from django_tasklock import task_lock
+from django_tasklock import TaskLock, task_lock
 from django_tasklock.backends.cache import CacheBackend, backend as module, weakness
 from django_tasklock.backends.cache.alias import PrivateCache, cache_key
 from django_tasklock.conf import Settings
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
 from tests.support.caches import FakeMemcached, HidingCache
+from tests.support.guards import database_hangs_up
 from tests.support.redis_server import free_port
 from tests.support.stores import an_ask, clear, eventually, granted, make, new_token
 
 DJANGO_REDIS = "django_redis.cache.RedisCache"
+DATABASE_CACHE = "django.core.cache.backends.db.DatabaseCache"
 CORE_REDIS = "django.core.cache.backends.redis.RedisCache"
 
 
@@ -291,6 +296,105 @@ class TestStoreDown:
     def test_an_alias_that_is_none_is_a_matter_of_settings(self):
         with pytest.raises(ImproperlyConfigured, match=r"'nowhere' is not an alias in CACHES; known: .*'default'"):
             CacheBackend(Settings(LOCATION="nowhere"))
+
+
+READ_ONLY = {
+    "sqlite": "PRAGMA query_only = 1",
+    "postgresql": "SET default_transaction_read_only = on",
+    "mysql": "SET SESSION TRANSACTION READ ONLY",
+}
+
+
+@pytest.mark.database
+@pytest.mark.django_db(transaction=True)
+class TestDatabaseCacheDown:
+    """Django's ``DatabaseCache.add`` hides every error of its database."""
+
+    @pytest.fixture
+    def table(self, settings):
+        settings.CACHES = {"locks": {"BACKEND": DATABASE_CACHE, "LOCATION": "tests_cache_of_locks"}}
+        settings.TASKLOCK = {
+            "BACKEND": "django_tasklock.backends.cache.CacheBackend",
+            "LOCATION": "locks",
+            "ON_UNAVAILABLE": "run",
+        }
+        call_command("createcachetable", verbosity=0)
+        yield CacheBackend(Settings(LOCATION="locks"))
+        connection.close()
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE IF EXISTS tests_cache_of_locks")
+
+    def refuses(self, table, name, words):
+        with pytest.raises(BackendUnavailable, match=words) as caught:
+            table.acquire(an_ask(name))
+        assert not caught.value.down
+        with pytest.raises(BackendUnavailable, match=words):
+            task_lock(name)(lambda: pytest.fail("it ran"))()
+
+    def test_one_that_may_not_be_written_refuses(self, table):
+        """Others may hold the lock: no policy runs a body without it."""
+        mine = an_ask("video:1")
+        granted(table.acquire(mine))
+        with connection.cursor() as cursor:
+            cursor.execute(READ_ONLY[connection.vendor])
+        self.refuses(table, "video:2", "'locks' stores nothing.*full, or read-only")
+        assert isinstance(table.acquire(an_ask("video:1")), Busy)
+        connection.close()
+        assert table.release("video:1", mine.token) is Released.RELEASED
+
+    def test_one_that_is_full_refuses(self, table):
+        if connection.vendor != "sqlite":
+            pytest.skip("a server that is full is everybody's")
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA max_page_count = 1")  # as many as it has
+        with pytest.raises(BackendUnavailable) as caught:
+            for number in range(1000):
+                table.acquire(an_ask(f"video:{number}"))
+        assert not caught.value.down
+        self.refuses(table, "video:", "'locks' stores nothing.*full, or read-only")
+
+    def test_a_table_that_is_missing_is_a_refusal(self, table):
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE tests_cache_of_locks")
+        self.refuses(table, "video:1", "'locks' refused .*tests_cache_of_locks")
+
+    def test_one_that_nobody_reaches_is_an_outage(self, table, monkeypatch):
+        connection.close()
+        nowhere = (
+            {"NAME": "/nowhere/db"} if connection.vendor == "sqlite" else {"HOST": "127.0.0.1", "PORT": free_port()}
+        )
+        for key, value in nowhere.items():
+            monkeypatch.setitem(connection.settings_dict, key, value)
+        with pytest.raises(BackendUnavailable, match="could not be asked") as caught:
+            table.acquire(an_ask("video:1"))
+        assert caught.value.down
+        assert task_lock("video:1")(lambda: "ran")() == "ran"
+        heartbeat.reconciler.clear()
+        monkeypatch.undo()
+
+    def test_a_connection_that_was_dropped_is_replaced_for_the_next_verb(self, table):
+        with database_hangs_up(), pytest.raises(BackendUnavailable):
+            table.acquire(an_ask("video:1"))
+        granted(table.acquire(an_ask("video:1")))
+
+    def test_the_heartbeat_keeps_no_connection(self, table):
+        """It may be idle for hours, until the server has dropped it."""
+        lock, heard = TaskLock("video:1", lease=1), []
+        renew, close_idle = CacheBackend.renew, CacheBackend.close_idle
+
+        def renewed(self, batch):
+            heard.append(connection.connection is not None)
+            return renew(self, batch)
+
+        def closed(self):
+            close_idle(self)
+            heard.append(connection.connection)
+
+        with pytest.MonkeyPatch.context() as patch, lock:
+            patch.setattr(CacheBackend, "renew", renewed)
+            patch.setattr(CacheBackend, "close_idle", closed)
+            eventually(lambda: len(heard) >= 4)
+        assert heard[:4] == [False, None] * 2
 
 
 class TestFence:

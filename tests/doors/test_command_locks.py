@@ -26,6 +26,8 @@ from tests.testapp.models import Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+LATIN = "caf\udce9"  # as Python reads bytes of another encoding from a command line
+
 
 @pytest.fixture(params=["redis", "database"], autouse=True)
 def store(request: pytest.FixtureRequest, settings: Any) -> None:
@@ -203,6 +205,35 @@ def test_asking_a_holder() -> None:
 def test_usage_errors(wrong: list[str], says: str) -> None:
     with pytest.raises(CommandError, match=says):
         run(*wrong)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "which"),
+    [
+        ("locks", [LATIN], "name"),
+        ("locks", ["--release", LATIN], "release"),
+        ("locks", ["--release=one", f"--reason={LATIN}"], "reason"),
+        ("locks", ["--search", LATIN], "search"),
+        ("limits", [LATIN], "name"),
+        ("parked", [LATIN], "name"),
+        ("parked", ["--discard", LATIN], "discard"),
+        ("sweep_locks", ["--prefix", LATIN], "prefix"),
+        ("sweep_locks", ["--model", "auth.User", "--model", LATIN], "models"),
+    ],
+)
+def test_an_argument_in_another_encoding(command: str, arguments: list[str], which: str) -> None:
+    with pytest.raises(CommandError, match=rf"{which} is not text in UTF-8: 'caf\\udce9'"):
+        call_command(command, *arguments)
+
+
+def test_it_ends_with_a_sentence_in_a_terminal(tmp_path: Any) -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "django", "locks", "--search", os.fsdecode(b"caf\xe9")],
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert said.returncode == 1
+    assert said.stderr.endswith(b"CommandError: search is not text in UTF-8: 'caf\\udce9'\n")
+    assert b"Traceback" not in said.stderr
 
 
 def test_a_store_that_is_down(settings: Any) -> None:

@@ -15,6 +15,7 @@ from django_tasklock import RateLimiter, TaskLockError, operations
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.ledger.state import State
+from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.backends.memory.store import store as memory
 from django_tasklock.rates import booking as limit_base, schedule as wakening, terms as limit_terms
 from django_tasklock.rates.background import background_work
@@ -117,6 +118,27 @@ def test_one_of_two_threads_says_them(at, monkeypatch):
     for thread in threads:
         thread.join()
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+def test_two_threads_that_are_the_first_agree_on_one(monkeypatch):
+    """Else each would say the process' terms, and those of one would not take over what those of the other miss."""
+    both, kept, found = threading.Barrier(2), get_backend().rates, []
+
+    class Met(AgreedRates):
+        def __init__(self, *of):
+            both.wait(30)
+            super().__init__(*of)
+
+    limit_terms.agreed(MemoryRates({}))  # of another store, which is forgotten
+    monkeypatch.setattr(limit_terms, "AgreedRates", Met)
+    threads = [threading.Thread(target=lambda: found.append(limit_terms.agreed(kept))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == [limit_terms.agreed(kept)] * 2
+    assert found[0].store is kept
 
 
 @TWINS

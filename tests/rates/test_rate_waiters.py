@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import Iterator
 
@@ -13,8 +14,9 @@ import redis
 from django_tasklock import RateLimiter
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.rates import Booked
-from django_tasklock.backends.redis.rates import body_of
+from django_tasklock.backends.redis.rates import RedisRates, body_of
 from django_tasklock.rates.reservation import Reservation
+from django_tasklock.rates.schedule import Schedule
 from django_tasklock.rates.server_clock import ServerClock
 from django_tasklock.rates.sleepers import Sleepers, Slot
 from django_tasklock.rates.watch import MOST, view_of
@@ -36,7 +38,7 @@ def crew() -> Iterator[Crew]:
 
 def test_exactly_the_limit_in_each_window_and_one_question_each(crew, name, store):
     """Four processes with fifty threads each; who waits no longer than a second never asks again."""
-    for verb in ("agree", "reserve", "resume"):
+    for verb in ("agree", "reserve", "resume", "exchange"):
         store.script_load(body_of(verb))
     with Trips(store) as trips:
         workers = callers(crew, 4)
@@ -176,6 +178,42 @@ def test_who_sleeps_finds_its_slot_whatever_other_limiters_were_used_meanwhile(n
         view_of(f"{name}:{number}")
     assert reservation.schedule.arrive(slot) == slot
     reservation.cancel()
+
+
+def test_who_wakes_while_its_slot_is_exchanged_gets_that_and_books_no_other(name, monkeypatch):
+    """What the first has missed it exchanges together with what the other has missed, who wakes before the answer."""
+    asked, exchanging, answered = [], threading.Event(), threading.Event()
+    exchange = RedisRates.exchange
+
+    def answer_later(*args):
+        answers = exchange(*args)
+        exchanging.set()
+        assert answered.wait(30)
+        return answers
+
+    monkeypatch.setattr(RedisRates, "exchange", answer_later)
+    monkeypatch.setattr(Reservation, "_ask", lambda self, ask=Reservation._ask: (asked.append(self), ask(self)))
+    monkeypatch.setattr(Schedule, "patience", 30.0)
+    limiter = RateLimiter(name, "1/0.2s", margin=0.1)
+    limiter.acquire()
+    first, second = reservations = [limiter.reserve() for _ in range(2)]
+    view = first.stored.view
+    for reservation in reservations:
+        reservation.schedule.leave(reservation.slot)
+    eventually(lambda: second.late > 0.15)
+    first.slot = first.schedule.arrive(first.slot)
+    threads = at_once(Reservation.use, (first,))
+    assert exchanging.wait(30)
+    second.slot = second.schedule.arrive(second.slot)
+    asking = view.asking
+    monkeypatch.setattr(view, "asking", lambda seconds: (answered.set(), asking(seconds))[1])
+    threads += at_once(Reservation.use, (second,))
+    for thread in threads:
+        thread.join(60)
+    assert [reservation.state for reservation in reservations] == ["used"] * 2
+    assert not asked
+    assert len(view.sleepers((first.stored, 1))) == 0
+    assert limiter.usage().windows[0].ahead == 0
 
 
 def test_a_cost_is_forgotten_with_the_last_call_of_it(name):

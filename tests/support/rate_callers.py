@@ -33,11 +33,13 @@ def wait(name, rates, number, **options):
     "So many threads, each of which waits for one call: arrival and turn by the server's clock, call, asking again."
     from django_tasklock.rates.reservation import Reservation
     from django_tasklock.types import monotonic
-    limiter, made, ask = RateLimiter(name, *rates, **options), [], Reservation._ask
-    def noted(place):
-        place.why = [*getattr(place, "why", ()), (place.late, monotonic() - place.slot.heard)]
-        ask(place)
-    Reservation._ask = noted
+    limiter, made = RateLimiter(name, *rates, **options), []
+    def noting(ask):
+        def noted(place):
+            place.why = [*getattr(place, "why", ()), (place.late, monotonic() - place.slot.heard)]
+            ask(place)
+        return noted
+    Reservation._ask, Reservation._exchange = noting(Reservation._ask), noting(Reservation._exchange)
     def one(turn):
         place = limiter.reserve()
         booked = place.slot.booked

@@ -17,6 +17,7 @@ from django.core.cache.backends.locmem import LocMemCache
 from django.core.cache.backends.memcached import BaseMemcachedCache
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.module_loading import import_string
 
 # Lower case only: a collation may not tell "A" from "a". Longer ones and all others are hashed.
@@ -58,6 +59,12 @@ class PrivateCache:
         """Whether other processes see nothing of it."""
         kind = _kind(self.path)
         return kind is not None and issubclass(kind, LocMemCache | DummyCache)
+
+    @property
+    def database(self) -> BaseDatabaseWrapper | None:
+        """This thread's connection to the database whose table the cache is, if it is one: ``add`` hides its errors."""
+        table: Any = self.cache
+        return connections[router.db_for_write(table.cache_model_class)] if isinstance(table, DatabaseCache) else None
 
     def seconds(self, ttl: int) -> int:
         """Return the timeout with which an entry lives for at least ``ttl`` milliseconds.
@@ -106,9 +113,8 @@ def weakness(alias: str) -> tuple[str, str] | None:
     if issubclass(kind, FileBasedCache):
         return "error", "FileBasedCache.add() is not atomic: several processes would get one lock."
     if issubclass(kind, DatabaseCache):
-        table: Any = PrivateCache(alias).cache
-        database = connections[router.db_for_write(table.cache_model_class)]
-        if database.vendor in ("postgresql", "mysql"):
+        database = PrivateCache(alias).database
+        if database is not None and database.vendor in ("postgresql", "mysql"):
             text = (
                 f"DatabaseCache on {database.display_name} grants an expired entry to several processes at once,"
                 " as after every crash of a holder; django_tasklock's database backend does not."

@@ -20,6 +20,7 @@ from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Page, Query
 from django_tasklock.backends.contract.refusals import FULL, NO_ROOM, NOBODY, chain, is_local_fault
 from django_tasklock.conf import Settings
+from django_tasklock.db.reconnect import close_dropped, makes_no_connection
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.types import (
     AcquireRequest,
@@ -199,6 +200,11 @@ class CacheBackend(LockStore):
     def close(self) -> None:
         self.private.close()
 
+    def close_idle(self) -> None:
+        database = self.private.database
+        if database is not None and not database.in_atomic_block:
+            database.close()
+
     def _key(self, name: str, kind: str = ":") -> str:
         return cache_key(self._prefix.removesuffix(":") + kind + name)
 
@@ -217,7 +223,7 @@ class CacheBackend(LockStore):
 
     def _answers_nobody(self, error: BaseException) -> bool:
         """Tell whether the cache is down, as far as is known. If neither the network nor a Redis has said so, nor that
-        it refuses, it is asked for something.
+        it refuses, it is asked for something; a database, whose table may be missing, for a connection.
         """
         for one in chain(error):
             kinds = {kind.__name__ for kind in type(one).__mro__}
@@ -227,6 +233,10 @@ class CacheBackend(LockStore):
                 return False
             if isinstance(one, OSError):
                 return one.errno not in NO_ROOM
+        database = self.private.database
+        if database is not None:
+            close_dropped(database)  # or each later verb of this thread would find it dropped
+            return makes_no_connection(database)
         try:
             self.private.cache.get(self._key("", "-probe:"))
         except Exception:
@@ -235,9 +245,14 @@ class CacheBackend(LockStore):
 
     def _probe(self, cache: BaseCache, name: str | None) -> None:
         """Tell a key that is not there from a cache that is not there: some clients answer alike."""
-        if not cache.add(self._key(os.urandom(16).hex(), "-probe:"), 1, 5):
+        key = self._key(os.urandom(16).hex(), "-probe:")
+        if not cache.add(key, 1, 5):
             message = f"the cache {self.private.alias!r} stores nothing, and its client hides why"
-            raise BackendUnavailable(message, name=name)
+            table = self.private.database is not None
+            if table:
+                cache.get(key)  # which hides nothing: it raises if the database is down
+                message += ": its database is full, or read-only, or lets us write no row of the cache's table"
+            raise BackendUnavailable(message, name=name, down=not table)
 
 
 class KeyDeadlines:

@@ -11,7 +11,7 @@ _ESCAPED = re.compile(r"\\[xuU]((?<=x)[0-9a-f]{2}|(?<=u)[0-9a-f]{4}|(?<=U)000[0-
 
 def key_of(name: str) -> str:
     """Return the primary key of a name: no collation takes two of them for one."""
-    return hashlib.sha256(name.encode()).hexdigest()
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def in_ascii(text: str, longest: int = _LONGEST) -> str:

@@ -10,7 +10,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 
 from django_tasklock import operations
-from django_tasklock.management.terminal import actor, as_plain, in_line as act_in_line, speaking, while_read
+from django_tasklock.management.terminal import (
+    actor,
+    as_plain,
+    check_texts,
+    in_line as act_in_line,
+    speaking,
+    while_read,
+)
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, LimitView, PermitsView
 from django_tasklock.texts import printable
@@ -40,6 +47,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="One JSON document on stdout.")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        check_texts(options)
         given = any(options[act] is not None for act in ("share", "pause", "release"))
         acts = given or options["reset"] or options["resume"]
         if acts and options["name"] is None:

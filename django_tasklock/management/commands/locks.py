@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_tasklock import operations
 from django_tasklock.backends.contract.queries import Query, Which
 from django_tasklock.locks.info import left_in_words
-from django_tasklock.management.terminal import actor, as_plain, in_line, speaking, while_read
+from django_tasklock.management.terminal import actor, as_plain, check_texts, in_line, speaking, while_read
 from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.operations.values import LockDetail, LockView, Outcome, Result
 from django_tasklock.texts import printable
@@ -44,6 +44,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="One JSON document on stdout.")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        check_texts(options)
         acts = options["release"] is not None or options["ask"] is not None  # an empty name is no wish for the list
         if acts and options["name"] is not None:
             raise CommandError("Give the lock's name once: after --release, after --ask, or alone.")
