@@ -1,4 +1,4 @@
-"""Cancel reservations where nobody can wait for it, for cancelled coroutines: in a thread, while there is work."""
+"""Cancelling the reservations of cancelled coroutines, in a thread that runs while there is work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class BackgroundWork:
-    """The work of one process that nobody waits for."""
+    """The background work of one process."""
 
     def __init__(self) -> None:
         self._work: deque[Callable[[], object]] = deque()
@@ -27,7 +27,7 @@ class BackgroundWork:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Do ``work``, which does not raise, soon."""
+        """Run ``work``, which does not raise, in the background."""
         self._work.append(work)
         with self._lock:
             if self._thread is None:
@@ -35,7 +35,7 @@ class BackgroundWork:
                 self._thread.start()
 
     def wait(self, seconds: float = 10.0) -> bool:
-        """Wait until all is done; False if it is not, in so many seconds."""
+        """Wait until all work is done. Return False if that takes more than ``seconds``."""
         thread = self._thread
         if thread is not None:
             thread.join(seconds)
@@ -46,7 +46,7 @@ class BackgroundWork:
             while self._work:
                 try:
                     self._work.popleft()()
-                except BaseException:  # the thread must outlive it: others' reservations wait behind this one
+                except BaseException:  # the thread must go on: other reservations are still to be cancelled
                     log(logging.ERROR, "a reservation at a rate limit was not given back", trace=True)
             connections.close_all()  # those of this thread
             with self._lock:
@@ -56,11 +56,11 @@ class BackgroundWork:
 
 
 background_work = BackgroundWork()
-"""The work of this process."""
+"""The background work of this process."""
 
 
 async def shield_booking(stored: StoredLimit, cost: int, question: Awaitable[T]) -> T:
-    """Await a question that may book. If cancelled, let it end and give back what it booked."""
+    """Await a request that may book. If it is cancelled, let the request finish, and cancel what it has booked."""
     asking = asyncio.ensure_future(question)
 
     def give_back(done: asyncio.Future[T]) -> None:
@@ -78,5 +78,5 @@ async def shield_booking(stored: StoredLimit, cost: int, question: Awaitable[T])
 
 
 def after_fork() -> None:
-    """Begin without work: the parent gives back what is the parent's."""
+    """Begin without work: the parent's reservations are the parent's to cancel."""
     background_work.__init__()  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""``Booking``: where and how reservations at one limiter are booked, and what is done while its store is down."""
+"""``Booking``: how reservations at one limiter are booked, also while its store is down."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from django_tasklock.types import monotonic
 
 
 class Booking:
-    """The terms of one limiter, or of one tenant of it, and how they are kept to."""
+    """Books reservations by the terms of one limiter, or of one of its tenants."""
 
     def __init__(self, limit: Limit, terms: Terms, root: str) -> None:
         self.limit = limit
         self.terms = terms
         self.name = terms.name
         self.root = root
-        """The name of the limiter; of a tenant ``name`` has more."""
+        """The name of the limiter; ``name`` also has the tenant."""
         self.outage = outage_of(root)
-        """The absence of the store, if it was met; tenants share it."""
+        """The outage of the store, if there is one; all tenants share it."""
         self._at: tuple[LockStore, StoredLimit] | None = None
 
     @property
     def stored(self) -> StoredLimit:
-        """The store of the settings in force, with its terms."""
+        """The store of the current settings, with these terms."""
         backend, at = get_backend(), self._at
         if at is None or at[0] is not backend:
             store = agreed(backend.rates)
@@ -44,7 +44,7 @@ class Booking:
         return at[1]
 
     def check_cost(self, cost: int) -> None:
-        """Raise ``TaskLockError`` for a cost that no window, or no bucket, of these terms has room for."""
+        """Raise ``TaskLockError`` for an invalid cost, and for one that exceeds a window or a bucket."""
         if type(cost) is not int or cost < 1:
             raise TaskLockError(f"cost must be a whole number, 1 or more, not {cost!r}", name=self.name)
         terms = self.terms
@@ -55,7 +55,7 @@ class Booking:
                 raise TaskLockError(f"a cost of {cost} does not fit into {what} of {terms.name!r}", name=self.name)
 
     def book(self, limiter: Limiter, deadline: float, cost: int, spaced: bool = False) -> Reservation:
-        """Book the first slot. Raises ``RateLimitExceeded`` if that is too late, ``BackendUnavailable``."""
+        """Book the first free slot. Raises ``RateLimitExceeded`` if that is too late, and ``BackendUnavailable``."""
         stored = self.stored
         new = Reservation(limiter, stored, cost, deadline)
         if spaced:
@@ -97,7 +97,7 @@ class Booking:
         return new
 
     def book_many(self, limiter: Limiter, deadline: float, cost: int, number: int) -> list[Reservation]:
-        """Book so many slots, all or none, spread evenly. Raises as ``book`` does."""
+        """Book ``number`` slots, all or none, spread evenly. Raises like ``book``."""
         stored = self.stored
         several = [Reservation(limiter, stored, cost, deadline) for _ in range(number)]
         if not several:
@@ -117,7 +117,7 @@ class Booking:
         return several
 
     def resume(self, limiter: Limiter, deadline: float, part: Part, spaced: bool) -> Reservation:
-        """Take up what another process has booked: its slot, or another one if that was missed. Raises as ``book``."""
+        """Restore another process's reservation: its slot, or another one if it was missed. Raises like ``book``."""
         stored = self.stored
         new = Reservation(limiter, stored, part.cost, deadline)
         new.spaced = spaced
@@ -133,7 +133,7 @@ class Booking:
         return new
 
     def past(self, limiter: Limiter, deadline: float, part: Part) -> Reservation:
-        """Return a reservation whose own turn has come, and that asks nobody: another process has slept for it."""
+        """Return a reservation whose slot has come, for which another process has slept. It sends no request."""
         found = Reservation(limiter, self.stored, part.cost, deadline)
         found.slot = Slot(Booked(part.slot, 0, part.edition, 0, 0), found.began, found.began)
         return found
@@ -148,9 +148,9 @@ class Booking:
         return answer
 
     def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
-        """Book it elsewhere while its store cannot be asked. Raises ``error``, or ``RateLimitExceeded``."""
+        """Apply ``on_unavailable`` to a reservation. Raises ``error``, or ``RateLimitExceeded``."""
         action = self.outage.decide(self.name, self.limit, error)
-        if action != "local" or self.name != self.root:  # of a tenant the shared limit's part is what counts
+        if action != "local" or self.name != self.root:  # for a tenant the part of the shared limit counts
             return
         stored = self.outage.local(self.stored.in_force, self.limit.workers)
         reservation.move_to(stored)
@@ -164,7 +164,7 @@ class Booking:
 
 @contextmanager
 def _all_or_none(several: Sequence[Reservation]) -> Iterator[None]:
-    """Give back those that were booked if one of them cannot be."""
+    """Cancel all of these reservations if one of them cannot be booked."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""Nothing is swallowed: what happened at a rate limit becomes a log line and a signal, here alone."""
+"""Events of rate limits: each is logged and sent as a signal, here and nowhere else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger("django_tasklock")
 
 
 def granted(name: str, wait: float, cost: int) -> None:
-    """Tell that a call may go. ``wait``: seconds that it has waited."""
+    """Report that a call is allowed. ``wait``: the seconds that it has waited."""
     how = "waited" if wait else "at_once"
     if wait:
         logger.debug("rate limit %r: granted after %.3f s", name, wait)
@@ -20,38 +20,39 @@ def granted(name: str, wait: float, cost: int) -> None:
 
 
 def refused(terms: Terms, wait: int, longest: int) -> RateLimitExceeded:
-    """Tell that a call may not go in time; the error to raise. ``wait``, ``longest``: microseconds."""
+    """Report that a call is not allowed in time, and return the error. ``wait``, ``longest``: microseconds."""
     seconds = wait / 1_000_000
     rates = ", ".join(map(str, terms.rates))
     why = f"the next reservation is in {seconds:.3f} s, it may take {longest / 1_000_000:g} s"
     error = RateLimitExceeded(f"rate limit {terms.name!r} ({rates}): {why}", name=terms.name, retry_after=seconds)
-    logger.log(logging.INFO if longest else logging.DEBUG, "refused: %s", error)  # who did not want to wait only asked
+    # A caller that does not want to wait expects to be refused.
+    logger.log(logging.INFO if longest else logging.DEBUG, "refused: %s", error)
     signals.send(signals.rate_refused, terms.name, error=error, retry_after=seconds)
     return error
 
 
 def cancelled(name: str, returned: bool) -> None:
-    """Tell that a reservation was cancelled. ``returned``: the store took it back."""
+    """Report that a reservation was cancelled. ``returned``: whether its slot was returned to the store."""
     if not returned:
         logger.info("rate limit %r: a reservation was not given back: it counts as used", name)
     signals.send(signals.rate_cancelled, name, returned=returned)
 
 
 def late(name: str, seconds: float) -> None:
-    """Tell that a reservation was missed by so many seconds and is booked again."""
+    """Report that a reservation was missed by ``seconds`` and is booked again."""
     logger.info("rate limit %r: a reservation was missed by %.3f s, and is booked again", name, seconds)
     signals.send(signals.rate_late, name, late=seconds)
 
 
 def pushback(name: str, penalty: Penalty) -> None:
-    """Tell that the other side asked for a pause."""
+    """Report that the called service has asked for a pause."""
     wait, share = penalty.wait / 1_000_000, penalty.share / 1_000_000
     logger.warning("rate limit %r: pushback, nobody goes for %.3f s; limit at %.0f %%", name, wait, share * 100)
     signals.send(signals.rate_pushback, name, wait=wait, share=share)
 
 
 def unavailable(name: str, error: BackendUnavailable, action: str) -> None:
-    """Tell that the store could not be asked, and what is done about that."""
+    """Report that the store is unavailable, and the ``action`` that follows."""
     logger.warning("rate limit %r: %s; policy: %s", name, error, action)
     signals.send(signals.store_unavailable, name, error=error, action=action)
     signals.send(signals.rate_unavailable, name, error=error, action=action)

@@ -1,4 +1,4 @@
-"""``RateLimiter``: one limit for all threads, processes and machines."""
+"""``RateLimiter``: a rate limit that all threads, processes and machines share."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ from django_tasklock.types import monotonic
 
 
 class RateLimiter:
-    """At most so many calls in any window, counted where they are made. See docs/limits.md.
+    """Limits the number of calls in any window, measured where the calls are made. See docs/limits.md.
 
-    ``rates``: ``"100/m"``, ``"10/s", "5000/d"``, ``(100, 60)``; without any, what
-    ``TASKLOCK["RATE_LIMITS"]`` has under ``name``. All rates hold at once, or the call waits.
+    ``rates``: ``"100/m"``, ``"10/s", "5000/d"`` or ``(100, 60)``; by default those of ``name`` in
+    ``TASKLOCK["RATE_LIMITS"]``. A call waits until all rates allow it.
 
-    ``algorithm``, with the most units it lets through in any window of length W, at a limit of L:
+    ``algorithm``, with the most units that it allows in any window of length W, at a limit of L:
 
     * ``"window"``: L. The default; exact.
     * ``"paced"``: L, evenly spread: one every W/L. For APIs that dislike bursts, and for very large limits.
     * ``"bucket"``: L + ``burst`` (by default a tenth of L). For APIs that document a token bucket.
 
-    A caller books a slot, sleeps once, goes: in order of arrival, up to ``margin`` (50 ms or 0.2 % of
-    the window) late. ``max_wait``: seconds, how far ahead slots may be booked. ``cold_start="wait"``: if
-    the store knows nothing of the limiter, let one window pass. ``adaptive``: lower the limit on pushback,
-    raise it again while it is used; a float is the least share of it. ``tenants``: the quota of each tenant.
+    A caller books a slot, sleeps once and makes its call. Callers are served in order of arrival. ``margin``: the
+    seconds by which a call may be late, by default 50 ms or 0.2 % of the window. ``max_wait``: the seconds by which
+    slots may be booked in advance. ``cold_start="wait"``: let one window pass if the store does not know the limiter.
+    ``adaptive``: lower the limit on pushback, and raise it again while it is used; a float is the least share of it.
+    ``tenants``: the quota of each tenant.
 
-    The store being down: ``on_unavailable="closed"`` raises ``BackendUnavailable``, ``"open"`` lets calls
-    pass, ``"local"`` keeps to this process's share of the limit (``workers=``: how many processes there
-    are), both for ``grace`` seconds after the first failure.
+    ``on_unavailable``, for a store that is down: ``"closed"`` raises ``BackendUnavailable``, ``"open"`` allows calls,
+    and ``"local"`` allows this process its share of the limit (``workers=``: the number of processes). The last two
+    hold for ``grace`` seconds after the first failure.
 
-    Raises ``TaskLockError`` for what cannot work, before anything is stored.
+    Raises ``TaskLockError`` for options that cannot work, before anything is stored.
     """
 
     def __init__(
@@ -74,17 +75,16 @@ class RateLimiter:
         name = clean(name)
         limit = limit_of(name, rates or configured(name), **options)
         self.name = name
-        """The name as the store has it; a tenant's has the limiter's before it."""
+        """The name in the store; that of a tenant begins with the limiter's."""
         self.shared: Self | None = None
-        """Of a tenant: the limit that all tenants share."""
+        """For a tenant, the limiter that all tenants share."""
         self.booking = Booking(limit, limit.terms(name), name)
 
     def tenant(self, tenant: object, *rates: Any) -> Self:
-        """Return the limiter of one tenant: its own quota, inside the one that all share.
+        """Return the limiter of one tenant: its own quota, within the limit that all tenants share.
 
-        ``rates``: that quota, by default what ``tenants=`` says. A tenant that is ``None`` or empty is one
-        of its own, the default tenant, and so is whoever asks a limiter with ``tenants=`` for none. Raises
-        ``TaskLockError`` for an object that has no text of its own.
+        ``rates``: the quota, by default that of ``tenants=``. ``None`` and an empty text are the default tenant, which
+        calls without a tenant also use. Raises ``TaskLockError`` for an object whose text has its memory address.
         """
         whole, limit, root = self.shared or self, self.limit, self.booking.root
         own = parse(rates, margin=limit.margin, name=root) if rates else limit.tenants
@@ -109,54 +109,54 @@ class RateLimiter:
 
     @property
     def limit(self) -> Limit:
-        """The options of this limiter, checked."""
+        """The validated options of this limiter."""
         return self.booking.limit
 
     @property
     def terms(self) -> Terms:
-        """The terms that its own process has of it."""
+        """The terms that this process has configured."""
         return self.booking.terms
 
     @property
     def store(self) -> RateStore:
-        """The store that keeps it."""
+        """Its store."""
         return self.booking.stored.store
 
     @property
     def in_force(self) -> Terms:
-        """The terms that hold: those of its store, as far as this process knows."""
+        """The terms that apply: those of the store, as far as this process knows."""
         return self.booking.stored.in_force
 
     def acquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
-        """Wait until the call may be made. ``timeout``: seconds, by default ``max_wait``.
+        """Wait until the call is allowed. ``timeout``: seconds, by default ``max_wait``.
 
-        Raises ``RateLimitExceeded``, at once if it cannot be in time: ``retry_after`` says how long it
-        would have taken. ``BackendUnavailable`` by the policy ``"closed"``.
+        Raises ``RateLimitExceeded`` at once if the call would not be allowed in time; ``retry_after`` is the wait that
+        it would have taken. Raises ``BackendUnavailable`` with the policy ``"closed"``.
         """
         return self._checked(cost).book(self._deadline(timeout), cost).use()
 
     def try_acquire(self, *, cost: int = 1) -> Reservation | None:
-        """Return the reservation if the call may be made now, ``None`` if not. Never waits."""
+        """Return a reservation if the call is allowed now, ``None`` otherwise. It does not wait."""
         try:
             return self._checked(cost).book(self._deadline(0), cost).use()
         except RateLimitExceeded:
             return None
 
     def reserve(self, timeout: Duration | None = None, *, cost: int = 1, spaced: bool = False) -> Reservation:
-        """Book the first slot and do not wait for it. Raises as ``acquire`` does.
+        """Book the first free slot without waiting for it. Raises like ``acquire``.
 
-        ``spaced``: if it has to wait, not right behind the one before, but so that calls are spread evenly over
-        the window: for work that is handed out and had better not all come at once.
+        ``spaced``: if the slot is not now, spread the slots evenly over the window, so that work which is distributed
+        to others does not come all at once.
         """
         return self._checked(cost).book(self._deadline(timeout), cost, spaced)
 
     def reserve_many(self, number: int, timeout: Duration | None = None, *, cost: int = 1) -> list[Reservation]:
-        """Book so many, all or none, spread evenly: for work that is handed out. Raises as ``acquire`` does."""
+        """Book ``number`` slots, all or none, spread evenly over the window. Raises like ``acquire``."""
         limiter = self._checked(cost)
         return limiter.booking.book_many(limiter, self._deadline(timeout), cost, number)
 
     async def aacquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
-        """Do what ``acquire`` does, for coroutines. A cancelled one leaves its slot to others."""
+        """Do what ``acquire`` does, for coroutines. If it is cancelled, the slot is returned."""
         return await (await self._checked(cost).abook(self._deadline(timeout), cost)).ause()
 
     async def atry_acquire(self, *, cost: int = 1) -> Reservation | None:
@@ -171,7 +171,7 @@ class RateLimiter:
         return await self._checked(cost).abook(self._deadline(timeout), cost)
 
     def book(self, deadline: float, cost: int, spaced: bool = False) -> Reservation:
-        """Do what ``reserve`` does, with a deadline by this process's clock, and nothing of tenants."""
+        """Do what ``reserve`` does, for this limiter alone, until a deadline on this process's clock."""
         return self.booking.book(self, deadline, cost, spaced)
 
     async def abook(self, deadline: float, cost: int) -> Reservation:
@@ -179,20 +179,18 @@ class RateLimiter:
         return await self.booking.abook(self, deadline, cost)
 
     def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
-        """Book it elsewhere while the store cannot be asked. Raises ``error``, or ``RateLimitExceeded``."""
+        """Apply ``on_unavailable`` to a reservation. Raises ``error``, or ``RateLimitExceeded``."""
         self.booking.go_without(reservation, error)
 
     def check_call(self, timeout: Duration | None, cost: int) -> None:
-        """Raise ``TaskLockError`` for a timeout or a cost with which no call can be made."""
+        """Raise ``TaskLockError`` for an invalid timeout, or a cost that exceeds the limit."""
         self._checked(cost)
         self._deadline(timeout)
 
     def _checked(self, cost: int = 1) -> Self:
-        """Return the limiter whose quota a call uses, without a tenant that of the default one; a cost that fits into
-        it.
-        """
+        """Check the cost, and return the limiter to use: the default tenant's where there are tenants."""
         limiter = self.tenant(None) if self.booking.limit.tenants and self.shared is None else self
-        if type(cost) is not int or cost != 1:  # 1 fits into all of them
+        if type(cost) is not int or cost != 1:  # 1 is always valid
             limiter.booking.check_cost(cost)
             if limiter.shared is not None:
                 limiter.shared.booking.check_cost(cost)
@@ -206,8 +204,10 @@ class RateLimiter:
         return monotonic() + longest / 1_000_000
 
     def restore(self, token: str, timeout: Duration | None = None, *, spaced: bool = False) -> Reservation:
-        """Take up the reservation that another process has moved: its own slot if that is still to come, another one
-        if it was missed. An empty token: the next slot. Raises as ``acquire`` does."""
+        """Restore a reservation that another process has moved here: its slot, or another one if that was missed.
+
+        An empty token books the next slot. Raises like ``acquire``.
+        """
         if not token:
             return self._checked().book(self._deadline(timeout), 1, spaced)
         return self._checked()._restored(parts_of(token, self.name), self._deadline(timeout), spaced)
@@ -216,7 +216,7 @@ class RateLimiter:
         own, *rest = parts
         if not rest or self.shared is None:
             return self.booking.resume(self, deadline, own, spaced)
-        found = self.booking.past(self, deadline, own)  # its own turn has come before
+        found = self.booking.past(self, deadline, own)  # its slot at the tenant's limit came before
         found.spaced = spaced
         try:
             found.shared = self.shared._restored(rest, deadline, spaced)
@@ -227,7 +227,7 @@ class RateLimiter:
         return found
 
     def give_back(self, token: str) -> bool:
-        """Cancel a reservation that was moved and that nobody will use. False: nothing was left to give back."""
+        """Cancel a moved reservation that will not be used. Return False if there was nothing left to return."""
         limiter: RateLimiter | None = self._checked()
         returned = False
         for part in parts_of(token, self.name) if token else ():
@@ -238,10 +238,10 @@ class RateLimiter:
         return returned
 
     def penalize(self, retry_after: Any) -> float:
-        """Stop everybody for so long, in any process, because the other side asks for a pause. The line stays in order.
+        """Pause the calls of all processes, because the called service asks for it. The queue keeps its order.
 
-        ``retry_after``: seconds, a timedelta, or the header as it came: seconds or an HTTP date, compared with the
-        store's clock. At most ``max_wait``. Seconds that everybody waits from now; raises ``BackendUnavailable``.
+        ``retry_after``: seconds, a timedelta, or the value of the header: seconds or an HTTP date, which is compared
+        with the store's clock. The pause is at most ``max_wait``. Return its seconds. Raises ``BackendUnavailable``.
         """
         limiter = self.shared or self
         pause = pushback(retry_after, name=limiter.name)
@@ -260,7 +260,7 @@ class RateLimiter:
         return penalty.wait / 1_000_000
 
     def usage(self) -> RateUsage:
-        """Return how it stands, in all processes together. Raises ``BackendUnavailable``."""
+        """Return the usage by all processes together. Raises ``BackendUnavailable``."""
         return usage_of(self.in_force, self.store.use(self.terms))
 
     async def ausage(self) -> RateUsage:
@@ -268,7 +268,7 @@ class RateLimiter:
         return usage_of(self.in_force, await self.store.ause(self.terms))
 
     def reset(self) -> None:
-        """Forget what was used and booked, pauses too; whoever sleeps books again. Raises ``BackendUnavailable``."""
+        """Delete what was used and booked, and pauses. Sleeping callers book again. Raises ``BackendUnavailable``."""
         self.store.reset(self.terms)
         note_change(self.name)
 
@@ -278,10 +278,10 @@ class RateLimiter:
         note_change(self.name)
 
     def adjust(self, share: float) -> None:
-        """Let only this share of the limit be in force, 1.0 being all of it, until it is adjusted or reset, or a
-        day has passed without a call.
+        """Set the share of the limit that applies, 1.0 being all of it.
 
-        Raises ``BackendUnavailable``.
+        It applies until it is adjusted again, the limiter is reset, or a day has passed without a call. Raises
+        ``BackendUnavailable``.
         """
         check_share(share, self.name)
         self.store.adjust(self.terms, round(share * 1_000_000))
@@ -300,7 +300,7 @@ class RateLimiter:
 
 
 def configured(name: str) -> object:
-    """Return what ``TASKLOCK["RATE_LIMITS"]`` has under this name. Raises ``TaskLockError`` if that is nothing."""
+    """Return the entry of this name in ``TASKLOCK["RATE_LIMITS"]``. Raises ``TaskLockError`` if there is none."""
     limits = get_settings().RATE_LIMITS
     if name not in limits:
         near = difflib.get_close_matches(str(name), list(limits), n=1, cutoff=0.5)

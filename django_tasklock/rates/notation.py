@@ -1,4 +1,4 @@
-"""Rates and pushbacks as people write them, ``"100/m"``, read into what a store is told. Pure functions."""
+"""The notation of rates, ``"100/m"``, and of pushbacks, parsed into the values for stores."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ _UNITS = {
 _WRITTEN = re.compile(
     r"\s*(\d{1,15}(?:_\d{1,15}){0,15})\s*(?:/|per\b)\s*(\d{1,15}(?:\.\d+)?)?\s*([a-z]+)\s*", re.IGNORECASE
 )
-_MOST = 1_000_000_000  # units: what a store's arithmetic takes
+_MOST = 1_000_000_000  # units: with more, the arithmetic of stores would not be exact
 _LONGEST = 366 * 86_400_000_000
 _SHORTEST = 1_000
 _LEAST_MARGIN = 50_000
 
 
 def microseconds(value: object, what: str, *, name: str | None = None, zero: bool = False) -> int:
-    """Return a duration as whole microseconds. Raises ``TaskLockError`` if it is not a finite one, or not positive."""
+    """Return a duration in whole microseconds. Raises ``TaskLockError`` unless it is finite and at least a millisecond.
+
+    ``zero``: it may also be shorter, or zero.
+    """
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         raise TaskLockError(f"{what} must be seconds (int, float) or a timedelta, not {value!r}", name=name)
@@ -43,10 +46,10 @@ def microseconds(value: object, what: str, *, name: str | None = None, zero: boo
 
 
 def parse(given: object, *, margin: object = None, name: str | None = None) -> tuple[Rate, ...]:
-    """Read ``"100/m"``, ``"10/s, 5000/d"``, ``"30 per 5 min"``, ``(100, 60)`` or several of these.
+    """Parse ``"100/m"``, ``"10/s, 5000/d"``, ``"30 per 5 min"``, ``(100, 60)`` or a list of these.
 
-    ``margin``: seconds; by default 50 ms or 0.2 % of the window, whichever is more. Raises
-    ``TaskLockError`` that says what is wrong.
+    ``margin``: seconds; by default 50 ms or 0.2 % of the window, whichever is more. Raises ``TaskLockError`` for an
+    invalid rate.
     """
     rates = tuple(dict.fromkeys(_rates(given, margin, name)))
     if not rates:
@@ -99,9 +102,9 @@ def _rate(limit: int, window: int, margin: object, given: object, name: str | No
 
 
 def pushback(retry_after: Any, *, name: str | None = None) -> Pushback:
-    """Read a ``Retry-After``: seconds, also as text, a timedelta, an aware datetime or an HTTP date.
+    """Parse a ``Retry-After``: seconds as a number or as text, a timedelta, an aware datetime or an HTTP date.
 
-    A date that has passed means no pause. Raises ``TaskLockError`` for anything else.
+    A date in the past means no pause. Raises ``TaskLockError`` for any other value.
     """
     value = retry_after
     if isinstance(value, bytes):

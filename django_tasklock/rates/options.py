@@ -1,4 +1,4 @@
-"""The terms of a rate limiter, as ``TASKLOCK["RATE_LIMITS"]`` or the arguments of ``RateLimiter`` give them."""
+"""The options of a rate limiter, from ``TASKLOCK["RATE_LIMITS"]`` or the arguments of ``RateLimiter``."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from django_tasklock.names import clean
 from django_tasklock.rates.notation import microseconds, parse
 
 OnOutage = Literal["closed", "open", "local"]
-"""What is done while the store cannot be asked: refuse, let pass, or keep to this process's share."""
+"""What a limiter does while the store is down: refuse calls, allow them, or allow this process its share."""
 
 OPTIONS = (
     "rates", "tenants", "algorithm", "burst", "margin", "max_wait", "on_unavailable", "grace", "workers",
     "cold_start", "adaptive",
 )  # fmt: skip
-"""The keys of a dict in ``RATE_LIMITS``; the arguments of ``RateLimiter`` have the same names."""
+"""The keys of a dict in ``RATE_LIMITS``, which are also the arguments of ``RateLimiter``."""
 _HOUR = 3_600_000_000
 _SLACK = 1_000_000  # between a caller's clock and the store's answer
-LEAST_SHARE = 0.1  # of the limit, where it is adaptive and no floor is named
+LEAST_SHARE = 0.1  # of the limit, for ``adaptive=True``
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The options of a rate limiter, checked. Times are microseconds."""
+    """The validated options of a rate limiter. Durations are microseconds."""
 
     rates: tuple[Rate, ...]
     tenants: tuple[Rate, ...] = ()
@@ -43,14 +43,15 @@ class Limit:
     margin: float | None = None
 
     def terms(self, name: str, rates: tuple[Rate, ...] = ()) -> Terms:
-        """Return these options as the terms that a store takes. ``rates``: a tenant's."""
+        """Return these options as terms for a store. ``rates``: those of a tenant."""
         return Terms(name, rates or self.rates, self.algorithm, self.burst, self.cold_wait, self.floor, self.max_wait)
 
 
 def limit_of(name: str, given: object, **more: Any) -> Limit:
-    """Check the limiter ``name``: ``given``, rates or a dict of options, and what of ``more`` is not ``None``.
+    """Return the validated options of the limiter ``name``.
 
-    Raises ``TaskLockError`` for what cannot work.
+    ``given``: rates, or a dict of options. ``more``: further options; those that are ``None`` are ignored. Raises
+    ``TaskLockError`` for options that cannot work.
     """
     clean(name)
     if TENANT in name:
@@ -120,7 +121,7 @@ def _checked(
 
 
 def _an_hour(*rates: Rate) -> int:
-    """Return the longest wait where none is named: the next slot of an hourly limit is an hour and a margin away."""
+    """Return the default of ``max_wait``: the next slot of an hourly limit is an hour and a margin away."""
     return _HOUR + max((rate.margin for rate in rates if rate.window <= _HOUR), default=0) + _SLACK
 
 
@@ -132,13 +133,13 @@ def _among(what: str, value: object, known: tuple[str, ...]) -> None:
 
 
 def check_share(share: float, name: str | None = None) -> None:
-    """Raise ``TaskLockError`` for what cannot be the share of a limit that is in force. ``name``: the limiter's."""
+    """Raise ``TaskLockError`` unless ``share`` is more than 0 and at most 1. ``name``: the limiter's."""
     if type(share) not in (int, float) or not 0.000_001 <= share <= 1:
         raise TaskLockError(f"a share of the limit is more than 0 and at most 1, not {share!r}", name=name)
 
 
 def rate_problems(given: Mapping[Any, Any]) -> list[tuple[str, str]]:
-    """Return what is wrong with ``RATE_LIMITS``: (what, what to do) for each finding."""
+    """Return the problems of ``RATE_LIMITS``, each as a message and a hint."""
     found = []
     for name, value in given.items():
         try:

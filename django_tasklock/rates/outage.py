@@ -1,4 +1,4 @@
-"""What a rate limiter does while the store cannot be asked."""
+"""What a rate limiter does while its store is down."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from django_tasklock.rates.server_clock import ServerClock
 from django_tasklock.rates.stored import StoredLimit
 from django_tasklock.types import monotonic
 
-AGAIN = 1.0  # seconds during which a store that did not answer is not asked again, where one may go on without it
+AGAIN = 1.0  # seconds for which a store that did not answer is not asked again, where calls go on without it
 
 
 class Outage:
-    """The store's absence, as one limiter of this process has met it.
+    """An outage of the store, as one limiter of this process knows it.
 
-    The policies ``open`` and ``local`` hold for the grace period after the first failure, then
-    the limiter is closed. The period begins anew only after the store has answered for as long:
-    neither later failures nor a store that comes and goes prolong it.
+    The policies ``open`` and ``local`` hold for the grace period after the first failure; then the limiter is closed. A
+    new period begins only after the store has answered for as long, so that neither later failures nor a store that
+    comes and goes prolong it.
     """
 
     def __init__(self) -> None:
         self.met = False
-        """True from the first failure on: until then there is nothing to ask or to tell it."""
+        """Whether there was a failure. Until then no call needs to look at the outage."""
         self._began = 0.0
         self._healed: float | None = None
         self._error: BackendUnavailable | None = None
@@ -32,31 +32,31 @@ class Outage:
         self._local: tuple[RateStore, ServerClock] | None = None
 
     def local(self, terms: Terms, workers: int) -> StoredLimit:
-        """Return where to book meanwhile: in this process, its share of ``terms``."""
+        """Return a limit in this process's memory with its share of ``terms``."""
         if self._local is None:
             self._local = MemoryRates({}), ServerClock()
         store, clock = self._local
         return StoredLimit(store, share_of(terms, workers), clock)
 
     def answered(self) -> None:
-        """Note that the store has answered."""
+        """Record that the store has answered."""
         if self.met and self._healed is None:
             self._healed = monotonic()
             self._error = None
 
     def recent_error(self) -> BackendUnavailable | None:
-        """Return the error of a moment ago, for which the store is not to be asked again yet; ``None``: ask it."""
+        """Return the error of the last second, after which the store is not asked again yet; ``None``: ask it."""
         return self._error if self._error is not None and monotonic() < self._until else None
 
     def decide(self, name: str, limit: Limit, error: BackendUnavailable) -> OnOutage:
-        """Return how to go on without the store, by the limiter's policy. Raises ``error`` where it is closed."""
+        """Return the action for a failure, by the limiter's policy. Raises ``error`` where that is ``closed``."""
         now, grace = monotonic(), limit.grace / 1_000_000
         if not self.met or (self._healed is not None and now - self._healed >= grace):
             self._began = now
         self.met = True
         self._healed = None
         action = limit.on_unavailable
-        if action == "open" and not error.down:  # it keeps count for others
+        if action == "open" and not error.down:  # other processes may still reach it, so the limit applies
             action = "closed"
         if action != "closed" and now - self._began > grace:
             action = "closed"
@@ -74,19 +74,19 @@ _outages: dict[str, Outage] = {}
 
 
 def outage_of(name: str) -> Outage:
-    """Return this process's ``Outage`` of a limiter, which its tenants share."""
+    """Return the ``Outage`` of a limiter in this process. Its tenants share it."""
     found = _outages.get(name)
     return _outages.setdefault(name, Outage()) if found is None else found
 
 
 def forget() -> None:
-    """Forget every outage that this process has met; whoever has one of them goes on with it."""
+    """Reset every outage of this process, in place: limiters refer to them."""
     for outage in _outages.values():
         outage.__init__()  # type: ignore[misc]
 
 
 def share_of(terms: Terms, workers: int) -> Terms:
-    """Return what one of so many processes may do: a part of the limit, or all of it in longer windows."""
+    """Return the terms of one of ``workers`` processes: a part of the limit, or one call in a longer window."""
     rates = tuple(
         rate._replace(limit=rate.limit // workers)
         if rate.limit >= workers

@@ -1,4 +1,4 @@
-"""``Reservation``: a time at a rate limit, booked once, slept for once, used or given back."""
+"""``Reservation``: a booked slot at a rate limit, to be used or cancelled."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from django_tasklock.rates.sleepers import Slot
 from django_tasklock.rates.stored import StoredLimit
 from django_tasklock.types import monotonic
 
-AT_ONCE = 0.001  # seconds: no margin is shorter
+AT_ONCE = 0.001  # seconds: every margin is at least that
 
 
 class Limiter(Protocol):
-    """The limiter of a reservation, as far as that needs it."""
+    """The limiter of a reservation."""
 
     name: str
 
     @property
     def shared(self) -> Limiter | None:
-        """Of a tenant: the limit that all tenants share."""
+        """For a tenant, the limiter that all tenants share."""
 
     def book(self, deadline: float, cost: int, spaced: bool = False) -> Reservation:
-        """Book the first slot."""
+        """Book the first free slot."""
 
     async def abook(self, deadline: float, cost: int) -> Reservation:
         """Do what ``book`` does, for coroutines."""
 
     def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
-        """Book it elsewhere, or raise, because its store could not be asked."""
+        """Apply the policy for a store that is down: book elsewhere, or raise."""
 
 
 class Part(NamedTuple):
-    """One booking of a reservation token: a tenant's own, or the one at the limit that all tenants share."""
+    """One slot of a reservation token: a tenant's own, or the one at the limit that all tenants share."""
 
     slot: int
     edition: int
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 def parts_of(token: str, name: str) -> list[Part]:
-    """Read a reservation token of the limiter ``name``. Raises ``TaskLockError`` if it is none."""
+    """Parse a reservation token of the limiter ``name``. Raises ``TaskLockError`` if it is invalid."""
     try:
         return [Part(*map(int, part.split(":"))) for part in token.split("+")]
     except (TypeError, ValueError):
@@ -58,24 +58,24 @@ def parts_of(token: str, name: str) -> list[Part]:
 
 
 class Reservation:
-    """A time that ``limiter.reserve()`` has booked. ``with``, or ``use()``, waits for its turn.
+    """A slot that ``limiter.reserve()`` has booked. ``with`` or ``use()`` waits for it.
 
-    ``time`` says when that is, ``wait`` how many seconds are left; to sleep for so long is not to use it: one
-    that had to wait and that nobody uses may go to whoever comes next. One whose turn it was at once counts as
-    used unless it is cancelled. True in a boolean context.
+    ``time`` is its time, ``wait`` the remaining seconds. Sleeping for ``wait`` seconds does not use it: a slot that is
+    not used may go to the next caller. A slot that was free at once counts as used unless it is cancelled. A
+    reservation is true in a boolean context.
     """
 
-    # Most go at once: of what only others need nothing is stored.
+    # Most calls are allowed at once, and need none of these attributes in the instance.
     slot: Slot | None = None
-    """The slot that it has; ``None``: let through without one, because the store could not be asked."""
+    """Its slot; ``None``: the call was allowed without one, because the store is down."""
     shared: Reservation | None = None
-    """A tenant's reservation at the limit that all tenants share, once that is booked."""
+    """The reservation of a tenant at the limit that all tenants share, once it is booked."""
     state = "booked"
-    """``booked``, ``used``, ``cancelled``, or ``moved``: somebody else has its token."""
+    """``booked``, ``used``, ``cancelled`` or ``moved`` (to another process, by its token)."""
     spaced = False
-    """True if, should it have to be exchanged, it is for a slot at some distance from the others."""
+    """Whether another slot in exchange has to be at some distance from the others."""
     missed = False
-    """True if it was moved here, was missed on its way, and has another slot."""
+    """Whether it was moved here, and has another slot because the first one was missed on the way."""
     _schedule: Schedule | None = None
     _waited = False
 
@@ -84,28 +84,28 @@ class Reservation:
         self.stored = stored
         self.cost = cost
         self.deadline = deadline
-        """When the caller will not wait any longer, by this process's clock."""
+        """When the caller stops waiting, on this process's clock."""
         self.began = monotonic()
 
     def move_to(self, stored: StoredLimit) -> None:
-        """Go on in another store, which knows nothing of what was missed in this one."""
+        """Continue in another store, with a new schedule."""
         self.stored, self._schedule = stored, None
 
     @property
     def booked(self) -> bool:
-        """False: let through without a slot, because the store could not be asked."""
+        """Whether it has a slot. It has none if the call was allowed because the store is down."""
         return self.slot is not None
 
     @property
     def wait(self) -> float:
-        """Seconds until it is its turn."""
+        """The seconds until its slot."""
         if self.shared is not None:
             return self.shared.wait
         return 0.0 if self.slot is None else self.slot.wait
 
     @property
     def time(self) -> datetime:
-        """When it is its turn, by the store's clock."""
+        """The time of its slot, on the store's clock."""
         if self.shared is not None:
             return self.shared.time
         if self.slot is None:
@@ -114,30 +114,30 @@ class Reservation:
 
     @property
     def late(self) -> float:
-        """Seconds since its turn by the store's clock; never too few. Negative: not yet."""
+        """The seconds since its slot on the store's clock, at most. Negative: the slot is still to come."""
         return 0.0 if self.slot is None else self.slot.late(self.stored.clock)
 
     @property
     def longest(self) -> int:
-        """Microseconds that are left for it."""
+        """The microseconds that its slot may be away from now."""
         return self.longest_at(monotonic())
 
     def longest_at(self, now: float) -> int:
-        """Return ``longest`` at a time of this process's clock."""
+        """Return ``longest`` at ``now``, a time on this process's clock."""
         left = int((self.deadline - now) * 1_000_000)
         return min(self.stored.terms.horizon, left) if left > 0 else 0
 
     @property
     def schedule(self) -> Schedule:
-        """The steps of its wait, once it has to wait."""
+        """The schedule of its wait."""
         if self._schedule is None:
             self._schedule = Schedule(self.stored, self.cost)
         return self._schedule
 
     def use(self) -> Self:
-        """Sleep until it is its turn. Raises ``RateLimitExceeded`` if it was missed and there is no other in time.
+        """Sleep until its slot. Raises ``RateLimitExceeded`` if it was missed and there is no other slot in time.
 
-        Whatever interrupts the sleep gives the slot back.
+        If the sleep is interrupted, the slot is returned.
         """
         if self._is_free():
             self._done()
@@ -146,9 +146,7 @@ class Reservation:
         return self
 
     def use_within(self, seconds: float) -> bool:
-        """Do what ``use`` does if its turn is within so many seconds. False: it is not, and the slot is still
-        booked.
-        """
+        """Do what ``use`` does if its slot is within ``seconds``. Return False if it is later; it stays booked then."""
         try:
             if not self._sleep(monotonic() + seconds):
                 return False
@@ -159,7 +157,7 @@ class Reservation:
         return True
 
     def _is_free(self) -> bool:
-        """Return whether it was its turn when it was booked, and that was just now: what most callers are told."""
+        """Tell whether its slot was free at once, and was booked just now: the usual case."""
         slot = self.slot
         if slot is None or slot.booked.wait > 0 or self.state != "booked" or self._waited:
             return False
@@ -169,7 +167,7 @@ class Reservation:
         return late <= AT_ONCE or late * 1_000_000 <= self.stored.margin
 
     def _sleep(self, ends: float) -> bool:
-        """Sleep until its turn, and that at the shared limit; False if that is later than ``ends``."""
+        """Sleep until its slot, and that at the shared limit. Return False if it is later than ``ends``."""
         if self.shared is None:
             while (nap := self._nap(ends)) is not None:
                 if nap < 0:
@@ -198,7 +196,7 @@ class Reservation:
         return True
 
     async def ause(self) -> Self:
-        """Do what ``use`` does, for coroutines. A cancelled one gives the slot back."""
+        """Do what ``use`` does, for coroutines. If it is cancelled, the slot is returned."""
         if self._is_free():
             self._done()
             return self
@@ -232,11 +230,11 @@ class Reservation:
         return self
 
     def _nap(self, ends: float) -> float | None:
-        """Return what ``_next`` does; negative if its turn is later than ``ends``."""
+        """Return like ``_next``, or a negative number if its slot is later than ``ends``."""
         return -1.0 if self.state == "booked" and monotonic() + self.wait > ends else self._next()
 
     def _next(self) -> float | None:
-        """Return the seconds to sleep; 0: ask the store; ``None``: go."""
+        """Return the seconds to sleep; 0: ask the store; ``None``: the call is allowed."""
         slot = self._open()
         nap = None if slot is None else self.schedule.next(slot)
         self._waited = self._waited or bool(nap)
@@ -254,7 +252,7 @@ class Reservation:
         if self.state == "booked":
             self.slot = self.schedule.arrive(self.slot)
 
-    # Asking. Until the answer there is nothing to give back: the slot may have been exchanged.
+    # Requests. Until the answer comes there is no slot to return, because it may have been exchanged.
 
     def _exchange(self) -> None:
         old, sent = self._missed_slots(), monotonic()
@@ -314,7 +312,7 @@ class Reservation:
             self._has(self.schedule.answered(old, late, sent, answer), answer)
 
     def _asking(self) -> tuple[Slot, float, float]:
-        """Return the slot to ask about, how late that is, and when it is asked."""
+        """Return the slot to ask about, how late it is, and the time of the request."""
         late, old = self.late, self.slot
         assert old is not None
         self.slot = None
@@ -326,7 +324,7 @@ class Reservation:
             raise self.refused(answer)
 
     def refused(self, answer: Refused) -> Exception:
-        """End the reservation, since there is no slot in time; return the error to raise."""
+        """End the reservation, because there is no slot in time, and return the error to raise."""
         self.state = "cancelled"
         return events.refused(self.stored.in_force, answer.wait, self.longest)
 
@@ -335,9 +333,9 @@ class Reservation:
         events.granted(self.limiter.name, monotonic() - self.began if self._waited else 0.0, self.cost)
 
     def move(self) -> str:
-        """Return the reservation token, text for another process: ``limiter.restore(text)``.
+        """Return the reservation token, with which another process calls ``limiter.restore(token)``.
 
-        This reservation has its slot no longer.
+        This reservation has no slot any more.
         """
         self._reclaim()
         slot = self._open()
@@ -346,7 +344,7 @@ class Reservation:
         return own if self.shared is None or self.shared.state != "booked" else f"{own}+{self.shared.move()}"
 
     def cancel(self) -> bool:
-        """Give the slot back: before its turn, or after it if the call was not made. False: there was nothing to."""
+        """Return the slot, before its time, or after it if the call was not made. False: there was none to return."""
         if self.shared is not None:
             self.shared.cancel()
         slot = self._end()
@@ -360,7 +358,7 @@ class Reservation:
         return slot is not None and await self.stored.acancel(self.cost, slot.booked.slot, slot.booked.edition)
 
     def _abandon(self) -> None:
-        """Cancel it from elsewhere: a cancelled task had better not await its own clean-up."""
+        """Cancel it in a background thread, because a cancelled task does not await its own clean-up."""
         if self.shared is not None:
             self.shared._abandon()
         slot = self._end()
@@ -369,7 +367,7 @@ class Reservation:
             background_work.submit(lambda: stored.cancel(cost, booked.slot, booked.edition))
 
     def _end(self) -> Slot | None:
-        """End it; the slot to give back, if there is one."""
+        """End it, and return the slot to cancel, if there is one."""
         self._reclaim()
         if self.state in ("cancelled", "moved"):
             return None
@@ -381,9 +379,9 @@ class Reservation:
             self.slot = self._schedule.reclaim(self.slot)
 
     def settle(self, actual: int) -> bool:
-        """Say that the call has cost ``actual`` units: the difference is given back, or charged to whoever comes next.
+        """Report that the call has cost ``actual`` units. The difference is returned, or charged to later calls.
 
-        False: it made no difference. Raises ``BackendUnavailable``, ``TaskLockError`` before its use.
+        Return False if it made no difference. Raises ``BackendUnavailable``, and ``TaskLockError`` before its use.
         """
         slot = self._settling(actual)
         if self.shared is not None:
@@ -418,7 +416,7 @@ class Reservation:
         return self.use()
 
     def __exit__(self, *how: object) -> None:
-        """Do nothing: the call was made. If it was not, ``cancel()`` inside."""
+        """Do nothing, because the call was made. If it was not, call ``cancel()`` inside of the block."""
 
     async def __aenter__(self) -> Self:
         return await self.ause()

@@ -1,16 +1,15 @@
-"""``Schedule``: whether somebody who has a reservation goes, sleeps, or asks the store, between two sleeps.
+"""``Schedule``: whether a caller with a reservation makes its call, sleeps, or asks the store.
 
-The caller sleeps until its turn and goes, without asking again. It does ask again (``resume``)
+Usually a caller sleeps until its slot and makes its call without asking again. It asks again (``resume``)
 
-* when it is later than the margin, and nobody else of this process sleeps whose slot it could take: then
-  the slot is exchanged for another one, after some misses with the more leeway the more often it was
-  late, so that nobody is late for ever, and nobody goes too late;
-* when it stands in line: whoever is alone here asks in any case, and so can have the slot of one who is late;
-* after a sleep of more than a second, because meanwhile the limiter may have been stopped or
-  reset; whoever else of this process has asked within the last moments has asked for it, too;
-* in the middle of a long sleep: a slot that was given back may be nearer.
+* when it is later than the margin and no other caller of this process sleeps whose slot it could take. Then its slot is
+exchanged for another one. After some misses the new slot has a leeway, which grows with each miss, so that no caller is
+late for ever, and none makes its call too late; * when it is the only one of its process that waits: such a caller
+always asks, so it can get the slot of a late one; * after a sleep of more than a second, because the limiter may have
+been paused or reset meanwhile, unless another caller of this process has just asked; * in the middle of a long sleep,
+because a slot that was returned may be earlier.
 
-Asleep, its slot is anybody's of this process who is in time for it.
+While a caller sleeps, other callers of its process may take its slot if they are in time for it.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from django_tasklock.rates.stored import StoredLimit
 from django_tasklock.types import monotonic
 
 CONFIRM = 1.0  # seconds asleep after which the store is asked on waking
-PATIENCE = 1.0  # seconds to wait for others who exchange what was missed
-HALVED = 10.0  # a longer sleep is interrupted half-way
-LOOK = 15.0  # and the first one of a process after so long, too: other terms may be in force
-MOST = 10_000_000  # microseconds of leeway
-PATIENT = 2  # misses before there is any
+PATIENCE = 1.0  # seconds to wait for other callers that exchange missed slots
+HALVED = 10.0  # seconds: a longer sleep is interrupted half-way
+LOOK = 15.0  # seconds after which a sleep is interrupted, too, because other terms may apply
+MOST = 10_000_000  # microseconds of leeway, at most
+PATIENT = 2  # misses without leeway
 NONE_LEFT = 0  # the edition of no limiter: one woke, and there was no slot for it
 
 
 class Schedule:
-    """The next step of one reservation that has to wait, from one step to the next. It asks nobody."""
+    """Decides the next step of one reservation that has to wait. It sends no request itself."""
 
     def __init__(self, stored: StoredLimit, cost: int) -> None:
         self._stored = stored
@@ -45,7 +44,7 @@ class Schedule:
         self._misses = 0
 
     def next(self, slot: Slot) -> float | None:
-        """Return the seconds to sleep; 0: ask the store; ``None``: go."""
+        """Return the seconds to sleep; 0: ask the store; ``None``: make the call."""
         left = slot.wait
         if self._asks_now(slot, left):
             return 0.0
@@ -65,7 +64,7 @@ class Schedule:
         return slot.booked.asks or self._was_missed(slot) or not self._stands(slot)
 
     def _stands(self, slot: Slot) -> bool:
-        """Return whether the limiter surely stands as it did when the slot was booked."""
+        """Tell whether the limiter is certainly unchanged since the slot was booked."""
         known = self._stored.view.current(slot.booked, slot.sent)
         return monotonic() - slot.heard < CONFIRM if known is None else known
 
@@ -73,7 +72,7 @@ class Schedule:
         return slot.missed(self._stored.clock, self._stored.margin)
 
     def joins(self, slot: Slot | None) -> bool:
-        """Return whether what it has missed is exchanged together with what others of this process have missed."""
+        """Tell whether its missed slot is exchanged together with those of other callers of this process."""
         return (
             slot is not None
             and not slot.booked.asks
@@ -84,23 +83,23 @@ class Schedule:
 
     @property
     def patience(self) -> float:
-        """Seconds to wait for somebody else's answer."""
+        """The seconds to wait for the answer to another caller."""
         return max(0.001, self._stored.margin / 2_000_000)
 
     @property
     def leeway(self) -> int:
-        """Microseconds: none for the first misses, then one margin, three, seven..."""
+        """The leeway of an exchange in microseconds: none for the first misses, then one margin, three, seven..."""
         return min(MOST, self._stored.margin * ((1 << min(max(0, self._misses - PATIENT), 16)) - 1))
 
     # Asleep
 
     @cached_property
     def _sleepers(self) -> Sleepers:
-        """Those among whom its slot is: the same when it wakes, although the view may be forgotten meanwhile."""
+        """The sleepers that have its slot. They stay the same although the view may be forgotten meanwhile."""
         return self._stored.view.sleepers((self._stored, self._cost))
 
     def leave(self, slot: Slot | None) -> None:
-        """Leave the slot to whoever wakes before."""
+        """Add the slot to those of the sleepers."""
         if slot is not None and not slot.booked.asks and not self._halfway:
             self._left = slot
             self._sleepers.put(slot)
@@ -116,7 +115,7 @@ class Schedule:
         return self._take() or left._replace(booked=left.booked._replace(edition=NONE_LEFT, asks=True))
 
     def reclaim(self, slot: Slot | None) -> Slot | None:
-        """Return its own slot, or another one of the sleepers if somebody has taken it; for whoever goes no further."""
+        """Return its own slot, or another one if a sleeper has taken it, to be cancelled or moved."""
         left, self._left = self._left, None
         return slot if left is None else self._sleepers.reclaim(left)
 
@@ -126,17 +125,17 @@ class Schedule:
     # Asking
 
     def missed(self, own: Slot) -> list[Slot]:
-        """Take the slots that are to be exchanged: its own, and those of others."""
+        """Take the slots to be exchanged: its own, and the missed ones of other callers."""
         clock, margin = self._stored.clock, self._stored.margin
         return [own, *self._sleepers.take_missed(clock, margin, own.booked.edition)]
 
     def put_back(self, slots: Sequence[Slot]) -> None:
-        """Leave missed what has not been exchanged."""
+        """Return slots that were not exchanged to the sleepers."""
         for slot in slots:
             self._sleepers.put(slot)
 
     def exchanged(self, old: Sequence[Slot], sent: float, answers: Sequence[Booked | Refused]) -> Slot | None:
-        """Return the slot to go on with, of those that came in exchange; ``None``: there is none in time."""
+        """Return the slot to continue with after an exchange; ``None``: there is none in time."""
         stored, sleepers = self._stored, self._sleepers
         for slot, answer in zip(old, answers, strict=False):
             stored.view.hear(sent, answer)
@@ -150,10 +149,10 @@ class Schedule:
         return self._take()
 
     def answered(self, old: Slot, late: float, sent: float, answer: Booked | Refused) -> Slot | None:
-        """Return the slot to go on with; ``None``: there is none in time. ``late``: of ``old``, when it was asked."""
+        """Return the slot to continue with after an answer; ``None``: none in time. ``late``: that of ``old``."""
         self._stored.view.hear(sent, answer)
         if isinstance(answer, Refused):
-            return self._take()  # what is refused is the last one's slot, and this may not be the last
+            return self._take()  # the refusal is for the last slot, and this caller may have an earlier one
         if answer.slot > old.booked.slot and abs(answer.edition - old.booked.edition) <= 1 and late > 0:
             self._misses += 1
             events.late(self._stored.terms.name, late)

@@ -1,7 +1,7 @@
-"""The slots of those who sleep in one process: whoever wakes takes the first one that is still good.
+"""The slots of the callers that sleep in one process: a caller that wakes takes the first slot that is still usable.
 
-So a thread that wakes late costs nothing while another one of its process is in time for its slot, and
-keeps its rank: it takes the next slot, and whoever comes behind it the next but one.
+So a thread that wakes late wastes no slot while another one of its process is in time for it. The late thread keeps its
+rank: it takes the next slot, and the thread behind it the slot after that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AT_ONCE = 64
 
 
 class Slot(NamedTuple):
-    """A booked time at a limiter, and when it was asked for and heard of, by this process's clock."""
+    """A booked time at a limiter, with the times of request and answer on this process's clock."""
 
     booked: Booked
     sent: float
@@ -26,11 +26,11 @@ class Slot(NamedTuple):
 
     @property
     def wait(self) -> float:
-        """Seconds until its turn; 0 from then on."""
+        """The seconds until its time; 0 from then on."""
         return max(0.0, self.heard + self.booked.wait / 1_000_000 - monotonic())
 
     def late(self, clock: ServerClock) -> float:
-        """Return the seconds since its turn by the store's clock, never too few. Negative: not yet."""
+        """Return the seconds since its time on the store's clock, at most. Negative: it is still to come."""
         booked, now = self.booked, monotonic()
         if (left := self.heard + booked.wait / 1_000_000 - now) > 0:
             return -left
@@ -38,26 +38,26 @@ class Slot(NamedTuple):
         return min(late, max(0.0, clock.latest(now) - booked.time / 1_000_000))
 
     def missed(self, clock: ServerClock, margin: int) -> bool:
-        """Return whether it is too late to use the slot. ``margin``: microseconds."""
+        """Tell whether it is too late to use the slot. ``margin``: microseconds."""
         return self.late(clock) * 1_000_000 > margin + self.booked.leeway
 
 
 class Sleepers:
-    """Slots of one limiter, for calls of one cost, while their callers sleep: as many as there are sleepers."""
+    """The slots of one limiter, for calls of one cost, one for each sleeping caller."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slots: list[Slot] = []
 
     def put(self, slot: Slot) -> None:
-        """Leave a slot here for the time that one sleeps."""
+        """Add the slot of a caller that goes to sleep."""
         with self._lock:
             bisect.insort(self._slots, slot)
 
     def take(self, clock: ServerClock, margin: int) -> Slot | None:
-        """Take the first that is still good, if its turn has come; then one that was missed; then the next to come.
+        """Take the first usable slot if its time has come; otherwise a missed one; otherwise the next one.
 
-        ``margin``: microseconds for which a slot may be used.
+        ``margin``: the microseconds for which a slot may be used after its time.
         """
         with self._lock:
             for index, slot in enumerate(self._slots):
@@ -66,7 +66,7 @@ class Sleepers:
             return self._slots.pop(0) if self._slots else None
 
     def take_missed(self, clock: ServerClock, margin: int, edition: int) -> list[Slot]:
-        """Take those that nobody can use any more, of one edition: at most as many as are exchanged at once."""
+        """Take the missed slots of one edition, at most ``AT_ONCE``, which is what one exchange takes."""
         with self._lock:
             number = 0
             for slot in self._slots[:AT_ONCE]:
@@ -77,7 +77,7 @@ class Sleepers:
             return found
 
     def reclaim(self, slot: Slot) -> Slot | None:
-        """Take this one, or if somebody else has taken it, the last."""
+        """Take this slot, or the last one if another caller has taken it."""
         with self._lock:
             if slot in self._slots:
                 self._slots.remove(slot)

@@ -1,4 +1,4 @@
-"""A limit in the store that keeps it: where a reservation is booked, and by which terms."""
+"""A limit in its store: where a reservation is booked, and by which terms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_tasklock.types import monotonic
 
 
 class StoredLimit(NamedTuple):
-    """A store, the terms of a limiter in it, and what is known of that store's clock."""
+    """A store, the terms of a limiter in it, and the estimate of the store's clock."""
 
     store: RateStore
     terms: Terms
@@ -22,27 +22,27 @@ class StoredLimit(NamedTuple):
 
     @property
     def in_force(self) -> Terms:
-        """The terms that hold: those of the store, as far as this process knows."""
+        """The terms that apply: those of the store, as far as this process knows."""
         return self.store.in_force(self.terms)
 
     @property
     def margin(self) -> int:
-        """The microseconds for which a slot may be used after its turn."""
+        """The microseconds for which a slot may be used after its time."""
         return self.in_force.margin
 
     @property
     def view(self) -> LimiterView:
-        """The limiter as this process knows it."""
+        """This process's view of the limiter."""
         return view_of(self.terms.name)
 
     def note(self, booked: Booked, sent: float) -> Slot:
-        """Return the slot that a question of ``sent`` was answered with; what that says of the clock is noted."""
+        """Return the slot of an answer to a request that was sent at ``sent``, and update the estimate of the clock."""
         slot = Slot(booked, sent, heard := monotonic())
         self.clock.hear(booked, sent, heard)
         return slot
 
     def cancel(self, cost: int, slot: int, edition: int) -> bool:
-        """Give a slot back, and tell. False: there was nothing left to give back, or the store could not be asked."""
+        """Return a slot to the store, and report it. False: it was used already, or the store is down."""
         try:
             returned = self.store.cancel(self.terms, cost, slot, edition)
         except BackendUnavailable:

@@ -1,4 +1,4 @@
-"""Whose terms hold: those of a named limiter belong to its store, and whoever has others follows those, and says so."""
+"""Agreement on the terms of a limiter: those in the store apply, and a process with others follows them and warns."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from django_tasklock.types import monotonic
 
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
-SAY = 20.0  # seconds after which a process says its terms again
-DIFFERENT = 2.0  # the same while others are in force
-WARN = 60.0  # seconds after which it is said again that others are
+SAY = 20.0  # seconds after which a process sends its terms again
+DIFFERENT = 2.0  # the same while other terms apply
+WARN = 60.0  # seconds between two warnings that other terms apply
 MOST = 4096  # limiters that one process remembers
 
 
 class Agreement:
-    """The terms in force of one limiter, and those that this process has of it."""
+    """The terms of one limiter that apply, and those that this process has configured."""
 
     def __init__(self, own: Terms) -> None:
         self.own = own
         self.terms = own
-        """The terms in force."""
+        """The terms that apply."""
         self.due = float("-inf")
         """When to say its own again, by whoever books and by whoever asks in his sleep."""
         self.warned = float("-inf")
         self._turn = threading.Lock()
 
     def take_turn(self) -> bool:
-        """Tell whether this process is to say its own terms again; True for one of several callers at once."""
+        """Tell whether to send this process's terms again. Of several callers at once one gets True."""
         now = monotonic()
         if now < self.due:
             return False
@@ -56,7 +56,7 @@ class Agreement:
         return True
 
     def hear(self, rule: str) -> None:
-        """Note which are in force. Warns where they are not its own."""
+        """Record the terms that apply, and warn if they differ from this process's own."""
         if rule == self.own.rule():
             self.terms = self.own
             return
@@ -78,7 +78,7 @@ class Agreement:
             )
 
     def check_cost(self, cost: int) -> None:
-        """Raise ``TaskLockError`` for a cost that the terms in force have no room for."""
+        """Raise ``TaskLockError`` for a cost that exceeds the terms that apply."""
         for rate in self.terms.rates:
             most = self.terms.capacity(rate)
             if cost > most:
@@ -87,18 +87,18 @@ class Agreement:
 
 
 def terms_in_words(terms: Terms) -> str:
-    """Return the terms in words, for logs."""
+    """Return the terms as text for logs."""
     algorithm = f"{REMOVED_ALGORITHM}, served as {terms.algorithm}" if terms.rule_in_store else terms.algorithm
     return f"{', '.join(map(str, terms.rates))} ({algorithm}, margin {terms.margin / 1_000_000:g} s)"
 
 
 class AgreedRates(RateStore):
-    """Another store's rate limits, by the terms in force. ``process``: by what it is known to say its own."""
+    """The rate limits of another store, by the terms that apply. ``process``: this process's name in the store."""
 
     def __init__(self, store: RateStore, process: str = "") -> None:
         self.store = store
         self.clock = ServerClock()
-        """The store's clock, as this process knows it."""
+        """The estimate of the store's clock."""
         self._process = process
         self._agreements: OrderedDict[Terms, Agreement] = OrderedDict()
 
@@ -142,7 +142,7 @@ class AgreedRates(RateStore):
         return self.store.agree(terms, process)
 
     def forget(self) -> None:
-        """Forget what was said and heard of terms, and of the store's clock."""
+        """Forget the agreements and the estimate of the store's clock."""
         self._agreements.clear()
         self.clock.forget()
 
@@ -233,33 +233,33 @@ class AgreedRates(RateStore):
 
 
 _processes: list[str] = []
-_agreed: dict[int, AgreedRates] = {}  # of the store in use, by its id
+_agreed: dict[int, AgreedRates] = {}  # by the id of the store
 
 
 def process() -> str:
-    """Return the name by which stores know this process."""
+    """Return the name of this process in stores."""
     if not _processes:
         _processes.append(secrets.token_hex(8))
     return _processes[0]
 
 
 def agreed(store: RateStore) -> AgreedRates:
-    """Return this process's ``AgreedRates`` of a store."""
+    """Return the ``AgreedRates`` of a store in this process."""
     found = _agreed.get(id(store))
     if found is None:
         for other in {*_agreed} - {id(store)}:
             _agreed.pop(other, None)
-        found = _agreed.setdefault(id(store), AgreedRates(store))  # one for all threads that ask first, at once
+        found = _agreed.setdefault(id(store), AgreedRates(store))  # atomic: threads may come here at once
     return found
 
 
 def forget() -> None:
-    """Forget what this process has said and heard of terms, and its name."""
+    """Forget all agreements of this process, and its name."""
     _processes.clear()
     for found in _agreed.values():
         found.forget()
 
 
 def after_fork() -> None:
-    """Forget what the parent's processes agreed on: the child is one of its own, with terms of its own to say."""
+    """Forget the parent's agreements and name: the child is a process of its own."""
     forget()

@@ -1,4 +1,4 @@
-"""How a rate limiter stands, for people."""
+"""The usage of a rate limiter, for people."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from django_tasklock.backends.contract.rates import Terms, Use
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
-    """The use of one rate of a limiter."""
+    """The usage of one rate of a limiter."""
 
     rate: str
     """The rate as configured."""
     window: float
-    """Seconds."""
+    """The length in seconds."""
     limit: int
-    """In force now: the configured one, unless it was adapted."""
+    """The limit that applies now: the configured one, unless it was adapted."""
     used: int
-    """Units in the window that ends now: what ``ZCARD`` of a sorted set would say."""
+    """The units used in the window that ends now."""
     ahead: int
-    """Units booked for later."""
+    """The units booked for later."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateUsage:
-    """How far a limiter is used. Seconds from ``time`` on, which is the store's clock."""
+    """The usage of a limiter. Durations are seconds from ``time`` on."""
 
     name: str
     time: datetime
     """The store's clock."""
     windows: tuple[WindowUsage, ...]
     next: float
-    """The wait of a call that came now."""
+    """The wait of a call that comes now."""
     tail: float
     """The time until the last reservation."""
     paused: float
-    """For how long nobody goes, after a pushback."""
+    """The rest of a pause."""
     share: float
-    """Of the configured limit that is in force: 1.0 unless it was adapted."""
+    """The share of the configured limit that applies: 1.0 unless it was adapted."""
     free: int
-    """Reservations given back that nobody has taken yet."""
+    """The number of returned slots that are free."""
     refused: int
-    """Calls refused since the limiter was made or reset."""
+    """The number of calls that were refused since the limiter was made or reset."""
 
     @property
     def used(self) -> int:
-        """Units used in the first of its windows."""
+        """The units used in the first of its windows."""
         return self.windows[0].used
 
 
 def usage_of(terms: Terms, use: Use) -> RateUsage:
-    """Return what the store said, in seconds."""
+    """Return the store's answer as a ``RateUsage``."""
     still = _still(terms, use)
     windows = []
     for rate, told in zip(terms.rates, use.rates, strict=True):
@@ -73,9 +73,9 @@ def usage_of(terms: Terms, use: Use) -> RateUsage:
 
 
 def _still(terms: Terms, use: Use) -> int:
-    """Return the units whose turn is to come, at most.
+    """Return the number of units that are still to come, at most.
 
-    A rate with cells counts those of the current cell, which are gone, too.
+    A rate with cells also counts the used units of the current cell.
     """
     if use.tail <= use.paused:
         return 0

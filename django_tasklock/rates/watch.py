@@ -1,4 +1,4 @@
-"""What this process knows of its limiters: of each the last that it has heard, and who sleeps or asks here."""
+"""This process's view of its limiters: the last answer of the store, and the callers that sleep or ask here."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from django_tasklock.rates.sleepers import Sleepers
 from django_tasklock.types import monotonic
 
 logger = logging.getLogger("django_tasklock")
-MOST = 1024  # limiters this process remembers having heard of
-FRESH = 1.0  # seconds for which an answer to somebody else in this process will do
+MOST = 1024  # limiters that this process remembers
+FRESH = 1.0  # seconds for which an answer to another caller of this process is used
 
 
 class Sighting(NamedTuple):
-    """The state of a limiter, as an answer said that was asked for at ``at``, by this process's clock."""
+    """The state of a limiter by an answer of the store. ``at``: when it was requested, on this process's clock."""
 
     at: float
     edition: int
@@ -29,21 +29,21 @@ class Sighting(NamedTuple):
 
 
 class LimiterView:
-    """One limiter as this process knows it: the last sighting of it, and whose turn it is to ask for another."""
+    """This process's view of one limiter: its last sighting, and the locks by which callers ask one after another."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.last: Sighting | None = None
         self.booking = 0
         """The number of reservations that are being booked just now."""
-        # As long as somebody has a slot there: there may be as many costs as calls.
+        # Weak, so that each lives as long as its callers: there may be as many costs as calls.
         self._sleepers: weakref.WeakValueDictionary[Hashable, Sleepers] = weakref.WeakValueDictionary()
         self._sleepers_lock = threading.Lock()
         self._lock = threading.Lock()
         self._locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
     def sleepers(self, of: Hashable) -> Sleepers:
-        """Return those who may take each other's slot: ``of`` is where they booked, and their cost."""
+        """Return the sleepers that may take each other's slots. ``of``: where they have booked, and their cost."""
         with self._sleepers_lock:
             found = self._sleepers.get(of)
             if found is None:
@@ -52,13 +52,13 @@ class LimiterView:
 
     @property
     def lonely(self) -> bool:
-        """True if nobody else of this process waits here: whoever does will ask before going, for nobody else does."""
+        """Whether no other caller of this process waits here. Such a caller asks the store before it makes its call."""
         if self.booking:
             return False
         return not any(len(found) for of in self._sleepers.valuerefs() if (found := of()) is not None)
 
     def hear(self, sent: float, answer: Booked | Refused) -> None:
-        """Note what an answer to a question of ``sent`` says of the limiter: others who sleep here need not ask."""
+        """Record the state in an answer to a request of ``sent``, so that other sleepers need not ask."""
         if isinstance(answer, Refused):
             self.last = Sighting(sent, answer.edition, answer.pause)
             return
@@ -68,7 +68,7 @@ class LimiterView:
             logger.error(text, self.name)
 
     def current(self, booked: Booked, sent: float) -> bool | None:
-        """Return whether the limiter stands as when ``booked`` was asked for at ``sent``; ``None``: not known."""
+        """Tell whether the limiter is unchanged since ``booked`` was requested at ``sent``; ``None``: not known."""
         last = self.last
         if last is not None and last.at > sent:
             if (last.edition, last.pause) != (booked.edition, booked.pause):
@@ -78,14 +78,14 @@ class LimiterView:
         return None
 
     def confirms(self, booked: Booked, seconds: float) -> bool:
-        """Return whether somebody of this process has heard so lately that the limiter stands as it did."""
+        """Tell whether an answer of the last ``seconds`` says that the limiter is unchanged."""
         last = self.last
         known = booked.edition - booked.asks, booked.pause
         return last is not None and monotonic() - last.at < seconds and (last.edition, last.pause) == known
 
     @contextlib.contextmanager
     def asking(self, seconds: float) -> Iterator[None]:
-        """Ask one after the other, so that many who wake at once need not all ask; wait no longer than that."""
+        """Let callers ask one after another, so that not all that wake at once need to ask. Wait ``seconds`` at most."""
         held = self._lock.acquire(timeout=seconds)
         try:
             yield
@@ -112,7 +112,7 @@ _views: OrderedDict[str, LimiterView] = OrderedDict()
 
 
 def view_of(name: str) -> LimiterView:
-    """Return what this process knows of a limiter."""
+    """Return this process's view of a limiter."""
     found = _views.get(name)
     if found is None:
         found = _views.setdefault(name, LimiterView(name))
@@ -122,15 +122,15 @@ def view_of(name: str) -> LimiterView:
 
 
 def note_change(name: str) -> None:
-    """Note that this process has stopped or reset the limiter: whoever sleeps here asks on waking."""
+    """Record that this process has paused or reset the limiter, so that its sleepers ask when they wake."""
     view_of(name).last = Sighting(monotonic(), -1, -1)
 
 
 def forget() -> None:
-    """Forget what this process has heard of every limiter."""
+    """Forget the views of all limiters."""
     _views.clear()
 
 
 def after_fork() -> None:
-    """Forget the parent's views: a lock of one may be held by a thread that is not here."""
+    """Forget the parent's views: one of their locks may be held by a thread of the parent."""
     forget()
