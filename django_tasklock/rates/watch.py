@@ -85,7 +85,7 @@ class LimiterView:
 
     @contextlib.contextmanager
     def asking(self, seconds: float) -> Iterator[None]:
-        """Let callers ask one after another, so that not all that wake at once need to ask. Wait ``seconds`` at most."""
+        """Let callers ask one after another, so that not all that wake need to ask. Wait ``seconds`` at most."""
         held = self._lock.acquire(timeout=seconds)
         try:
             yield
