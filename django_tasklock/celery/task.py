@@ -25,7 +25,7 @@ from django_tasklock.celery.retrying import raise_or_retry, retry_header
 from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import UniqueLock, publish_unique
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
-from django_tasklock.decorators.locks import Locked, leave_undecided
+from django_tasklock.decorators.locks import Locked, register_undecided
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.names import NameTemplate, clean
@@ -117,7 +117,7 @@ class OnceTask(_DjangoTask):
                 raise TaskLockError(f"{where}: pk={cls.pk!r} is no argument of it")
             cls.guard.register(cls.model, cls, cls.pk)
         elif cls.on_unavailable is None:
-            leave_undecided(cls)
+            register_undecided(cls)
         wrap_run(cls, OnceTask.__call__)
 
     def once(self, **overrides: Any) -> Once:
@@ -292,7 +292,7 @@ class OnceTask(_DjangoTask):
                     with expect_run(type(self)):
                         return body(*args, **kwargs)
         except BaseException:
-            call.struck()
+            call.abandon()
             raise
         return call.skipped
 

@@ -37,7 +37,7 @@ from django_tasklock.locks.holder import alive, holder_json
 from django_tasklock.locks.info import busy_error
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.transfer import bring, keep_for
+from django_tasklock.locks.transfer import keep_for, use_token
 from django_tasklock.names import MAX_LENGTH
 from django_tasklock.types import AcquireRequest, Busy
 
@@ -226,11 +226,13 @@ class UniqueLock:
             return
         lock = TaskLock(self.unique["name"], timeout=chosen.lock.timeout, lease=chosen.lock.lease, on_unavailable="run")
         self._lock = lock
-        bring(lock, token_of(self.unique["handle"]))
+        use_token(lock, token_of(self.unique["handle"]))
         # Renewed from now on, so that a worker that dies blocks others only for a lease.
-        taken = lock.acquire(blocking=False)
-        if not taken and lock.met is not None and lock.met.holder.task_id == self.message.id:
-            bring(lock, lock.met.token)  # the publisher has another SECRET_KEY
+        if lock.acquire(blocking=False):
+            return
+        record = lock.busy_record
+        if record is not None and record.holder.task_id == self.message.id:
+            use_token(lock, record.token)  # the publisher has another SECRET_KEY
             lock.acquire(blocking=False)
 
     def runs_elsewhere(self) -> bool:

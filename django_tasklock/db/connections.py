@@ -24,8 +24,8 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from django_tasklock.db.threads import to_the_end
-from django_tasklock.db.transactions import joined
+from django_tasklock.db.threads import run_to_end
+from django_tasklock.db.transactions import in_callers_transaction
 
 logger = logging.getLogger("django_tasklock")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,7 +45,7 @@ def release_connections(*using: str) -> int:
 
 async def arelease_connections(*using: str) -> int:
     """Do what ``release_connections`` does, for coroutines: for the thread in which their queries run."""
-    return await to_the_end(release_connections, *using)
+    return await run_to_end(release_connections, *using)
 
 
 class released_connections:  # noqa: N801  # a context manager, named like Django's atomic
@@ -98,7 +98,7 @@ TWICE = 2
 """How often an exit callback is pushed on a stack: a time limit may interrupt the first call."""
 
 
-def worth_returning(connection: BaseDatabaseWrapper, long: bool) -> bool:
+def should_release(connection: BaseDatabaseWrapper, long: bool) -> bool:
     """Return whether the connection opened to take a lock should be released before the body.
 
     A short body would only have to connect a second time; returning a connection to a pool is free.
@@ -163,13 +163,13 @@ class Scope:
     async def aclose_idle(self) -> None:
         """Do what ``close_idle`` does, for coroutines."""
         if self.everything or self._returnable:
-            await to_the_end(self.close_idle)
+            await run_to_end(self.close_idle)
 
     @property
     def _returnable(self) -> list[BaseDatabaseWrapper]:
         if self.everything is False:
             return []
-        return [connection for connection in list(self.opened) if worth_returning(connection, self.long)]
+        return [connection for connection in list(self.opened) if should_release(connection, self.long)]
 
     def __call__(self, *how: object) -> None:
         """End the scope, as a callback of an ``ExitStack``."""
@@ -183,7 +183,7 @@ class Scope:
         A query of a cancelled body may still be connecting, in a thread that cannot be cancelled: this runs after it.
         """
         if self._leave() and (self.everything or self.opened or how[1] is not None):
-            await to_the_end(self._close_opened)
+            await run_to_end(self._close_opened)
         self._ended = True
 
     def _leave(self) -> bool:
@@ -232,7 +232,11 @@ def _thread_or_loop() -> Hashable:
 def _close(which: Iterable[BaseDatabaseWrapper], using: tuple[str, ...] = (), *, kept: bool = False) -> int:
     closed = 0
     for connection in which:
-        if connection.connection is None or (using and connection.alias not in using) or joined(connection):
+        if (
+            connection.connection is None
+            or (using and connection.alias not in using)
+            or in_callers_transaction(connection)
+        ):
             continue
         try:
             if kept:  # by CONN_MAX_AGE

@@ -22,7 +22,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Value
 from django.db.models.functions import Now
 
-from django_tasklock.db.transactions import joined
+from django_tasklock.db.transactions import in_callers_transaction
 
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def close_dropped(connection: BaseDatabaseWrapper) -> None:
         _close(connection)
 
 
-def resilient(
+def run_with_retries(
     connection: BaseDatabaseWrapper,
     step: Callable[[bool], T],
     who: str,
@@ -114,7 +114,7 @@ def resilient(
     Raises the database's error; or the interruption (a time limit) that it hides, if that came while the step's own
     transaction ended.
     """
-    if joined(connection) if within is None else within:
+    if in_callers_transaction(connection) if within is None else within:
         return step(False)
     if not again:
         replace_dropped(connection)
@@ -177,7 +177,7 @@ def errors_of(connection: Any) -> tuple[type[Exception], ...]:
 def serves_nobody(connection: BaseDatabaseWrapper, error: Exception) -> bool:
     """Return whether the database serves no client, as far as known. False: it refused this statement, or this client.
 
-    To be called after ``resilient`` raised ``error``: then a connection that cannot be used any more is closed.
+    To be called after ``run_with_retries`` raised ``error``: then a connection that cannot be used any more is closed.
     """
     if connection.connection is not None or _is_read_only(connection, error) or _NO_ROOM.search(str(error)):
         return False

@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
 from django_tasklock.db.forks import no_fork_on
-from django_tasklock.db.reconnect import errors_of, resilient, serves_nobody
+from django_tasklock.db.reconnect import errors_of, run_with_retries, serves_nobody
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
 from django_tasklock.models import LockRow
 
@@ -68,7 +68,7 @@ class Session:
                 return verb(alias, again)
 
         try:
-            return resilient(connection, step, f"the {self.what} table", refused=False)
+            return run_with_retries(connection, step, f"the {self.what} table", refused=False)
         except errors_of(connection) as error:
             raise self._store_error(error, connection, name) from error
 

@@ -14,7 +14,7 @@ logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
 
 
-async def to_the_end(function: Callable[..., T], *args: Any) -> T:
+async def run_to_end(function: Callable[..., T], *args: Any) -> T:
     """Run ``function`` in a thread and wait for its end, even if the caller is cancelled: a write cannot be cancelled.
 
     It runs even while ``asyncio.run`` is ending and cancels calls that are still queued. ``CancelledError`` is raised

@@ -45,7 +45,7 @@ def durable(using: str, what: str) -> Iterator[None]:
     block.__exit__(None, None, None)
 
 
-def joined(connection: BaseDatabaseWrapper) -> bool:
+def in_callers_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Return whether the caller has an open transaction: then we must neither commit nor close the connection."""
     if connection.in_atomic_block:
         return True
@@ -69,7 +69,7 @@ def _record(sender: Any = None, connection: BaseDatabaseWrapper | None = None, *
 connection_created.connect(_record, dispatch_uid="tasklock.transactions")
 
 
-def mention_uncommitted(name: str) -> None:
+def warn_uncommitted(name: str) -> None:
     """Warn, once per process, that a lock was released although the work under it is not committed yet.
 
     The transaction of a ``TestCase`` does not count as the caller's. The thread of an event loop has none.
@@ -94,7 +94,7 @@ def mention_uncommitted(name: str) -> None:
 
 
 def forget() -> None:
-    """Let ``mention_uncommitted`` warn once more."""
+    """Let ``warn_uncommitted`` warn once more."""
     global _has_warned
     _has_warned = False
 
@@ -111,6 +111,6 @@ def unchanged(connection: BaseDatabaseWrapper, rows: QuerySet[Any]) -> bool:
     """
     if not counts_changes(connection):
         return False
-    if joined(connection):
+    if in_callers_transaction(connection):
         rows = rows.select_for_update()
     return rows.values_list("pk").first() is not None

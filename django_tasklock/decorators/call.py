@@ -10,7 +10,7 @@ from typing import Any
 
 from django_tasklock.context import ensure_enclosing_held
 from django_tasklock.db.connections import LONG, TWICE, Scope
-from django_tasklock.db.threads import to_the_end
+from django_tasklock.db.threads import run_to_end
 from django_tasklock.decorators.options import CallOptions, GuardedRow
 from django_tasklock.exceptions import (
     BackendUnavailable,
@@ -52,7 +52,7 @@ class CallStrategy(ABC):
 
     def leave(self, error: BaseException | None, lease: Lease) -> None:
         """Release ``lease``. ``error``: the exception that ended the call."""
-        self.options.lock.give_back(lease)
+        self.options.lock.leave_and_release(lease)
 
     async def aleave(self, error: BaseException | None) -> None:
         """Do what ``leave`` does, for coroutines."""
@@ -64,12 +64,12 @@ class PlainCall(CallStrategy):
 
     def take(self) -> Skipped | None:
         """Acquire the lock, or skip the call, or raise."""
-        self.options.lock.on_busy = word_when_busy(self.options)
+        self.options.lock.on_busy = action_when_busy(self.options)
         return None if self.options.lock.acquire() else skip_or_raise(self.options)
 
     async def atake(self) -> Skipped | None:
         """Do what ``take`` does, for coroutines."""
-        self.options.lock.on_busy = word_when_busy(self.options)
+        self.options.lock.on_busy = action_when_busy(self.options)
         return None if await self.options.lock.aacquire() else skip_or_raise(self.options)
 
 
@@ -125,16 +125,16 @@ class Call:
                 stack.push_async_exit(self._closing.later)
             try:
                 self._closing.begin()
-                await to_the_end(self._closing.claim.claim)
+                await run_to_end(self._closing.claim.claim)
             except GuardRejected as error:
                 return self._rejected(error)
         await scope.aclose_idle()
         self._begin_body()
         return True
 
-    def struck(self, *, later: bool = False) -> None:
+    def abandon(self, *, later: bool = False) -> None:
         """Give up the lease that an exception from a signal handler has kept the stack from releasing."""
-        self.lock.struck(later=later)
+        self.lock.abandon(later=later)
 
     def _begin_body(self) -> None:
         """Check the enclosing locks right before the body: the call may have waited for long inside of them."""
@@ -171,7 +171,7 @@ class Call:
         return False
 
 
-def word_when_busy(options: CallOptions) -> str:
+def action_when_busy(options: CallOptions) -> str:
     """Return the action of ``skip_or_raise``: ``"skip"`` or ``"raise"``."""
     return "skip" if options.on_conflict == "skip" else "raise"
 
@@ -226,7 +226,7 @@ class Closing:
         """End the claim of a coroutine: a thread writes to the row."""
         current.set(self._before)
         if self._due:
-            await to_the_end(self._close, error)
+            await run_to_end(self._close, error)
 
     @property
     def _due(self) -> bool:

@@ -37,13 +37,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 _undecided: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def leave_undecided(locked: Any) -> None:
+def register_undecided(locked: Any) -> None:
     """Register a function or task without a guarded row and without ``on_unavailable``, for a system check."""
     _undecided.add(locked)
 
 
 def undecided() -> list[str]:
-    """Return the names of the functions and tasks that ``leave_undecided`` has registered."""
+    """Return the names of the functions and tasks that ``register_undecided`` has registered."""
     return sorted({getattr(one, "name", None) or f"{one.__module__}.{one.__qualname__}" for one in list(_undecided)})
 
 
@@ -239,7 +239,7 @@ def _decorator(name: Name | Sequence[Name], options: LockOptions, rows: _Rows | 
         wrapper = wrap(function, new_call, template.signature)
         wrapper.lock = locked  # type: ignore[attr-defined]
         if rows is None and options.on_unavailable is None:
-            leave_undecided(wrapper)
+            register_undecided(wrapper)
         return wrapper
 
     return decorate

@@ -114,7 +114,7 @@ def wrap(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call
                     if await call.aenter(stack):
                         return await function(*args, **kwargs)
             except BaseException:
-                call.struck(later=True)
+                call.abandon(later=True)
                 raise
             return call.skipped
 
@@ -130,7 +130,7 @@ def wrap(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call
                         check_is_over(function, result)
                         return result
             except BaseException:
-                call.struck()
+                call.abandon()
                 raise
             return call.skipped
 

@@ -23,9 +23,9 @@ from django.db.models import F, Model, Q, QuerySet
 
 from django_tasklock import signals
 from django_tasklock.columns import EPOCH, TOKEN
-from django_tasklock.db.connections import worth_returning
-from django_tasklock.db.reconnect import PATIENCE, ending, repeatable, resilient
-from django_tasklock.db.transactions import HINT, durable, joined, unchanged
+from django_tasklock.db.connections import should_release
+from django_tasklock.db.reconnect import PATIENCE, ending, repeatable, run_with_retries
+from django_tasklock.db.transactions import HINT, durable, in_callers_transaction, unchanged
 from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError, TransactionOpen
 from django_tasklock.guards.guard import StateGuard, has_token_columns
 
@@ -95,7 +95,7 @@ class Claim:
         where, values = self.guard.claiming(self.model, self.pk, self.token)
         self.has_columns = TOKEN in values
         connection = connections[self.using]
-        ours = not joined(connection)
+        ours = not in_callers_transaction(connection)
         opens = connection.connection is None
         if not ours and not connection.in_atomic_block:
             raise TransactionOpen(f"cannot {self._verb} with autocommit off: {HINT}")
@@ -154,7 +154,7 @@ class Claim:
         opens = connection.connection is None
         stack = ExitStack()
         try:
-            with stack if joined(connection) else ending(connection, stack):
+            with stack if in_callers_transaction(connection) else ending(connection, stack):
                 row = self._resilient(lambda: self._begin(stack), patience=PATIENCE)
                 if row is not None:
                     yield row
@@ -229,7 +229,7 @@ class Claim:
 
     def _close(self, state: Any) -> None:
         values = self._closing(state)
-        ours = not joined(connections[self.using])
+        ours = not in_callers_transaction(connections[self.using])
         try:
             self.ended = True  # first: from here on an interrupted write is repeated below
             if values:
@@ -315,7 +315,7 @@ class Claim:
             return step()
 
         try:
-            return resilient(connection, attempt, self.name, **terms)
+            return run_with_retries(connection, attempt, self.name, **terms)
         finally:
             self._is_repeated = False
             self._close_if_opened(opens)
@@ -323,12 +323,12 @@ class Claim:
     def _should_close(self, connection: BaseDatabaseWrapper, opened: bool) -> bool:
         # A long body must not hold a connection that it does not use, even if it did not open it.
         if self.releases is None and not self.long:
-            return opened and worth_returning(connection, long=False)
+            return opened and should_release(connection, long=False)
         return self.releases is not False
 
     def _close_if_opened(self, opened: bool) -> None:
         connection = connections[self.using]
-        if opened and self.releases and not joined(connection):
+        if opened and self.releases and not in_callers_transaction(connection):
             connection.close()
 
     @property

@@ -36,7 +36,7 @@ def acquire_task_lock(name: str, timeout: Duration | None = None, lease: LeaseTi
             return True
     except BaseException:  # a time limit: the caller does not know that it has the lock, and cannot release it
         process_locks.discard(lock)
-        lock.struck()
+        lock.abandon()
         raise
     if lock.conflict is not None:
         events.conflict(lock.conflict, "skip")
@@ -55,7 +55,7 @@ def release_task_lock(name: str) -> bool:
                 return bool(lock.release())
         except BaseException:  # from a signal handler, perhaps before release() has begun: nothing else releases it
             process_locks.discard(lock)
-            lock.struck()
+            lock.abandon()
             raise
     return False
 
@@ -193,7 +193,7 @@ class task_lock_context:  # noqa: N801  # used like a function
             if self._was_skipped() or not self.lock.taken:
                 return
         except BaseException:
-            self.lock.struck()
+            self.lock.abandon()
             raise
         self.lock.__exit__(kind, error, trace)
 

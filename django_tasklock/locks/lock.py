@@ -24,7 +24,7 @@ from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
 from django_tasklock.context import Block, ensure_lease_held, lock_block, skip_abandoned
-from django_tasklock.db.transactions import mention_uncommitted
+from django_tasklock.db.transactions import warn_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
 from django_tasklock.host import Task
 from django_tasklock.locks import events
@@ -59,13 +59,13 @@ class Acquirable(ABC):
     """The innermost block of a lock, or of a limiter."""
     limit = 1
     """The number of holders at once."""
-    brings: str | None = None
+    reserved_token: str | None = None
     """The token of the next ``acquire()``, which is granted if the lock was kept for that token. See ``transfer``."""
     supersedes = ""
     """The token of a lease that ``acquire()`` may replace where it does not wait. See ``transfer``."""
-    notes: tuple[str, ...] = ()
+    flags_to_clear: tuple[str, ...] = ()
     """One or two names whose flags (``LockStore.flag``) ``release()`` deletes as well."""
-    noted: frozenset[str] | None = None
+    cleared_flags: frozenset[str] | None = None
     """Those of the names that had a flag at the release; ``None``: unknown."""
     task: Task | None = None
     """The task recorded in the holder; by default the one that runs here."""
@@ -160,14 +160,14 @@ class Acquirable(ABC):
         return None if refusal is None else refusal.error
 
     @property
-    def met(self) -> Record | None:
+    def busy_record(self) -> Record | None:
         """The record of the holder that the caller's last ``acquire()`` met, where that could be read."""
         refusal = self._acquisitions.refusal()
         return None if refusal is None else refusal.record
 
-    def note_conflict(self, error: TaskLockAcquireError, met: Record | None = None) -> None:
+    def record_conflict(self, error: TaskLockAcquireError, record: Record | None = None) -> None:
         """Record why the caller was refused, and the record of the holder."""
-        self._acquisitions.add_refusal(Refusal(error, met))
+        self._acquisitions.add_refusal(Refusal(error, record))
 
     def conflict_error(self) -> TaskLockAcquireError:
         """Return ``conflict``, or an error that only says that the lock is busy."""
@@ -189,8 +189,8 @@ class Acquirable(ABC):
             self.drop(lease)
             if lease.without_lock:
                 outcome = Released.GONE
-            elif self.notes:
-                outcome, self.noted = lease.backend.release_noted(lease, self.notes)
+            elif self.flags_to_clear:
+                outcome, self.cleared_flags = lease.backend.release_noted(lease, self.flags_to_clear)
             else:
                 outcome = lease.backend.release_held(lease)
         except BackendUnavailable as error:
@@ -199,7 +199,7 @@ class Acquirable(ABC):
             self._give_up(lease, self.parameters.hold_ms)
             raise
         if self.noun == "lock":
-            mention_uncommitted(self.name)
+            warn_uncommitted(self.name)
         if outcome is Released.RELEASED and not lost and not lock_released.receivers:
             return outcome
         return events.released(self, lease, outcome, lost)
@@ -337,7 +337,7 @@ class Acquirable(ABC):
                 return True
         except BaseException:
             if self._acquisitions.count() > before:
-                self.struck()
+                self.abandon()
             raise
         return False
 
@@ -350,7 +350,7 @@ class Acquirable(ABC):
                 return True
         except BaseException:
             if self._acquisitions.count() > before:
-                self.struck(later=True)
+                self.abandon(later=True)
             raise
         return False
 
@@ -367,9 +367,9 @@ class Acquirable(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.give_back()
+        self.leave_and_release()
 
-    def give_back(self, lease: Lease | None = None) -> None:
+    def leave_and_release(self, lease: Lease | None = None) -> None:
         """Leave the block and release the lock. ``lease``: the caller's, where that is known already."""
         try:
             if lease is None:
@@ -379,7 +379,7 @@ class Acquirable(ABC):
             self.leave(lease)
             self.release(lease)
         except BaseException:
-            self.struck()
+            self.abandon()
             raise
 
     def __del__(self) -> None:
@@ -406,7 +406,7 @@ class Acquirable(ABC):
             self.leave(lease)
             await self.arelease(lease)
         except BaseException:
-            self.struck(later=True)
+            self.abandon(later=True)
             raise
 
     def _lease_to_release(self) -> Lease | None:
@@ -438,7 +438,7 @@ class Acquirable(ABC):
         heartbeat.forget(lease)
         self._acquisitions.discard(lease)
 
-    def struck(self, *, later: bool = False) -> None:
+    def abandon(self, *, later: bool = False) -> None:
         """Give up the lease that an exception from a signal handler, such as a time limit, kept from being released.
 
         ``later``: do not wait for the store.
@@ -485,8 +485,8 @@ class Acquirable(ABC):
             self._acquisitions.clear_refusal(owner)
         parameters = self.parameters
         lease = Lease(self._store(), self.name, parameters.lease_ms, weakref.ref(self), self._on_lost)
-        if self.brings is not None:
-            lease.token, self.brings = self.brings, None
+        if self.reserved_token is not None:
+            lease.token, self.reserved_token = self.reserved_token, None
         holder = holder_json(self.task, self.row, limit=self.limit if self.noun == "limiter" else 0)
         lease.kind = self.kind if parameters.counted else None
         request = AcquireRequest(
@@ -506,7 +506,7 @@ class Acquirable(ABC):
 
     def _settle(self, lease: Lease, owner: Owner, sent: float, answer: Grant | Busy) -> bool:
         if isinstance(answer, Busy):
-            self.note_conflict(self._busy(answer), answer.record)
+            self.record_conflict(self._busy(answer), answer.record)
             return False
         lease.granted(answer, sent, self.parameters.hold_ms)
         lease.granted_at = now = monotonic()
@@ -525,7 +525,7 @@ class Acquirable(ABC):
         if error.doubt:  # otherwise the store has done nothing that is to be undone
             heartbeat.release_later(lease, request.ttl_ms)
         if error.busy is not None:  # the store said so before it stopped answering, so the policy does not apply
-            self.note_conflict(self._busy(error.busy), error.busy.record)
+            self.record_conflict(self._busy(error.busy), error.busy.record)
             return False
         action = self.parameters.on_unavailable
         if action == "run" and not error.down:
@@ -537,7 +537,7 @@ class Acquirable(ABC):
         if action == "skip":
             conflict = TaskLockAcquireError(f"{self.noun} {self.name!r} was not taken: {error}", name=self.name)
             conflict.__cause__ = error
-            self.note_conflict(conflict)
+            self.record_conflict(conflict)
             return False
         without = Lease(lease.backend, self.name, self.parameters.lease_ms, lease.lock, self._on_lost)
         without.without_lock, without.kind = True, lease.kind
@@ -639,7 +639,7 @@ class TaskLock(Acquirable):
             self._blocks += 1
             lock_block.set(Block(weakref.ref(self), lease, around))
         except BaseException:  # from a signal handler: the caller does not know yet that it has the lock
-            self.struck()
+            self.abandon()
             raise
         return lease
 

@@ -118,7 +118,7 @@ class ConcurrencyLimiter(Acquirable):
             self._blocks += 1
             limiter_block.set(Block(weakref.ref(self), lease, skip_abandoned(limiter_block.get())))
         except BaseException:  # from a signal handler: the caller does not know yet that it has the permit
-            self.struck()
+            self.abandon()
             raise
         return lease
 

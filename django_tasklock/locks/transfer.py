@@ -35,9 +35,9 @@ def keep_for(lock: TaskLock, seconds: Duration, token: str | None = None) -> boo
         return False
 
 
-def bring(lock: TaskLock, token: str) -> None:
+def use_token(lock: TaskLock, token: str) -> None:
     """Let the next ``acquire()`` use ``token``: it is granted if the lock was kept for that token, or is free."""
-    lock.brings = token
+    lock.reserved_token = token
 
 
 def supersede(lock: TaskLock, token: str) -> None:

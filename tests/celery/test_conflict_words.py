@@ -169,7 +169,7 @@ def met(lock, ttl, left):
     now = 1_700_000_000_000
     ttl_ms = None if ttl is None else ttl * 1000
     record = Record("video:1", "t", Holder(), now, now + round(left * 1000), now, 1, ttl_ms)
-    lock.note_conflict(TaskLockAcquireError("busy"), record)
+    lock.record_conflict(TaskLockAcquireError("busy"), record)
     return lock
 
 

@@ -30,7 +30,7 @@ from django_tasklock import (
 from django_tasklock.celery import OnceTask
 from django_tasklock.db.connections import Scope
 from django_tasklock.db.pools import figures
-from django_tasklock.db.threads import to_the_end
+from django_tasklock.db.threads import run_to_end
 from django_tasklock.locks.heartbeat import report_in_thread
 from tests.support.database_pool import checked_out, needs_pool, pooled
 from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, raw_connection, states
@@ -602,7 +602,7 @@ class TestCoroutines:
 
         async def main():
             for _ in range(50):
-                await to_the_end(len, "")
+                await run_to_end(len, "")
                 assert asyncio.all_tasks() == {asyncio.current_task()}
 
         asyncio.run(main())

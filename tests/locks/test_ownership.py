@@ -82,18 +82,22 @@ class TestWhoWasRefused:
         with ThreadPoolExecutor(1) as refused, ThreadPoolExecutor(1) as asks_later, ThreadPoolExecutor(1) as stranger:
             with TaskLock("video:1") as holders:
                 assert refused.submit(lock.acquire).result() is False
-                met = refused.submit(lambda: lock.met).result()
+                met = refused.submit(lambda: lock.busy_record).result()
                 assert met.token == holders.token
             assert asks_later.submit(lock.acquire).result()
-            assert asks_later.submit(lambda: (lock.conflict, lock.met)).result() == (None, None)
-            assert refused.submit(lambda: lock.met).result() == met
+            assert asks_later.submit(lambda: (lock.conflict, lock.busy_record)).result() == (None, None)
+            assert refused.submit(lambda: lock.busy_record).result() == met
             assert "is held by" in str(refused.submit(lock.conflict_error).result())
-            assert stranger.submit(lambda: lock.met).result() == met  # who never asked may be told what another was
+            # A caller that never asked may be told what another one was.
+            assert stranger.submit(lambda: lock.busy_record).result() == met
             assert refused.submit(lock.acquire).result() is False
-            assert refused.submit(lambda: lock.met).result().token == asks_later.submit(lambda: lock.token).result()
+            assert (
+                refused.submit(lambda: lock.busy_record).result().token
+                == asks_later.submit(lambda: lock.token).result()
+            )
             assert asks_later.submit(lock.release).result()
             assert refused.submit(lock.acquire).result()
-            assert refused.submit(lambda: (lock.conflict, lock.met)).result() == (None, None)
+            assert refused.submit(lambda: (lock.conflict, lock.busy_record)).result() == (None, None)
             assert refused.submit(lock.release).result()
 
     def test_the_store_was_down_and_the_policy_skips(self, store, monkeypatch):

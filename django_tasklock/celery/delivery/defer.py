@@ -61,7 +61,7 @@ def backoff(message: Message, lock: Acquirable) -> float:
     delay = message.task.default_retry_delay
     if delay and delay != Task.default_retry_delay:
         seconds = float(delay)
-    elif lock.met is None:
+    elif lock.busy_record is None:
         seconds = UNKNOWN_HOLDER_DELAY
     else:
         seconds = min(FIRST_DELAY * 2.0 ** min(message.header.get("waits", 0), 16), LONGEST_DELAY)

@@ -20,7 +20,7 @@ from django_tasklock.locks.holder import RENEWED, abandoned, alive
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import supersede
 from django_tasklock.names import each_of
-from django_tasklock.types import Record, monotonic
+from django_tasklock.types import Holder, Record, monotonic
 
 logger = logging.getLogger("django_tasklock")
 
@@ -62,7 +62,7 @@ def acquire_busy(lock: TaskLock, message: Message) -> Attempt:
     lock.on_timeout = TIMED_OUT
     if attempt.taken or attempt.undecided:
         return attempt
-    taken = free_abandoned(lock.met, lock.name) and lock.acquire(blocking=False)
+    taken = free_abandoned(lock.busy_record, lock.name) and lock.acquire(blocking=False)
     return attempt._replace(taken=taken, released_meanwhile=not taken)
 
 
@@ -75,7 +75,7 @@ async def aacquire_now(lock: TaskLock, message: Message) -> Attempt:
     lock.on_timeout = TIMED_OUT
     if attempt.taken or attempt.undecided:
         return attempt
-    taken = free_abandoned(lock.met, lock.name) and await lock.aacquire(blocking=False)
+    taken = free_abandoned(lock.busy_record, lock.name) and await lock.aacquire(blocking=False)
     return attempt._replace(taken=taken, released_meanwhile=not taken)
 
 
@@ -114,32 +114,37 @@ def _poll_timeout(lock: TaskLock) -> float:
     return KEPT_POLL_INTERVAL if lock.supersedes else POLL_INTERVAL
 
 
+def is_of_message(holder: Holder, message: Message) -> bool:
+    """Return whether the holder is a delivery of this message."""
+    return holder.task_id == message.id and holder.task == message.task.name
+
+
 def _check_holder(lock: TaskLock, message: Message) -> Generator[None, bool, Attempt]:
     """Check the holder before each ``yield``, which receives whether the lock was acquired then. Return the attempt."""
     holder_died, freed_boots = False, set[str]()
     ends = monotonic() + (lock.parameters.lease_ms or 60_000) / 1000 + 2 * POLL_INTERVAL
     first_record: Record | None = None
-    while (met := lock.met) is not None and met.holder.task_id == message.id and met.holder.task == message.task.name:
-        tries_later = message.try_number - met.holder.retries
-        is_alive = alive(met.holder)
+    while (record := lock.busy_record) is not None and is_of_message(record.holder, message):
+        tries_later = message.try_number - record.holder.retries
+        is_alive = alive(record.holder)
         if tries_later < 0:
             discard_duplicate(lock.conflict, message, "a later try of it runs")
         elif is_alive is False:
-            logger.warning("lock %r: %s died, its message continues here", lock.name, met.holder)
+            logger.warning("lock %r: %s died, its message continues here", lock.name, record.holder)
             holder_died |= not tries_later
-            if free_dead_lock(lock.name, met.token) and not tries_later:
-                freed_boots.add(met.holder.boot)
-        elif not tries_later and (is_alive or (first_record is not None and was_renewed(first_record, met))):
+            if free_dead_lock(lock.name, record.token) and not tries_later:
+                freed_boots.add(record.holder.boot)
+        elif not tries_later and (is_alive or (first_record is not None and was_renewed(first_record, record))):
             discard_duplicate(lock.conflict, message, "another delivery of it runs")
-        elif tries_later and met.holder.kept:
-            supersede(lock, met.token)  # kept for this try; its handle is useless here because of another SECRET_KEY
-        if first_record is None or first_record.token != met.token:
-            first_record = met
+        elif tries_later and record.holder.kept:
+            supersede(lock, record.token)  # kept for this try; its handle is useless here because of another SECRET_KEY
+        if first_record is None or first_record.token != record.token:
+            first_record = record
         now = monotonic()
         if now >= ends:
             return Attempt(holder_died=holder_died, freed_boots=frozenset(freed_boots), undecided=True)
         if (yield):
-            in_time = met.ttl is None or monotonic() < now + met.ttl / 1000 - MARGIN
+            in_time = record.ttl is None or monotonic() < now + record.ttl / 1000 - MARGIN
             # Released before its lease could expire: its process did not die.
             released = is_alive is None and not tries_later and in_time
             return Attempt(True, holder_died, frozenset(freed_boots), released_meanwhile=released)

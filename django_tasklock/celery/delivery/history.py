@@ -245,7 +245,7 @@ class History:
 
         Return False if the other delivery has ended meanwhile, so that only this one has the message.
         """
-        message, met = self.message, self.lock.met
+        message, met = self.message, self.lock.busy_record
         if met is None or met.holder.retries != message.try_number:  # another try has its own message
             return True
         try:

@@ -15,7 +15,7 @@ from django_tasklock.celery.delivery.retry_lock import LockOverRetry
 from django_tasklock.celery.delivery.run import TaskCall
 from django_tasklock.celery.message import Message, token_of
 from django_tasklock.celery.options import OnceOptions
-from django_tasklock.decorators.call import Call, CallStrategy, Skipped, skip_or_raise, word_when_busy
+from django_tasklock.decorators.call import Call, CallStrategy, Skipped, action_when_busy, skip_or_raise
 from django_tasklock.decorators.options import CallOptions, GuardedRow
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
@@ -41,13 +41,13 @@ class DirectCall(CallStrategy):
     def take(self) -> Skipped | None:
         """Acquire the lock, or call ``on_busy``."""
         lock = self.options.lock
-        lock.on_busy = word_when_busy(self.options)
+        lock.on_busy = action_when_busy(self.options)
         return None if not held_here(lock) and lock.acquire() else self.on_busy(self.options)
 
     async def atake(self) -> Skipped | None:
         """Do what ``take`` does, for coroutines."""
         lock = self.options.lock
-        lock.on_busy = word_when_busy(self.options)
+        lock.on_busy = action_when_busy(self.options)
         return None if not held_here(lock) and await lock.aacquire() else self.on_busy(self.options)
 
 
@@ -61,7 +61,7 @@ def held_here(lock: Acquirable) -> bool:
     if lease is None or lease.released or lease.lost:
         return False
     text = f"lock {lock.name!r} is held by this very thread, which called its task again"
-    lock.note_conflict(TaskLockAcquireError(text, name=lock.name))
+    lock.record_conflict(TaskLockAcquireError(text, name=lock.name))
     return True
 
 

@@ -35,7 +35,7 @@ class LockOverRetry:
         """
         ends = monotonic() + self.lock.parameters.max_wait
         while True:
-            met = self.lock.met
+            met = self.lock.busy_record
             if met is not None and met.holder.kept:
                 history.defer()
             remaining = ends - monotonic()

@@ -208,9 +208,9 @@ class TaskCall(CallStrategy):
         flags = [lock.name] if self.callers_park else []
         if self.acks_late:
             flags.append(row_flag)
-        lock.notes = tuple(flags)
-        lock.give_back(lease)
-        flags_set = lock.noted
+        lock.flags_to_clear = tuple(flags)
+        lock.leave_and_release(lease)
+        flags_set = lock.cleared_flags
         if self.uses_line:
             self.line.promote_after_release()
         elif self.callers_park and flags_set is None:
