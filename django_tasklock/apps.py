@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 AFTER_FORK = (
     "django_tasklock.locks.holder",
     "django_tasklock.locks.lease",
-    "django_tasklock.locks.owner",
+    "django_tasklock.locks.ownership",
     "django_tasklock.locks.heartbeat",
     "django_tasklock.locks.registry",
     "django_tasklock.backends",

@@ -15,7 +15,7 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks import events
 from django_tasklock.locks.info import lock_info, lock_infos
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.owner import Owner, current_owner
+from django_tasklock.locks.ownership import Owner, current_owner
 from django_tasklock.locks.registry import ProcessLock, process_locks
 from django_tasklock.names import as_names, clean
 from django_tasklock.types import LockInfo, Record

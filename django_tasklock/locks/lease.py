@@ -15,7 +15,7 @@ from django_tasklock.types import Grant, monotonic
 if TYPE_CHECKING:
     from django_tasklock.backends.contract.leases import LeaseStore
     from django_tasklock.context import Named
-    from django_tasklock.locks.owner import Owner
+    from django_tasklock.locks.ownership import Owner
 
 GONE = "the store no longer knows it: it expired, was released by force, or the store was flushed"
 """The reason of a loss that the store reported."""

@@ -29,12 +29,11 @@ from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcq
 from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.acquire import aacquire_within, acquire_within
-from django_tasklock.locks.acquisitions import Acquisitions, Refusal
 from django_tasklock.locks.heartbeat import heartbeat, report_in_thread
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import GONE, Lease
-from django_tasklock.locks.owner import Owner
+from django_tasklock.locks.ownership import Acquisitions, Owner, Refusal
 from django_tasklock.locks.parameters import LockParameters, seconds_to_wait
 from django_tasklock.names import Names, clean, clean_all, each_of
 from django_tasklock.signals import lock_acquired, lock_released

@@ -6,9 +6,8 @@ import threading
 from itertools import count
 
 from django_tasklock.conf import LeaseTime, Timeout
-from django_tasklock.locks.acquisitions import Acquisitions
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.owner import Owner, current_owner
+from django_tasklock.locks.ownership import Acquisitions, Owner, current_owner
 
 MOST_LAPSED = 1000  # locks that have expired without a release and are remembered
 

@@ -18,12 +18,11 @@ from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Ti
 from django_tasklock.context import Block, limiter_block, skip_abandoned
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.locks import events
-from django_tasklock.locks.acquisitions import Acquisitions
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.info import all_taken, lock_info
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import Acquirable
-from django_tasklock.locks.owner import Owner
+from django_tasklock.locks.ownership import Acquisitions, Owner
 from django_tasklock.locks.parameters import LockParameters
 from django_tasklock.names import clean
 from django_tasklock.types import AcquireRequest, Busy, Grant, LimiterInfo, LockInfo, Record, fingerprint

@@ -16,7 +16,7 @@ from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.owner import current_owner, disown
+from django_tasklock.locks.ownership import current_owner, disown
 from django_tasklock.locks.registry import process_locks
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
 from django_tasklock.testing import others

@@ -11,7 +11,7 @@ REMEMBERING = (
     "django_tasklock.locks.heartbeat",
     "django_tasklock.locks.registry",
     "django_tasklock.locks.lease",
-    "django_tasklock.locks.owner",
+    "django_tasklock.locks.ownership",
     "django_tasklock.db.transactions",
     "django_tasklock.rates.watch",
     "django_tasklock.rates.terms",

@@ -23,7 +23,7 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.locks.owner import current_owner
+from django_tasklock.locks.ownership import current_owner
 from tests.support.public import in_store, raw_redis, script, stored
 from tests.support.stores import LISTING, an_ask, eventually, granted, stores
 

@@ -27,7 +27,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.owner import current_owner
+from django_tasklock.locks.ownership import current_owner
 from django_tasklock.testing import forget
 from tests.support.public import Received, forked, in_store, setting
 from tests.support.stores import LISTING, an_ask, eventually, granted, stores

@@ -32,7 +32,7 @@ from django_tasklock.context import limiter_block, lock_block
 from django_tasklock.db.connections import Scope
 from django_tasklock.guards.claim import current
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.owner import current_owner
+from django_tasklock.locks.ownership import current_owner
 from tests.support.proxy import Proxy, scripts
 from tests.support.public import script, setting
 from tests.support.stores import eventually

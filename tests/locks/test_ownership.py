@@ -24,9 +24,8 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.locks.acquisitions import PRUNE, Acquisitions
 from django_tasklock.locks.lease import Lease
-from django_tasklock.locks.owner import Owner, current_owner
+from django_tasklock.locks.ownership import PRUNE, Acquisitions, Owner, current_owner
 from tests.support.public import in_store
 from tests.support.stores import an_ask, granted, stores
 

@@ -20,7 +20,7 @@ from django_tasklock.decorators.options import CallOptions, GuardedRow
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.lock import Acquirable, TaskLock
-from django_tasklock.locks.owner import current_owner
+from django_tasklock.locks.ownership import current_owner
 from django_tasklock.locks.transfer import supersede
 from django_tasklock.names import parameters_of
 
