@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from celery.exceptions import Ignore, Reject, Retry
 from celery.states import SUCCESS
@@ -39,9 +39,10 @@ from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import keep_for, use_token
 from django_tasklock.names import MAX_LENGTH
-from django_tasklock.types import AcquireRequest, Busy
+from django_tasklock.types import AcquireRequest, Busy, monotonic
 
 logger = logging.getLogger("django_tasklock")
+T = TypeVar("T")
 
 PREFIX = "unique:"
 DEFAULT_UNIQUE_FOR = 3_600_000
@@ -67,6 +68,7 @@ def publish_unique(
     unique_name = _unique_name(task.name, name)
     lifetime = _lifetime(task, chosen, options)
     handle = os.urandom(16).hex()
+    began = monotonic()
     request = AcquireRequest(
         unique_name, token_of(handle), PUBLISHING_LEASE, lifetime, holder_json(Task(task.name, task_id), kept=True)
     )
@@ -112,7 +114,15 @@ def publish_unique(
         except BackendUnavailable:
             _release_later(backend, request)
         raise
-    _log_outage(unique_name, lambda: backend.extend(unique_name, request.token, lifetime, lifetime))
+    kept = _log_outage(unique_name, lambda: backend.extend(unique_name, request.token, lifetime, lifetime))
+    # Sooner than that, the message has run and has released it.
+    if kept is False and (took := monotonic() - began) * 1000 > PUBLISHING_LEASE:
+        logger.warning(
+            "%s: publishing %s took %.0f s, longer than its unique lock lasts: another one may be published meanwhile",
+            task.name,
+            task_id,
+            took,
+        )
     return result
 
 
@@ -163,11 +173,12 @@ def seconds_until(when: Any) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - time.time()
 
 
-def _log_outage(name: str, verb: Callable[[], object]) -> None:
+def _log_outage(name: str, verb: Callable[[], T]) -> T | None:
     try:
-        verb()
+        return verb()
     except BackendUnavailable as error:
         events.unavailable(name, error, "leave it to expire")
+        return None
 
 
 def release_unique(header: Mapping[str, Any], task_id: str) -> None:

@@ -233,13 +233,13 @@ def _hidden_interruption(error: BaseException, outside: BaseException | None) ->
     """
     found = error.__context__
     while found is not None and found is not outside:
-        if not isinstance(found, Exception) or _from_a_signal(found):
+        if not isinstance(found, Exception) or from_a_signal(found):
             return found
         found = found.__context__
     return None
 
 
-def _from_a_signal(error: Exception) -> bool:
+def from_a_signal(error: Exception) -> bool:
     """Return whether a signal handler has raised ``error``: Celery's soft time limit is an ordinary exception."""
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
     trace = error.__traceback__

@@ -9,12 +9,14 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from django.apps import apps
 from django.db import Error, router
 from django.utils import timezone
 
+from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.values import Actor
 from django_tasklock.texts import printable
 
@@ -35,6 +37,50 @@ class Deed(NamedTuple):
     action: str
     reason: str
     outcome: str
+
+
+class Attempt:
+    """An act while it is done: it is written at its end, and where it breaks off when something may have been done.
+
+    To be entered twice: a time limit that strikes in the first ``__exit__`` leaves the rest to the second.
+    """
+
+    def __init__(self, by: Actor, action: str, name: str, reason: str, of: str = "") -> None:
+        self.by = by
+        self.name = name
+        self.of = of
+        """What it is done to, where the name alone does not say."""
+        self.outcome = ""
+        """What was done, once it is; empty: nothing."""
+        self.so_far = ""
+        """What was certainly done before the rest was begun."""
+        self._action = action
+        self._reason = reason
+        self._written = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._written and (outcome := self.outcome or self._broken_off(error)):
+            record_acts(self.by, [Deed(self.name, self._action, self._reason, outcome)])
+        self._written = True
+
+    def _broken_off(self, error: BaseException | None) -> str:
+        """Return how far it came; empty: it was refused, or ended, and nothing was done."""
+        refused = isinstance(error, TaskLockError | Error) and not (
+            isinstance(error, BackendUnavailable) and error.doubt
+        )
+        if error is None or (refused and not self.so_far):
+            return ""
+        return "; ".join(filter(None, [self.of, self.so_far, broken_off(error)]))
+
+
+def broken_off(error: BaseException) -> str:
+    """Return what is written of an act in the middle of which ``error`` was raised."""
+    return f"broken off ({type(error).__name__}): look whether it was done"
 
 
 def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model
 
 from django_tasklock.columns import table_model
+from django_tasklock.db.reconnect import from_a_signal
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
 from django_tasklock.guards.rows import Row, epoch_of, read, state_columns
 from django_tasklock.names import bare_name, each_of
@@ -158,7 +159,9 @@ def lock_name(guarded: Guarded, pk: Any) -> str | None:
             return None
         # Of several names, which one holder has all of, the first.
         return bare_name(each_of(locked.name(**{guarded.pk: pk}))[0])
-    except Exception:  # a project's own callable: whatever it raises, its name is not known
+    except Exception as error:  # a project's own callable: whatever it raises, its name is not known
+        if from_a_signal(error):  # a time limit
+            raise
         return None
 
 

@@ -196,6 +196,32 @@ class TestPublishing:
         assert PUBLISHING_LEASE <= 10_000
         assert unique_locks()[0].ttl == pytest.approx(500, abs=2)
 
+    @BOTH
+    def test_a_publisher_that_stalls(self, app, until, monkeypatch, caplog):
+        """Stopped for longer than the lock is taken for: the second is published, and loses nothing by the first."""
+        monkeypatch.setattr("django_tasklock.celery.unique.PUBLISHING_LEASE", 50)
+        task = app.task(lambda x: None, key="a:{x}", unique=until)
+        published = []
+
+        def stall(**details):
+            before_task_publish.disconnect(stall)
+            eventually(lambda: not unique_locks())
+            monkeypatch.setattr("django_tasklock.celery.unique.PUBLISHING_LEASE", PUBLISHING_LEASE)
+            published.append(task.delay(1).id)
+            monkeypatch.setattr("django_tasklock.celery.unique.PUBLISHING_LEASE", 50)
+
+        before_task_publish.connect(stall, weak=False)
+        first = task.delay(1).id
+        [message] = [record.getMessage() for record in caplog.records if record.name == "django_tasklock"]
+        assert f"publishing {first} took" in message
+        assert task.delay(1).id == published[0]
+        second, late = app.all()
+        assert (second.id, late.id) == (published[0], first)
+        app.run(late)
+        assert task.delay(1).id == published[0]
+        app.run(second)
+        assert not unique_locks()
+
     def test_a_lock_of_somebody_without_a_task(self, app):
         """Not from here: it is published."""
         task = app.task(key="a", unique="until_finish")

@@ -8,7 +8,7 @@ from django_tasklock.backends.contract.rates import TENANT, split_tenant
 from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
 from django_tasklock.names import bare_name, clean
-from django_tasklock.operations.audit import Deed, record_acts
+from django_tasklock.operations.audit import Attempt
 from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, PermitsPage, PermitsView
 from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.values import Actor
@@ -41,10 +41,12 @@ def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> Li
     Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that has no permits.
     """
     limiter = ConcurrencyLimiter(name, 1)
-    removed = limiter.remove(member) if member else None
-    if removed is None:
-        return LimitResult(limiter.name, LimitOutcome.NOT_HELD)
-    record_acts(by, [Deed(limiter.name, "release_permit", reason, f"released; held by {removed.holder}")])
+    attempt = Attempt(by, "release_permit", limiter.name, reason)
+    with attempt, attempt:
+        removed = limiter.remove(member) if member else None
+        if removed is None:
+            return LimitResult(limiter.name, LimitOutcome.NOT_HELD)
+        attempt.outcome = f"released; held by {removed.holder}"
     return LimitResult(limiter.name, LimitOutcome.RELEASED, member=removed)
 
 

@@ -15,7 +15,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.rates import TENANT, RateStore, Terms, split_tenant
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.operations.audit import Deed, record_acts
+from django_tasklock.operations.audit import Attempt
 from django_tasklock.operations.limits.permits import limiter_name, permits_or_none
 from django_tasklock.operations.limits.values import (
     LimitDetail,
@@ -93,10 +93,12 @@ def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
     if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
     store, terms, before = known
-    store.reset(terms)
-    note_change(name)
     said = ", ".join(f"{window.used} used and {window.ahead} ahead of {window.rate}" for window in before.windows)
-    record_acts(by, [Deed(name, "reset_limit", reason, f"reset; before: {said}")])
+    attempt = Attempt(by, "reset_limit", name, reason)
+    with attempt, attempt:
+        store.reset(terms)
+        note_change(name)
+        attempt.outcome = f"reset; before: {said}"
     return LimitResult(name, LimitOutcome.RESET, 1.0, before.share)
 
 
@@ -110,9 +112,11 @@ def change_limit(name: str, share: float, *, by: Actor, reason: str = "") -> Lim
     if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
     store, terms, before = known
-    store.adjust(terms, round(share * WHOLE))
-    said = f"changed from {before.share * 100:g} % to {share * 100:g} % of {', '.join(map(str, terms.rates))}"
-    record_acts(by, [Deed(name, "change_limit", reason, said)])
+    attempt = Attempt(by, "change_limit", name, reason)
+    with attempt, attempt:
+        store.adjust(terms, round(share * WHOLE))
+        rates = ", ".join(map(str, terms.rates))
+        attempt.outcome = f"changed from {before.share * 100:g} % to {share * 100:g} % of {rates}"
     return LimitResult(name, LimitOutcome.CHANGED, float(share), before.share)
 
 
@@ -128,11 +132,12 @@ def pause_limit(name: str, seconds: float, *, by: Actor, reason: str = "") -> Li
     if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
     store, terms, before = known
-    store.pause(terms, round(seconds * 1_000_000))
-    note_change(name)
     until = before.time + timedelta(seconds=seconds)
-    said = f"paused for {seconds:g} s, until {until:%Y-%m-%d %H:%M:%S} UTC"
-    record_acts(by, [Deed(name, "pause_limit", reason, said)])
+    attempt = Attempt(by, "pause_limit", name, reason)
+    with attempt, attempt:
+        store.pause(terms, round(seconds * 1_000_000))
+        note_change(name)
+        attempt.outcome = f"paused for {seconds:g} s, until {until:%Y-%m-%d %H:%M:%S} UTC"
     return LimitResult(name, LimitOutcome.PAUSED, seconds=float(seconds))
 
 
@@ -147,9 +152,11 @@ def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
     store, terms, before = known
     if not before.paused:
         return LimitResult(name, LimitOutcome.NOT_PAUSED)
-    store.pause(terms, 0)
-    note_change(name)
-    record_acts(by, [Deed(name, "resume_limit", reason, f"resumed, {before.paused:.0f} s before the end of its pause")])
+    attempt = Attempt(by, "resume_limit", name, reason)
+    with attempt, attempt:
+        store.pause(terms, 0)
+        note_change(name)
+        attempt.outcome = f"resumed, {before.paused:.0f} s before the end of its pause"
     return LimitResult(name, LimitOutcome.RESUMED, seconds=before.paused)
 
 

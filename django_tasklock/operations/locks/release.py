@@ -17,7 +17,7 @@ from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
 from django_tasklock.locks.info import lock_info
 from django_tasklock.names import bare_name
-from django_tasklock.operations.audit import Deed, record_acts
+from django_tasklock.operations.audit import Attempt
 from django_tasklock.operations.guarded_rows import LockedRow, row_of
 from django_tasklock.operations.values import Actor, Outcome, Result
 from django_tasklock.texts import printable
@@ -42,10 +42,13 @@ def release_lock(
         return Result(bare, Outcome.NOT_HELD)
     row = row_of(record)
     state = _chosen(row, row_state, record)
-    revoked = row is not None and _revoke_claim(row, record, state)
-    result = take_away(record, revoked)
-    done = f"{result.outcome}{_said(row, revoked, state, record)}; held by {record.holder}"
-    record_acts(by, [Deed(bare, "release", reason, done)])
+    attempt = Attempt(by, "release", bare, reason)
+    with attempt, attempt:
+        revoked = row is not None and _revoke_claim(row, record, state)
+        said = _said(row, revoked, state, record)
+        attempt.so_far = f"not released yet{said}" if revoked else ""
+        result = take_away(record, revoked)
+        attempt.outcome = f"{result.outcome}{said}; held by {record.holder}"
     return result
 
 
@@ -65,9 +68,11 @@ def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str |
         text = f"the process that holds lock {bare!r} has ended: there is nobody to ask; release it, or sweep"
         raise TaskLockError(text, name=bare)
     before = lock_info(record)
-    asked = get_backend().ask_release(bare, record.token)
-    result = Result(bare, Outcome.ASKED, before) if asked else _gone(bare, record, revoked=False)
-    record_acts(by, [Deed(bare, "ask", reason, f"{result.outcome}; held by {record.holder}")])
+    attempt = Attempt(by, "ask", bare, reason)
+    with attempt, attempt:
+        asked = get_backend().ask_release(bare, record.token)
+        result = Result(bare, Outcome.ASKED, before) if asked else _gone(bare, record, revoked=False)
+        attempt.outcome = f"{result.outcome}; held by {record.holder}"
     return result
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_tasklock.operations.audit import Deed, record_acts
+from django_tasklock.operations.audit import Attempt
 from django_tasklock.operations.values import Actor
 
 
@@ -14,9 +14,10 @@ def requeue_parked(task_id: str, *, by: Actor, reason: str = "", sign: bool = Fa
     """
     from django_tasklock.celery.parking.manual import requeue
 
-    name, obstacle = requeue(task_id, sign_it=sign)
-    if not obstacle:
-        record_acts(by, [Deed(name, "requeue", reason, f"{task_id} waits for its lock again")])
+    attempt = Attempt(by, "requeue", "", reason, of=task_id)
+    with attempt, attempt:
+        attempt.name, obstacle = requeue(task_id, sign_it=sign)
+        attempt.outcome = "" if obstacle else f"{task_id} waits for its lock again"
     return obstacle
 
 
@@ -28,9 +29,10 @@ def publish_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
     """
     from django_tasklock.celery.parking.manual import publish
 
-    name, obstacle = publish(task_id)
-    if not obstacle:
-        record_acts(by, [Deed(name, "publish", reason, f"{task_id} is published")])
+    attempt = Attempt(by, "publish", "", reason, of=task_id)
+    with attempt, attempt:
+        attempt.name, obstacle = publish(task_id)
+        attempt.outcome = "" if obstacle else f"{task_id} is published"
     return obstacle
 
 
@@ -41,7 +43,8 @@ def discard_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
     """
     from django_tasklock.celery.parking.manual import discard
 
-    name, obstacle = discard(task_id, f"{by.name}: {reason}" if reason else by.name)
-    if not obstacle:
-        record_acts(by, [Deed(name, "discard", reason, f"{task_id} is discarded")])
+    attempt = Attempt(by, "discard", "", reason, of=task_id)
+    with attempt, attempt:
+        attempt.name, obstacle = discard(task_id, f"{by.name}: {reason}" if reason else by.name)
+        attempt.outcome = "" if obstacle else f"{task_id} is discarded"
     return obstacle

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, InterfaceError, OperationalError, router
 from django.db.models import Model
 
@@ -75,11 +77,19 @@ def sweep(
     if longest is not None:
         options = replace(options, ends=monotonic() + longest)
     try:
-        _sweep(get_backend(), options, notes)
+        with ExitStack() as stack:
+            for _ in range(2):  # a time limit that strikes in the first leaves it to the second
+                stack.callback(notes.write, options.by)
+            _sweep(get_backend(), options, notes)
     except (OperationalError, InterfaceError) as error:  # where nothing can be written down
         raise BackendUnavailable(f"the database could not be asked: {error}") from error
     except BackendUnavailable as error:
         record_run(options, notes.report(), f"the store could not be asked: {error}")
+        raise
+    except (TaskLockError, ImproperlyConfigured):
+        raise
+    except BaseException as error:
+        record_run(options, notes.report(), f"broken off: {type(error).__name__}")
         raise
     incomplete = f"it was to take {longest:g} s at most: not everything was looked at" if options.over else ""
     if incomplete:

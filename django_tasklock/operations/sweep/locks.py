@@ -86,7 +86,8 @@ class LockSweep:
             if now is None or not self._still(suspect, now, side):
                 self.notes.add(_finding(suspect, Came.CHANGED, "it was no longer so at the second look"))
             else:
-                self.notes.add(self._act(suspect, now, side))
+                with self.notes.acting(now.name, suspect.kind, suspect.why):
+                    self.notes.add(self._act(suspect, now, side))
         self.notes.write(self.options.by)
 
     def _still(self, suspect: Suspect, now: Record, side: Side | None) -> bool:

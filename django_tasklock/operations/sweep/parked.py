@@ -18,7 +18,8 @@ def sweep_parked(options: SweepOptions, notes: SweepLog) -> None:
     try:
         for batch in second_look(_suspects(options, notes), options.pause):
             for suspect in batch:
-                notes.add(_again(suspect, options))
+                with notes.acting(suspect.name, Kind.PARKED, f"{suspect.row.task}[{suspect.row.task_id}]"):
+                    notes.add(_again(suspect, options))
             notes.write(options.by)
     except ImproperlyConfigured as error:
         notes.leave_out(f"parked messages: {error}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.utils.translation import gettext_noop
 
-from django_tasklock.operations.audit import Deed, record_acts
+from django_tasklock.operations.audit import Deed, broken_off, record_acts
 from django_tasklock.operations.values import Actor
 
 LISTED = 1000
@@ -184,6 +185,17 @@ class SweepLog:
     def leave_out(self, why: str) -> None:
         """Note, once, what could not be looked at."""
         self.left_out[why] = None
+
+    @contextmanager
+    def acting(self, name: str, kind: Kind, why: str) -> Iterator[None]:
+        """Note for the audit trail that the block, which acts on a finding, broke off, if it does."""
+        noted = len(self.deeds)
+        try:
+            yield
+        except BaseException as error:
+            if not self.dry_run and len(self.deeds) == noted:
+                self.deeds.append(Deed(name, "sweep", f"{kind}: {why}", broken_off(error)))
+            raise
 
     def write(self, by: Actor) -> None:
         """Put what was done since the last time into the audit trail."""

@@ -100,12 +100,12 @@ class RowSweep:
             same = {suspect.called for suspect in still}
             for suspect in batch:
                 if suspect.called not in same:
-                    found = _finding(suspect, Came.CHANGED, "the row was no longer so at the second look")
+                    self.notes.add(_finding(suspect, Came.CHANGED, "the row was no longer so at the second look"))
                 elif suspect.called not in abandoned:
-                    found = _finding(suspect, Came.CHANGED, "it had a live lock at the second look")
+                    self.notes.add(_finding(suspect, Came.CHANGED, "it had a live lock at the second look"))
                 else:
-                    found = self._act(suspect)
-                self.notes.add(found)
+                    with self.notes.acting(suspect.name or suspect.called, Kind.ABANDONED, _WHY):
+                        self.notes.add(self._act(suspect))
             self.notes.write(self.options.by)
 
     def _suspects(self) -> Iterator[Suspect]:
