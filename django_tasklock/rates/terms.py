@@ -254,7 +254,7 @@ def agreed(store: RateStore) -> AgreedRates:
 def forget() -> None:
     """Forget all agreements of this process, and its name."""
     _processes.clear()
-    for found in _agreed.values():
+    for found in [*_agreed.values()]:
         found.forget()
 
 
