@@ -52,9 +52,12 @@ class Part(NamedTuple):
 def parts_of(token: str, name: str) -> list[Part]:
     """Parse a reservation token of the limiter ``name``. Raises ``TaskLockError`` if it is invalid."""
     try:
-        return [Part(*map(int, part.split(":"))) for part in token.split("+")]
+        parts = [Part(*map(int, part.split(":"))) for part in token.split("+")]
     except (TypeError, ValueError):
-        raise TaskLockError(f"{token!r:.80} is no reservation token", name=name) from None
+        parts = []
+    if not parts or any(part.cost < 1 for part in parts):
+        raise TaskLockError(f"{token!r:.80} is no reservation token", name=name)
+    return parts
 
 
 class Reservation:

@@ -120,8 +120,7 @@ class AgreedRates(RateStore):
             agreement.hear(self.store.agree(terms, self._process or process()))
         while True:
             try:
-                if agreement.terms is not terms:
-                    agreement.check_cost(cost)
+                agreement.check_cost(cost)
                 return verb(agreement.terms)
             except TermsDiffer as error:
                 agreement.hear(error.rule)
@@ -132,8 +131,7 @@ class AgreedRates(RateStore):
             agreement.hear(await self.store.aagree(terms, self._process or process()))
         while True:
             try:
-                if agreement.terms is not terms:
-                    agreement.check_cost(cost)
+                agreement.check_cost(cost)
                 return await verb(agreement.terms)
             except TermsDiffer as error:
                 agreement.hear(error.rule)
@@ -256,7 +254,7 @@ def agreed(store: RateStore) -> AgreedRates:
 def forget() -> None:
     """Forget all agreements of this process, and its name."""
     _processes.clear()
-    for found in _agreed.values():
+    for found in [*_agreed.values()]:
         found.forget()
 
 

@@ -20,7 +20,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.signals import before_task_publish
 from django.db import transaction
 
-from django_tasklock import TaskLock, get_lock_info, list_all_task_locks
+from django_tasklock import RateLimiter, TaskLock, get_lock_info, list_all_task_locks, rate_limited
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import MemoryBackend, reset
 from django_tasklock.celery import OnceTask, parked_messages
@@ -28,6 +28,7 @@ from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.celery.unique import PUBLISHING_LEASE
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockError
 from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.rates.reservation import Reservation
 from tests.support.celery_site import journal
 from tests.support.celery_site.configuration import ENVIRONMENT
 from tests.support.celery_site.journal import most_at_once
@@ -405,6 +406,31 @@ class TestRuns:
         task.delay(video.pk)
         assert app.run()[1]["reason"] == "invalid_state"
         assert unique_locks() == []
+
+    @BOTH
+    def test_held_by_one_whose_rate_limit_is_paused_as_it_waits_for_its_turn(self, app, until, monkeypatch):
+        """It is sent again, without having started."""
+        limiter = RateLimiter("api", "2/s", margin=0.5)
+        task = app.task(rate_limited("api", "2/s", margin=0.5)(lambda x: x), key="a:{x}", unique=until)
+        use_within = Reservation.use_within
+
+        def pause(reservation, seconds):
+            assert 0 < reservation.wait < seconds
+            limiter.penalize(60)
+            return use_within(reservation, seconds)
+
+        first = task.delay(1)
+        limiter.acquire()
+        limiter.acquire()
+        eventually(lambda: limiter.usage().next < 0.8)
+        with monkeypatch.context() as patch:
+            patch.setattr(Reservation, "use_within", pause)
+            assert app.run()[0] == "RETRY"
+        message = app.take()
+        assert task.delay(1).id == message.id == first.id
+        limiter.reset()
+        assert app.run(message) == ("SUCCESS", 1)
+        assert task.delay(1).id != first.id
 
     def test_held_across_retries(self, app):
         """Gold standard 8.23."""

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from django_tasklock import TaskLock, backends
+from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLock, backends
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import Count
+from django_tasklock.backends.contract.metrics import Count, limiter_kind
 from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
 from django_tasklock.types import AcquireRequest, Busy, Grant, Released
 from tests.support.stores import BEYOND, LISTING, WAKING, an_ask, clear, eventually, granted, make, stores
@@ -310,6 +310,18 @@ class TestPermits:
         eventually(lambda: not permits.members("transcode"))
         granted(permits.acquire(replace_limit(ask("transcode", "transcode"))))
         assert numbers(backend, "transcode") == {"limit.granted": 3, "limit.forced": 1, "limit.expired": 1}
+
+
+@pytest.mark.parametrize("backend", stores("redis", "database", "memory"), indirect=True)
+@pytest.mark.parametrize("name", ["n" * 101, "n" * 200, 'a|"b"'])
+def test_a_limiter_of_rates_and_one_of_concurrency_are_counted_by_one_name(backend, name, monkeypatch):
+    monkeypatch.setattr(backends, "current", backend)
+    with ConcurrencyLimiter(name, 1), RateLimiter(name, "1/h"):
+        pass
+    assert not RateLimiter(name, "1/h").try_acquire()
+    kinds = {kind for _, kind in backend.metrics.totals()}
+    assert kinds == {limiter_kind(name)}
+    assert len(kinds.pop()) <= 100
 
 
 def replace_limit(request: AcquireRequest, limit: int = 1) -> AcquireRequest:

@@ -185,8 +185,9 @@ class TestWaiting:
         assert restored.missed or abs((restored.time - due).total_seconds()) < 0.01
         call(way, restored, "use")
         assert RateLimiter("api", "1/0.1s", margin=0.1).restore("").use()
-        with pytest.raises(TaskLockError, match="no reservation token"):
-            limiter.restore("nonsense")
+        for nonsense in ("nonsense", "1:2", "1:2:0", "1:2:-3", "1:2:3+1:2:0"):
+            with pytest.raises(TaskLockError, match="no reservation token"):
+                limiter.restore(nonsense)
 
 
 class TestPushback:

@@ -77,6 +77,17 @@ class TestRaised:
         assert RateLimiter("api", "10/m").usage().windows[0].limit == 1000
 
 
+def test_a_reservation_that_does_not_fit_any_more_is_refused(at):
+    """It was moved before a deploy that lowered the limit: no window has room for it."""
+    at("old")
+    token = RateLimiter("api", "100/h").reserve(cost=50).move()
+    fleet(at, "10/h")
+    at("a third one")
+    with pytest.raises(TaskLockError, match="a cost of 50 does not fit into the limit 10/h of 'api'"):
+        RateLimiter("api", "10/h").restore(token, 1)
+    assert RateLimiter("api", "10/h").usage().windows[0].limit == 10
+
+
 @TWINS
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
 def test_who_waits_says_its_terms_as_well(way, at, monkeypatch):

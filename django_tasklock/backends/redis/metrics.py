@@ -19,6 +19,7 @@ from django_tasklock.backends.contract.metrics import (
     HoldRecord,
     Hour,
     Metrics,
+    clean_kind,
 )
 from django_tasklock.backends.redis.script import bulk, load
 
@@ -128,6 +129,8 @@ def _add_fields(found: Counts, flat: list[bytes]) -> None:
             count = Count(*divmod(number, UNIT))
         else:
             count = Count(number)
+        if name.startswith("limit."):  # the scripts of rate limits only know the whole name
+            kind = clean_kind(kind)
         event, colon, bucket = name.partition(":")
         if colon and event == DONE:
             found[ACQUIRED, kind] = found.get((ACQUIRED, kind), Count()).plus(Count(count.number))

@@ -68,7 +68,8 @@ class Turn:
         self.missed += reservation.missed
         lead_time = lead(self.limiter, self.missed)
         patience = lead_time + max(lead_time, shortest_countdown(self.message.task.app))
-        if reservation.wait <= patience:
+        if reservation.wait <= patience and reservation.use_within(patience):
+            # Not before: the limit may be paused meanwhile, and then the body does not start.
             callback, self.state.on_body_start = self.state.on_body_start, None
             try:
                 if callback is not None:
@@ -76,8 +77,7 @@ class Turn:
             except BaseException:
                 reservation.cancel()
                 raise
-            if reservation.use_within(patience):
-                return
+            return
         wait = reservation.wait
         self._send_again(wait, {"time": reservation.time.timestamp(), "ticket": reservation.move()}, began)
 
